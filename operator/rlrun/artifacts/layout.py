@@ -1,0 +1,99 @@
+"""Where the artifacts of a run are in S3: names only, no I/O.
+
+    {prefix}/{namespace}/{run-uid}/run.json
+                                  /policy/v000041-1a2b3c4d/     adapters the engines load while the run lives (pruned)
+                                  /checkpoints/step-000040/     everything needed to continue
+                                  /adapters/step-000040/        what a user downloads or deploys
+                                  /metrics/part-*.jsonl  /rollouts/step-000040.jsonl.zst  /logs/
+    {prefix}/environments/{owner}/{name}/{version}/*.whl
+    {prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
+"""
+
+from dataclasses import dataclass
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class S3Uri:
+    """`s3://bucket/key`, with the arithmetic that paths need."""
+
+    bucket: str
+    key: str
+
+    @classmethod
+    def parse(cls, text: str) -> "S3Uri":
+        """Raises ValueError when the text is not s3://bucket[/key]."""
+        if not text.startswith("s3://"):
+            raise ValueError(f"{text!r} is not an s3:// uri: write s3://bucket/path")
+        bucket, _, key = text.removeprefix("s3://").partition("/")
+        if not bucket:
+            raise ValueError(f"{text!r} names no bucket: write s3://bucket/path")
+        return cls(bucket, key.strip("/"))
+
+    def __truediv__(self, part: str) -> "S3Uri":
+        return S3Uri(self.bucket, f"{self.key}/{part}".strip("/"))
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """The places of one run below its root `{prefix}/{namespace}/{run-uid}`."""
+
+    root: S3Uri
+
+    @classmethod
+    def of(cls, bucket: str, prefix: str, namespace: str, run_uid: str) -> "RunLayout":
+        """The layout of the run with that uid in that namespace."""
+        return cls(S3Uri(bucket, "/".join(p for p in (prefix.strip("/"), namespace, run_uid) if p)))
+
+    @property
+    def run_json(self) -> S3Uri:
+        """The resolved run, written once when the run starts."""
+        return self.root / "run.json"
+
+    def policy(self, version: int, digest: str) -> S3Uri:
+        """Folder of one published policy; the digest keeps two trainings of the same version apart."""
+        return self.root / f"policy/v{version:06d}-{digest[:8]}"
+
+    @property
+    def checkpoints(self) -> S3Uri:
+        """Folder of all checkpoints."""
+        return self.root / "checkpoints"
+
+    def checkpoint(self, step: int) -> S3Uri:
+        """Folder of the checkpoint after that many steps."""
+        return self.checkpoints / f"step-{step:06d}"
+
+    @property
+    def adapters(self) -> S3Uri:
+        """Folder of all adapter artifacts."""
+        return self.root / "adapters"
+
+    def adapter(self, step: int) -> S3Uri:
+        """Folder of the adapter artifact after that many steps."""
+        return self.adapters / f"step-{step:06d}"
+
+    def metrics(self, part: str) -> S3Uri:
+        """One file of metric lines."""
+        return self.root / f"metrics/{part}.jsonl"
+
+    def rollouts(self, step: int) -> S3Uri:
+        """The rollouts that step trained on."""
+        return self.root / f"rollouts/step-{step:06d}.jsonl.zst"
+
+
+def step_of(folder: str) -> int:
+    """The step in a folder name like `step-000040`. Raises ValueError on any other name."""
+    name = folder.rstrip("/").rsplit("/", 1)[-1]
+    head, _, digits = name.partition("-")
+    if head != "step" or not digits.isdigit():
+        raise ValueError(f"{folder!r} is not a step folder")
+    return int(digits)
+
+
+def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:
+    """Folder that holds one sub-folder per version of an environment package."""
+    return S3Uri(bucket, "/".join(p for p in (prefix.strip("/"), "environments", owner, name) if p))
