@@ -13,7 +13,9 @@ import (
 	_ "time/tzdata" // time zones of CronJobs
 
 	"github.com/spf13/cobra"
+	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
@@ -29,6 +31,8 @@ import (
 func main() {
 	name := filepath.Base(os.Args[0])
 	if name == "kubectl" {
+		// klog's level has to be set before the command exists: building it already logs.
+		logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) //nolint:errcheck
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 			kubectlutil.CheckErr(err)
 		}
