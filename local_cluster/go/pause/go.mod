@@ -1,0 +1,3 @@
+module rlrun.dev/local-cluster/pause
+
+go 1.25.0
