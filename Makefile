@@ -1,0 +1,107 @@
+# Everything this project can do, from a fresh clone on a fresh machine. `make help` lists it.
+#
+# Nothing here needs a prior step: each target makes what it rests on. Whatever is slow to make (the Python environment,
+# cluster binaries, images, the example model) is cached by content under $(RLRUN_CACHE), outside the tree.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+export RLRUN_CACHE ?= $(HOME)/.cache/rlrun
+# The checkout itself is the installation: no step has to be repeated after an edit.
+export PYTHONPATH := operator:trainer_image:orchestrator_image:.
+export PYTHONUNBUFFERED := 1
+
+PYTHON3 ?= python3
+VENV := $(RLRUN_CACHE)/venv/$(shell sha256sum requirements/dev.lock | cut -c1-16)
+PY := $(VENV)/bin/python
+PYTEST := $(PY) -m pytest
+CODE := operator trainer_image orchestrator_image local_cluster demo examples tests
+
+# KEEP=1 leaves the local cluster up after `make demo` and `make test`.
+KEEP ?=
+
+.PHONY: help
+help: ## List every target
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[36m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.complete:
+	@echo "==> Python environment (once per requirements/dev.lock)"
+	@rm -rf $(VENV) && mkdir -p $(dir $(VENV))
+	@$(PYTHON3) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: set PYTHON3=..."'
+	@$(PYTHON3) -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --no-compile -r requirements/dev.lock
+	@touch $@
+
+.PHONY: venv
+venv: $(VENV)/.complete ## Make the Python environment; prints where it is
+	@echo $(VENV)
+
+# --- the two commands ------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove the adapter (KEEP=1: leave it up)
+	@KEEP=$(KEEP) PY=$(PY) demo/run.sh
+
+.PHONY: test
+test: $(VENV)/.complete ## Every check: lint, types, unit, trainer, apiserver, e2e (KEEP=1: leave the cluster up)
+	@KEEP=$(KEEP) PY=$(PY) tests/run.sh
+
+# --- one level at a time ---------------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: $(VENV)/.complete ## Style, format and the layers between packages
+	@$(PY) -m ruff check $(CODE)
+	@$(PY) -m ruff format --check $(CODE)
+	@PYTHONPATH=$(PYTHONPATH) $(VENV)/bin/lint-imports
+
+.PHONY: format
+format: $(VENV)/.complete ## Rewrite the code in the project's format
+	@$(PY) -m ruff check --fix $(CODE)
+	@$(PY) -m ruff format $(CODE)
+
+.PHONY: types
+types: $(VENV)/.complete ## mypy --strict over every package
+	@$(PY) -m mypy -p rlrun -p rlrun_trainer -p rlrun_orchestrator -p local_cluster -p demo
+
+.PHONY: test-unit
+test-unit: $(VENV)/.complete ## Pure tests and tests against real local servers; seconds
+	@$(PYTEST) tests/unit
+
+.PHONY: test-trainer
+test-trainer: $(VENV)/.complete ## The trainer's tests, inside the trainer image (torch lives there)
+	@$(PY) -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer
+
+.PHONY: test-apiserver
+test-apiserver: $(VENV)/.complete ## Against a real kube-apiserver and etcd, without a node
+	@$(PYTEST) tests/apiserver
+
+.PHONY: test-e2e
+test-e2e: up ## Real runs on the local cluster, which stays up
+	@$(PYTEST) tests/e2e
+
+# --- local cluster ---------------------------------------------------------------------------------------------------
+
+.PHONY: up
+up: $(VENV)/.complete ## Bring up the local cluster with all images; safe to repeat
+	@$(PY) -m local_cluster up
+	@$(PY) -m local_cluster.images all
+
+.PHONY: down
+down: $(VENV)/.complete ## Remove all that the local cluster made on this machine, caches aside
+	@$(PY) -m local_cluster down
+
+.PHONY: kubeconfig
+kubeconfig: $(VENV)/.complete ## Print the local cluster's kubeconfig: export KUBECONFIG=$$(make -s kubeconfig)
+	@$(PY) -m local_cluster kubeconfig
+
+# --- generated files -------------------------------------------------------------------------------------------------
+
+.PHONY: generate
+generate: $(VENV)/.complete ## CRDs and reference pages from the schema
+	@$(PY) -m rlrun.schema.crd
+	@$(PY) -m rlrun.schema.reference
+
+.PHONY: lock
+lock: $(VENV)/.complete ## Resolve requirements/*.lock again from pyproject.toml
+	@requirements/lock.sh $(VENV)/bin/uv
