@@ -1,12 +1,12 @@
 """Where the artifacts of a run are in S3: names only, no I/O.
 
-    {prefix}/{namespace}/{run-uid}/run.json
-                                  /policy/v000041-1a2b3c4d/     adapters the engines load while the run lives (pruned)
-                                  /checkpoints/step-000040/     everything needed to continue
-                                  /adapters/step-000040/        what a user downloads or deploys
-                                  /metrics/part-*.jsonl  /rollouts/step-000040.jsonl.zst  /logs/
-    {prefix}/environments/{owner}/{name}/{version}/*.whl
-    {prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
+{prefix}/{namespace}/{run-uid}/run.json
+                              /policy/v000041-1a2b3c4d/     adapters the engines load while the run lives (pruned)
+                              /checkpoints/step-000040/     everything needed to continue
+                              /adapters/step-000040/        what a user downloads or deploys
+                              /metrics/part-*.jsonl  /rollouts/step-000040.jsonl.zst  /logs/
+{prefix}/environments/{owner}/{name}/{version}/*.whl
+{prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
 """
 
 from dataclasses import dataclass

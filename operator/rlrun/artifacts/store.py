@@ -1,0 +1,319 @@
+"""The one door to S3.
+
+Synchronous and thread-safe (async code calls it through a thread pool). Everything has a deadline: 5 s to connect, 60 s
+between two bytes, four tries. Artifacts are written files first, manifest last, and deleted manifest first, so that
+a folder with a manifest is whole at every moment; a download is checked against it and appears under its name at once.
+Credentials and endpoint come from the usual AWS_* variables unless given.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from pydantic import ValidationError
+
+from rlrun.artifacts.layout import MANIFEST, S3Uri
+from rlrun.artifacts.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.artifacts.s3errors import (
+    AccessDenied,
+    BucketMissing,
+    Corrupt,
+    NotFound,
+    StoreError,
+    Unreachable,
+    translated,
+)
+
+__all__ = ["AccessDenied", "BucketMissing", "Corrupt", "NotFound", "Store", "StoreError", "Unreachable"]
+
+CONNECT_SECONDS = 5
+READ_SECONDS = 60
+TRIES = 4
+PART_BYTES = 16 * 1024**2
+PARALLEL_PARTS = 4
+"""At most PART_BYTES * PARALLEL_PARTS of a file are in memory at once."""
+DELETE_BATCH = 1000
+"""S3's own limit of keys in one DeleteObjects request."""
+
+
+class Store:
+    """S3 as this project uses it: small objects, artifacts, listings, deletion. All methods raise `StoreError`s."""
+
+    def __init__(
+        self,
+        *,
+        endpoint_url: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        session_token: str | None = None,
+        region: str | None = None,
+    ) -> None:
+        endpoint = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+        region = region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or "us-east-1"
+        # Servers other than AWS rarely have a DNS name per bucket, and not all know the newest checksum headers.
+        config = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": TRIES},
+            max_pool_connections=32,
+            s3={"addressing_style": "path" if endpoint else "auto"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        session = boto3.session.Session()
+        self.endpoint = endpoint or f"AWS S3 ({region})"
+        with translated("s3://", self.endpoint):
+            self._s3: Any = session.client(
+                "s3",
+                endpoint_url=endpoint,
+                aws_access_key_id=access_key_id,
+                aws_secret_access_key=secret_access_key,
+                aws_session_token=session_token,
+                region_name=region,
+                config=config,
+            )
+        self._transfer = TransferConfig(
+            multipart_threshold=2 * PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=PARALLEL_PARTS
+        )
+
+    def close(self) -> None:
+        """Gives the connections back."""
+        self._s3.close()
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+        """Writes one object; it replaces what was there."""
+        with translated(uri, self.endpoint):
+            self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data)
+
+    def get_bytes(self, uri: S3Uri) -> bytes:
+        """The object's bytes. Raises NotFound."""
+        with translated(uri, self.endpoint):
+            data: bytes = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)["Body"].read()
+            return data
+
+    # --- artifacts --------------------------------------------------------------------------------------------------
+
+    def upload_artifact(
+        self,
+        source: Path | Mapping[str, bytes],
+        uri: S3Uri,
+        kind: ArtifactKind,
+        *,
+        created_at: datetime | None = None,
+        run_name: str | None = None,
+        run_uid: str | None = None,
+        namespace: str | None = None,
+        model: str | None = None,
+        step: int | None = None,
+        policy_version: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """Uploads the files of a folder (or of a mapping of name to bytes) and then the manifest that makes them real.
+
+        The same files with the same facts twice write nothing and give back the first manifest. Other files in place
+        of older ones take the older manifest away first, so that no reader sees a mixture.
+        """
+        paths = {} if isinstance(source, Mapping) else _files_below(source)
+        contents = source if isinstance(source, Mapping) else {}
+        entries = [_hash_bytes(name, data) for name, data in sorted(contents.items())]
+        entries += [_hash_file(name, path) for name, path in paths.items()]
+        if not entries:
+            raise ValueError(f"nothing to upload to {uri}: the source has no files")
+        manifest = Manifest(
+            kind=kind,
+            files=entries,
+            created_at=created_at or datetime.now(UTC),
+            run_name=run_name,
+            run_uid=run_uid,
+            namespace=namespace,
+            model=model,
+            step=step,
+            policy_version=policy_version,
+            details=dict(details or {}),
+        )
+        older = self._manifest_if_readable(uri)
+        if older is not None and older.model_copy(update={"created_at": manifest.created_at}) == manifest:
+            return older
+        with translated(uri, self.endpoint):
+            self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
+        for name, data in contents.items():
+            self.put_bytes(uri / name, data)
+        for name, path in paths.items():
+            target = uri / name
+            with translated(target, self.endpoint):
+                self._s3.upload_file(str(path), target.bucket, target.key, Config=self._transfer)
+        self.put_bytes(uri / MANIFEST, manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1).encode())
+        return manifest
+
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        """The artifact's manifest, or None where there is none (yet). Raises Corrupt when it cannot be read."""
+        try:
+            text = self.get_bytes(uri / MANIFEST)
+        except NotFound:
+            return None
+        try:
+            return Manifest.model_validate_json(text)
+        except ValidationError as error:
+            raise Corrupt(
+                f"{uri / MANIFEST} is not a manifest of this version ({error.error_count()} errors, first: "
+                f"{error.errors()[0]['msg']}): delete the folder or upload it again"
+            ) from error
+
+    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
+        """Brings an artifact to the folder `dest`, all of it or nothing, each file checked by size and SHA-256.
+
+        `dest` is replaced by rename, so it may not be a mount point itself; its parent is made if missing. Raises
+        NotFound without a manifest, Corrupt when a file is not what the manifest says.
+        """
+        manifest = self.read_manifest(uri)
+        if manifest is None:
+            raise NotFound(f"{uri} has no {MANIFEST}: the upload is not complete, or the uri is wrong")
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        room = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
+        try:
+            for entry in manifest.files:
+                self._download(uri, entry, room)
+            text = manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
+            (room / MANIFEST).write_text(text, encoding="utf-8")
+            room.chmod(0o755)
+            _put_in_place(room, dest)
+        finally:
+            shutil.rmtree(room, ignore_errors=True)
+        return manifest
+
+    def is_complete(self, uri: S3Uri) -> bool:
+        """Whether the artifact has a manifest and every file it names is there with its size."""
+        manifest = self.read_manifest(uri)
+        if manifest is None:
+            return False
+        sizes = dict(self.list_files(uri))
+        return all(sizes.get(entry.name) == entry.size for entry in manifest.files)
+
+    def _manifest_if_readable(self, uri: S3Uri) -> Manifest | None:
+        try:
+            return self.read_manifest(uri)
+        except Corrupt:
+            return None
+
+    def _download(self, uri: S3Uri, entry: FileEntry, room: Path) -> None:
+        place = uri / entry.name
+        parts = PurePosixPath(entry.name)
+        if parts.is_absolute() or ".." in parts.parts:
+            raise Corrupt(f"the manifest of {uri} names a file outside its folder: {entry.name!r}")
+        path = room / parts
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with translated(place, self.endpoint):
+            self._s3.download_file(place.bucket, place.key, str(path), Config=self._transfer)
+        found = _hash_file(entry.name, path)
+        if found != entry:
+            raise Corrupt(
+                f"{place} has {found.size} bytes with SHA-256 {found.sha256[:12]}, its manifest says {entry.size} "
+                f"and {entry.sha256[:12]}: delete the artifact and use an older one"
+            )
+
+    # --- folders ----------------------------------------------------------------------------------------------------
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        """Names of the folders directly below, sorted, without slashes; empty where nothing is."""
+        prefix = _folder(uri)
+        names: set[str] = set()
+        with translated(uri, self.endpoint):
+            for page in self._pages(uri.bucket, prefix, delimiter="/"):
+                for item in page.get("CommonPrefixes", []):
+                    names.add(str(item["Prefix"]).removeprefix(prefix).rstrip("/"))
+        return sorted(names)
+
+    def list_files(self, uri: S3Uri) -> list[tuple[str, int]]:
+        """(name below `uri`, bytes) of every object at any depth, sorted by name."""
+        prefix = _folder(uri)
+        found: list[tuple[str, int]] = []
+        with translated(uri, self.endpoint):
+            for page in self._pages(uri.bucket, prefix):
+                found += [(str(o["Key"]).removeprefix(prefix), int(o["Size"])) for o in page.get("Contents", [])]
+        return sorted((name, size) for name, size in found if name and not name.endswith("/"))
+
+    def delete_prefix(self, uri: S3Uri) -> int:
+        """Deletes every object below the folder `uri`, manifests first, and says how many; 0 where nothing is.
+
+        Raises ValueError for a whole bucket: that is never what a caller of this project means.
+        """
+        if not uri.key:
+            raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
+        prefix = _folder(uri)
+        with translated(uri, self.endpoint):
+            keys = [str(o["Key"]) for page in self._pages(uri.bucket, prefix) for o in page.get("Contents", [])]
+        manifests = [key for key in keys if key.rsplit("/", 1)[-1] == MANIFEST]
+        others = [key for key in keys if key.rsplit("/", 1)[-1] != MANIFEST]
+        # Servers on a file system (SeaweedFS, MinIO's gateway) keep the emptied folders until their own key is deleted.
+        folders = {prefix} if keys else set()
+        for key in keys:
+            parents = key.removeprefix(prefix).split("/")[:-1]
+            folders |= {prefix + "/".join(parents[: depth + 1]) + "/" for depth in range(len(parents))}
+        # In rounds, because within one request the order of deletion is the server's affair.
+        for group in (manifests, others, *([folder] for folder in sorted(folders, key=len, reverse=True))):
+            for start in range(0, len(group), DELETE_BATCH):
+                self._delete(uri, group[start : start + DELETE_BATCH])
+        return len(keys)
+
+    def check(self, bucket: str) -> None:
+        """Proves that the bucket exists and these credentials may list it; the error says why not."""
+        with translated(f"s3://{bucket}", self.endpoint):
+            self._s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
+
+    def _delete(self, uri: S3Uri, keys: list[str]) -> None:
+        with translated(uri, self.endpoint):
+            answer = self._s3.delete_objects(
+                Bucket=uri.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            )
+        for error in answer.get("Errors", []):
+            if error.get("Code") not in ("NoSuchKey", "NotFound"):
+                raise StoreError(f"could not delete s3://{uri.bucket}/{error.get('Key')}: {error.get('Code')}")
+
+    def _pages(self, bucket: str, prefix: str, delimiter: str | None = None) -> Iterable[dict[str, Any]]:
+        arguments = {"Bucket": bucket, "Prefix": prefix} | ({"Delimiter": delimiter} if delimiter else {})
+        pages: Iterable[dict[str, Any]] = self._s3.get_paginator("list_objects_v2").paginate(**arguments)
+        return pages
+
+
+def _folder(uri: S3Uri) -> str:
+    # With the slash, `step-1` is not a prefix of `step-10`.
+    return f"{uri.key}/" if uri.key else ""
+
+
+def _files_below(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder")
+    paths = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}
+    paths.pop(MANIFEST, None)
+    return paths
+
+
+def _hash_bytes(name: str, data: bytes) -> FileEntry:
+    return FileEntry(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _hash_file(name: str, path: Path) -> FileEntry:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileEntry(name=name, size=file.tell(), sha256=digest)
+
+
+def _put_in_place(room: Path, dest: Path) -> None:
+    if dest.is_dir() and any(dest.iterdir()):
+        # Two folders cannot be swapped in one portable call: the old one steps aside for an instant.
+        old = Path(tempfile.mkdtemp(prefix=f".{dest.name}-old-", dir=dest.parent))
+        dest.rename(old)
+        room.rename(dest)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        room.rename(dest)
