@@ -1,0 +1,19 @@
+"""The local cluster as the demo and the end-to-end tests reach it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from demo.install import S3Access, s3_access
+from demo.kubectl import Kubectl
+
+
+def local_cluster() -> tuple[Kubectl, S3Access]:
+    """The running local cluster and its S3. Raises CalledProcessError with a next step when it is not up."""
+    text = subprocess.run(
+        [sys.executable, "-m", "local_cluster", "status", "--json"], capture_output=True, text=True, check=True
+    ).stdout
+    status = json.loads(text)
+    kubectl = Kubectl(Path(status["kubeconfig"]), status["kubectl"], status["helm"])
+    return kubectl, s3_access(kubectl, status["s3"]["endpoint"], status["s3"]["secret"])

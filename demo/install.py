@@ -1,0 +1,155 @@
+"""What a platform team does once per cluster: the chart, the model in the catalogue, the environment in the registry.
+
+Safe to repeat: each step looks first at what is already there.
+"""
+
+import base64
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rlrun.artifacts.layout import S3Uri
+from rlrun.artifacts.store import Store
+
+from demo.job import ScriptJob
+from demo.kubectl import Kubectl, wait_for
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("RLRUN_CACHE", Path.home() / ".cache" / "rlrun"))
+SYSTEM_NAMESPACE = "rlrun-system"
+RELEASE = "rlrun"
+CHART = ROOT / "charts" / "rlrun"
+EXAMPLES = ROOT / "examples"
+TRAINER_IMAGE = "rlrun-trainer:local"
+BUCKET = "rlrun"
+MODEL_URI = S3Uri(BUCKET, "models/rlrun/reverse-text-tiny")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class S3Access:
+    """How this process reaches the cluster's S3."""
+
+    endpoint: str
+    access_key_id: str
+    secret_access_key: str
+    secret_name: str
+    """Secret in the system namespace with the same credentials, for Jobs."""
+
+    def store(self) -> Store:
+        """A client with these credentials."""
+        return Store(
+            endpoint_url=self.endpoint,
+            access_key_id=self.access_key_id,
+            secret_access_key=self.secret_access_key,
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The AWS_* variables, for a child process."""
+        return {
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+
+def s3_access(kubectl: Kubectl, endpoint: str, secret_name: str) -> S3Access:
+    """Credentials as the cluster's Secret has them. Raises CommandFailed when it is not there."""
+    secret = kubectl.get("secret", secret_name, SYSTEM_NAMESPACE) or {"data": {}}
+    data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+    return S3Access(endpoint, data["AWS_ACCESS_KEY_ID"], data["AWS_SECRET_ACCESS_KEY"], secret_name)
+
+
+def install_chart(kubectl: Kubectl, say: Say = print, *extra: str) -> None:
+    """`helm upgrade --install` of this tree's chart, then the operator answers."""
+    kubectl.ensure_namespace(SYSTEM_NAMESPACE)
+    say("helm upgrade --install rlrun charts/rlrun")
+    kubectl.helm(
+        "upgrade", "--install", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE,
+        "-f", str(CHART / "values-local.yaml"), "--wait", "--timeout", "180s", *extra,
+    )  # fmt: skip
+    # The image's tag never changes locally, so a new image needs a new pod to be seen.
+    kubectl("rollout", "restart", "deployment", "-n", SYSTEM_NAMESPACE, "-l", f"app.kubernetes.io/instance={RELEASE}")
+    kubectl(
+        "rollout", "status", "deployment", "-n", SYSTEM_NAMESPACE, "-l", f"app.kubernetes.io/instance={RELEASE}",
+        "--timeout=180s", timeout=200,
+    )  # fmt: skip
+
+
+def model_files() -> list[Path]:
+    """The scripts that make the example's model, the one to start first."""
+    folder = EXAMPLES / "reverse_text_model"
+    entry = folder / "make_model.py"
+    return [entry, *sorted(p for p in folder.glob("*.py") if p != entry)]
+
+
+def ensure_model(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
+    """The example's base model is in S3: from the cache where these very scripts made it before, else trained now."""
+    store = s3.store()
+    digest = hashlib.sha256(b"".join(f.read_bytes() for f in model_files())).hexdigest()[:16]
+    cached = CACHE / "models" / f"reverse-text-tiny-{digest}"
+    manifest = store.read_manifest(MODEL_URI)
+    if manifest is not None and manifest.details.get("scripts") == digest:
+        say("model rlrun/reverse-text-tiny is in S3")
+        return
+    if not cached.is_dir():
+        say("making the model rlrun/reverse-text-tiny (a minute of supervised training, once)")
+        job = ScriptJob(
+            name="make-reverse-text-tiny",
+            namespace=SYSTEM_NAMESPACE,
+            image=TRAINER_IMAGE,
+            files=model_files(),
+            args=["--upload", str(MODEL_URI)],
+            secret=s3.secret_name,
+        )
+        job.run(kubectl, seconds=900, say=lambda line: say(f"  {line}"))
+        store.download_artifact(MODEL_URI, cached)
+        job.delete(kubectl)
+    from rlrun.artifacts.manifest import ArtifactKind
+
+    (cached / "manifest.json").unlink(missing_ok=True)
+    store.upload_artifact(
+        cached, MODEL_URI, ArtifactKind.model, model="rlrun/reverse-text-tiny", details={"scripts": digest}
+    )
+    say("model rlrun/reverse-text-tiny is in S3")
+
+
+def push_environment(s3: S3Access, folder: Path, say: Say = print) -> None:
+    """`rlrun env push`, as an environment's author would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun.cli", "env", "push", str(folder)],
+        env=os.environ | s3.environment() | {"RLRUN_S3_BUCKET": BUCKET},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"rlrun env push {folder.name} failed:\n{done.stdout}{done.stderr}")
+    say(done.stdout.strip())
+
+
+def install_platform(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
+    """All of it: afterwards `kubectl apply -f examples/reverse-text.yaml` trains."""
+    install_chart(kubectl, say)
+    ensure_model(kubectl, s3, say)
+    push_environment(s3, EXAMPLES / "environments" / "reverse_text", say)
+    kubectl.apply(yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text()))
+    wait_for("the model in the catalogue", lambda: kubectl.get("rlmodel", "reverse-text-tiny"), 30)
+
+
+@contextmanager
+def namespace(kubectl: Kubectl, name: str) -> Iterator[str]:
+    """A namespace that is gone afterwards."""
+    kubectl.ensure_namespace(name)
+    try:
+        yield name
+    finally:
+        kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", timeout=180)

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# `make demo`: cluster, images, then the demo itself. Leaves nothing running unless KEEP is set.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+finish() {
+    code=$?
+    trap - EXIT INT TERM
+    if [[ -n "${KEEP:-}" ]]; then
+        echo "The local cluster stays up: export KUBECONFIG=$("$PY" -m local_cluster kubeconfig); \`make down\` removes it."
+    else
+        "$PY" -m local_cluster down
+    fi
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+"$PY" -m local_cluster up
+"$PY" -m local_cluster.images all
+"$PY" -m demo

@@ -1,0 +1,156 @@
+"""What users and platform teams get wrong, each ending in a condition with a reason and a next step.
+
+Every test deletes its run as soon as the condition has been seen: two cores don't hold many runs at once.
+"""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from demo.install import SYSTEM_NAMESPACE
+from demo.kubectl import CommandFailed, condition, wait_for
+from tests.e2e.conftest import Platform
+
+
+@pytest.fixture
+def here(fresh_namespace: Callable[[str], str]) -> str:
+    return fresh_namespace("bad-input")
+
+
+def test_invalid_spec_is_refused_with_the_field_named(platform: Platform, here: str) -> None:
+    run = platform.run_object("invalid", here, batchSize=10, rolloutsPerExample=4)
+    with pytest.raises(CommandFailed, match="batchSize"):
+        platform.kubectl.apply(run)
+    assert platform.kubectl.get("rlrun", "invalid", here) is None
+
+
+def test_unknown_model_names_the_known_ones(platform: Platform, here: str) -> None:
+    platform.kubectl.apply(platform.run_object("unknown-model", here, model="nobody/nothing"))
+    found = platform.wait_for_condition("unknown-model", here, "Validated", "ModelNotFound", 30)
+    assert "nobody/nothing" in found["message"]
+    assert "rlrun/reverse-text-tiny" in found["message"]
+
+
+def test_run_starts_by_itself_when_its_model_appears(platform: Platform, here: str) -> None:
+    platform.kubectl.apply(platform.run_object("early", here, model="tests/late"))
+    platform.wait_for_condition("early", here, "Validated", "ModelNotFound", 30)
+    platform.kubectl.apply(platform.model_object("late", "tests/late"))
+    try:
+        wait_for("the pods", lambda: platform.kubectl.list("pods", here, "rlrun.dev/role=trainer"), 60)
+    finally:
+        platform.kubectl("delete", "rlmodel", "late")
+
+
+def test_answer_longer_than_the_model_allows(platform: Platform, here: str) -> None:
+    platform.kubectl.apply(platform.run_object("too-long", here, sampling={"maxTokens": 100_000}))
+    found = platform.wait_for_condition("too-long", here, "Validated", "MaxTokensTooLarge", 30)
+    assert "maxTokens" in found["message"]
+
+
+def test_start_deadline_makes_the_condition_a_failure(platform: Platform, here: str) -> None:
+    platform.kubectl.apply(platform.run_object("hopeless", here, model="nobody/nothing", startDeadlineSeconds=5))
+
+    def phase() -> bool:
+        run = platform.kubectl.get("rlrun", "hopeless", here) or {}
+        return bool(run.get("status", {}).get("phase") == "Failed")
+
+    wait_for("the run's failure", phase, 60)
+    failed = condition(platform.kubectl.get("rlrun", "hopeless", here) or {}, "Failed")
+    assert failed
+    assert failed["status"] == "True"
+    assert failed["reason"] in {"ModelNotFound", "StartDeadlineExceeded"}
+    assert platform.kubectl.list("pods", here) == []
+
+
+ENVIRONMENT_MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("missing-package", {"id": "tests/never-pushed"}, "EnvironmentPackageMissing", "rlrun env push"),
+    ("load-raises", {"id": "tests/load-raises"}, "EnvironmentLoadFailed", "questions.jsonl"),
+]
+
+
+@pytest.mark.parametrize(("name", "env", "reason", "hint"), ENVIRONMENT_MISTAKES)
+def test_environment_that_cannot_serve(
+    platform: Platform, here: str, name: str, env: dict[str, Any], reason: str, hint: str
+) -> None:
+    platform.kubectl.apply(platform.run_object(name, here, env=[env]))
+    found = platform.wait_for_condition(name, here, "EnvironmentsReady", reason, 180)
+    assert hint in found["message"]
+
+
+def test_reward_function_that_raises_is_counted_and_shown(platform: Platform, here: str) -> None:
+    platform.kubectl.apply(platform.run_object("reward-raises", here, env=[{"id": "tests/reward-raises"}], maxSteps=50))
+
+    def warned() -> Any:
+        run = platform.kubectl.get("rlrun", "reward-raises", here) or {}
+        found = condition(run, "RewardFunctionsHealthy")
+        return found if found and found["status"] == "False" else None
+
+    found = wait_for("the warning", warned, 240)
+    assert found["reason"] == "RewardFunctionErrors"
+    assert "ZeroDivisionError" in found["message"]
+
+
+def test_image_that_cannot_be_pulled(platform: Platform, here: str) -> None:
+    model = platform.model_object("no-image", "tests/no-image")
+    model["spec"]["trainer"]["image"] = "rlrun-nowhere/trainer:none"
+    platform.kubectl.apply(model)
+    try:
+        platform.kubectl.apply(platform.run_object("no-image", here, model="tests/no-image"))
+        found = platform.wait_for_condition("no-image", here, "TrainerReady", "ImagePullFailed", 180)
+        assert "rlrun-nowhere/trainer:none" in found["message"]
+    finally:
+        platform.kubectl("delete", "rlmodel", "no-image")
+
+
+def test_trainer_out_of_memory(platform: Platform, here: str) -> None:
+    model = platform.model_object("no-memory", "tests/no-memory")
+    model["spec"]["trainer"]["resources"] = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
+    platform.kubectl.apply(model)
+    try:
+        platform.kubectl.apply(platform.run_object("no-memory", here, model="tests/no-memory"))
+        found = platform.wait_for_condition("no-memory", here, "TrainerReady", "TrainerOutOfMemory", 180)
+        assert "memory" in found["message"]
+    finally:
+        platform.kubectl("delete", "rlmodel", "no-memory")
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"), [({"AWS_SECRET_ACCESS_KEY": "wrong"}, "S3AccessDenied"), ({}, "S3BucketMissing")]
+)
+def test_s3_that_does_not_answer_as_configured(
+    platform: Platform, here: str, broken: dict[str, str], reason: str
+) -> None:
+    kubectl = platform.kubectl
+    secret = kubectl.get("secret", platform.s3.secret_name, SYSTEM_NAMESPACE)
+    assert secret
+    original = dict(secret["data"])
+    try:
+        if broken:
+            encoded = {k: base64.b64encode(v.encode()).decode() for k, v in broken.items()}
+            set_secret(platform, original | encoded)
+        else:
+            kubectl.helm(*upgrade("--set", "s3.bucket=never-made"))
+        kubectl.apply(platform.run_object("s3", here))
+        found = platform.wait_for_condition("s3", here, "Validated", reason, 90)
+        assert found["message"]
+    finally:
+        if broken:
+            set_secret(platform, original)
+        else:
+            kubectl.helm(*upgrade())
+    platform.wait_for_condition("s3", here, "Validated", "Valid", 120, status="True")
+
+
+def set_secret(platform: Platform, data: dict[str, str]) -> None:
+    meta = {"name": platform.s3.secret_name, "namespace": SYSTEM_NAMESPACE}
+    platform.kubectl.apply({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
+
+
+def upgrade(*extra: str) -> list[str]:
+    from demo.install import CHART, RELEASE
+
+    values = str(CHART / "values-local.yaml")
+    command = ["upgrade", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE, "-f", values, "--wait", "--timeout", "120s"]
+    return [*command, *extra]

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# `make test`: every level, one after the other, cheapest first. A level that fails does not hide the later ones, and
+# the closing lines of each are repeated at the end. Leaves nothing running unless KEEP is set.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p build/test
+failed=()
+summary=()
+
+level() { # level NAME COMMAND...: runs it, keeps its log, remembers how it closed
+    local name=$1 log=build/test/$1.log start=$SECONDS code
+    shift
+    printf '\n==> %s\n' "$name"
+    "$@" 2>&1 | tee "$log"
+    code=${PIPESTATUS[0]}
+    [[ $code -eq 0 ]] || failed+=("$name")
+    summary+=("$(printf '%-11s %4d s  %s' "$name" $((SECONDS - start)) "$(grep -v '^ *$' "$log" | tail -n 1)")")
+    return "$code"
+}
+
+finish() {
+    code=$?
+    trap - EXIT INT TERM
+    [[ -n "${KEEP:-}" ]] || "$PY" -m local_cluster down
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+level lint make --no-print-directory lint
+level types make --no-print-directory types
+level binaries "$PY" -m local_cluster binaries
+level unit "$PY" -m pytest tests/unit
+level apiserver "$PY" -m pytest tests/apiserver
+if level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all; then
+    level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer
+    level e2e "$PY" -m pytest tests/e2e
+    [[ -n "${KEEP:-}" ]] || level teardown "$PY" -m pytest tests/teardown
+else
+    failed+=(trainer e2e)
+fi
+
+printf '\n==> summary\n'
+printf '%s\n' "${summary[@]}"
+if ((${#failed[@]})); then
+    echo "FAILED: ${failed[*]} (logs in build/test/)"
+    exit 1
+fi
