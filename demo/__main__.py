@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -96,7 +97,7 @@ def figures(kubectl: Kubectl, s3: S3Access, run: dict[str, Any]) -> dict[str, An
 def seconds_per_step(lines: list[Line]) -> float:
     """Median wall time between the ends of two steps."""
     times = [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
-    gaps = sorted(b - a for a, b in zip(times, times[1:], strict=False))
+    gaps = sorted(b - a for a, b in pairwise(times))
     return round(gaps[len(gaps) // 2], 2)
 
 
@@ -151,17 +152,20 @@ def write(report: dict[str, Any]) -> None:
 
 def summary(report: dict[str, Any], failures: list[str]) -> None:
     """The end of the story, for people."""
-    print(
-        f"\n  reward           {report['reward_first']:.3f} -> {report['reward_last']:.3f} in {report['steps']} steps"
-        f"  {sparkline(report['rewards'])}"
-        f"\n  held-out greedy  {report['base_reward_greedy']:.3f} base -> {report['adapter_reward_greedy']:.3f} adapter"
-        f"\n  held-out sampled {report['base_reward_sampled']:.3f} base -> {report['adapter_reward_sampled']:.3f} adapter"
-        f"\n  mismatch KL      {report['mismatch_kl_mean']:.2e} mean, {report['mismatch_kl_on_policy']:.2e} at most on policy"
-        f"\n  in S3            {report['checkpoints_ready']} checkpoints, {report['adapters_ready']} adapters Ready"
-        f"\n  time             {report['seconds_per_step']} s a step, run {report['run_seconds']:.0f} s,"
-        f" all {report['wall_seconds']:.0f} s"
-        f"\n  figures          build/demo.json, build/demo.svg\n"
-    )
+    r = report
+    rows = {
+        "reward": f"{r['reward_first']:.3f} -> {r['reward_last']:.3f} in {r['steps']} steps  {sparkline(r['rewards'])}",
+        "held-out greedy": f"{r['base_reward_greedy']:.3f} base -> {r['adapter_reward_greedy']:.3f} adapter",
+        "held-out sampled": f"{r['base_reward_sampled']:.3f} base -> {r['adapter_reward_sampled']:.3f} adapter",
+        "mismatch KL": f"{r['mismatch_kl_mean']:.1e} mean, at most {r['mismatch_kl_on_policy']:.1e} on policy",
+        "in S3": f"{r['checkpoints_ready']} checkpoints and {r['adapters_ready']} adapters Ready",
+        "time": f"{r['seconds_per_step']} s a step, run {r['run_seconds']:.0f} s, all {r['wall_seconds']:.0f} s",
+        "figures": "build/demo.json, build/demo.svg",
+    }
+    print()
+    for name, text in rows.items():
+        print(f"  {name:<18} {text}")
+    print()
     for claim in failures:
         print(f"  NOT HELD: {claim}", file=sys.stderr)
     print("demo passed" if not failures else f"demo FAILED: {len(failures)} claims did not hold")

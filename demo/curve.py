@@ -33,8 +33,9 @@ def svg(rewards: Sequence[float], title: str, width: int = 640, height: int = 32
         for s in range(0, len(rewards), max(1, len(rewards) // 8))
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
-        f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="20" font-size="14">{title}</text>{rules}{marks}'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
+        f' font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
+        f'<text x="{left}" y="20" font-size="14">{title}</text>{rules}{marks}'
         f'<text x="{left + inner_width / 2}" y="{height - 6}" text-anchor="middle">step</text>'
         f'<polyline points="{points}" fill="none" stroke="#1565c0" stroke-width="2"/></svg>\n'
     )

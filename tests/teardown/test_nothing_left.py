@@ -35,8 +35,8 @@ def assert_up() -> None:
 def kill_everything() -> int:
     """SIGKILL to every process that serves the cluster, containers included; how many."""
     names = {
-        "etcd", "kube-apiserver", "kube-controller-manager", "kube-controller", "kube-scheduler", "kubelet", "kube-proxy",
-        "containerd", "containerd-shim-runc-v2", "containerd-shim", "coredns", "weed", "pause",
+        "etcd", "kube-apiserver", "kube-controller-manager", "kube-controller", "kube-scheduler", "kubelet",
+        "kube-proxy", "containerd", "containerd-shim-runc-v2", "containerd-shim", "coredns", "weed", "pause",
     }  # fmt: skip
     killed = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
