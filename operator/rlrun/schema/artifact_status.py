@@ -7,7 +7,7 @@ from pydantic import Field
 
 from rlrun.schema.kube import Condition, Status
 from rlrun.schema.names import ModelId, Namespace, ObjectName, S3Path
-from rlrun.schema.rules import Spec
+from rlrun.schema.rules import LIST_MAP_KEYS, LIST_TYPE, Spec
 
 
 class ArtifactPhase(StrEnum):
@@ -32,9 +32,7 @@ class ArtifactSpec(Spec):
     """Optimizer steps behind it."""
     uri: S3Path
     """Its folder in S3."""
-    shared_with: list[Namespace] = Field(
-        default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}
-    )
+    shared_with: list[Namespace] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_TYPE: "set"})
     """Other namespaces whose runs may use it."""
 
 
@@ -56,6 +54,6 @@ class ArtifactStatus(Status):
     observed_generation: int | None = Field(default=None, ge=0)
     """Generation of the spec that this status is about."""
     conditions: list[Condition] = Field(
-        default_factory=list, max_length=32, json_schema_extra={"x-kubernetes-list-map-keys": ["type"]}
+        default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
     )
     """State for machines, one entry per type."""

@@ -17,7 +17,7 @@ from rlrun.schema.kube import (
     Toleration,
 )
 from rlrun.schema.names import ModelId
-from rlrun.schema.rules import Rule, Spec
+from rlrun.schema.rules import LIST_MAP_KEYS, Rule, Spec
 
 OWNED_FLAGS = (
     "--model",
@@ -62,9 +62,7 @@ class Pods(Spec):
     """Labels that a node must have."""
     tolerations: list[Toleration] = Field(default_factory=list, max_length=32)
     """Taints that the pods put up with."""
-    env: list[EnvVar] = Field(
-        default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}
-    )
+    env: list[EnvVar] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_MAP_KEYS: ["name"]})
     """Environment variables of the container, besides the operator's own."""
 
 
@@ -133,7 +131,7 @@ class RLModelStatus(Status):
     runs: int | None = Field(default=None, ge=0)
     """Runs that use the model now."""
     conditions: list[Condition] = Field(
-        default_factory=list, max_length=32, json_schema_extra={"x-kubernetes-list-map-keys": ["type"]}
+        default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
     )
     """State for machines, one entry per type."""
 

@@ -7,12 +7,15 @@ fixtures. All broken rules of an object are reported together, each under the pa
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from rlrun.schema.base import Schema
+
+LIST_MAP_KEYS = "x-kubernetes-list-map-keys"
+LIST_TYPE = "x-kubernetes-list-type"
 
 
 @dataclass(frozen=True)
@@ -72,21 +75,36 @@ class Spec(Schema):
 
     @model_validator(mode="after")
     def _keep_rules(self) -> Self:
-        broken = [rule for rule in self.spec_rules if not rule.holds(self)]
+        broken = [(rule.field, rule.message) for rule in self.spec_rules if not rule.holds(self)]
+        broken += list(self._duplicates())
         if broken:
             raise ValidationError.from_exception_data(
                 type(self).__name__,
                 [
                     InitErrorDetails(
                         # A template would read braces in the message as placeholders, so the message is its argument.
-                        type=PydanticCustomError("rule", "{message}", {"message": rule.message}),
-                        loc=tuple(rule.field.split(".")),
+                        type=PydanticCustomError("rule", "{message}", {"message": message}),
+                        loc=tuple(field.split(".")),
                         input=None,
                     )
-                    for rule in broken
+                    for field, message in broken
                 ],
             )
         return self
+
+    def _duplicates(self) -> Iterator[tuple[str, str]]:
+        """Lists that Kubernetes treats as a map or a set and that name something twice, as (field, message)."""
+        for name, field in type(self).model_fields.items():
+            extra = field.json_schema_extra
+            if not isinstance(extra, dict):
+                continue
+            values: list[Any] = getattr(self, name) or []
+            if keys := extra.get(LIST_MAP_KEYS):
+                values = [tuple(getattr(value, str(key)) for key in cast("list[str]", keys)) for value in values]
+            elif extra.get(LIST_TYPE) != "set":
+                continue
+            for twice in sorted({str(value) for value in values if values.count(value) > 1}):
+                yield field.alias or name, f"{field.alias or name} names {twice} twice"
 
 
 FROZEN_MESSAGE = "cannot be changed after creation: make a new object instead"

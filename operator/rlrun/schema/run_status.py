@@ -6,6 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from rlrun.schema.kube import Condition, Status
+from rlrun.schema.rules import LIST_MAP_KEYS
 
 MAX_LISTED = 10
 """Newest checkpoints and adapters listed in a run's status; all of them are objects of their own."""
@@ -85,7 +86,7 @@ class RLRunStatus(Status):
     observed_generation: int | None = Field(default=None, ge=0)
     """Generation of the spec that this status is about."""
     conditions: list[Condition] = Field(
-        default_factory=list, max_length=32, json_schema_extra={"x-kubernetes-list-map-keys": ["type"]}
+        default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
     )
     """State for machines, one entry per type."""
     reason: str | None = Field(default=None, max_length=256)
@@ -105,11 +106,11 @@ class RLRunStatus(Status):
     completion_time: datetime | None = None
     """When the run finished, well or not."""
     checkpoints: list[ArtifactSummary] = Field(
-        default_factory=list, max_length=MAX_LISTED, json_schema_extra={"x-kubernetes-list-map-keys": ["step"]}
+        default_factory=list, max_length=MAX_LISTED, json_schema_extra={LIST_MAP_KEYS: ["step"]}
     )
     """Newest checkpoints that are Ready, newest first."""
     adapters: list[ArtifactSummary] = Field(
-        default_factory=list, max_length=MAX_LISTED, json_schema_extra={"x-kubernetes-list-map-keys": ["step"]}
+        default_factory=list, max_length=MAX_LISTED, json_schema_extra={LIST_MAP_KEYS: ["step"]}
     )
     """Newest adapters that are Ready, newest first."""
     last_checkpoint: str | None = Field(default=None, max_length=253)

@@ -1,0 +1,30 @@
+"""Files that are generated and committed: written, or compared with what the schema says now."""
+
+import difflib
+import sys
+from pathlib import Path
+
+
+def update(folder: Path, files: dict[str, str], *, check: bool, command: str) -> int:
+    """Bring a folder to exactly `files` (name -> text), or with `check` say what differs; returns an exit code."""
+    stale = sorted(p for p in folder.glob("*") if p.is_file() and p.name not in files) if folder.is_dir() else []
+    if check:
+        differences = [line for name, text in files.items() for line in _difference(folder / name, text)]
+        differences += [f"{path} is not generated any more" for path in stale]
+        if differences:
+            print("\n".join(differences), file=sys.stderr)
+            print(f"{folder} is out of date: run `{command}` and commit the result", file=sys.stderr)
+        return int(bool(differences))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in stale:
+        path.unlink()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    print(f"{len(files)} files written to {folder}")
+    return 0
+
+
+def _difference(path: Path, text: str) -> list[str]:
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), "schema", lineterm="", n=1)
+    return list(lines)
