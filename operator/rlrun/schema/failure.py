@@ -30,7 +30,7 @@ class FailureRule(Spec):
     """An action and the failures it answers; what is left out matches everything."""
 
     action: FailureAction = Field(strict=False)
-    """Fail ends the run; RestartComponent replaces the failed pod; RestartRun starts a new attempt from the newest checkpoint and counts toward maxRestarts; RestartRunIgnoreMax does not count."""  # noqa: E501
+    """Fail ends the run; RestartComponent restarts the failed part alone and counts toward maxRestarts; RestartRun starts a new attempt from the newest checkpoint unless there were maxRestarts before; RestartRunIgnoreMax always starts one."""  # noqa: E501
     components: list[Annotated[Role, Field(strict=False)]] = Field(default_factory=list, max_length=4)
     """Parts of the run this rule is about; all when empty."""
     exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(default_factory=list, max_length=32)
@@ -51,7 +51,7 @@ class FailureRule(Spec):
 
 
 class FailurePolicy(Spec):
-    """Ordered rules for failures; what no rule matches restarts the run."""
+    """Ordered rules for failures; what no rule matches restarts the failed part alone."""
 
     rules: list[FailureRule] = Field(default_factory=list, max_length=16)
     """The rules, first match decides."""

@@ -77,11 +77,11 @@ class RLRunSpec(Spec):
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=10 * YEAR)
     """Fail the run when it has been active this long in all; no limit when absent."""
     start_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
-    """Fail an attempt that has not begun its first step after this long."""
+    """Fail the run when an attempt has not begun its first step after this long."""
     stall_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
-    """Restart an attempt that has not finished a step for this long."""
-    max_restarts: int = Field(default=10, ge=0, le=1000)
-    """Attempts after the first before the run fails; preemption and eviction do not count."""
+    """Fail the run when it has not finished a step for this long."""
+    max_restarts: int = Field(default=3, ge=0, le=1000)
+    """Crashes of one part of the run within an attempt before the run fails; pods that are deleted, evicted or preempted do not count."""  # noqa: E501
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     """What follows when a part of the run fails."""
     queue_name: ObjectName | None = None

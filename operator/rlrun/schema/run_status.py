@@ -78,6 +78,32 @@ class ArtifactSummary(Status):
     """When its manifest was written."""
 
 
+class PodRecord(Status):
+    """One pod of the running attempt, as the operator counted it: the memory behind `restarts` and `crashes`."""
+
+    uid: str = Field(min_length=1, max_length=64)
+    """Uid of the pod."""
+    restarts: int = Field(default=0, ge=0)
+    """Restarts of its containers that are counted."""
+    ended: bool = False
+    """Whether its end is counted."""
+
+
+class ComponentStatus(Status):
+    """One part of the run in the running attempt."""
+
+    name: str = Field(min_length=1, max_length=63)
+    """Name of the part, as in the label rlrun.dev/component: trainer, inference, orchestrator, env-0, eval-0."""
+    ready: int = Field(default=0, ge=0)
+    """Its pods that are ready."""
+    crashes: int = Field(default=0, ge=0)
+    """Times that one of its containers ended by its own fault in this attempt."""
+    pods: list[PodRecord] = Field(
+        default_factory=list, max_length=256, json_schema_extra={"x-kubernetes-list-map-keys": ["uid"]}
+    )
+    """Its pods."""
+
+
 class RLRunStatus(Status):
     """How the run is going."""
 
@@ -99,8 +125,16 @@ class RLRunStatus(Status):
     """What became of the groups of rollouts."""
     attempt: int = Field(default=1, ge=1)
     """The attempt that runs now, counting from 1."""
+    attempt_start_time: datetime | None = None
+    """When the attempt that runs now was started; absent while the run is suspended."""
+    past_active_seconds: int = Field(default=0, ge=0)
+    """Seconds that earlier attempts were active in all."""
     restarts: int = Field(default=0, ge=0)
-    """Attempts that failed and count toward maxRestarts."""
+    """Restarts of containers and replacements of pods, of all parts, since the run began."""
+    components: list[ComponentStatus] = Field(
+        default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}
+    )
+    """The parts of the run and how often each has crashed."""
     start_time: datetime | None = None
     """When the first attempt was started."""
     completion_time: datetime | None = None

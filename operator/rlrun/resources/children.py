@@ -1,0 +1,34 @@
+"""Everything that a run has in the cluster, as one list of objects."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlrun.resources.environment import environment, environment_entries
+from rlrun.resources.inference import inference
+from rlrun.resources.naming import RunIdentity
+from rlrun.resources.network import network_policies
+from rlrun.resources.orchestrator import orchestrator
+from rlrun.resources.platform import config_map, s3_secret, service_account
+from rlrun.resources.settings import Settings
+from rlrun.resources.trainer import trainer
+from rlrun.schema.resolved import ResolvedRun
+
+Obj = dict[str, Any]
+
+
+def children(
+    identity: RunIdentity, settings: Settings, resolved: ResolvedRun, s3_variables: Mapping[str, str]
+) -> list[Obj]:
+    """All children of one attempt, in the order in which they are to be made: what others need comes first."""
+    found = [
+        service_account(identity),
+        s3_secret(identity, s3_variables),
+        config_map(identity, resolved),
+        *(network_policies(identity, settings.lease_namespace) if settings.network_policies else []),
+    ]
+    for item in environment_entries(resolved.spec):
+        found += environment(identity, settings, resolved, item)
+    found += trainer(identity, settings, resolved)
+    found += inference(identity, settings, resolved)
+    found += orchestrator(identity, settings, resolved)
+    return found

@@ -1,0 +1,96 @@
+"""The environments: one Deployment and Service each. User code runs here and nowhere else, without credentials."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.resources.naming import RunIdentity, Use, environment_component
+from rlrun.resources.pods import container, deployment, http_probes, pod_template, service
+from rlrun.resources.settings import ComputeShape, Settings
+from rlrun.schema.environment import Environment
+from rlrun.schema.resolved import ResolvedRun
+from rlrun.schema.run import RLRunSpec
+from rlrun.schema.wire import ENVIRONMENT_PORT
+
+Obj = dict[str, Any]
+
+STARTUP_SECONDS = 120
+PACKAGE_DIR = "/environment"
+
+
+@dataclass(frozen=True)
+class EnvironmentEntry:
+    """One entry of env or eval.env and its place in the run."""
+
+    index: int
+    use: Use
+    entry: Environment
+
+    @property
+    def component(self) -> str:
+        """`env-0`, `eval-1`, ..."""
+        return environment_component(self.index, self.use)
+
+
+def environment_entries(spec: RLRunSpec) -> Iterator[EnvironmentEntry]:
+    """All environments of a run: env in order, then eval.env."""
+    for i, entry in enumerate(spec.env):
+        yield EnvironmentEntry(i, "train", entry)
+    for i, evaluation in enumerate(spec.eval.env if spec.eval else []):
+        yield EnvironmentEntry(i, "eval", evaluation)
+
+
+def environment_variable(entry: Environment, workers: int, gateway_url: str) -> str:
+    """The JSON that tells an environment server what it is."""
+    told: Obj = {
+        "id": f"{entry.id}@{entry.version}" if entry.version else entry.id,
+        "name": entry.effective_name,
+        "args": entry.args,
+        "workers": workers,
+        "packagesUrl": gateway_url,
+    }
+    if entry.taskset:
+        told["taskset"] = entry.taskset
+    if entry.harness:
+        told["harness"] = entry.harness
+    return json.dumps(told, sort_keys=True)
+
+
+def environment(identity: RunIdentity, settings: Settings, resolved: ResolvedRun, item: EnvironmentEntry) -> list[Obj]:
+    """Deployment and Service of one environment."""
+    shape: ComputeShape = settings.compute_sizes[resolved.spec.infrastructure.compute_size]
+    name = identity.environment(item.index, item.use)
+    room = {"cpu": shape.cpu, "memory": shape.memory}
+    main = container(
+        "environment",
+        settings.images.orchestrator,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun_orchestrator.environment"],
+        env={"RLRUN_ENVIRONMENT": environment_variable(item.entry, shape.workers, resolved.endpoints.gateway_url)},
+        env_from=[e.to_json_dict() for e in resolved.spec.env_from],
+        ports={"http": ENVIRONMENT_PORT},
+        mounts={"package": PACKAGE_DIR},
+        resources={"requests": room, "limits": {"memory": shape.memory}},
+        probes=http_probes("http", startup_seconds=STARTUP_SECONDS),
+    )
+    template = pod_template(
+        identity,
+        settings,
+        "environment",
+        item.component,
+        containers=[main],
+        volumes={"package": {"emptyDir": {}}},
+        priority_class=resolved.spec.priority_class_name,
+        grace_seconds=10,
+    )
+    return [
+        deployment(identity, name, "environment", item.component, 1, template),
+        # The orchestrator asks unready environments for their problem, so this Service publishes them, too.
+        _publishing(service(identity, name, "environment", item.component, {"http": ENVIRONMENT_PORT})),
+    ]
+
+
+def _publishing(obj: Obj) -> Obj:
+    obj["spec"]["publishNotReadyAddresses"] = True
+    return obj

@@ -1,0 +1,82 @@
+"""The orchestrator: a Job, because a run ends, and the Service of the gateway and the status.
+
+Every pod of the Job runs one container once. Which exits are worth another pod is written in the Job itself, so that a
+run goes on while the operator is away: 64 is a mistake that no restart mends, a disruption never counts.
+"""
+
+from typing import Any
+
+from rlrun.resources.naming import RunIdentity
+from rlrun.resources.pods import container, http_probes, pod_template, resources_of, s3_env_from, service
+from rlrun.resources.settings import Settings
+from rlrun.schema.resolved import CONFIG_KEY, CONFIG_PATH, ResolvedRun
+from rlrun.schema.wire import GATEWAY_PORT, ORCHESTRATOR_STATUS_PORT
+
+Obj = dict[str, Any]
+
+CONFIGURATION_ERROR = 64
+BACKOFF_LIMIT = 1000
+"""The operator counts crashes itself (maxRestarts); the Job only has to go on."""
+
+
+def orchestrator(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
+    """Job and Service of the orchestrator."""
+    main = container(
+        "orchestrator",
+        settings.images.orchestrator,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun_orchestrator"],
+        env={
+            "RLRUN_CONFIG": str(CONFIG_PATH),
+            "RLRUN_START_DEADLINE": str(resolved.spec.start_deadline_seconds),
+            "RLRUN_CHECKPOINT_INTERVAL": str(settings.defaults.checkpoint_interval),
+        },
+        env_from=s3_env_from(identity),
+        ports={"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT},
+        read_only_mounts={"config": str(CONFIG_PATH.parent)},
+        resources=resources_of(settings.orchestrator_resources),
+        probes=http_probes("status", startup_seconds=120, ready_path="/healthz"),
+    )
+    template = pod_template(
+        identity,
+        settings,
+        "orchestrator",
+        "orchestrator",
+        containers=[main],
+        volumes={
+            "config": {"configMap": {"name": identity.config, "items": [{"key": CONFIG_KEY, "path": CONFIG_KEY}]}}
+        },
+        priority_class=resolved.spec.priority_class_name,
+        grace_seconds=60,
+        restart_policy="Never",
+    )
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": identity.metadata(identity.orchestrator_job, "orchestrator", "orchestrator"),
+        "spec": {
+            "parallelism": 1,
+            "completions": 1,
+            "backoffLimit": BACKOFF_LIMIT,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {
+                            "containerName": "orchestrator",
+                            "operator": "In",
+                            "values": [CONFIGURATION_ERROR],
+                        },
+                    },
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": template,
+        },
+    }
+    ports = {"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT}
+    published = service(identity, identity.orchestrator, "orchestrator", "orchestrator", ports)
+    # Environments fetch their packages while the orchestrator still waits for them to become ready.
+    published["spec"]["publishNotReadyAddresses"] = True
+    return [job, published]

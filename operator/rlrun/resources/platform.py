@@ -1,0 +1,108 @@
+"""What every pod of a run stands on: its identity, its credentials for S3, and its configuration."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.resources.environment import environment_entries
+from rlrun.resources.naming import RunIdentity
+from rlrun.resources.settings import Settings
+from rlrun.schema.model import RLModelSpec
+from rlrun.schema.resolved import (
+    CONFIG_KEY,
+    ArtifactPlaces,
+    Endpoints,
+    EnvironmentEndpoint,
+    EnvironmentUse,
+    ResolvedRun,
+)
+from rlrun.schema.resolved import RunIdentity as ResolvedIdentity
+from rlrun.schema.run import RLRunSpec
+from rlrun.schema.wire import ENVIRONMENT_PORT, GATEWAY_PORT, TRAINER_PORT
+
+Obj = dict[str, Any]
+
+REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+COPIED_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3")
+
+
+def service_account(identity: RunIdentity) -> Obj:
+    """A ServiceAccount that may do nothing and whose token is mounted nowhere."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": identity.metadata(identity.service_account),
+        "automountServiceAccountToken": False,
+    }
+
+
+def s3_variables(settings: Settings, source: Mapping[str, str]) -> dict[str, str]:
+    """The AWS_* variables of a run: keys of the platform's Secret (decoded), region and endpoint of the settings."""
+    found = {"AWS_DEFAULT_REGION": settings.s3.region}
+    if settings.s3.endpoint_url:
+        found["AWS_ENDPOINT_URL_S3"] = settings.s3.endpoint_url
+    found.update({key: source[key] for key in COPIED_KEYS if source.get(key)})
+    return found
+
+
+def s3_secret(identity: RunIdentity, variables: Mapping[str, str]) -> Obj:
+    """The Secret with the run's AWS_* variables."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": identity.metadata(identity.s3_secret),
+        "type": "Opaque",
+        "data": {k: base64.b64encode(v.encode()).decode() for k, v in sorted(variables.items())},
+    }
+
+
+def config_map(identity: RunIdentity, resolved: ResolvedRun) -> Obj:
+    """The ConfigMap with the resolved run as JSON."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": identity.metadata(identity.config),
+        "data": {CONFIG_KEY: resolved.model_dump_json(by_alias=True, exclude_none=True, indent=1)},
+    }
+
+
+def run_layout(settings: Settings, namespace: str, run_uid: str) -> RunLayout:
+    """Where the run's artifacts are."""
+    return RunLayout.of(settings.s3.bucket, settings.s3.prefix, namespace, run_uid)
+
+
+def resolve(
+    identity: RunIdentity, settings: Settings, spec: RLRunSpec, model: RLModelSpec, warm_start_from: str | None
+) -> ResolvedRun:
+    """Everything that the attempt's processes need to know."""
+    if spec.checkpoints.interval is None:
+        checkpoints = spec.checkpoints.model_copy(update={"interval": settings.defaults.checkpoint_interval})
+        spec = spec.model_copy(update={"checkpoints": checkpoints})
+    root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
+    return ResolvedRun(
+        run=ResolvedIdentity(
+            namespace=identity.namespace, name=identity.name, uid=identity.uid, attempt=identity.attempt
+        ),
+        spec=spec,
+        model=model,
+        endpoints=Endpoints(
+            trainer_url=f"http://{identity.service_host(identity.trainer)}:{TRAINER_PORT}",
+            inference_host=identity.service_host(identity.inference),
+            gateway_url=f"http://{identity.service_host(identity.orchestrator)}:{GATEWAY_PORT}",
+            environments=[
+                EnvironmentEndpoint(
+                    name=item.entry.effective_name,
+                    id=item.entry.id,
+                    url=f"http://{identity.service_host(identity.environment(item.index, item.use))}:{ENVIRONMENT_PORT}",
+                    use=EnvironmentUse(item.use),
+                )
+                for item in environment_entries(spec)
+            ],
+        ),
+        artifacts=ArtifactPlaces(
+            run_uri=str(run_layout(settings, identity.namespace, identity.uid).root),
+            environments_uri=str(root / "environments"),
+        ),
+        warm_start_from=warm_start_from,
+    )

@@ -1,0 +1,44 @@
+"""How a base model's weights get into a pod: an init container downloads them, a claim is mounted as it is."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.resources.naming import RunIdentity
+from rlrun.resources.pods import MODEL_DIR, container, resources_of, s3_env_from
+from rlrun.resources.settings import Settings
+
+Obj = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a pod needs for its model to lie at MODEL_DIR."""
+
+    init_containers: list[Obj]
+    volumes: dict[str, Obj]
+    mount: Obj
+    """The mount of the container that reads the model."""
+
+
+def weights(identity: RunIdentity, settings: Settings, source: str) -> Weights:
+    """`source` is hf://owner/name, s3://bucket/path or pvc://claim/path (the claim lies in the run's namespace)."""
+    if source.startswith("pvc://"):
+        claim, _, path = source.removeprefix("pvc://").partition("/")
+        mount: Obj = {"name": "models", "mountPath": MODEL_DIR, "readOnly": True}
+        if path.strip("/"):
+            mount["subPath"] = path.strip("/")
+        return Weights([], {"models": {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}}, mount)
+    fetcher = container(
+        "fetch-model",
+        settings.images.orchestrator,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun_orchestrator.fetch"],
+        args=[source, MODEL_DIR],
+        env={"HF_HOME": "/models/.cache"} if source.startswith("hf://") else {},
+        env_from=s3_env_from(identity),
+        mounts={"models": "/models"},
+        resources=resources_of(settings.fetcher_resources),
+    )
+    return Weights(
+        [fetcher], {"models": {"emptyDir": {}}}, {"name": "models", "mountPath": "/models", "readOnly": True}
+    )
