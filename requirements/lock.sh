@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Resolve every lock again from pyproject.toml. Usage: requirements/lock.sh [path of uv]
+#
+# No index and no URL is written into a lock: whoever installs uses the index of their own machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+uv=${1:-uv}
+
+# --upgrade: a new resolution each time; what must not move is pinned in pyproject.toml or in an .in file.
+compile() { # output, inputs and flags...
+    local output=requirements/$1.lock
+    shift
+    echo "requirements: $output" >&2
+    "$uv" pip compile --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+        --no-emit-index-url --no-annotate --no-header --output-file "$output" "$@"
+}
+
+# The build backend is in every image's lock: the project's own code is installed without build isolation.
+backend=requirements/backend.in
+
+compile dev pyproject.toml --extra dev
+compile operator pyproject.toml $backend --extra operator
+compile orchestrator pyproject.toml $backend --extra orchestrator
+# torch with what it needs is one layer that trainer and inference image share: it has locks of its own, and what stands
+# there is left out of theirs.
+compile torch-cuda requirements/torch.in
+compile torch-cpu requirements/torch.in --override requirements/torch-cpu-without.in
+on_torch=(--constraint requirements/torch-cuda.lock)
+for package in $(cut -d= -f1 requirements/torch-cuda.lock); do on_torch+=(--no-emit-package "$package"); done
+compile trainer pyproject.toml $backend --extra trainer "${on_torch[@]}"
+compile inference-cpu requirements/inference-cpu.in --override requirements/inference-cpu-without.in "${on_torch[@]}"
