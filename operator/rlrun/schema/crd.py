@@ -153,7 +153,8 @@ def crd(kind: Kind) -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}."},
             "kind": {"type": "string", "description": f"{kind.name}."},
-            "metadata": {"type": "object", "description": "Name, labels and annotations."},
+            # No description: the API server wants nothing here but what limits the name.
+            "metadata": {"type": "object"},
             "spec": {**structural(_part(kind, "spec")), "description": fields["spec"].description},
             "status": {
                 **structural(_part(kind, "status"), defaults=False),
@@ -163,6 +164,8 @@ def crd(kind: Kind) -> dict[str, Any]:
     }
     if issubclass(kind.model, Spec) and (validations := cel_rules(kind.model)):
         schema[VALIDATIONS] = validations
+        # A rule's fieldPath must exist in the schema.
+        schema["properties"]["metadata"]["properties"] = {"name": {"type": "string", "maxLength": 253}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

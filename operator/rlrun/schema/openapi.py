@@ -151,8 +151,8 @@ def _default(field: FieldInfo) -> Any:
     """A field's default as JSON; None where the API server fills nothing in."""
     if field.default_factory is not None:
         made = field.get_default(call_default_factory=True, validated_data={})
-        # An empty object, so that the API server fills in the section's own defaults and there is one place for them.
-        return {} if isinstance(made, BaseModel) else to_jsonable_python(made)
+        # Written out in full: the API server tries a section's rules on its default before it fills in the section's own.
+        return to_jsonable_python(made, by_alias=True, exclude_none=True)
     return None if field.default is PydanticUndefined else to_jsonable_python(field.default)
 
 
