@@ -1,0 +1,124 @@
+{{/* Name of every object of this release. */}}
+{{- define "rlrun.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains "rlrun" .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-rlrun" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "rlrun.selectorLabels" -}}
+app.kubernetes.io/name: rlrun
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "rlrun.labels" -}}
+{{ include "rlrun.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: rlrun
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "rlrun.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "rlrun.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name must name an existing ServiceAccount when serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end }}
+
+{{/* Name of the Secret with the S3 credentials; empty where credentials come from the environment of the nodes. */}}
+{{- define "rlrun.s3SecretName" -}}
+{{- if .Values.s3.credentials.create -}}
+{{- printf "%s-s3" (include "rlrun.fullname" .) -}}
+{{- else -}}
+{{- required "give s3.credentials.existingSecret (a Secret in the release's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or set s3.credentials.create" .Values.s3.credentials.existingSecret -}}
+{{- end -}}
+{{- end }}
+
+{{/* Repository of one of the project's own images, below the registry if there is one. Takes (list name $). */}}
+{{- define "rlrun.repository" -}}
+{{- $name := index . 0 -}}
+{{- $images := (index . 1).Values.images -}}
+{{- $repository := (get $images $name).repository -}}
+{{- if and $images.registry (ne $name "inference") -}}
+{{- printf "%s/%s" (trimSuffix "/" $images.registry) $repository -}}
+{{- else -}}
+{{- $repository -}}
+{{- end -}}
+{{- end }}
+
+{{/* Digest or tag of an image; own images have the chart's appVersion where no tag is given. Takes (list name $). */}}
+{{- define "rlrun.tag" -}}
+{{- $image := get (index . 1).Values.images (index . 0) -}}
+{{- default (default (index . 1).Chart.AppVersion $image.tag) $image.digest -}}
+{{- end }}
+
+{{- define "rlrun.operatorImage" -}}
+{{- $tag := include "rlrun.tag" (list "operator" .) -}}
+{{- printf "%s%s%s" (include "rlrun.repository" (list "operator" .)) (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
+{{- end }}
+
+{{/* The operator's settings file: operator/rlrun/resources/settings.py is its schema. */}}
+{{- define "rlrun.settings" -}}
+{{- $root := . -}}
+images:
+{{- range $name := list "orchestrator" "trainer" "inference" }}
+  {{ $name }}:
+    repository: {{ include "rlrun.repository" (list $name $root) | quote }}
+    tag: {{ include "rlrun.tag" (list $name $root) | quote }}
+    pullPolicy: {{ (get $root.Values.images $name).pullPolicy }}
+{{- end }}
+imagePullSecrets: {{ toJson .Values.runs.imagePullSecrets }}
+s3:
+  bucket: {{ required "s3.bucket is required: the bucket for checkpoints, adapters and environment packages" .Values.s3.bucket | quote }}
+  prefix: {{ .Values.s3.prefix | quote }}
+  region: {{ .Values.s3.region | quote }}
+  {{- with .Values.s3.endpoint }}
+  endpointUrl: {{ . | quote }}
+  {{- end }}
+  credentialsSecret:
+    namespace: {{ .Release.Namespace | quote }}
+    name: {{ include "rlrun.s3SecretName" . | quote }}
+computeSizes:
+  {{- toYaml .Values.runs.computeSizes | nindent 2 }}
+orchestratorResources:
+  {{- toYaml .Values.runs.orchestratorResources | nindent 2 }}
+sidecarResources:
+  {{- toYaml .Values.runs.sidecarResources | nindent 2 }}
+fetcherResources:
+  {{- toYaml .Values.runs.fetcherResources | nindent 2 }}
+shmSize: {{ .Values.runs.shmSize | quote }}
+networkPolicies: {{ .Values.runs.networkPolicies }}
+defaults:
+  checkpointInterval: {{ int .Values.runs.defaults.checkpointInterval }}
+pollSeconds: {{ .Values.operator.pollSeconds }}
+resyncSeconds: {{ .Values.operator.resyncSeconds }}
+workers: {{ int .Values.operator.workers }}
+s3Threads: {{ int .Values.operator.s3Threads }}
+artifactDeletionSeconds: {{ .Values.operator.artifactDeletionSeconds }}
+watchNamespaces: {{ toJson .Values.operator.watchNamespaces }}
+leaseNamespace: {{ .Release.Namespace | quote }}
+leaseName: {{ printf "%s-operator" (include "rlrun.fullname" .) | quote }}
+httpPort: 8080
+logLevel: {{ .Values.operator.logLevel }}
+{{- end }}
+
+{{- define "rlrun.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 1000
+runAsGroup: 1000
+fsGroup: 1000
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "rlrun.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
