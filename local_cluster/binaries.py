@@ -100,7 +100,8 @@ def program(name: str, paths: Paths) -> Path:
     if name == "weed":
         return weed(paths)
     if name not in PROGRAMS:
-        raise LocalClusterError(f"{name!r} is no program of the local cluster; there are: {', '.join(sorted(PROGRAMS))}, weed")
+        known = ", ".join(sorted([*PROGRAMS, "weed"]))
+        raise LocalClusterError(f"{name!r} is no program of the local cluster; there are: {known}")
     return folder_of(PROGRAMS[name], paths) / name
 
 

@@ -56,9 +56,7 @@ class ControlPlane:
         self._controllers = tuple(controllers)
         self._flags = tuple(api_server_flags)
         self._paths = directories or paths()
-        self._supervisor = Supervisor(
-            self.state / "run", self.state / "logs", die_with_parent=self._temporary
-        )
+        self._supervisor = Supervisor(self.state / "run", self.state / "logs", die_with_parent=self._temporary)
 
     @property
     def kubeconfig(self) -> Path:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,10 +122,8 @@ class Supervisor:
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
             )
         self._children[daemon.name] = process
-        try:
+        with suppress(OSError):
             Path(f"/proc/{process.pid}/oom_score_adj").write_text(_OOM_SCORE_ADJ)
-        except OSError:
-            pass
         record = {"pid": process.pid, "start": start_time(process.pid)}
         self._pid_file(daemon.name).write_text(json.dumps(record))
         return process

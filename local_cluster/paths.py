@@ -28,14 +28,17 @@ class Paths:
 
     @property
     def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
         return self.state / "kubeconfig"
 
     @property
     def pki(self) -> Path:
+        """Keys and certificates."""
         return self.state / "pki"
 
     @property
     def logs(self) -> Path:
+        """One log per daemon."""
         return self.state / "logs"
 
     @property
@@ -50,14 +53,17 @@ class Paths:
 
     @property
     def kubelet(self) -> Path:
+        """The kubelet's root directory, with the pods' volumes."""
         return self.state / "kubelet"
 
     @property
     def containerd_socket(self) -> Path:
+        """containerd's socket: not the one of a containerd that the machine runs for others."""
         return self.state / "containerd" / "containerd.sock"
 
     @property
     def containerd_state(self) -> Path:
+        """containerd's running state: bundles, mounts, network namespaces."""
         return self.state / "containerd" / "state"
 
     @property
@@ -67,6 +73,7 @@ class Paths:
 
     @property
     def s3_data(self) -> Path:
+        """The object store's data."""
         return self.state / "s3"
 
     @property

@@ -79,9 +79,7 @@ class Authority:
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
                 critical=False,
             )
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if addresses:
             names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
@@ -118,6 +116,7 @@ class Authority:
 
 def write_kubeconfig(file: Path, server: str, authority: Authority, user: Pair, context: str) -> None:
     """Write a self-contained kubeconfig (no paths in it, so it can be copied), readable by its owner alone."""
+
     def inline(path: Path) -> str:
         return base64.b64encode(path.read_bytes()).decode()
 
@@ -164,8 +163,6 @@ def _general_name(address: str) -> x509.GeneralName:
 
 
 def _write_key(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as handle:
         handle.write(pem)

@@ -52,4 +52,3 @@ def _fetched_go(paths: Paths) -> Path:
                         file.chmod(0o755)
                 partial.rename(root)
     return go
-

@@ -1,0 +1,128 @@
+"""The command line: `python -m local_cluster ...`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from local_cluster.binaries import ensure_program
+from local_cluster.control_plane import GARBAGE_COLLECTION, ControlPlane
+from local_cluster.embedded import Embedded
+from local_cluster.locks import file_lock
+from local_cluster.paths import paths
+from local_cluster.progress import progress
+from local_cluster.provider import provider
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A real single-node Kubernetes on this machine, for development and CI.\n\n"
+    "RLRUN_STATE (/var/lib/rlrun-local) holds the cluster, RLRUN_CACHE (~/.cache/rlrun) what outlives it; "
+    "RLRUN_CLUSTER=embedded|kind overrides the choice between plain processes and kind.",
+)
+
+
+@app.command()
+def up() -> None:
+    """Bring the cluster up. Safe to repeat, and to call after anything was killed. The first time takes minutes."""
+    chosen = provider()
+    with progress.step(f"up ({chosen.name})"):
+        chosen.up()
+    progress.save()
+    progress.say(f"The cluster is up: export KUBECONFIG={chosen.kubeconfig}")
+
+
+@app.command()
+def down(purge: Annotated[bool, typer.Option(help="Remove imported images too.")] = False) -> None:
+    """Remove the cluster from this machine: processes, mounts, namespaces, links, rules, cgroups, state."""
+    chosen = provider()
+    with progress.step(f"down ({chosen.name})"):
+        chosen.down(purge)
+    progress.save()
+    _report_leftovers(chosen.leftovers())
+
+
+@app.command()
+def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
+    """Say what runs and how to reach it. Exits 1 when something is missing."""
+    found = provider().status()
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2))
+    else:
+        typer.echo(f"provider    {found.provider}")
+        typer.echo(f"healthy     {'yes' if found.healthy else 'no'}")
+        typer.echo(f"kubeconfig  {found.kubeconfig}")
+        if found.s3:
+            typer.echo(f"S3          {found.s3.endpoint} (bucket {found.s3.bucket}, Secret {found.s3.secret})")
+        for name, pid in found.daemons.items():
+            typer.echo(f"daemon      {name} ({pid})")
+    for problem in found.problems:
+        typer.echo(f"problem: {problem}", err=True)
+    if not found.healthy:
+        typer.echo("`python -m local_cluster up` repairs or replaces the cluster.", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def kubeconfig() -> None:
+    """Print the path of the cluster's kubeconfig."""
+    typer.echo(provider().kubeconfig)
+
+
+@app.command()
+def leftovers() -> None:
+    """List what is left of the cluster on this machine. Exits 1 when there is anything (a running cluster counts)."""
+    _report_leftovers(provider().leftovers())
+
+
+@app.command("import")
+def import_images(archives: Annotated[list[Path], typer.Argument(help="oci-archive or docker-archive files.")]) -> None:
+    """Import image archives into the node."""
+    provider().import_images(archives)
+    progress.save()
+
+
+@app.command()
+def binaries() -> None:
+    """Install packages and build binaries, without starting anything: all that needs a network."""
+    Embedded(paths()).prepare()
+    progress.save()
+
+
+@app.command()
+def tool(name: Annotated[str, typer.Argument(help="kubectl, helm, etcd, weed, ...")]) -> None:
+    """Print the path of one of the cluster's programs; builds it first where it is missing."""
+    typer.echo(ensure_program(name, paths()))
+
+
+@app.command("control-plane-up")
+def control_plane_up(
+    garbage_collection: Annotated[bool, typer.Option(help="Remove the children of deleted owners.")] = False,
+) -> None:
+    """Start etcd and kube-apiserver alone, beside or without the cluster; prints the kubeconfig. Needs no root."""
+    directories = paths()
+    with file_lock(directories.control_plane.with_suffix(".lock")):
+        controllers = GARBAGE_COLLECTION if garbage_collection else ()
+        typer.echo(ControlPlane(directories.control_plane, controllers=controllers).start().kubeconfig)
+
+
+@app.command("control-plane-down")
+def control_plane_down() -> None:
+    """End what control-plane-up started."""
+    directories = paths()
+    with file_lock(directories.control_plane.with_suffix(".lock")):
+        ControlPlane(directories.control_plane).stop()
+
+
+def _report_leftovers(found: list[str]) -> None:
+    if not found:
+        progress.say("Nothing is left on this machine, caches aside.")
+        return
+    for line in found:
+        typer.echo(line)
+    typer.echo("`python -m local_cluster down` removes what is left of the cluster.", err=True)
+    raise typer.Exit(1)
