@@ -2,10 +2,10 @@
 
 import pytest
 from pydantic import ValidationError
-
 from rlrun.schema.crd import KINDS
 from rlrun.schema.problems import problems
 from rlrun.schema.rules import check_update
+
 from tests.fixtures.specs import cases
 
 MODELS = {kind.name: kind.model for kind in KINDS}
