@@ -1,0 +1,55 @@
+"""From the groups of a batch to the body of a trainer step."""
+
+from typing import Any
+
+from rlrun_orchestrator.rollouts import Group
+
+
+def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
+    """One `Sample` (under its JSON names) per sequence of every good rollout.
+
+    Plain dictionaries, because a batch is large, was made here, and is checked by the trainer anyway.
+    """
+    return [
+        {
+            "tokenIds": sequence.token_ids,
+            "lossMask": sequence.loss_mask,
+            "logprobs": sequence.logprobs,
+            "advantage": rollout.advantage,
+            "policyVersion": group.version,
+        }
+        for group in groups
+        for rollout in group.good
+        for sequence in rollout.trajectory.sequences
+    ]
+
+
+def trained_tokens(groups: list[Group]) -> int:
+    """Tokens of the batch that the policy drew."""
+    return sum(rollout.completion_tokens for group in groups for rollout in group.good)
+
+
+def rollout_lines(groups: list[Group], step: int) -> list[dict[str, Any]]:
+    """What is kept of a batch's rollouts in S3: one JSON object each, errors included."""
+    return [
+        {
+            "step": step,
+            "group": group.id,
+            "environment": group.example.environment,
+            "example": group.example.index,
+            "policyVersion": group.version,
+            "rollout": rollout.result.rollout_id,
+            "reward": rollout.result.reward,
+            "advantage": rollout.advantage,
+            "metrics": rollout.result.metrics,
+            "stopCondition": rollout.result.stop_condition,
+            "isTruncated": rollout.truncated,
+            "turns": rollout.turns,
+            "promptTokens": rollout.prompt_tokens,
+            "completionTokens": rollout.completion_tokens,
+            "error": rollout.error.to_json_dict() if rollout.error else None,
+            "completion": rollout.result.completion,
+        }
+        for group in groups
+        for rollout in group.rollouts
+    ]

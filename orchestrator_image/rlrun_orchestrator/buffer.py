@@ -1,0 +1,166 @@
+"""Which example comes next: environments by weight, examples in shuffled epochs, minus those too easy or too hard.
+
+With difficulty filtering an example moves to the pool `easy` or `hard` when the mean reward of its newest group
+reaches a threshold, and only `normal` examples are drawn; a fixed share of the easy and hard ones may stay in the
+draw. When an environment has none left, its hard ones come back (the policy has learnt since), and after them its easy
+ones: a run never stands still because its thresholds were met.
+
+An epoch's order follows from (seed, environment, epoch) alone, so a checkpoint holds two numbers and the exceptions
+instead of a shuffled data set.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of one environment's training set."""
+
+    environment: str
+    index: int
+
+
+@dataclass(frozen=True)
+class BufferSettings:
+    """Mean rewards at or above `easy_threshold` are easy, at or below `hard_threshold` hard."""
+
+    seed: int = 0
+    filtering: bool = False
+    """Whether there are pools at all; without, every example stays in the draw."""
+    easy_threshold: float = 0.8
+    hard_threshold: float = 0.2
+    easy_fraction: float = 0.0
+    """Share of the examples that stay in the draw even when they are easy."""
+    hard_fraction: float = 0.0
+
+
+@dataclass
+class _Pool:
+    """The examples of one environment."""
+
+    name: str
+    size: int
+    seed: int
+    epoch: int = 0
+    cursor: int = 0
+    easy: set[int] = field(default_factory=set)
+    hard: set[int] = field(default_factory=set)
+    order: list[int] = field(default_factory=list)
+
+    def shuffle(self) -> None:
+        self.order = list(range(self.size))
+        random.Random(f"{self.seed}/{self.name}/{self.epoch}").shuffle(self.order)
+
+    @property
+    def normal(self) -> int:
+        return self.size - len(self.easy) - len(self.hard)
+
+    def refill(self) -> None:
+        """Makes sure that a normal example exists."""
+        if self.normal > 0:
+            return
+        if self.hard:
+            self.hard.clear()
+        else:
+            self.easy.clear()
+
+    def draw(self) -> int:
+        self.refill()
+        if not self.order:
+            self.shuffle()
+        while True:
+            if self.cursor >= self.size:
+                self.epoch, self.cursor = self.epoch + 1, 0
+                self.shuffle()
+            index = self.order[self.cursor]
+            self.cursor += 1
+            if index not in self.easy and index not in self.hard:
+                return index
+
+
+class Buffer:
+    """Draws examples and learns how hard they are."""
+
+    def __init__(self, sizes: Mapping[str, int], weights: Sequence[float] | None, settings: BufferSettings) -> None:
+        """`sizes`: examples per environment, in the run's order; `weights` in that order, None: all equal.
+
+        Raises ValueError when there is nothing to draw from.
+        """
+        empty = [name for name, size in sizes.items() if size < 1]
+        if empty or not sizes:
+            raise ValueError(f"no training examples in environment {', '.join(empty) or '(none given)'}")
+        if weights is not None and (len(weights) != len(sizes) or any(w < 0 for w in weights) or not any(weights)):
+            raise ValueError(f"{len(sizes)} environments need as many weights, not below 0 and not all 0: {weights}")
+        self.settings = settings
+        self.weights = [float(w) for w in (weights if weights is not None else [1.0] * len(sizes))]
+        self._pools = {name: _Pool(name, size, settings.seed) for name, size in sizes.items()}
+        self._random = random.Random(f"{settings.seed}/environments")
+
+    def draw(self, environments: Sequence[str] | None = None) -> Example:
+        """The next example, only from these environments when given (at least one, with a weight above 0)."""
+        names = [name for name in self._pools if environments is None or name in environments]
+        weights = [w for name, w in zip(self._pools, self.weights, strict=True) if name in names]
+        name = self._random.choices(names, weights)[0]
+        return Example(name, self._pools[name].draw())
+
+    def drawable(self, environments: Sequence[str]) -> bool:
+        """Whether any of these environments has a weight above 0."""
+        return any(w > 0 for name, w in zip(self._pools, self.weights, strict=True) if name in environments)
+
+    def scored(self, example: Example, mean_reward: float) -> None:
+        """Sorts the example by the mean reward of its newest group."""
+        pool = self._pools[example.environment]
+        pool.easy.discard(example.index)
+        pool.hard.discard(example.index)
+        if not self.settings.filtering:
+            return
+        if mean_reward >= self.settings.easy_threshold:
+            if not self._stays(example, "easy", self.settings.easy_fraction):
+                pool.easy.add(example.index)
+        elif mean_reward <= self.settings.hard_threshold and not self._stays(
+            example, "hard", self.settings.hard_fraction
+        ):
+            pool.hard.add(example.index)
+
+    def _stays(self, example: Example, pool: str, share: float) -> bool:
+        # By the example and not by chance each time: otherwise every example would leave the draw in the end.
+        return random.Random(f"{self.settings.seed}/{example.environment}/{example.index}/{pool}").random() < share
+
+    def metrics(self) -> dict[str, float]:
+        """Shares of the pools over all environments."""
+        total = sum(pool.size for pool in self._pools.values())
+        easy = sum(len(pool.easy) for pool in self._pools.values())
+        hard = sum(len(pool.hard) for pool in self._pools.values())
+        return {"pool/easy": easy / total, "pool/hard": hard / total, "pool/normal": (total - easy - hard) / total}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON types."""
+        version, internal, gauss = self._random.getstate()
+        return {
+            "random": [version, list(internal), gauss],
+            "pools": {
+                name: {
+                    "size": pool.size,
+                    "epoch": pool.epoch,
+                    "cursor": pool.cursor,
+                    "easy": sorted(pool.easy),
+                    "hard": sorted(pool.hard),
+                }
+                for name, pool in self._pools.items()
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state`; an environment whose data set has another size since starts anew."""
+        version, internal, gauss = state["random"]
+        self._random.setstate((version, tuple(internal), gauss))
+        for name, saved in state["pools"].items():
+            pool = self._pools.get(name)
+            if pool is None or pool.size != saved["size"]:
+                continue
+            pool.epoch, pool.cursor = saved["epoch"], saved["cursor"]
+            pool.shuffle()
+            pool.easy, pool.hard = set(saved["easy"]), set(saved["hard"])

@@ -1,0 +1,74 @@
+"""/metrics: the board, the groups and the gateway for Prometheus, read at the moment of the scrape."""
+
+import re
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.gateway.groups import LiveGroups
+from rlrun_orchestrator.gateway.routing import RoutingStats
+from rlrun_orchestrator.inference import ReplicaPool
+from rlrun_orchestrator.recorder import Recorder
+
+
+def metric_name(name: str) -> str:
+    """`reward/mean` becomes `rlrun_reward_mean`."""
+    return "rlrun_" + re.sub(r"[^a-zA-Z0-9_]+", "_", name).strip("_")
+
+
+class RunCollector(Collector):
+    """Every metric of the newest step under its own name, plus what changes between steps."""
+
+    def __init__(
+        self, board: Board, pool: ReplicaPool, groups: LiveGroups, routing: RoutingStats, recorder: Recorder | None
+    ) -> None:
+        self._board = board
+        self._pool = pool
+        self._groups = groups
+        self._routing = routing
+        self._recorder = recorder
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry for each scrape."""
+        board = self._board
+        yield GaugeMetricFamily("rlrun_step", "Optimizer steps done", board.step)
+        yield GaugeMetricFamily("rlrun_max_steps", "Optimizer steps wanted", board.max_steps)
+        yield GaugeMetricFamily("rlrun_policy_version", "Version that new groups start with", board.policy_version)
+        yield GaugeMetricFamily("rlrun_groups_live", "Groups that may use the gateway", len(self._groups))
+        groups = CounterMetricFamily("rlrun_groups", "Groups by what became of them", labels=["outcome"])
+        for outcome in ("trained", "filtered", "errored", "stale"):
+            groups.add_metric([outcome], getattr(board.groups, outcome))
+        yield groups
+        replicas = GaugeMetricFamily("rlrun_inference_replicas", "Inference replicas by state", labels=["state"])
+        current = self._pool.current.name if self._pool.current else ""
+        for state, count in (
+            ("known", len(self._pool.replicas)),
+            ("answering", sum(replica.answers for replica in self._pool.replicas.values())),
+            ("serving", self._pool.serving(current)),
+        ):
+            replicas.add_metric([state], count)
+        yield replicas
+        inflight = sum(replica.requests for replica in self._pool.replicas.values())
+        yield GaugeMetricFamily("rlrun_gateway_requests_in_flight", "Completion requests at the engines", inflight)
+        for name, value, text in (
+            ("rlrun_gateway_requests", self._routing.requests, "Completion requests"),
+            ("rlrun_gateway_retries", self._routing.retries, "Requests tried again on a replica"),
+            ("rlrun_gateway_failures", self._routing.failures, "Requests that no replica could serve"),
+            ("rlrun_reward_errors", board.reward_errors, "Rollouts whose reward failed"),
+            ("rlrun_rollout_errors", board.rollout_errors, "Rollouts that failed"),
+            ("rlrun_trainer_restarts", board.trainer_restarts, "Sessions that the trainer lost"),
+            ("rlrun_lost_writes", self._recorder.lost if self._recorder else 0, "Objects not written to S3"),
+        ):
+            yield CounterMetricFamily(name, text, value)
+        for name, number in board.metrics.items():
+            yield GaugeMetricFamily(metric_name(name), f"{name} of the newest step", number)
+
+
+def registry_of(collector: RunCollector) -> CollectorRegistry:
+    """A registry with this run only."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry

@@ -1,0 +1,117 @@
+"""Brings one request to a replica that has the policy, and to another one when that fails."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import aiohttp
+from rlrun.schema.wire import Problem
+
+from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.gateway.sampling import Kind
+from rlrun_orchestrator.inference import Replica, ReplicaPool
+
+MAX_TRIES = 4
+CONNECT_SECONDS = 5.0
+
+
+@dataclass
+class RoutingStats:
+    """Counters since the process began."""
+
+    requests: int = 0
+    retries: int = 0
+    failures: int = 0
+
+
+class GroupGone(Exception):
+    """The group ended (or went stale) while its request waited."""
+
+
+class NoReplica(Exception):
+    """Nobody could serve the request in time."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Router:
+    """Chooses replicas for requests and takes failing ones out of rotation."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, pool: ReplicaPool, groups: LiveGroups, *, wait: float, deadline: float
+    ) -> None:
+        """`wait`: seconds a request may wait for a replica; `deadline`: for one answer of the engine."""
+        self.stats = RoutingStats()
+        self._http = http
+        self._pool = pool
+        self._groups = groups
+        self._wait = wait
+        self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
+
+    async def ask(self, group: LiveGroup, kind: Kind, body: bytes) -> tuple[int, bytes]:
+        """Status and body of an answer below 500. Raises NoReplica, GroupGone."""
+        self.stats.requests += 1
+        give_up = time.monotonic() + self._wait
+        tries = 0
+        problem = Problem(reason="InferenceFailed", message="no replica answered")
+        while tries < MAX_TRIES:
+            if self._groups.get(group.id) is not group:
+                raise GroupGone
+            replica = self._pool.choose(group.policy.name, group.home)
+            if replica is None:
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    problem = self._pool.problem(group.policy)
+                    break
+                await self._pool.changed(min(left, 1.0))
+                continue
+            group.home = replica
+            try:
+                status, answer = await self._send(replica, kind, body)
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                url = replica.endpoint.engine_url
+                problem = Problem(reason="InferenceFailed", message=f"{url}: {error or type(error).__name__}"[:500])
+                replica.suspect(problem)
+            else:
+                if status < 500 and not (status == 404 and group.policy.name.encode() in answer):
+                    return status, answer
+                text = answer[:300].decode("utf-8", "replace")
+                url = replica.endpoint.engine_url
+                problem = Problem(reason="InferenceFailed", message=f"{url} answered {status}: {text}")
+                if status == 404:  # the engine restarted and has lost the adapter
+                    replica.adapters.discard(group.policy.name)
+                    replica.wake.set()
+                else:
+                    replica.suspect(problem)
+            tries += 1
+            self.stats.retries += 1
+        self.stats.failures += 1
+        raise NoReplica(problem)
+
+    async def _send(self, replica: Replica, kind: Kind, body: bytes) -> tuple[int, bytes]:
+        replica.requests += 1
+        call = asyncio.ensure_future(self._post(f"{replica.endpoint.engine_url}/v1/{kind.value}", body))
+        replica.calls.add(call)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            # The pool cancels the calls of a pod that vanished; that is a failure of the replica, not of the client.
+            if call.cancelled() and not _being_cancelled():
+                raise aiohttp.ServerDisconnectedError(f"{replica.endpoint.engine_url} is gone") from None
+            raise
+        finally:
+            replica.calls.discard(call)
+            call.cancel()
+            replica.requests -= 1
+
+    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"}
+        async with self._http.post(url, data=body, headers=headers, timeout=self._limits) as response:
+            return response.status, await response.read()
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,116 @@
+"""What the engine is really asked for: the conversation is the environment's, the distribution is the run's.
+
+The trainer computes the policy's probabilities under the run's temperature and nothing else. Whatever else bends the
+distribution would make its importance ratios wrong without a sign of it, so each field of a request is in exactly one
+of three tables: forwarded, refused with an explanation, or (all others) replaced by the run's value or left out.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """The two routes of the OpenAI API that sample; the value is the path below /v1."""
+
+    chat = "chat/completions"
+    text = "completions"
+
+
+FORWARDED: dict[Kind, frozenset[str]] = {
+    Kind.chat: frozenset(
+        {
+            "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort",
+            "add_generation_prompt", "continue_final_message", "documents", "mm_processor_kwargs", "stop",
+            "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens", "top_logprobs", "include_reasoning",
+        }
+    ),
+    Kind.text: frozenset(
+        {"prompt", "add_special_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens"}
+    ),
+}  # fmt: skip
+REFUSED = frozenset(
+    {
+        "logit_bias", "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "allowed_token_ids", "bad_words", "use_beam_search", "prompt_embeds",
+    }
+)  # fmt: skip
+HARMLESS: dict[str, Any] = {"response_format": {"type": "text"}, "use_beam_search": False}
+"""Values of refused fields that ask for nothing special."""
+
+
+class BadRequest(ValueError):
+    """The request cannot be served as it is; the message is for the environment's author."""
+
+
+@dataclass(frozen=True)
+class SamplingRules:
+    """The run's `sampling` section as fields of an OpenAI request."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float | None = None
+    stop: list[str] = field(default_factory=list)
+    min_tokens: int | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+
+    def upstream(self, kind: Kind, body: dict[str, Any], model: str, ordinal: int) -> dict[str, Any]:
+        """The request for the engine. `ordinal` tells requests apart that share the run's seed.
+
+        Raises BadRequest.
+        """
+        check(kind, body)
+        forwarded = FORWARDED[kind]
+        asked = {name: value for name, value in body.items() if name in forwarded and value is not None}
+        limit = self._limit(body)
+        request = asked | {
+            "model": model,
+            "max_tokens": limit,
+            "temperature": self.temperature,
+            # Said outright, because the engine's defaults come from the model's generation_config.json.
+            "top_p": self.top_p if self.top_p is not None else 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": self.repetition_penalty if self.repetition_penalty is not None else 1.0,
+            "n": 1,
+            "stream": False,
+            "logprobs": True if kind is Kind.chat else 0,
+            "return_token_ids": True,
+        }
+        if self.stop:
+            theirs = asked.get("stop") or []
+            request["stop"] = list(dict.fromkeys([*self.stop, *([theirs] if isinstance(theirs, str) else theirs)]))
+        if self.min_tokens:
+            request["min_tokens"] = min(self.min_tokens, limit)
+        if self.seed is not None:
+            # The same seed for each rollout of a group would draw the same rollout each time.
+            request["seed"] = (self.seed * 1_000_003 + ordinal) % 2**63
+        return request
+
+    def _limit(self, body: dict[str, Any]) -> int:
+        asked = body.get("max_completion_tokens") or body.get("max_tokens")
+        if asked is None:
+            return self.max_tokens
+        if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+            raise BadRequest(f"max_tokens must be a whole number above 0, not {asked!r}")
+        return min(asked, self.max_tokens)
+
+
+def check(kind: Kind, body: dict[str, Any]) -> None:
+    """Raises BadRequest when training on the answer would be impossible."""
+    for name in REFUSED & body.keys():
+        value = body[name]
+        if value is not None and value != HARMLESS.get(name) and value != [] and value != {}:
+            raise BadRequest(
+                f"{name} is not available in a training run: it changes the distribution that tokens are drawn from, "
+                "and the trainer cannot follow; leave it out and check the answer in the environment"
+            )
+    if (body.get("n") or 1) != 1:
+        raise BadRequest("n must be 1: a rollout is one conversation; ask for more rollouts_per_example instead")
+    needed = "messages" if kind is Kind.chat else "prompt"
+    if not body.get(needed):
+        raise BadRequest(f"{needed} is missing")
+    prompt = body.get("prompt")
+    if kind is Kind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
+        raise BadRequest("prompt must be one text or one list of token ids")

@@ -1,0 +1,33 @@
+"""The adapter sidecar of one inference replica, seen from here."""
+
+import aiohttp
+from rlrun.schema.wire import AdapterList, PolicyRef
+
+from rlrun_orchestrator.http import request
+
+SHORT_SECONDS = 15.0
+LOAD_SECONDS = 300.0
+"""For the download of an adapter and its load into the engine."""
+
+
+class SidecarClient:
+    """Raises `Unavailable` and `Refused` like every client here."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self._http = http
+        self._url = f"{url.rstrip('/')}/adapters"
+
+    async def adapters(self) -> AdapterList:
+        """What the engine serves now, by its own list."""
+        return AdapterList.model_validate_json(await request(self._http, "GET", self._url, timeout=SHORT_SECONDS))
+
+    async def load(self, policy: PolicyRef) -> AdapterList:
+        """Loads the policy under its versioned name; returns when the engine has confirmed it."""
+        body = policy.model_dump_json(by_alias=True).encode()
+        answer = await request(self._http, "PUT", f"{self._url}/{policy.name}", body=body, timeout=LOAD_SECONDS)
+        return AdapterList.model_validate_json(answer)
+
+    async def unload(self, name: str) -> AdapterList:
+        """Takes an adapter that no group uses any more out of the engine."""
+        answer = await request(self._http, "DELETE", f"{self._url}/{name}", timeout=SHORT_SECONDS)
+        return AdapterList.model_validate_json(answer)

@@ -1,0 +1,64 @@
+"""The trainer, seen from here: one session per run, steps that can be asked for twice."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+from rlrun.schema.wire import CheckpointRequest, SessionSpec, SessionState, StepResult
+
+from rlrun_orchestrator.http import Refused, RequestFailed, request
+
+SHORT_SECONDS = 60.0
+
+
+class SessionLost(Exception):
+    """The trainer answers but knows nothing of this session, or has it at another step: it was restarted."""
+
+
+class TrainerClient:
+    """Raises `Unavailable` while nobody answers, `Refused` when the trainer says no, `SessionLost` after a restart."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, session: str) -> None:
+        self._http = http
+        self._url = f"{url.rstrip('/')}/sessions/{session}"
+
+    async def state(self) -> SessionState:
+        """What the trainer knows of this run's session."""
+        return SessionState.model_validate_json(await self._call("GET", "", None, SHORT_SECONDS))
+
+    async def open(self, spec: SessionSpec, timeout: float) -> SessionState:
+        """Opens the session (or finds it open). May take as long as loading a checkpoint takes."""
+        body = spec.model_dump_json(by_alias=True, exclude_none=True).encode()
+        return SessionState.model_validate_json(await self._call("PUT", "", body, timeout))
+
+    async def step(self, step: int, samples: list[dict[str, Any]], timeout: float) -> StepResult:
+        """Makes optimizer step `step` with these samples (`Sample` by its JSON names), or gives the result it has."""
+        # A batch is megabytes of numbers: serialised in a thread, so that the gateway goes on meanwhile.
+        body = await asyncio.to_thread(lambda: json.dumps({"samples": samples}, separators=(",", ":")).encode())
+        return StepResult.model_validate_json(await self._call("POST", f"/steps/{step}", body, timeout))
+
+    async def checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
+        """Starts a checkpoint of the state after `step` steps in the background."""
+        body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
+        return SessionState.model_validate_json(await self._call("POST", f"/checkpoints/{step}", body, SHORT_SECONDS))
+
+    async def adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
+        """Starts the upload of the adapter after `step` steps in the background; the state tells its reward."""
+        body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
+        return SessionState.model_validate_json(await self._call("POST", f"/adapters/{step}", body, SHORT_SECONDS))
+
+    async def delete(self) -> None:
+        """Closes the session; what it has not saved is lost."""
+        await self._call("DELETE", "", None, SHORT_SECONDS)
+
+    async def _call(self, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
+        try:
+            return await request(self._http, method, self._url + path, body=body, timeout=timeout)
+        except Refused as error:
+            if error.status in (404, 409):
+                raise SessionLost(str(error)) from error
+            raise
+
+
+__all__ = ["RequestFailed", "SessionLost", "TrainerClient"]

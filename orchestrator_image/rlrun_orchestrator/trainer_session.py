@@ -1,0 +1,215 @@
+"""The run's session at the trainer, with everything that waiting for a trainer needs.
+
+A trainer that does not answer is asked again until a deadline; one that refuses is believed. A trainer that has lost
+the session (its pod was replaced) gets it again from the newest complete checkpoint in S3, and the caller finds out
+from `SessionLost` that it has to go back to that step.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from rlrun.artifacts.layout import RunLayout, S3Uri, step_of
+from rlrun.artifacts.store import Corrupt, Store, StoreError
+from rlrun.schema.resolved import ResolvedRun
+from rlrun.schema.wire import Problem, SessionSpec, SessionState, StepResult
+
+from rlrun_orchestrator.backoff import Backoff
+from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
+from rlrun_orchestrator.http import Refused, Unavailable
+from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.trainer_client import SessionLost, TrainerClient
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OUT_OF_MEMORY = 507
+"""The trainer's answer to a batch that does not fit; the next attempt would have the same memory."""
+SERVER_ERRORS = 3
+"""Answers of 500 to the same request before they are believed."""
+FINAL_REPEAT_SECONDS = 30.0
+"""After a failed upload of the last artifacts, before it is asked for again."""
+
+
+def session_spec(run: ResolvedRun, resume_from: S3Uri | None) -> SessionSpec:
+    """What the trainer has to know of this run."""
+    spec, model = run.spec, run.model
+    return SessionSpec(
+        run_uri=run.artifacts.run_uri,
+        run_name=run.run.name,
+        run_uid=run.run.uid,
+        namespace=run.run.namespace,
+        model=spec.model,
+        lora_rank=model.lora.rank,
+        lora_alpha=spec.lora_alpha,
+        target_modules=model.lora.target_modules,
+        lora_dropout=model.lora.dropout,
+        learning_rate=spec.learning_rate,
+        max_steps=spec.max_steps,
+        seq_len=model.seq_len,
+        temperature=spec.sampling.temperature,
+        micro_batch_tokens=model.trainer.micro_batch_tokens,
+        seed=spec.seed,
+        resume_from=str(resume_from) if resume_from else None,
+        warm_start_from=None if resume_from else run.warm_start_from,
+    )
+
+
+def complete_checkpoints(store: Store, layout: RunLayout) -> list[S3Uri]:
+    """The run's checkpoints that are whole, newest first. Raises StoreError."""
+    steps = []
+    for folder in store.list_folders(layout.checkpoints):
+        try:
+            steps.append(step_of(folder))
+        except ValueError:
+            continue
+    found = []
+    for step in sorted(steps, reverse=True):
+        try:
+            if store.is_complete(layout.checkpoint(step)):
+                found.append(layout.checkpoint(step))
+        except Corrupt as error:
+            log.warning("%s", error)
+    return found
+
+
+class TrainerSession:
+    """Raises RunFailed when the trainer stays away or says no, SessionLost when it has forgotten the session."""
+
+    def __init__(
+        self, client: TrainerClient, run: ResolvedRun, store: Store, layout: RunLayout, board: Board, settings: Settings
+    ) -> None:
+        self._client = client
+        self._run = run
+        self._store = store
+        self._layout = layout
+        self._board = board
+        self._settings = settings
+
+    async def open(self, deadline: float) -> SessionState:
+        """Finds the session open, or opens it from the newest complete checkpoint that the trainer accepts."""
+        candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]
+        for place in candidates:
+            spec = session_spec(self._run, place)
+            log.info("opening the session; a new one starts from %s", place or self._run.warm_start_from or "the base")
+            try:
+                return await self._open(spec, deadline)
+            except SessionLost as error:
+                problem = Problem(reason="SessionConflict", message=f"the trainer does not open the session: {error}")
+                raise RunFailed(problem, EXIT_RESTART) from error
+            except RunFailed as failure:
+                if place is None or "Corrupt" not in failure.problem.reason:
+                    raise
+                log.warning("checkpoint %s cannot be used: %s", place, failure)
+                self._board.warn(failure.problem)
+        raise AssertionError("the last candidate raises or returns")
+
+    async def _open(self, spec: SessionSpec, deadline: float) -> SessionState:
+        async def put() -> SessionState:
+            return await self._client.open(spec, deadline)
+
+        try:
+            return await self._patiently(put, deadline)
+        except RunFailed as failure:
+            if failure.problem.reason != "SessionConflict":
+                raise
+        # The run's spec has changed since (maxSteps was raised): a session for the old one is of no use any more.
+        log.warning("the trainer's session has another spec: it is opened anew from the newest checkpoint")
+        with contextlib.suppress(SessionLost):
+            await self._patiently(self._client.delete, deadline)
+        return await self._patiently(put, deadline)
+
+    async def step(self, step: int, samples: list[dict[str, Any]]) -> StepResult:
+        """Optimizer step `step`; asking twice makes it once."""
+        limit = self._settings.step_deadline
+        return await self._patiently(
+            lambda: self._client.step(step, samples, limit), max(limit, self._settings.trainer_deadline)
+        )
+
+    async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
+        """Starts a checkpoint in the background."""
+        return await self._patiently(lambda: self._client.checkpoint(step, state), self._settings.trainer_deadline)
+
+    async def adapter(self, step: int, state: dict[str, Any]) -> SessionState:
+        """Starts the upload of an adapter in the background."""
+        return await self._patiently(lambda: self._client.adapter(step, state), self._settings.trainer_deadline)
+
+    async def finish(self, step: int, state: dict[str, Any]) -> None:
+        """Returns when the checkpoint and the adapter of the last step are complete in S3."""
+        start = time.monotonic()
+        asked = float("-inf")
+        known = await self._patiently(self._client.state, self._settings.trainer_deadline)
+        while step not in known.checkpoints or step not in known.adapters:
+            now = time.monotonic()
+            problem = known.problem or Problem(
+                reason="WaitingForArtifacts", message=f"the checkpoint and adapter of step {step} are being uploaded"
+            )
+            self._board.wait("artifacts", problem)
+            if now - start > self._settings.finish_deadline:
+                raise RunFailed(problem, EXIT_RESTART)
+            if known.uploads_pending == 0 and now - asked >= FINAL_REPEAT_SECONDS:
+                asked = now
+                if step not in known.checkpoints:
+                    known = await self.checkpoint(step, state)
+                if step not in known.adapters:
+                    known = await self.adapter(step, state)
+                continue
+            await asyncio.sleep(min(1.0, self._settings.poll_interval))
+            known = await self._patiently(self._client.state, self._settings.trainer_deadline)
+        self._board.wait("artifacts", None)
+
+    async def _checkpoints(self, deadline: float) -> list[S3Uri]:
+        start = time.monotonic()
+        while True:
+            try:
+                found = await asyncio.to_thread(complete_checkpoints, self._store, self._layout)
+                self._board.wait("s3", None)
+                return found
+            except StoreError as error:
+                self._board.wait("s3", error.problem)
+                if time.monotonic() - start > deadline:
+                    raise RunFailed(error.problem, EXIT_RESTART) from error
+                await asyncio.sleep(self._settings.poll_interval)
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
+        """Repeats `call` while the trainer does not answer, for at most `deadline` seconds."""
+        start = time.monotonic()
+        backoff = Backoff(first=min(0.5, self._settings.poll_interval), longest=5.0)
+        server_errors = 0
+        while True:
+            try:
+                answer = await call()
+                self._board.wait("trainer", None)
+                return answer
+            except Unavailable as error:
+                told = error.problem
+                problem = told if error.status else _absent(told)
+                failure = RunFailed(problem, EXIT_RESTART)
+            except Refused as error:
+                server_errors += 1
+                if (error.status or 0) < 500:
+                    raise RunFailed(error.problem, EXIT_CONFIGURATION) from error
+                problem = error.problem
+                failure = RunFailed(problem, EXIT_CONFIGURATION if error.status == OUT_OF_MEMORY else EXIT_RESTART)
+                if server_errors >= SERVER_ERRORS:
+                    raise failure from error
+            except SessionLost:
+                self._board.wait("trainer", None)
+                raise
+            now = time.monotonic()
+            self._board.wait("trainer", problem)
+            if now - start > deadline:
+                raise failure
+            backoff.failed(now)
+            await asyncio.sleep(backoff.pause)
+
+
+def _absent(told: Problem) -> Problem:
+    return Problem(
+        reason="WaitingForTrainer",
+        message=f"the trainer does not answer ({told.message}): look at the run's trainer pod and its events",
+    )
