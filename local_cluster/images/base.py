@@ -1,0 +1,124 @@
+"""The image that FROM names, made from Debian packages where no registry can be reached.
+
+It looks like `python:3.11-slim-bookworm`: Debian 12, Python 3.11, commands `python` and `pip`, nothing that keeps pip
+from installing. What only this machine needs (its CA bundle, the settings of its pip) is put here and nowhere else, so
+the product's Dockerfiles stay what everybody else builds.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from local_cluster.images.buildah import buildah, local_tags
+from local_cluster.progress import progress
+from local_cluster.shell import run
+
+BASE_REFERENCE = "docker.io/library/python:3.11-slim-bookworm"
+_KEYED_REFERENCE = "localhost/rlrun-base"
+_RECIPE = "1"  # raise it when this file makes something else of the same inputs
+_SUITE = "bookworm"
+_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
+_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_PIP_FILES = ("/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
+# Options that decide where packages come from; paths to files of this machine would be missing in the image.
+_PIP_OPTIONS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout")
+
+
+def pip_configuration(files: Iterable[Path], environment: Mapping[str, str], has_ca_bundle: bool) -> str:
+    """A pip.conf that reaches the same package index as this machine's pip does.
+
+    Args:
+        files: pip's configuration files, the later ones win.
+        environment: Variables; `PIP_*` wins over the files, as in pip.
+        has_ca_bundle: Whether the image gets this machine's CA bundle.
+    """
+    found: dict[str, str] = {}
+    for file in files:
+        parser = configparser.RawConfigParser()
+        parser.read(file)
+        if parser.has_section("global"):
+            found |= dict(parser.items("global"))
+    for option in _PIP_OPTIONS:
+        value = environment.get("PIP_" + option.upper().replace("-", "_"))
+        if value:
+            found[option] = value
+    lines = [f"{option} = {found[option]}" for option in _PIP_OPTIONS if option in found]
+    if has_ca_bundle:
+        lines.append(f"cert = {_CA_BUNDLE}")
+    return "\n".join(["[global]", *lines, ""])
+
+
+def base_key() -> str:
+    """A hash of what the base is made from; children are built again when it changes."""
+    bundle = _CA_BUNDLE.read_bytes() if _CA_BUNDLE.exists() else b""
+    digest = hashlib.sha256(repr((_RECIPE, _SUITE, _PACKAGES, _pip_configuration())).encode())
+    digest.update(bundle)
+    return digest.hexdigest()[:12]
+
+
+def ensure_base() -> None:
+    """Make the base image unless it is there."""
+    keyed = f"{_KEYED_REFERENCE}:{base_key()}"
+    tags = local_tags()
+    if keyed in tags:
+        if tags.get(BASE_REFERENCE) != tags[keyed]:
+            buildah("tag", keyed, BASE_REFERENCE)
+        return
+    # Not /tmp: that may be small or mounted noexec, and debootstrap needs device nodes.
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="rlrun-base-") as folder:
+        root = Path(folder, "root")
+        with progress.step("base image: debootstrap"):
+            run(
+                ["debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}", _SUITE, root],
+                next_step="It needs root and a Debian mirror: `apt-get update` must work here.",
+            )
+        with progress.step("base image: commit"):
+            _shape(root)
+            _commit(root, Path(folder, "root.tar"), keyed)
+
+
+def _pip_configuration() -> str:
+    files = [Path(name).expanduser() for name in _PIP_FILES]
+    return pip_configuration(files, os.environ, _CA_BUNDLE.exists())
+
+
+def _shape(root: Path) -> None:
+    """From a Debian system to what the Python image looks like."""
+    for marker in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+        marker.unlink()
+    python = root / "usr/bin/python"
+    if not python.exists():
+        python.symlink_to("python3")
+    for waste in ("var/cache/apt/archives", "var/lib/apt/lists"):
+        for entry in (root / waste).iterdir():
+            if entry.is_file():
+                entry.unlink()
+            else:
+                shutil.rmtree(entry)
+    if _CA_BUNDLE.exists():
+        shutil.copyfile(_CA_BUNDLE, root / _CA_BUNDLE.relative_to("/"))
+    (root / "etc/pip.conf").write_text(_pip_configuration())
+
+
+def _commit(root: Path, archive: Path, keyed: str) -> None:
+    # debootstrap may leave /proc mounted; --one-file-system keeps the tar out of it, the umount lets the folder go.
+    run(["umount", root / "proc"], check=False)
+    run(["umount", root / "sys"], check=False)
+    run(["tar", "-C", root, "--numeric-owner", "--one-file-system", "--exclude=./dev/*", "-cf", archive, "."])
+    container = buildah("from", "scratch").strip()
+    try:
+        buildah("add", container, archive, "/")
+        buildah(
+            *("config", "--env", "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"),
+            *("--env", "LANG=C.UTF-8", "--cmd", "python3", container),
+        )
+        buildah("commit", "--quiet", container, keyed)
+        buildah("tag", keyed, BASE_REFERENCE)
+    finally:
+        buildah("rm", container)

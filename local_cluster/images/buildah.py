@@ -1,0 +1,59 @@
+"""buildah as a builder: no daemon, no user namespaces, ordinary Dockerfiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from local_cluster.images.catalog import LOCAL_TAG, Image
+from local_cluster.progress import progress
+from local_cluster.shell import run
+
+# chroot: containers inside containers need nothing from the kernel that an ordinary root lacks.
+ISOLATION = ("--isolation", "chroot")
+_BUILD_SECONDS = 1800.0
+
+
+def buildah(*arguments: str | Path, timeout: float | None = None, next_step: str = "") -> str:
+    """Run buildah and return what it printed.
+
+    Raises:
+        LocalClusterError: It failed.
+    """
+    return run(["buildah", *arguments], timeout=timeout, next_step=next_step).stdout
+
+
+def local_tags() -> dict[str, str]:
+    """Every named image in buildah's storage: full name to image id."""
+    listing = json.loads(buildah("images", "--json") or "[]")
+    return {name: entry["id"] for entry in listing or [] for name in entry.get("names") or []}
+
+
+def build(image: Image, key: str, root: Path) -> None:
+    """Build one image and tag it with its key and as `local`; unchanged layers come from the layer cache."""
+    arguments: list[str | Path] = ["bud", *ISOLATION, "--network", "host", "--layers", "--pull-never"]
+    for name, value in image.build_args:
+        arguments += ["--build-arg", f"{name}={value}"]
+    arguments += ["--file", root / image.dockerfile, "--tag", image.reference(key), root]
+    with progress.step(f"build {image.name}:{key}"):
+        buildah(
+            *arguments, timeout=_BUILD_SECONDS, next_step="Is the package index reachable, and is there room in /var?"
+        )
+    retag(image, key, local_tags())
+
+
+def retag(image: Image, key: str, tags: Mapping[str, str]) -> None:
+    """Let `local` follow the key, and take the names of earlier builds away."""
+    if tags.get(image.reference(LOCAL_TAG)) != tags[image.reference(key)]:
+        buildah("tag", image.reference(key), image.reference(LOCAL_TAG))
+    earlier = image.reference("")
+    for name in tags:
+        if name.startswith(earlier) and name not in (image.reference(key), image.reference(LOCAL_TAG)):
+            buildah("rmi", name)
+
+
+def prune() -> None:
+    """Remove layers that no named image rests on."""
+    with progress.step("prune layers of earlier builds"):
+        buildah("rmi", "--prune")
