@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +23,15 @@ def render(name: str, values: Mapping[str, str]) -> str:
     return Template((MANIFESTS / f"{name}.yaml").read_text()).substitute(values)
 
 
+def _digest(name: str) -> str:
+    return hashlib.sha256((MANIFESTS / f"{name}.yaml").read_bytes()).hexdigest()[:12]
+
+
 def install_dns(kubectl: Kubectl, image: str) -> None:
     """CoreDNS, ready."""
     with progress.step("cluster DNS"):
-        kubectl.apply(render("coredns", {"COREDNS_IMAGE": image, "DNS_ADDRESS": network.DNS_SERVICE_ADDRESS}))
+        values = {"COREDNS_IMAGE": image, "DNS_ADDRESS": network.DNS_SERVICE_ADDRESS}
+        kubectl.apply(render("coredns", values | {"MANIFEST_HASH": _digest("coredns")}))
         kubectl.wait_for_deployment("coredns", "kube-system")
 
 

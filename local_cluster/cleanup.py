@@ -23,6 +23,15 @@ from local_cluster.paths import MARKER, Paths
 from local_cluster.shell import run
 
 _WAIT_SECONDS = 15.0
+_SHARED_FOLDERS = (
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet",
+    "/var/log/containers",
+    "/var/lib/cni/results",
+    "/var/lib/cni",
+    "/run/containerd/s",
+    "/run/containerd",
+)
 
 
 def remove_traces(paths: Paths) -> Counter[str]:
@@ -96,14 +105,12 @@ def remove_cgroups() -> int:
 
 
 def remove_files(files: list[Path]) -> int:
-    """Remove files outside the state directory, and the kubelet's fixed directory if that leaves it empty."""
+    """Remove files outside the state directory, and the fixed directories around them that this leaves empty."""
     for file in files:
         file.unlink(missing_ok=True)
-    for folder in ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet"):
-        if Path(folder).is_dir():
-            Path(folder, "DEPRECATION").unlink(missing_ok=True)
-            with suppress(OSError):
-                Path(folder).rmdir()
+    for folder in _SHARED_FOLDERS:
+        with suppress(OSError):  # absent, or not empty: then others use it
+            Path(folder).rmdir()
     return len(files)
 
 

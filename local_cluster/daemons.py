@@ -6,6 +6,7 @@ machine that was switched off must never lead to killing a stranger.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -15,8 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from local_cluster.errors import LocalClusterError
+from local_cluster.files import write
 from local_cluster.progress import progress
 from local_cluster.shell import tail
 
@@ -35,12 +38,19 @@ class Daemon:
         argv: Program and arguments.
         ready: Answers whether it serves.
         hint: What to check when it does not start.
+        configuration: Text of its configuration file; a running daemon that was started with another is replaced.
     """
 
     name: str
     argv: tuple[str, ...]
     ready: Callable[[], bool]
     hint: str = "The log's last lines say why; then repeat the command."
+    configuration: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells a daemon from one that was started with other arguments or another configuration."""
+        return hashlib.sha256("\0".join([*self.argv, self.configuration]).encode()).hexdigest()[:16]
 
 
 class Supervisor:
@@ -70,7 +80,8 @@ class Supervisor:
             LocalClusterError: It ended or was not ready in time; carries the end of its log.
         """
         if self.pid(daemon.name) is not None:
-            if _ready_within(daemon, 10.0, lambda: None):
+            same = self._record(daemon.name).get("fingerprint") == daemon.fingerprint
+            if same and _ready_within(daemon, 10.0, lambda: None):
                 return False
             self.stop(daemon.name)
         with progress.step(f"start {daemon.name}"):
@@ -92,12 +103,9 @@ class Supervisor:
 
     def pid(self, name: str) -> int | None:
         """The process id of a running daemon, or None."""
-        try:
-            record = json.loads(self._pid_file(name).read_text())
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            return None
-        pid = int(record["pid"])
-        return pid if start_time(pid) == record["start"] else None
+        record = self._record(name)
+        pid = int(record.get("pid", 0))
+        return pid if pid and start_time(pid) == record["start"] else None
 
     def running(self) -> dict[str, int]:
         """Every daemon of this state directory that runs, with its process id."""
@@ -107,6 +115,13 @@ class Supervisor:
     def log(self, name: str) -> Path:
         """Where a daemon's output goes."""
         return self.log_dir / f"{name}.log"
+
+    def _record(self, name: str) -> dict[str, Any]:
+        try:
+            record: dict[str, Any] = json.loads(self._pid_file(name).read_text())
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return {}
+        return record
 
     def _pid_file(self, name: str) -> Path:
         return self.run_dir / f"{name}.pid"
@@ -124,8 +139,8 @@ class Supervisor:
         self._children[daemon.name] = process
         with suppress(OSError):
             Path(f"/proc/{process.pid}/oom_score_adj").write_text(_OOM_SCORE_ADJ)
-        record = {"pid": process.pid, "start": start_time(process.pid)}
-        self._pid_file(daemon.name).write_text(json.dumps(record))
+        record = {"pid": process.pid, "start": start_time(process.pid), "fingerprint": daemon.fingerprint}
+        write(self._pid_file(daemon.name), json.dumps(record))
         return process
 
     def _failure(self, daemon: Daemon, status: int | None) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from local_cluster import node_config
 from local_cluster.binaries import program
 from local_cluster.daemons import Daemon
-from local_cluster.masters import LOCALHOST, Masters
+from local_cluster.files import write
+from local_cluster.masters import LOCALHOST, Masters, answers
 from local_cluster.node import ctr_command
 from local_cluster.paths import Paths
 from local_cluster.shell import run
@@ -42,7 +43,7 @@ class NodeDaemons:
         def ready() -> bool:
             return run([*ctr_command(), "version"], check=False, timeout=10).returncode == 0
 
-        return Daemon("containerd", argv, ready)
+        return Daemon("containerd", argv, ready, configuration=config.read_text())
 
     def kubelet(self) -> Daemon:
         """The node agent; it registers the node itself."""
@@ -65,7 +66,7 @@ class NodeDaemons:
         )
         make_cgroups()
         hint = "A kubelet of another Kubernetes may hold port 10250: `ss -ltnp sport = :10250`."
-        return Daemon("kubelet", argv, self._node_is_ready(), hint)
+        return Daemon("kubelet", argv, self._node_is_ready(), hint, config.read_text())
 
     def kube_proxy(self) -> Daemon:
         """Services, as iptables rules."""
@@ -73,11 +74,8 @@ class NodeDaemons:
         config = self._write("kube-proxy.yaml", node_config.kube_proxy(str(kubeconfig)))
         argv = (str(program("kube-proxy", self.paths)), f"--config={config}")
 
-        def ready() -> bool:
-            saved = run(["iptables-save", "-t", "nat"], check=False).stdout
-            return "KUBE-SERVICES" in saved
-
-        return Daemon("kube-proxy", argv, ready, "iptables has to work on this machine: `iptables-save -t nat`.")
+        hint = "iptables has to work on this machine: `iptables-save -t nat`."
+        return Daemon("kube-proxy", argv, answers("http://127.0.0.1:10256/healthz"), hint, config.read_text())
 
     def _node_is_ready(self) -> Callable[[], bool]:
         kubectl: list[str | Path] = [program("kubectl", self.paths), "--kubeconfig", self.masters.kubeconfig]
@@ -90,10 +88,7 @@ class NodeDaemons:
         return ready
 
     def _write(self, name: str, text: str) -> Path:
-        file = self.paths.config / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        return file
+        return write(self.paths.config / name, text)
 
 
 def make_cgroups(root: Path = CGROUPS) -> None:

@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from local_cluster.files import write
+
 VALID_DAYS = 3650
 ADMINISTRATORS = "system:masters"
 
@@ -141,9 +143,7 @@ def write_kubeconfig(file: Path, server: str, authority: Authority, user: Pair, 
         ],
         "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
     }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
-        yaml.safe_dump(config, handle, sort_keys=False)
+    write(file, yaml.safe_dump(config, sort_keys=False), mode=0o600)
 
 
 def _dated(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:

@@ -172,12 +172,21 @@ def files(paths: Paths) -> list[Path]:
     if _SYMLINKS.is_dir():
         logs = str(paths.state / "pod-logs")
         found += [link for link in _SYMLINKS.iterdir() if link.is_symlink() and os.readlink(link).startswith(logs)]
-    found += _CNI_RESULTS.glob(f"{CNI_NETWORK}-*")
+    found += cni_results()
     found += shim_sockets(paths)
     socket = _DEVICE_PLUGINS / "kubelet.sock"
     # A kubelet of somebody else's cluster has its root there, with much more in it.
     if socket.exists() and not (_DEVICE_PLUGINS.parent / "config.yaml").exists():
         found.append(socket)
+    return found
+
+
+def cni_results(directory: Path = _CNI_RESULTS) -> list[Path]:
+    """What the network plugins' library remembers of each pod: its address, and the loopback device beside it."""
+    found = []
+    for result in sorted(directory.glob(f"{CNI_NETWORK}-*")):
+        sandbox = result.name.removeprefix(f"{CNI_NETWORK}-").rpartition("-")[0]
+        found += [result, *directory.glob(f"cni-loopback-{sandbox}-*")]
     return found
 
 
