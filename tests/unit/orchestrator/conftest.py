@@ -1,0 +1,139 @@
+"""A whole run in one process: the orchestrator itself, small servers for everyone else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestServer, unused_port
+from rlrun.schema.resolved import ResolvedRun
+from rlrun.schema.wire import RunStatus
+from rlrun_orchestrator.app import attempt
+from rlrun_orchestrator.inference import Endpoint
+from rlrun_orchestrator.settings import Settings
+
+from tests.unit.orchestrator.fakes import FakeEngine, FakeEnvironment, FakeTrainer, MemoryStore, serve
+
+RUN_URI = "s3://bucket/runs/ns/uid-1"
+
+
+@dataclass
+class World:
+    """The surroundings of one run."""
+
+    folder: Path
+    store: MemoryStore = field(default_factory=MemoryStore)
+    engines: list[FakeEngine] = field(default_factory=lambda: [FakeEngine(), FakeEngine()])
+    environments: dict[str, FakeEnvironment] = field(default_factory=lambda: {"words": FakeEnvironment("words")})
+    eval_environments: dict[str, FakeEnvironment] = field(default_factory=dict)
+    spec: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    endpoints: list[Endpoint] = field(default_factory=list)
+    """What DNS answers now."""
+    servers: list[TestServer] = field(default_factory=list)
+    gateway_port: int = 0
+    status_port: int = 0
+
+    def __post_init__(self) -> None:
+        self.trainer = FakeTrainer(self.store)
+        self.trainer_url = ""
+        self.urls: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Starts everyone but the orchestrator."""
+        self.gateway_port, self.status_port = unused_port(), unused_port()
+        self.trainer_url = await self._serve(self.trainer.application())
+        for name, environment in (self.environments | self.eval_environments).items():
+            self.urls[name] = await self._serve(environment.application())
+        for engine in self.engines:
+            url = await self._serve(engine.application())
+            self.endpoints.append(Endpoint(url, url))
+
+    async def _serve(self, app: Any) -> str:
+        server = await serve(app)
+        self.servers.append(server)
+        return str(server.make_url("")).rstrip("/")
+
+    def resolved(self) -> ResolvedRun:
+        """What the operator would have written."""
+        spec: dict[str, Any] = {
+            "model": "owner/tiny",
+            "maxSteps": 5,
+            "batchSize": 8,
+            "rolloutsPerExample": 4,
+            "oversamplingFactor": 2,
+            "maxAsyncLevel": 2,
+            "sampling": {"maxTokens": 16},
+            "env": [{"id": f"owner/{name}"} for name in self.environments],
+            "checkpoints": {"interval": 2},
+        }
+        places = [
+            {"name": name, "id": f"owner/{name}", "url": self.urls[name], "use": use}
+            for use, members in (("train", self.environments), ("eval", self.eval_environments))
+            for name in members
+        ]
+        return ResolvedRun.model_validate(
+            {
+                "run": {"namespace": "ns", "name": "run", "uid": "uid-1", "attempt": 1},
+                "spec": spec | self.spec,
+                "model": {"id": "owner/tiny", "source": "hf://owner/tiny", "seqLen": 256},
+                "endpoints": {
+                    "trainerUrl": self.trainer_url,
+                    "inferenceHost": "unused",
+                    "gatewayUrl": f"http://127.0.0.1:{self.gateway_port}",
+                    "environments": places,
+                },
+                "artifacts": {"runUri": RUN_URI, "environmentsUri": "s3://bucket/environments"},
+            }
+        )
+
+    async def run(self, timeout: float = 30.0) -> int:
+        """One attempt of the orchestrator; its exit code."""
+        settings = Settings(
+            **{
+                "gateway_port": self.gateway_port,
+                "status_port": self.status_port,
+                "termination_log": self.folder / "termination",
+                "poll_interval": 0.05,
+                "publish_grace": 0.2,
+                "configuration_grace": 0.2,
+                "start_deadline": 10.0,
+                "trainer_deadline": 5.0,
+                "inference_deadline": 5.0,
+                "environment_deadline": 5.0,
+                "finish_deadline": 5.0,
+                "drain_deadline": 5.0,
+                "request_wait": 5.0,
+                "group_deadline": 20.0,
+                "empty_batch_backoff": 0.01,
+                **self.settings,
+            }
+        )
+
+        async def resolve() -> list[Endpoint]:
+            return list(self.endpoints)
+
+        work = attempt(self.resolved(), settings, self.stop, self.store, resolve)  # type: ignore[arg-type]
+        return await asyncio.wait_for(work, timeout)
+
+    @property
+    def last_word(self) -> RunStatus:
+        """The termination message."""
+        return RunStatus.model_validate_json((self.folder / "termination").read_bytes())
+
+    async def until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
+        """Returns when the condition holds."""
+        async with asyncio.timeout(timeout):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    for server in world.servers:
+        await server.close()

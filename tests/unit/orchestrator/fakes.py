@@ -1,0 +1,352 @@
+"""Small servers that stand for the other processes of a run, and a store in memory."""
+
+import asyncio
+import hashlib
+import itertools
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.store import NotFound
+from rlrun.schema.wire import (
+    ROLLOUT_ID_HEADER,
+    CheckpointRequest,
+    EnvironmentInfo,
+    GroupRequest,
+    GroupResult,
+    PolicyRef,
+    Problem,
+    RolloutResult,
+    SessionSpec,
+    SessionState,
+    StepResult,
+    TrainBatch,
+)
+
+
+class MemoryStore:
+    """The part of `Store` that the orchestrator uses."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.failures: list[Exception] = []
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def check(self, bucket: str) -> None:
+        self._fail()
+
+    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+        self._fail()
+        self.objects[str(uri)] = data
+
+    def get_bytes(self, uri: S3Uri) -> bytes:
+        try:
+            return self.objects[str(uri)]
+        except KeyError:
+            raise NotFound(f"{uri} does not exist") from None
+
+    def list_files(self, uri: S3Uri) -> list[tuple[str, int]]:
+        head = f"{uri}/"
+        return sorted((key.removeprefix(head), len(data)) for key, data in self.objects.items() if key.startswith(head))
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return sorted({name.split("/")[0] for name, _ in self.list_files(uri) if "/" in name})
+
+    def is_complete(self, uri: S3Uri) -> bool:
+        return f"{uri}/manifest.json" in self.objects
+
+
+def policy(version: int, run_uri: str, lineage: str = "") -> PolicyRef:
+    digest = hashlib.sha256(f"{version}/{lineage}".encode()).hexdigest()
+    return PolicyRef(version=version, digest=digest, uri=f"{run_uri}/policy/v{version:06d}-{digest[:8]}")
+
+
+class FakeTrainer:
+    """Sessions, steps that are idempotent, checkpoints that appear in the store."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.spec: SessionSpec | None = None
+        self.step = 0
+        self.lives = 0
+        self.results: dict[int, StepResult] = {}
+        self.batches: list[tuple[int, TrainBatch]] = []
+        self.opened: list[SessionSpec] = []
+        self.checkpoints: set[int] = set()
+        self.adapters: set[int] = set()
+        self.adapter_states: list[dict[str, Any]] = []
+        self.saved: dict[str, dict[str, Any]] = {}
+        self.resumed_state: dict[str, Any] | None = None
+        self.die_before: set[int] = set()
+        """Steps at which the trainer is replaced, once each, instead of doing them."""
+        self.answer: tuple[int, Problem] | None = None
+        """What every step is answered with instead, when set."""
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=2**30)
+        app.router.add_put("/sessions/{session}", self.open)
+        app.router.add_get("/sessions/{session}", self.get)
+        app.router.add_post("/sessions/{session}/steps/{step}", self.train)
+        app.router.add_post("/sessions/{session}/checkpoints/{step}", self.checkpoint)
+        app.router.add_post("/sessions/{session}/adapters/{step}", self.adapter)
+        return app
+
+    def restart(self) -> None:
+        self.spec, self.results, self.lives = None, {}, self.lives + 1
+
+    def state(self) -> SessionState:
+        assert self.spec is not None
+        return SessionState(
+            step=self.step,
+            policy=policy(self.step, self.spec.run_uri, self.lineage),
+            checkpoints=sorted(self.checkpoints),
+            adapters=sorted(self.adapters),
+            orchestrator_state=self.resumed_state,
+        )
+
+    @property
+    def lineage(self) -> str:
+        # The adapter a session starts from is the checkpoint's; what is trained after a restart is another one.
+        return "" if self.lives == 0 or self.step == self.resumed_at else str(self.lives)
+
+    async def open(self, request: web.Request) -> web.Response:
+        spec = SessionSpec.model_validate_json(await request.read())
+        self.opened.append(spec)
+        if self.spec is None:
+            self.spec = spec
+            self.step = int(spec.resume_from.rsplit("-", 1)[1]) if spec.resume_from else 0
+            self.resumed_at = self.step
+            self.resumed_state = self.saved.get(spec.resume_from) if spec.resume_from else None
+        return web.json_response(self.state().to_json_dict())
+
+    async def get(self, request: web.Request) -> web.Response:
+        if self.spec is None:
+            return missing()
+        return web.json_response(self.state().to_json_dict())
+
+    async def train(self, request: web.Request) -> web.Response:
+        step = int(request.match_info["step"])
+        if self.spec is not None and step in self.die_before:
+            self.die_before.discard(step)
+            self.restart()
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        if self.spec is None:
+            return missing()
+        if self.answer is not None:
+            return web.json_response(self.answer[1].to_json_dict(), status=self.answer[0])
+        if step in self.results:
+            return web.json_response(self.results[step].to_json_dict())
+        if step != self.step:
+            return web.json_response(Problem(reason="StepConflict", message=str(step)).to_json_dict(), status=409)
+        batch = TrainBatch.model_validate_json(await request.read())
+        self.batches.append((step, batch))
+        await asyncio.sleep(0.02)
+        self.step += 1
+        metrics = {"loss/mean": 0.1, "mismatch_kl/all/mean": 0.001 * (step + 1)}
+        result = StepResult(step=self.step, policy=self.state().policy, metrics=metrics)
+        self.results[step] = result
+        return web.json_response(result.to_json_dict())
+
+    async def checkpoint(self, request: web.Request) -> web.Response:
+        if self.spec is None:
+            return missing()
+        step = int(request.match_info["step"])
+        body = CheckpointRequest.model_validate_json(await request.read())
+        place = RunLayout(S3Uri.parse(self.spec.run_uri)).checkpoint(step)
+        self.saved[str(place)] = body.orchestrator_state
+        self.store.put_bytes(place / "manifest.json", b"{}")
+        self.checkpoints.add(step)
+        return web.json_response(self.state().to_json_dict(), status=202)
+
+    async def adapter(self, request: web.Request) -> web.Response:
+        if self.spec is None:
+            return missing()
+        self.adapter_states.append(CheckpointRequest.model_validate_json(await request.read()).orchestrator_state)
+        self.adapters.add(int(request.match_info["step"]))
+        return web.json_response(self.state().to_json_dict(), status=202)
+
+
+def missing() -> web.Response:
+    return web.json_response(Problem(reason="SessionMissing", message="open it again").to_json_dict(), status=404)
+
+
+def chat_answer(model: str, prompt_ids: list[int], completion_ids: list[int], text: str) -> dict[str, Any]:
+    """The shape of vLLM 0.32's answer to a chat request with logprobs and return_token_ids."""
+    content = [
+        {"token": f"t{t}", "logprob": -0.25 - t / 1000, "bytes": [t % 256], "top_logprobs": []} for t in completion_ids
+    ]
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1790000000,
+        "model": model,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": text, "refusal": None, "annotations": None},
+                "logprobs": {"content": content},
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "token_ids": completion_ids,
+                "routed_experts": None,
+            }
+        ],
+        "service_tier": None,
+        "usage": {"prompt_tokens": len(prompt_ids), "total_tokens": 9, "completion_tokens": len(completion_ids)},
+        "prompt_logprobs": None,
+        "prompt_token_ids": prompt_ids,
+        "kv_transfer_params": None,
+    }
+
+
+@dataclass
+class FakeEngine:
+    """One inference pod: the engine's API and its sidecar on one port."""
+
+    adapters: set[str] = field(default_factory=set)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    loads: list[str] = field(default_factory=list)
+    unloads: list[str] = field(default_factory=list)
+    broken: bool = False
+    """Every answer is 500."""
+    refuses_loads: bool = False
+    delay: float = 0.002
+    numbers: Any = field(default_factory=lambda: itertools.count(100))
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_get("/adapters", self.listed)
+        app.router.add_put("/adapters/{name}", self.load)
+        app.router.add_delete("/adapters/{name}", self.unload)
+        return app
+
+    def restart(self) -> None:
+        self.adapters.clear()
+
+    async def chat(self, request: web.Request) -> web.Response:
+        if self.broken:
+            return web.json_response({"error": "engine dead"}, status=500)
+        body = json.loads(await request.read())
+        self.requests.append(body)
+        if body["model"] not in self.adapters:
+            message = f"The model `{body['model']}` does not exist."
+            return web.json_response({"error": {"message": message, "code": 404}}, status=404)
+        await asyncio.sleep(self.delay)
+        words = " ".join(str(m["content"]) for m in body["messages"])
+        prompt_ids = [ord(c) for c in words]
+        number = next(self.numbers)
+        text = f"<{number}>"
+        return web.json_response(chat_answer(body["model"], prompt_ids, [ord(c) for c in text], text))
+
+    async def listed(self, request: web.Request) -> web.Response:
+        if self.broken:
+            return web.json_response({"reason": "EngineDead", "message": "no answer"}, status=503)
+        return web.json_response({"adapters": sorted(self.adapters)})
+
+    async def load(self, request: web.Request) -> web.Response:
+        if self.broken or self.refuses_loads:
+            return web.json_response({"reason": "LoadFailed", "message": "cannot load"}, status=500)
+        ref = PolicyRef.model_validate_json(await request.read())
+        assert ref.name == request.match_info["name"]
+        self.adapters.add(ref.name)
+        self.loads.append(ref.name)
+        return web.json_response({"adapters": sorted(self.adapters), "loadSeconds": 0.01})
+
+    async def unload(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        self.adapters.discard(name)
+        self.unloads.append(name)
+        return web.json_response({"adapters": sorted(self.adapters)})
+
+
+@dataclass
+class FakeEnvironment:
+    """Rolls out through the gateway like any OpenAI client, two turns each, and rewards by turns of a wheel."""
+
+    name: str
+    examples: int = 20
+    turns: int = 2
+    problem: Problem | None = None
+    reward_error: Problem | None = None
+    """Every second rollout fails with this."""
+    rewards: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.5, 0.25])
+    away: bool = False
+    groups: Counter[str] = field(default_factory=Counter)
+    requests: list[GroupRequest] = field(default_factory=list)
+    http: aiohttp.ClientSession | None = None
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/info", self.info)
+        app.router.add_post("/groups", self.roll_out)
+        app.cleanup_ctx.append(self._client)
+        return app
+
+    async def _client(self, app: web.Application) -> Any:
+        async with aiohttp.ClientSession() as self.http:
+            yield
+
+    async def info(self, request: web.Request) -> web.Response:
+        if self.away:
+            return web.Response(status=503)
+        info = EnvironmentInfo(
+            name=self.name,
+            id=f"owner/{self.name}",
+            ready=self.problem is None,
+            problem=self.problem,
+            train_examples=self.examples,
+            eval_examples=3,
+        )
+        return web.json_response(info.to_json_dict())
+
+    async def roll_out(self, request: web.Request) -> web.Response:
+        if self.away:
+            return web.Response(status=503)
+        asked = GroupRequest.model_validate_json(await request.read())
+        self.requests.append(asked)
+        self.groups[asked.split] += 1
+        outcomes = await asyncio.gather(*(self._one(asked, index) for index in range(asked.rollouts)))
+        result = GroupResult(group_id=asked.group_id, rollouts=list(outcomes), seconds=0.1)
+        return web.json_response(result.to_json_dict())
+
+    async def _one(self, asked: GroupRequest, index: int) -> RolloutResult:
+        assert self.http is not None
+        rollout = f"r{index}"
+        messages: list[dict[str, str]] = [{"role": "user", "content": f"example {asked.example_index}"}]
+        for turn in range(self.turns):
+            async with self.http.post(
+                f"{asked.base_url}/chat/completions",
+                json={"model": asked.model, "messages": messages, "max_tokens": 999, **asked.sampling},
+                headers={ROLLOUT_ID_HEADER: rollout},
+            ) as response:
+                if response.status != 200:
+                    problem = Problem(reason="ModelError", message=f"{response.status}: {await response.text()}"[:200])
+                    return RolloutResult(rollout_id=rollout, reward=0.0, error=problem)
+                answer = await response.json()
+            # The fake engine joins contents by one space: leaving out the space keeps the token prefix exact.
+            messages = [
+                {
+                    "role": "user",
+                    "content": f"{messages[0]['content']}{answer['choices'][0]['message']['content']}!{turn}",
+                }
+            ]
+        error = self.reward_error if self.reward_error and index % 2 else None
+        reward = self.rewards[index % len(self.rewards)]
+        return RolloutResult(rollout_id=rollout, reward=reward, metrics={"turns": float(self.turns)}, error=error)
+
+
+async def serve(app: web.Application) -> TestServer:
+    server = TestServer(app)
+    await server.start_server()
+    return server
