@@ -36,8 +36,14 @@ def main() -> None:
     for model in models:
         name = model["metadata"]["name"]
         api.patch_cluster_custom_object(
-            GROUP, VERSION, PLURAL, name, model,
-            field_manager="rlrun-chart", force=True, _content_type="application/apply-patch+yaml",
+            GROUP,
+            VERSION,
+            PLURAL,
+            name,
+            model,
+            field_manager="rlrun-chart",
+            force=True,
+            _content_type="application/apply-patch+yaml",
         )
         print(f"applied {name} ({model['spec']['id']})")
     wanted = {m["metadata"]["name"] for m in models}
