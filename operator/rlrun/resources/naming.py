@@ -112,6 +112,7 @@ class RunIdentity:
         """All labels of a child."""
         labels = {
             **self.selector(role, component),
+            RUN_UID_LABEL: self.uid,
             ATTEMPT_LABEL: str(self.attempt),
             "app.kubernetes.io/name": "rlrun",
             "app.kubernetes.io/instance": self.name,

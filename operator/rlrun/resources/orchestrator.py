@@ -37,15 +37,14 @@ def orchestrator(identity: RunIdentity, settings: Settings, resolved: ResolvedRu
         resources=resources_of(settings.orchestrator_resources),
         probes=http_probes("status", startup_seconds=120, ready_path="/healthz"),
     )
+    config_items = [{"key": CONFIG_KEY, "path": CONFIG_KEY}]
     template = pod_template(
         identity,
         settings,
         "orchestrator",
         "orchestrator",
         containers=[main],
-        volumes={
-            "config": {"configMap": {"name": identity.config, "items": [{"key": CONFIG_KEY, "path": CONFIG_KEY}]}}
-        },
+        volumes={"config": {"configMap": {"name": identity.config, "items": config_items}}},
         priority_class=resolved.spec.priority_class_name,
         grace_seconds=60,
         restart_policy="Never",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun.artifacts.layout import RunLayout, S3Uri
-from rlrun.resources.environment import environment_entries
+from rlrun.resources.environment import EnvironmentEntry, environment_entries
 from rlrun.resources.naming import RunIdentity
 from rlrun.resources.settings import Settings
 from rlrun.schema.model import RLModelSpec
@@ -72,6 +72,10 @@ def run_layout(settings: Settings, namespace: str, run_uid: str) -> RunLayout:
     return RunLayout.of(settings.s3.bucket, settings.s3.prefix, namespace, run_uid)
 
 
+def _environment_url(identity: RunIdentity, item: EnvironmentEntry) -> str:
+    return f"http://{identity.service_host(identity.environment(item.index, item.use))}:{ENVIRONMENT_PORT}"
+
+
 def resolve(
     identity: RunIdentity, settings: Settings, spec: RLRunSpec, model: RLModelSpec, warm_start_from: str | None
 ) -> ResolvedRun:
@@ -94,7 +98,7 @@ def resolve(
                 EnvironmentEndpoint(
                     name=item.entry.effective_name,
                     id=item.entry.id,
-                    url=f"http://{identity.service_host(identity.environment(item.index, item.use))}:{ENVIRONMENT_PORT}",
+                    url=_environment_url(identity, item),
                     use=EnvironmentUse(item.use),
                 )
                 for item in environment_entries(spec)

@@ -1,0 +1,141 @@
+"""S3 for the operator: boto3 in a bounded pool of threads, answers with a deadline, checks remembered for a moment."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from rlrun.artifacts.layout import RunLayout, S3Uri, step_of
+from rlrun.artifacts.store import Store, StoreError
+from rlrun.controller.observed import Purge, SeenArtifact
+from rlrun.controller.plan.artifacts import FOLDER_KINDS
+from rlrun.schema.wire import Problem
+
+T = TypeVar("T")
+
+CALL_SECONDS = 60.0
+"""For one piece of work in S3; the deletion of many files is cut off and continued later."""
+CHECK_SECONDS = 10.0
+"""How long a verdict on bucket and credentials is believed."""
+
+
+class StoreTimeout(StoreError):
+    """S3 works, but not in time."""
+
+    reason = "S3Unreachable"
+
+
+class Artifacts(Protocol):
+    """What the operator asks of S3. Every method raises StoreError."""
+
+    async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
+        """Why the bucket cannot be used with these AWS_* variables; None when it can."""
+
+    async def list(
+        self, variables: Mapping[str, str], layout: RunLayout, ready: Collection[tuple[str, int]]
+    ) -> list[SeenArtifact]:
+        """The run's checkpoints and adapters; manifests are not read for those (kind, step) that are `ready`."""
+
+    async def delete(self, variables: Mapping[str, str], uri: str) -> None:
+        """Deletes a folder; one that is not there is deleted already."""
+
+    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+        """Deletes all files of a run but some folders."""
+
+
+class StoreArtifacts:
+    """`Artifacts` in a real S3."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3")
+        self._stores: dict[tuple[tuple[str, str], ...], Store] = {}
+        self._checks: dict[tuple[object, str], tuple[float, Problem | None]] = {}
+
+    def close(self) -> None:
+        """Lets go of threads and connections; what runs is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for store in self._stores.values():
+            store.close()
+
+    async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
+        """See `Artifacts`."""
+        key = (tuple(sorted(variables.items())), bucket)
+        found = self._checks.get(key)
+        if found is not None and time.monotonic() - found[0] < CHECK_SECONDS:
+            return found[1]
+        try:
+            await self._call(lambda: self._store(variables).check(bucket))
+            verdict = None
+        except StoreError as error:
+            verdict = error.problem
+        self._checks = {key: (time.monotonic(), verdict)}
+        return verdict
+
+    async def list(
+        self, variables: Mapping[str, str], layout: RunLayout, ready: Collection[tuple[str, int]]
+    ) -> list[SeenArtifact]:
+        """See `Artifacts`."""
+        return await self._call(lambda: _list(self._store(variables), layout, ready))
+
+    async def delete(self, variables: Mapping[str, str], uri: str) -> None:
+        """See `Artifacts`."""
+        await self._call(lambda: self._store(variables).delete_prefix(S3Uri.parse(uri)))
+
+    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+        """See `Artifacts`."""
+        await self._call(lambda: _purge(self._store(variables), S3Uri.parse(purge.root), purge.keep))
+
+    def _store(self, variables: Mapping[str, str]) -> Store:
+        key = tuple(sorted(variables.items()))
+        if key not in self._stores:
+            # Old credentials are of no use any more once the Secret has changed.
+            for old in self._stores.values():
+                old.close()
+            self._stores = {
+                key: Store(
+                    endpoint_url=variables.get("AWS_ENDPOINT_URL_S3"),
+                    access_key_id=variables.get("AWS_ACCESS_KEY_ID"),
+                    secret_access_key=variables.get("AWS_SECRET_ACCESS_KEY"),
+                    session_token=variables.get("AWS_SESSION_TOKEN"),
+                    region=variables.get("AWS_DEFAULT_REGION"),
+                )
+            }
+        return self._stores[key]
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        try:
+            return await asyncio.wait_for(future, CALL_SECONDS)
+        except TimeoutError:
+            raise StoreTimeout(f"S3 did not finish within {CALL_SECONDS:.0f} s; the work is tried again") from None
+
+
+def _list(store: Store, layout: RunLayout, ready: Collection[tuple[str, int]]) -> list[SeenArtifact]:
+    found = []
+    for folder, kind in FOLDER_KINDS.items():
+        place = layout.root / folder
+        for name in store.list_folders(place):
+            try:
+                step = step_of(name)
+            except ValueError:
+                continue
+            uri = place / name
+            manifest = None if (kind, step) in ready else store.read_manifest(uri)
+            found.append(SeenArtifact(kind, step, str(uri), manifest))
+    return found
+
+
+def _purge(store: Store, root: S3Uri, keep: tuple[str, ...]) -> None:
+    if not keep:
+        store.delete_prefix(root)
+        return
+    kept = {S3Uri.parse(uri) for uri in keep}
+    for folder in store.list_folders(root):
+        place = root / folder
+        if not any(k.key.startswith(f"{place.key}/") for k in kept):
+            store.delete_prefix(place)
+            continue
+        for inner in store.list_folders(place):
+            if place / inner not in kept:
+                store.delete_prefix(place / inner)

@@ -1,0 +1,115 @@
+"""kopf as a thin edge: watch streams in, keys out.
+
+Only plain event handlers: they store nothing in the objects, patch nothing, and cannot fail. kopf's indexes are not
+used, because an object that is deleted while a watch has a gap stays in them for ever; for the same reason the
+operator lists all runs again and again (see operator.py).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kopf
+from kubernetes.aio import client
+
+from rlrun.controller.reconcile import RunKey
+from rlrun.resources.naming import GROUP, RUN_LABEL, VERSION, label
+
+log = logging.getLogger(__name__)
+
+TOKEN_SECONDS = 600
+"""ServiceAccount tokens are rotated: kopf asks for the credentials again after this time."""
+CHILDREN = (("apps", "v1", "deployments"), ("batch", "v1", "jobs"), ("", "v1", "pods"))
+ARTIFACTS = ("rlcheckpoints", "rladapters")
+
+Enqueue = Callable[[RunKey], None]
+
+
+def run_key(obj: Mapping[str, Any]) -> RunKey | None:
+    """The run that a labelled object belongs to."""
+    name, namespace = label(obj, RUN_LABEL), obj.get("metadata", {}).get("namespace")
+    return RunKey(namespace, name) if name and namespace else None
+
+
+def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
+    """kopf's credentials from the operator's own configuration: there is one source for both."""
+    key = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization")
+    scheme, _, token = key.partition(" ") if key else ("", "", "")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert or None,
+        insecure=not configuration.verify_ssl,
+        scheme=scheme.capitalize() or None if token else None,
+        token=token or scheme or None,
+        certificate_path=configuration.cert_file or None,
+        private_key_path=configuration.key_file or None,
+        expiration=datetime.now(UTC) + timedelta(seconds=TOKEN_SECONDS),
+    )
+
+
+def registry(
+    configure: Callable[[], Awaitable[client.Configuration]], enqueue: Enqueue, enqueue_waiting: Callable[[], None]
+) -> kopf.OperatorRegistry:
+    """The handlers; `configure` loads fresh credentials, `enqueue_waiting` asks for all runs that wait."""
+
+    async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure_kopf(settings)
+
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return connection(await configure())
+
+    async def run_event(namespace: str, name: str, **_: Any) -> None:
+        enqueue(RunKey(namespace, name))
+
+    async def model_event(**_: Any) -> None:
+        enqueue_waiting()
+
+    async def child_event(body: kopf.Body, **_: Any) -> None:
+        key = run_key(body)
+        if key is not None:
+            enqueue(key)
+
+    async def artifact_event(body: kopf.Body, **_: Any) -> None:
+        await child_event(body)
+        # Somebody may wait for this checkpoint to start from.
+        enqueue_waiting()
+
+    found = kopf.OperatorRegistry()
+    kopf.on.startup(registry=found)(startup)
+    kopf.on.login(registry=found)(login)
+    kopf.on.event(GROUP, VERSION, "rlruns", registry=found)(run_event)
+    kopf.on.event(GROUP, VERSION, "rlmodels", registry=found)(model_event)
+    for plural in ARTIFACTS:
+        kopf.on.event(GROUP, VERSION, plural, registry=found)(artifact_event)
+    for group, version, plural in CHILDREN:
+        kopf.on.event(group, version, plural, labels={RUN_LABEL: kopf.PRESENT}, registry=found)(child_event)
+    return found
+
+
+def configure_kopf(settings: kopf.OperatorSettings) -> None:
+    """Nothing written to objects, filters on the server's side, streams that cannot go silent."""
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.watching.server_timeout = 290
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.watching.chunk_size = 500
+    for _group, version, plural in CHILDREN:
+        group = f"{_group}/" if _group else ""
+        settings.watching.label_selectors[f"{group}{version}/{plural}"] = RUN_LABEL
+    settings.networking.request_timeout = 30
+    settings.persistence.finalizer = f"{GROUP}/unused"
+
+
+async def watch(found: kopf.OperatorRegistry, namespaces: list[str], stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Watches until `stop` is set; `ready` is set when all streams are open."""
+    await kopf.operator(
+        registry=found,
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        stop_flag=stop,
+        ready_flag=ready,
+    )

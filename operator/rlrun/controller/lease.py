@@ -1,0 +1,135 @@
+"""Leader election on a Lease: one operator acts, the others wait.
+
+The usual protocol of Kubernetes' own components: the holder renews every 2 s and gives up after 10 s without a
+successful renewal; others take over when they have seen no change for 15 s. Only the own monotonic clock is used to
+judge age, never the timestamps of others. Whoever has lost the lease must end its process.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from rlrun.controller.cluster import LEASE, ApiError, Cluster
+
+log = logging.getLogger(__name__)
+
+DURATION_SECONDS = 15.0
+RENEW_DEADLINE_SECONDS = 10.0
+RETRY_SECONDS = 2.0
+
+Obj = dict[str, Any]
+
+
+class LeaseLost(Exception):
+    """The lease could not be renewed in time, or another process holds it."""
+
+
+class Lease:
+    """One process' claim on one Lease object."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        duration: float = DURATION_SECONDS,
+        renew_deadline: float = RENEW_DEADLINE_SECONDS,
+        retry: float = RETRY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self.identity = identity
+        self._duration = duration
+        self._renew_deadline = renew_deadline
+        self._retry = retry
+        self._clock = clock
+        self._seen: tuple[Any, ...] | None = None
+        self._seen_at = 0.0
+        self._renewed_at = 0.0
+
+    async def acquire(self) -> None:
+        """Returns once this process is the holder."""
+        while not await self._try():
+            await asyncio.sleep(self._retry)
+        log.info("holding lease %s/%s as %s", self._namespace, self._name, self.identity)
+
+    async def hold(self) -> None:
+        """Renews for ever. Raises LeaseLost."""
+        while True:
+            await asyncio.sleep(self._retry)
+            left = self._renewed_at + self._renew_deadline - self._clock()
+            try:
+                renewed = await asyncio.wait_for(self._try(), max(left, 0.1))
+            except TimeoutError:
+                renewed = False
+            if not renewed and self._clock() - self._renewed_at >= self._renew_deadline:
+                raise LeaseLost(
+                    f"lease {self._namespace}/{self._name} was not renewed for {self._renew_deadline:.0f} s"
+                )
+
+    async def release(self) -> None:
+        """Lets the next one take over at once. Never raises: the process is ending anyway."""
+        try:
+            lease = await self._cluster.get(LEASE, self._namespace, self._name)
+            if lease and lease["spec"].get("holderIdentity") == self.identity:
+                lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+                await self._cluster.replace(lease)
+        except ApiError as error:
+            log.warning("lease not released: %s", error)
+
+    async def _try(self) -> bool:
+        try:
+            return await self._claim()
+        except ApiError as error:
+            if error.status != 409:
+                log.warning("lease %s/%s: %s", self._namespace, self._name, error)
+            return False
+
+    async def _claim(self) -> bool:
+        lease = await self._cluster.get(LEASE, self._namespace, self._name)
+        started = self._clock()
+        if lease is None:
+            await self._cluster.create(
+                {
+                    "apiVersion": LEASE.api_version,
+                    "kind": LEASE.kind,
+                    "metadata": {"name": self._name, "namespace": self._namespace},
+                    "spec": self._spec(0, _now()),
+                }
+            )
+            self._renewed_at = started
+            return True
+        spec = lease.get("spec") or {}
+        record = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        if record != self._seen:
+            self._seen, self._seen_at = record, started
+        mine = spec.get("holderIdentity") == self.identity
+        if not mine and spec.get("holderIdentity") and self._clock() - self._seen_at < self._duration:
+            return False
+        transitions = int(spec.get("leaseTransitions") or 0)
+        acquired = spec.get("acquireTime") if mine else None
+        # With its resourceVersion: of two that try at the same time one gets a 409.
+        lease["spec"] = self._spec(transitions if mine else transitions + 1, acquired or _now())
+        await self._cluster.replace(lease)
+        self._renewed_at = started
+        return True
+
+    def _spec(self, transitions: int, acquired: str) -> Obj:
+        return {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": int(self._duration) or 1,
+            "acquireTime": acquired,
+            "renewTime": _now(),
+            "leaseTransitions": transitions,
+        }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,1 @@
+"""Decisions: pure functions of what was observed, the settings, and the time. No I/O below this package."""

@@ -1,0 +1,63 @@
+"""Which children to write.
+
+An attempt's children are built once. A child is written when it is missing or belongs to an older attempt, and the two
+that carry data (ConfigMap, Secret) also when their data have changed. Nothing else is ever compared: a new version of
+the operator, or of the RLModel, must not restart pods that train. What someone changed by hand stays changed until
+the object is deleted; then it is made anew.
+"""
+
+from collections.abc import Iterable
+
+from rlrun.controller.observed import Obj, Observed, Ref
+from rlrun.controller.plan.troubles import is_alive
+from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
+
+COMPARED_DATA = ("ConfigMap", "Secret")
+ENDED_WITH_RUN = ("Deployment", "Secret")
+
+
+def missing_children(desired: Iterable[Obj], seen: Observed) -> list[Obj]:
+    """The children to apply, in the order given."""
+    existing = {(c["kind"], c["metadata"]["name"]): c for c in seen.own()}
+    return [c for c in desired if _needs_write(c, existing.get((c["kind"], c["metadata"]["name"])))]
+
+
+def _needs_write(desired: Obj, existing: Obj | None) -> bool:
+    if existing is None or attempt_of(existing) != attempt_of(desired):
+        return True
+    return desired["kind"] in COMPARED_DATA and (existing.get("data") or {}) != desired["data"]
+
+
+def leftovers(seen: Observed, attempt: int) -> tuple[list[Ref], bool]:
+    """What earlier attempts, or an earlier run of the same name, left behind.
+
+    Returns what to delete, and whether to wait: no process of two attempts may live at the same time, because both
+    would write to the same places.
+    """
+    foreign = [c for c in seen.children if label(c, RUN_UID_LABEL) != seen.uid]
+    old = [c for c in seen.own("Deployment", "Job") if attempt_of(c) != attempt]
+    ours = {id(p) for p in seen.pods_of(attempt)}
+    old_pods = [p for p in seen.pods if id(p) not in ours and is_alive(p)]
+    return [Ref.of(c) for c in (*foreign, *old)], bool(foreign or old or old_pods)
+
+
+def workloads(seen: Observed) -> list[Ref]:
+    """Everything that keeps pods alive, to be deleted when the run is suspended."""
+    return [Ref.of(c) for c in seen.own("Deployment", "Job")]
+
+
+def finished_workloads(seen: Observed) -> list[Ref]:
+    """What a finished run no longer needs: all pods but the orchestrator's last one, and the S3 credentials.
+
+    A Job that has ended stays, because its pod's log and last word are still of interest.
+    """
+    active_jobs = [j for j in seen.own("Job") if not _has_ended(j, seen)]
+    return [Ref.of(c) for c in (*seen.own(*ENDED_WITH_RUN), *active_jobs)]
+
+
+def _has_ended(job: Obj, seen: Observed) -> bool:
+    conditions = job.get("status", {}).get("conditions") or []
+    if any(c["type"] in ("Complete", "Failed") and c.get("status") == "True" for c in conditions):
+        return True
+    pods = [p for p in seen.pods_of(attempt_of(job)) if label(p, "rlrun.dev/role") == "orchestrator"]
+    return bool(pods) and all(p.get("status", {}).get("phase") == "Succeeded" for p in pods)

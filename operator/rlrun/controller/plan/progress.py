@@ -1,0 +1,60 @@
+"""The orchestrator's numbers in the run's status."""
+
+from rlrun.controller.plan.draft import Draft
+from rlrun.schema.run_status import Groups, Progress
+from rlrun.schema.wire import GroupCounts, RunPhase, RunStatus
+
+
+def show_progress(draft: Draft, told: RunStatus) -> None:
+    """Copies progress and group counters.
+
+    Estimates and groups in flight change with every poll; they are taken along when something else has changed, so
+    that a run between two steps costs no write.
+    """
+    old = draft.status.progress
+    new = Progress(
+        step=told.step,
+        max_steps=told.max_steps,
+        reward=told.reward,
+        policy_version=told.policy_version,
+        eta_seconds=told.eta_seconds,
+        last_step_time=told.last_step_time.replace(microsecond=0) if told.last_step_time else None,
+        mismatch_kl=told.mismatch_kl,
+    )
+    if old is None or old.model_copy(update={"eta_seconds": new.eta_seconds}) != new:
+        draft.status.progress = new
+    groups = Groups(**told.groups.model_dump())
+    shown = draft.status.groups
+    if shown is None or _ended(told.groups) != _ended(shown) or draft.status.progress != old:
+        draft.status.groups = groups
+
+
+def _ended(groups: GroupCounts | Groups) -> tuple[int, int, int, int]:
+    return groups.trained, groups.filtered, groups.errored, groups.stale
+
+
+def has_begun(told: RunStatus) -> bool:
+    """Whether the first step of this attempt has begun."""
+    return told.phase in (RunPhase.running, RunPhase.completed)
+
+
+def show_warnings(draft: Draft, told: RunStatus) -> None:
+    """Reward functions that fail get a condition of their own; other warnings share one."""
+    rewards = next((w for w in told.warnings if w.reason.startswith("RewardFunction")), None)
+    if rewards:
+        draft.set("RewardFunctionsHealthy", False, rewards.reason, rewards.message)
+    elif told.reward_errors:
+        draft.set(
+            "RewardFunctionsHealthy",
+            False,
+            "RewardFunctionErrors",
+            f"{told.reward_errors} rollouts had no valid reward; they are not trained on. Look at the log of the "
+            "environment pods.",
+        )
+    else:
+        draft.set("RewardFunctionsHealthy", True, "NoErrors")
+    others = [w for w in told.warnings if w is not rewards]
+    if others:
+        draft.set("Warnings", True, others[0].reason, "; ".join(w.message for w in others))
+    elif draft.condition("Warnings"):
+        draft.set("Warnings", False, "NoWarnings")

@@ -1,0 +1,149 @@
+"""What one object alone cannot prove: does everything exist that the run needs, and does it fit together?
+
+Each answer is a `Problem` whose message says what to do; none of them is final, because the missing thing may appear.
+"""
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from rlrun.controller.observed import Obj, Observed
+from rlrun.schema.artifact_status import ArtifactPhase
+from rlrun.schema.checkpoint import RLCheckpoint
+from rlrun.schema.model import RLModel, RLModelSpec
+from rlrun.schema.run import RLRunSpec
+from rlrun.schema.wire import Problem
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What the spec's references stand for."""
+
+    model: RLModelSpec
+    warm_start_from: str | None = None
+
+
+def parse_spec(run: Obj) -> RLRunSpec | Problem:
+    """The typed spec, or everything that is wrong with it, each with its path."""
+    try:
+        return RLRunSpec.model_validate(run.get("spec") or {}, by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = [f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        return Problem(reason="InvalidSpec", message="; ".join(found) + ". Correct these fields and apply again.")
+
+
+def resolve_references(spec: RLRunSpec, seen: Observed) -> Resolution | Problem:
+    """The first problem found, in the order in which a user would mend them."""
+    model = find_model(spec.model, seen.models)
+    if isinstance(model, Problem):
+        return model
+    problem = check_lengths(spec, model) or check_shape(model)
+    if problem:
+        return problem
+    warm_start = find_warm_start(spec, seen)
+    if isinstance(warm_start, Problem):
+        return warm_start
+    problem = check_secrets(seen) or seen.s3_problem
+    if problem:
+        return problem
+    return Resolution(model, warm_start)
+
+
+def find_model(model_id: str, models: tuple[Obj, ...]) -> RLModelSpec | Problem:
+    """The catalogue's entry of that id."""
+    ids: list[str] = []
+    for obj in models:
+        found_id = str(obj.get("spec", {}).get("id", ""))
+        ids.append(found_id)
+        if found_id != model_id:
+            continue
+        try:
+            return RLModel.from_object({k: v for k, v in obj.items() if k != "status"}).spec
+        except ValidationError as error:
+            first = error.errors()[0]
+            return Problem(
+                reason="ModelInvalid",
+                message=f"RLModel {obj['metadata']['name']} is not valid ({'.'.join(map(str, first['loc']))}: "
+                f"{first['msg']}): ask the platform team to correct it.",
+            )
+    known = ", ".join(sorted(ids)) if ids else "none; the platform team adds RLModels"
+    return Problem(
+        reason="ModelNotFound",
+        message=f"spec.model: no RLModel has the id {model_id!r}. Available models: {known}.",
+    )
+
+
+def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
+    """The answer must leave room for a prompt."""
+    if spec.sampling.max_tokens < model.seq_len:
+        return None
+    return Problem(
+        reason="MaxTokensTooLarge",
+        message=f"spec.sampling.maxTokens is {spec.sampling.max_tokens}, but {model.id} has a seqLen of "
+        f"{model.seq_len} tokens for prompt and answer together: set maxTokens below {model.seq_len}.",
+    )
+
+
+def check_shape(model: RLModelSpec) -> Problem | None:
+    """What this version of the operator cannot build."""
+    if model.trainer.nodes == 1:
+        return None
+    return Problem(
+        reason="MultiNodeTrainerUnsupported",
+        message=f"RLModel {model.id} asks for a trainer on {model.trainer.nodes} nodes; this version trains on one: "
+        "set trainer.nodes to 1 in the RLModel.",
+    )
+
+
+def find_warm_start(spec: RLRunSpec, seen: Observed) -> str | Problem | None:
+    """The uri of the checkpoint to start from; None for a run that starts fresh."""
+    if spec.checkpoint_id is None:
+        return None
+    namespace, name = checkpoint_place(spec.checkpoint_id, seen.namespace)
+    what = f"spec.checkpointId: RLCheckpoint {namespace}/{name}"
+    if seen.warm_start is None:
+        return Problem(
+            reason="CheckpointNotFound",
+            message=f"{what} does not exist: `kubectl get rlcheckpoints -n {namespace}` lists those that do.",
+        )
+    try:
+        checkpoint = RLCheckpoint.from_object(seen.warm_start)
+    except ValidationError:
+        return Problem(reason="CheckpointNotReady", message=f"{what} is not a valid object: choose another one.")
+    if namespace != seen.namespace and seen.namespace not in checkpoint.spec.shared_with:
+        return Problem(
+            reason="CheckpointNotShared",
+            message=f"{what} is not shared with namespace {seen.namespace}: its owner adds {seen.namespace} to its "
+            "spec.sharedWith.",
+        )
+    if checkpoint.status.phase is not ArtifactPhase.ready:
+        return Problem(
+            reason="CheckpointNotReady",
+            message=f"{what} is {checkpoint.status.phase or 'Pending'}, not Ready: wait for its upload, or choose an "
+            "older one.",
+        )
+    if checkpoint.spec.model != spec.model:
+        return Problem(
+            reason="CheckpointModelMismatch",
+            message=f"{what} was trained from {checkpoint.spec.model}, this run trains {spec.model}: choose a "
+            "checkpoint of the same model.",
+        )
+    return checkpoint.spec.uri
+
+
+def checkpoint_place(checkpoint_id: str, namespace: str) -> tuple[str, str]:
+    """Namespace and name behind `name` or `namespace/name`."""
+    first, slash, second = checkpoint_id.partition("/")
+    return (first, second) if slash else (namespace, first)
+
+
+def check_secrets(seen: Observed) -> Problem | None:
+    """The Secrets of envFrom."""
+    if not seen.missing_secrets:
+        return None
+    names = ", ".join(seen.missing_secrets)
+    return Problem(
+        reason="SecretsMissing",
+        message=f"spec.envFrom: Secret {names} is not in namespace {seen.namespace}: create it with `kubectl create "
+        f"secret generic {seen.missing_secrets[0]} -n {seen.namespace} --from-literal=NAME=value`.",
+    )

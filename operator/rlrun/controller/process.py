@@ -1,0 +1,178 @@
+"""All parts of the operator put together: web server, lease, watches, workers, resync."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+from aiohttp import web
+
+from rlrun.controller import cluster as k
+from rlrun.controller import edge
+from rlrun.controller.apply import Applier
+from rlrun.controller.artifacts import StoreArtifacts
+from rlrun.controller.lease import Lease, LeaseLost
+from rlrun.controller.metrics import LEADING, REGISTRY, RunDirectory
+from rlrun.controller.observe import Observer
+from rlrun.controller.plan.draft import parse_status
+from rlrun.controller.poll import HttpPoller
+from rlrun.controller.reconcile import Reconciler, RunKey, work
+from rlrun.controller.web import Heartbeat, web_app
+from rlrun.controller.workqueue import WorkQueue
+from rlrun.resources.settings import Settings
+from rlrun.schema.run_status import Phase
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 10.0
+
+
+class Operator:
+    """One process of the operator. `run` returns when it was asked to stop, and raises LeaseLost."""
+
+    def __init__(self, settings: Settings, identity: str | None = None) -> None:
+        self._settings = settings
+        self._identity = identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        self._queue: WorkQueue[RunKey] = WorkQueue()
+        self._directory = RunDirectory(lambda: len(self._queue), lambda: self._queue.delayed)
+        self._heartbeat = Heartbeat()
+        self._stop = asyncio.Event()
+        self._watching = asyncio.Event()
+        self._leading = False
+        self.port: int | None = None
+        """Where the web server listens, once it does."""
+
+    def stop(self) -> None:
+        """Asks `run` to return."""
+        self._stop.set()
+
+    def not_ready(self) -> str | None:
+        """Why this process is not ready; one that waits for the lease is ready to take over."""
+        if self._leading and not self._watching.is_set():
+            return "watches are not open yet"
+        return None
+
+    async def run(self) -> None:
+        """Until `stop`, a signal, or the loss of the lease."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self._stop.set)
+        configuration = await self._configure()
+        cluster = k.ApiCluster(configuration)
+        artifacts = StoreArtifacts(self._settings.s3_threads)
+        poller = HttpPoller(self._settings.status_url_template)
+        runner = web.AppRunner(web_app(self._heartbeat.alive, self.not_ready, REGISTRY), access_log=None)
+        lease = Lease(cluster, self._settings.lease_namespace, self._settings.lease_name, self._identity)
+        REGISTRY.register(self._directory)
+        try:
+            await self._serve(runner)
+            async with _Tasks() as tasks:
+                tasks.start(self._heartbeat.beat())
+                await self._lead(tasks, lease, cluster, artifacts, poller)
+        finally:
+            LEADING.set(0)
+            REGISTRY.unregister(self._directory)
+            self._queue.close()
+            if self._leading:
+                await lease.release()
+            await runner.cleanup()
+            await poller.close()
+            artifacts.close()
+            await cluster.close()
+
+    async def _lead(
+        self, tasks: "_Tasks", lease: Lease, cluster: k.ApiCluster, artifacts: StoreArtifacts, poller: HttpPoller
+    ) -> None:
+        stopped = tasks.start(self._stop.wait())
+        acquired = tasks.start(lease.acquire())
+        await asyncio.wait({stopped, acquired}, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            return
+        acquired.result()
+        self._leading = True
+        LEADING.set(1)
+        observer = Observer(cluster, artifacts, poller, self._settings)
+        reconciler = Reconciler(observer, Applier(cluster, artifacts), self._settings, self._directory)
+        found = edge.registry(self._configure, self._queue.add, self._enqueue_waiting)
+        kopf_stop = asyncio.Event()
+        watching = tasks.start(edge.watch(found, self._settings.watch_namespaces, kopf_stop, self._watching))
+        essential = {
+            stopped,
+            watching,
+            tasks.start(lease.hold()),
+            tasks.start(self._resync(cluster)),
+            *(tasks.start(work(self._queue, reconciler.reconcile)) for _ in range(self._settings.workers)),
+        }
+        done, _ = await asyncio.wait(essential, return_when=asyncio.FIRST_COMPLETED)
+        kopf_stop.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(asyncio.wait({watching})), STOP_SECONDS)
+        for task in done:
+            if not task.cancelled() and isinstance(task.exception(), LeaseLost):
+                # Somebody else may lead by now: nothing may be written any more, not even the lease.
+                self._leading = False
+            task.result()
+
+    async def _configure(self) -> Any:
+        return await k.load_configuration(self._settings.kubeconfig)
+
+    async def _serve(self, runner: web.AppRunner) -> None:
+        await runner.setup()
+        site = web.TCPSite(runner, "0.0.0.0", self._settings.http_port)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        log.info("serving /healthz, /readyz and /metrics on port %s", self.port)
+
+    async def _resync(self, cluster: k.Cluster) -> None:
+        """An authoritative list of all runs, now and again: what a watch missed is found here."""
+        while True:
+            try:
+                await self._list_runs(cluster)
+            except k.ApiError as error:
+                log.warning("resync: %s", error)
+                await asyncio.sleep(5)
+                continue
+            await asyncio.sleep(self._settings.resync_seconds)
+
+    async def _list_runs(self, cluster: k.Cluster) -> None:
+        namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
+        keys = {RunKey(*known) for known in self._directory.keys()}  # noqa: SIM118
+        for namespace in namespaces:
+            for run in await cluster.list(k.RLRUN, namespace):
+                key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
+                keys.add(key)
+                phase = parse_status(run.get("status")).phase
+                self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
+        for key in keys:
+            self._queue.add(key)
+
+    def _enqueue_waiting(self) -> None:
+        for namespace, name in self._directory.pending():
+            self._queue.add(RunKey(namespace, name))
+
+
+class _Tasks:
+    """Tasks that end with their block."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Starts a task."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    async def __aenter__(self) -> "_Tasks":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

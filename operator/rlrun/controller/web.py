@@ -1,0 +1,47 @@
+"""/healthz, /readyz and /metrics."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+
+class Heartbeat:
+    """Proof that the event loop turns: a task of its own that beats every second."""
+
+    def __init__(self, limit: float = 30.0) -> None:
+        self._limit = limit
+        self._last = time.monotonic()
+
+    async def beat(self) -> None:
+        """For ever."""
+        while True:
+            self._last = time.monotonic()
+            await asyncio.sleep(1)
+
+    def alive(self) -> bool:
+        """Whether it beat lately."""
+        return time.monotonic() - self._last < self._limit
+
+
+def web_app(alive: Callable[[], bool], ready: Callable[[], str | None], registry: CollectorRegistry) -> web.Application:
+    """`ready` gives the reason why the process is not ready, or None."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok") if alive() else web.Response(status=503, text="the event loop is stuck")
+
+    async def readyz(_: web.Request) -> web.Response:
+        reason = ready()
+        return web.Response(text="ok") if reason is None else web.Response(status=503, text=reason)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
+    return app
