@@ -151,7 +151,7 @@ def _default(field: FieldInfo) -> Any:
     """A field's default as JSON; None where the API server fills nothing in."""
     if field.default_factory is not None:
         made = field.get_default(call_default_factory=True, validated_data={})
-        # Written out in full: the API server tries a section's rules on its default before it fills in the section's own.
+        # In full: the API server tries a section's rules on its default before it fills in the section's own.
         return to_jsonable_python(made, by_alias=True, exclude_none=True)
     return None if field.default is PydanticUndefined else to_jsonable_python(field.default)
 

@@ -73,7 +73,7 @@ def fields_at(model: type[BaseModel], location: Iterable[str | int], *, by_name:
 def _problem(
     detail: ErrorDetails, location: tuple[str | int, ...], model: type[BaseModel], by_name: bool
 ) -> FieldProblem:
-    message = re.sub(r"^(Value error|Input), ?", "", detail["msg"])
+    message = detail["msg"].replace("Input should be", "must be")
     if detail["type"] == "extra_forbidden":
         message = unknown_field(str(location[-1]), fields_at(model, location[:-1], by_name=by_name))
     elif detail["type"] == "missing":

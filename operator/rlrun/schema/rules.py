@@ -5,17 +5,23 @@ else. Both name the same field and carry the same message, and the tests hold th
 fixtures. All broken rules of an object are reported together, each under the path of its field.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from functools import cache
+from types import SimpleNamespace
+from typing import Annotated, Any, ClassVar, Self, cast, get_args
 
-from pydantic import ConfigDict, ValidationError, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import ConfigDict, ModelWrapValidatorHandler, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import ErrorType
 
 from rlrun.schema.base import Schema
 
 LIST_MAP_KEYS = "x-kubernetes-list-map-keys"
 LIST_TYPE = "x-kubernetes-list-type"
+
+_KNOWN_ERRORS = frozenset(get_args(ErrorType))
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,11 @@ class Rule:
     """What is wrong and what to change."""
     holds: Callable[[Any], bool]
     """The same statement for Python."""
+
+    @property
+    def reads(self) -> set[str]:
+        """Outside names of the object's fields that the rule is about."""
+        return set(re.findall(r"\bself\.(\w+)", self.cel))
 
 
 @dataclass(frozen=True)
@@ -66,31 +77,26 @@ class Spec(Schema):
     mutable: ClassVar[frozenset[str] | None] = None
     """Python names of the fields that may change after creation, all others being frozen; None freezes nothing."""
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _null_is_absent(cls, data: Any) -> Any:
+    def _keep_rules(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, dict):
-            return {key: value for key, value in data.items() if value is not None}
-        return data
-
-    @model_validator(mode="after")
-    def _keep_rules(self) -> Self:
-        broken = [(rule.field, rule.message) for rule in self.spec_rules if not rule.holds(self)]
-        broken += list(self._duplicates())
-        if broken:
-            raise ValidationError.from_exception_data(
-                type(self).__name__,
-                [
-                    InitErrorDetails(
-                        # A template would read braces in the message as placeholders, so the message is its argument.
-                        type=PydanticCustomError("rule", "{message}", {"message": message}),
-                        loc=tuple(field.split(".")),
-                        input=None,
-                    )
-                    for field, message in broken
-                ],
+            data = {key: value for key, value in data.items() if value is not None}
+        try:
+            made = handler(data)
+        except ValidationError as error:
+            # The rules about fields that are right are still worth telling: all problems at once.
+            broken = list(
+                _rules_of_the_rest(cls, data, {detail["loc"][0] for detail in error.errors() if detail["loc"]})
             )
-        return self
+            if not broken:
+                raise
+            raise _validation_error(cls, [*map(_again, error.errors()), *map(_rule_error, broken)]) from None
+        broken = [(rule.field, rule.message) for rule in cls.spec_rules if not rule.holds(made)]
+        broken += made._duplicates()
+        if broken:
+            raise _validation_error(cls, list(map(_rule_error, broken)))
+        return made
 
     def _duplicates(self) -> Iterator[tuple[str, str]]:
         """Lists that Kubernetes treats as a map or a set and that name something twice, as (field, message)."""
@@ -105,6 +111,55 @@ class Spec(Schema):
                 continue
             for twice in sorted({str(value) for value in values if values.count(value) > 1}):
                 yield field.alias or name, f"{field.alias or name} names {twice} twice"
+
+
+def _rules_of_the_rest(cls: type[Spec], data: Any, wrong: set[str | int]) -> Iterator[tuple[str, str]]:
+    """Rules broken by the fields that are right, where some are `wrong` (by outside or Python name)."""
+    if not isinstance(data, dict):
+        return
+    right = SimpleNamespace()
+    read = {field for rule in cls.spec_rules for field in rule.reads}
+    for name, field in cls.model_fields.items():
+        outside = field.alias or name
+        if outside not in read or outside in wrong or name in wrong:
+            continue
+        value = data.get(outside, data.get(name))
+        if value is None:
+            value = field.get_default(call_default_factory=True, validated_data={})
+        else:
+            value = _adapter(cls, name).validate_python(value, by_alias=True, by_name=True)
+        setattr(right, name, value)
+    for rule in cls.spec_rules:
+        fields = [name for name, field in cls.model_fields.items() if (field.alias or name) in rule.reads]
+        if all(hasattr(right, name) for name in fields) and not rule.holds(right):
+            yield rule.field, rule.message
+
+
+@cache
+def _adapter(cls: type[Spec], name: str) -> TypeAdapter[Any]:
+    """Validates one field of a model by itself; only used for values that the model has already found right."""
+    field = cls.model_fields[name]
+    annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return TypeAdapter(annotation)
+
+
+def _rule_error(broken: tuple[str, str]) -> InitErrorDetails:
+    field, message = broken
+    # A template would read braces in the message as placeholders, so the message is its argument.
+    error = PydanticCustomError("rule", "{message}", {"message": message})
+    return InitErrorDetails(type=error, loc=tuple(field.split(".")), input=None)
+
+
+def _again(detail: ErrorDetails) -> InitErrorDetails:
+    """A reported error as one to be raised."""
+    message = {"message": detail["msg"]}
+    kind = detail["type"]
+    error = kind if kind in _KNOWN_ERRORS else PydanticCustomError("rule", "{message}", message)
+    return InitErrorDetails(type=error, loc=detail["loc"], input=detail["input"], ctx=detail.get("ctx", {}))
+
+
+def _validation_error(cls: type[Spec], errors: list[InitErrorDetails]) -> ValidationError:
+    return ValidationError.from_exception_data(cls.__name__, errors)
 
 
 FROZEN_MESSAGE = "cannot be changed after creation: make a new object instead"
