@@ -259,8 +259,10 @@ class Store:
         for key in keys:
             parents = key.removeprefix(prefix).split("/")[:-1]
             folders |= {prefix + "/".join(parents[: depth + 1]) + "/" for depth in range(len(parents))}
+        depths = sorted({folder.count("/") for folder in folders}, reverse=True)
+        rounds = [[folder for folder in folders if folder.count("/") == depth] for depth in depths]
         # In rounds, because within one request the order of deletion is the server's affair.
-        for group in (manifests, others, *([folder] for folder in sorted(folders, key=len, reverse=True))):
+        for group in (manifests, others, *rounds):
             for start in range(0, len(group), DELETE_BATCH):
                 self._delete(uri, group[start : start + DELETE_BATCH])
         return len(keys)

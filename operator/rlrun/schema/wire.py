@@ -97,6 +97,7 @@ class SessionSpec(Schema):
     lora_rank: int = Field(ge=1)
     lora_alpha: float = Field(gt=0)
     target_modules: list[str]
+    lora_dropout: float = Field(ge=0, lt=1, default=0.0)
     learning_rate: float = Field(gt=0)
     max_steps: int = Field(ge=1)
     seq_len: int = Field(ge=1)

@@ -1,0 +1,90 @@
+"""`python -m rlrun_trainer`: listen, load the model, serve until SIGTERM, finish the uploads."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+
+# Threads that spin while they wait for each other are fast on idle cores only: on cores shared with the engine and the
+# environments a step of 0.2 s was seen to take 20 s. Has to be known before torch starts its threads.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from aiohttp import web
+from rlrun.artifacts.store import Store
+
+from rlrun_trainer.compute import Compute
+from rlrun_trainer.problems import Refused
+from rlrun_trainer.server import Server
+from rlrun_trainer.sessions import Sessions
+from rlrun_trainer.settings import Settings, parse
+from rlrun_trainer.slots import load_base
+
+log = logging.getLogger("rlrun_trainer")
+
+TERMINATION_LOG = os.environ.get("RLRUN_TERMINATION_LOG", "/dev/termination-log")
+
+
+async def serve(settings: Settings) -> int:
+    """Runs the trainer; returns the exit code."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = Server()
+    runner = web.AppRunner(server.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, settings.host, settings.port).start()
+    log.info("listening on port %d, %d threads", settings.port, settings.threads)
+    compute = Compute()
+    loading = asyncio.create_task(compute.run(load_base, settings))
+    waiting = asyncio.create_task(stopping.wait())
+    await asyncio.wait({loading, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    code = 0
+    if loading.done():
+        try:
+            server.sessions = Sessions(loading.result(), compute, Store(), settings)
+        except Refused as error:
+            _last_words(error)
+            code = 1
+        else:
+            await waiting
+            code = await _shut_down(server.sessions, settings)
+    waiting.cancel()
+    compute.close()
+    await runner.cleanup()
+    return code
+
+
+async def _shut_down(sessions: Sessions, settings: Settings) -> int:
+    log.info("stopping: up to %.0f s for uploads", settings.shutdown_seconds)
+    started = time.monotonic()
+    left = await sessions.drain(settings.shutdown_seconds)
+    if left:
+        log.warning("%d uploads are lost; the newest complete checkpoint is the one to resume from", left)
+    log.info("stopped after %.1f s", time.monotonic() - started)
+    return 0
+
+
+def _last_words(error: Refused) -> None:
+    log.error("%s", error)
+    try:
+        with open(TERMINATION_LOG, "w", encoding="utf-8") as file:
+            file.write(error.problem.model_dump_json(by_alias=True)[:4096])
+    except OSError as failure:
+        log.warning("no termination message: %s", failure)
+
+
+def main() -> None:
+    """Entry point."""
+    settings = parse(sys.argv[1:])
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    code = asyncio.run(serve(settings))
+    logging.shutdown()
+    # A step that still runs on the compute thread cannot be stopped, and the interpreter would wait for it.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Many short samples in few forward passes.
+
+A micro-batch is a rectangle of token ids, rows x width. Each row holds one or more samples one behind the other; every
+sample counts its positions from 0, and attention treats each restart as a border (transformers derives the
+block-diagonal causal mask, or the variable lengths of flash attention, from exactly that). Attention over a row costs
+width squared, so where a mask does the separation rows are as wide as the longest sample; flash attention wants a
+single long row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from rlrun.schema.wire import Sample
+
+from rlrun_trainer.problems import UNPROCESSABLE, Refused
+
+
+@dataclass
+class MicroBatch:
+    """One forward pass. N is the number of trainable tokens, S the number of samples."""
+
+    input_ids: torch.Tensor
+    """[rows, width] int64"""
+    position_ids: torch.Tensor
+    """[rows, width] int64; restarts at 0 with every sample and with the padding behind the last one"""
+    predicting: torch.Tensor
+    """[N] int64: flat index (row * width + column) of the position whose output predicts the trainable token"""
+    targets: torch.Tensor
+    """[N] int64: the trainable tokens"""
+    engine_logprobs: torch.Tensor
+    """[N] float32"""
+    advantages: torch.Tensor
+    """[N] float32"""
+    sample_of: torch.Tensor
+    """[N] int64 in [0, S)"""
+    samples: int
+    tokens: int
+    """Tokens without padding."""
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """The same micro-batch on that device."""
+        return replace(self, **{k: v.to(device) for k, v in vars(self).items() if isinstance(v, torch.Tensor)})
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    token_ids: np.ndarray
+    columns: np.ndarray
+    """Positions of trainable tokens in the sample."""
+    logprobs: np.ndarray
+    advantage: float
+
+
+def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
+    """Raises Refused, naming the sample, when the batch cannot be trained on."""
+    if not samples:
+        raise Refused(UNPROCESSABLE, "BatchInvalid", "samples is empty: send at least one sample")
+    trainable = 0
+    for index, sample in enumerate(samples):
+        length = len(sample.token_ids)
+        if not (length == len(sample.loss_mask) == len(sample.logprobs)):
+            raise _bad(index, "tokenIds, lossMask and logprobs differ in length")
+        if length == 0:
+            raise _bad(index, "tokenIds is empty")
+        if length > seq_len:
+            raise _bad(index, f"{length} tokens are more than the session's seqLen {seq_len}")
+        if sample.loss_mask[0]:
+            raise _bad(index, "lossMask[0] is true, but nothing predicts the first token")
+        tokens, mask = np.asarray(sample.token_ids), np.asarray(sample.loss_mask, dtype=bool)
+        if tokens.min() < 0 or tokens.max() >= vocab_size:
+            raise _bad(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
+        drawn = np.asarray(sample.logprobs, dtype=np.float64)[mask]
+        if not np.isfinite(drawn).all() or (drawn > 1e-3).any():
+            raise _bad(index, "logprobs has a value that is not the logarithm of a probability")
+        if not np.isfinite(sample.advantage):
+            raise _bad(index, "advantage is not finite")
+        trainable += int(mask.sum())
+    if trainable == 0:
+        raise Refused(UNPROCESSABLE, "BatchInvalid", "no token is trainable: lossMask is false everywhere")
+
+
+def pack(samples: Sequence[Sample], budget: int, single_row: bool = False) -> list[MicroBatch]:
+    """Micro-batches of at most `budget` tokens (rows * width), except for a sample that is longer by itself.
+
+    First fit, longest samples first, so that the samples of one micro-batch are of like length and little is padded.
+    Samples without trainable tokens are left out. The result depends on the samples alone.
+    """
+    arrays = [_arrays(s) for s in samples]
+    waiting = sorted((a for a in arrays if len(a.columns)), key=lambda a: -len(a.token_ids))
+    batches = []
+    while waiting:
+        longest = len(waiting[0].token_ids)
+        width, most = (max(budget, longest), 1) if single_row else (longest, max(1, budget // longest))
+        rows, waiting = _fill(waiting, width, most)
+        batches.append(_rectangle(rows, max(sum(len(a.token_ids) for a in row) for row in rows)))
+    return batches
+
+
+def _fill(waiting: list[_Arrays], width: int, most: int) -> tuple[list[list[_Arrays]], list[_Arrays]]:
+    rows: list[list[_Arrays]] = []
+    room: list[int] = []
+    left = []
+    for sample in waiting:
+        length = len(sample.token_ids)
+        row = next((r for r, free in enumerate(room) if free >= length), None)
+        if row is None and len(rows) < most:
+            row = len(rows)
+            rows.append([])
+            room.append(width)
+        if row is None:
+            left.append(sample)
+            continue
+        rows[row].append(sample)
+        room[row] -= length
+    return rows, left
+
+
+def _rectangle(rows: list[list[_Arrays]], width: int) -> MicroBatch:
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    positions = np.zeros((len(rows), width), dtype=np.int64)
+    predicting, targets, logprobs, advantages, sample_of = [], [], [], [], []
+    count = tokens = 0
+    for r, row in enumerate(rows):
+        start = 0
+        for sample in row:
+            end = start + len(sample.token_ids)
+            ids[r, start:end] = sample.token_ids
+            positions[r, start:end] = np.arange(end - start)
+            n = len(sample.columns)
+            predicting.append(sample.columns + (r * width + start - 1))
+            targets.append(sample.token_ids[sample.columns])
+            logprobs.append(sample.logprobs)
+            advantages.append(np.full(n, sample.advantage, dtype=np.float32))
+            sample_of.append(np.full(n, count, dtype=np.int64))
+            count, tokens, start = count + 1, tokens + end - start, end
+        positions[r, start:] = np.arange(width - start)
+    return MicroBatch(
+        input_ids=torch.from_numpy(ids),
+        position_ids=torch.from_numpy(positions),
+        predicting=_joined(predicting),
+        targets=_joined(targets),
+        engine_logprobs=_joined(logprobs),
+        advantages=_joined(advantages),
+        sample_of=_joined(sample_of),
+        samples=count,
+        tokens=tokens,
+    )
+
+
+def _joined(parts: list[np.ndarray]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(parts))
+
+
+def _arrays(sample: Sample) -> _Arrays:
+    columns = np.flatnonzero(np.asarray(sample.loss_mask, dtype=bool))
+    logprobs = np.asarray(sample.logprobs, dtype=np.float32)[columns]
+    return _Arrays(np.asarray(sample.token_ids, dtype=np.int64), columns, logprobs, sample.advantage)
+
+
+def _bad(index: int, what: str) -> Refused:
+    return Refused(UNPROCESSABLE, "BatchInvalid", f"samples[{index}]: {what}")

@@ -1,0 +1,80 @@
+"""Which runs have a session here. Opening twice is one session; a crash while opening leaves none."""
+
+import asyncio
+
+from rlrun.artifacts.store import Store
+from rlrun.schema.wire import SessionSpec
+
+from rlrun_trainer.compute import Compute
+from rlrun_trainer.problems import SESSION_MISSING, UNPROCESSABLE, Refused
+from rlrun_trainer.session import Session, open_session
+from rlrun_trainer.settings import Settings
+from rlrun_trainer.slots import BaseModel
+from rlrun_trainer.uploads import Uploads
+
+ONLY_FOR_OPENING = {"resume_from", "warm_start_from"}
+"""Fields that say where a session starts; once it is open they have no meaning, so they may differ."""
+
+
+class Sessions:
+    """All sessions of this process."""
+
+    def __init__(self, base: BaseModel, compute: Compute, store: Store, settings: Settings) -> None:
+        self._base = base
+        self._compute = compute
+        self._store = store
+        self._settings = settings
+        self._open: dict[str, Session] = {}
+        self._leaving: list[Uploads] = []
+        self._turn = asyncio.Lock()
+
+    def all(self) -> list[Session]:
+        """The open sessions."""
+        return list(self._open.values())
+
+    def get(self, name: str) -> Session:
+        """Raises Refused when there is none of that name."""
+        session = self._open.get(name)
+        if session is None:
+            raise Refused(
+                SESSION_MISSING, "SessionMissing", f"no session {name!r} here: the trainer was restarted, open it again"
+            )
+        return session
+
+    async def open(self, name: str, spec: SessionSpec) -> Session:
+        """The session of that name, opened if it is not. Raises Refused when it is open with another spec."""
+        wanted = self._settings.model
+        if wanted is not None and spec.model != wanted:
+            raise Refused(UNPROCESSABLE, "ModelMismatch", f"this trainer serves {wanted}, not {spec.model}")
+        async with self._turn:
+            session = self._open.get(name)
+            if session is not None:
+                _check_same(session.spec, spec)
+                return session
+            session = await open_session(name, spec, self._base, self._compute, self._store, self._settings)
+            self._open[name] = session
+            return session
+
+    async def close(self, name: str) -> None:
+        """Frees the session's slot; nothing happens when it is not open."""
+        async with self._turn:
+            session = self._open.pop(name, None)
+            if session is not None:
+                await session.close()
+                self._leaving = [u for u in self._leaving if u.pending] + [session.uploads]
+
+    async def drain(self, seconds: float) -> int:
+        """Waits up to so long for all background uploads; returns how many are left."""
+        uploads = [s.uploads for s in self._open.values()] + self._leaving
+        return sum(await asyncio.gather(*(u.drain(seconds) for u in uploads)))
+
+
+def _check_same(there: SessionSpec, asked: SessionSpec) -> None:
+    old, new = (s.model_dump(exclude=ONLY_FOR_OPENING) for s in (there, asked))
+    differing = [f"{key} is {old[key]!r}, asked for {new[key]!r}" for key in old if old[key] != new[key]]
+    if differing:
+        raise Refused(
+            UNPROCESSABLE,
+            "SessionConflict",
+            f"the session is open with another spec ({'; '.join(differing)}): delete it first",
+        )

@@ -1,0 +1,95 @@
+"""Flags of the trainer, each with an environment variable (RLRUN_ + its name) as default."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How this trainer process runs; what belongs to one run comes with its session."""
+
+    model_dir: Path = Path("/models/base")
+    model: str | None = None
+    """Model id that sessions must name; any when None."""
+    slots: int = 1
+    device: str = "auto"
+    dtype: str = "auto"
+    """`auto` is bfloat16 on CUDA and float32 on a CPU; adapters are float32 always."""
+    attention: str = "auto"
+    """`auto` is flash attention on CUDA where it is installed, else sdpa."""
+    gradient_checkpointing: str = "auto"
+    """on, off, or auto: on with CUDA, where memory is what runs out."""
+    host: str = "0.0.0.0"
+    port: int = 8080
+    threads: int = 1
+    weight_decay: float = 0.0
+    warmup_steps: int = 0
+    max_grad_norm: float = 1.0
+    keep_policies: int = 8
+    """Newest policy versions of a run that stay in S3."""
+    upload_queue: int = 4
+    """Background uploads of one session that may wait at once; each holds its snapshot in memory."""
+    upload_tries: int = 10
+    shutdown_seconds: float = 25.0
+    """For background uploads to end after SIGTERM."""
+    log_level: str = "INFO"
+
+
+def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> int:
+    """Threads for torch: RLRUN_THREADS, else the container's CPU limit, else the machine's cores."""
+    if environ.get("RLRUN_THREADS"):
+        return max(1, int(environ["RLRUN_THREADS"]))
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = cgroup.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+
+
+def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from a command line, with defaults from RLRUN_* variables. Exits with usage on bad flags."""
+    base = Settings()
+
+    def default(name: str, fallback: object) -> str:
+        return environ.get(f"RLRUN_{name.upper()}", "" if fallback is None else str(fallback))
+
+    parser = argparse.ArgumentParser(
+        prog="python -m rlrun_trainer", description="Serve one base model and K LoRA slots."
+    )
+    add = parser.add_argument
+    add("--model-dir", type=Path, default=Path(default("model_dir", base.model_dir)), help="folder with the base model")
+    add("--model", default=default("model", base.model) or None, help="model id that sessions must name")
+    add("--slots", type=_positive, default=default("slots", base.slots), help="adapter slots (runs at once)")
+    add("--device", choices=("auto", "cpu", "cuda"), default=default("device", base.device))
+    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default=default("dtype", base.dtype))
+    add("--attention", default=default("attention", base.attention), help="attention implementation of transformers")
+    add(
+        "--gradient-checkpointing",
+        choices=("auto", "on", "off"),
+        default=default("gradient_checkpointing", base.gradient_checkpointing),
+    )
+    add("--host", default=default("host", base.host))
+    add("--port", type=int, default=default("port", base.port))
+    add("--threads", type=_positive, default=cpu_threads(environ), help="torch threads (default: the CPU limit)")
+    add("--weight-decay", type=float, default=default("weight_decay", base.weight_decay))
+    add("--warmup-steps", type=int, default=default("warmup_steps", base.warmup_steps))
+    add("--max-grad-norm", type=float, default=default("max_grad_norm", base.max_grad_norm))
+    add("--keep-policies", type=_positive, default=default("keep_policies", base.keep_policies))
+    add("--upload-queue", type=_positive, default=default("upload_queue", base.upload_queue))
+    add("--upload-tries", type=_positive, default=default("upload_tries", base.upload_tries))
+    add("--shutdown-seconds", type=float, default=default("shutdown_seconds", base.shutdown_seconds))
+    add("--log-level", default=default("log_level", base.log_level))
+    return Settings(**vars(parser.parse_args(arguments)))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
