@@ -12,6 +12,7 @@ import json
 import platform
 import tarfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -33,11 +34,7 @@ class BinaryImage:
     @property
     def reference(self) -> str:
         """The name that manifests use."""
-        digest = hashlib.sha256(_LAYOUT.encode())
-        with self.executable.open("rb") as handle:
-            while block := handle.read(1 << 20):
-                digest.update(block)
-        return f"localhost/rlrun-local/{self.name}:{digest.hexdigest()[:12]}"
+        return f"localhost/rlrun-local/{self.name}:{_digest(self.executable)[:12]}"
 
     def write(self, archive: Path) -> str:
         """Write the image in the format of `docker save`, which ctr and kind both import; returns the reference."""
@@ -84,3 +81,12 @@ class BinaryImage:
             "config": {"Entrypoint": [f"/{self.name}"], "Env": ["PATH=/"], "WorkingDir": "/"},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
         }
+
+
+@cache
+def _digest(executable: Path) -> str:
+    digest = hashlib.sha256(_LAYOUT.encode())
+    with executable.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from local_cluster import network
+from local_cluster.daemons import start_time
 from local_cluster.node_config import CGROUP_ROOT, CNI_NETWORK
 from local_cluster.paths import MARKER, Paths
 from local_cluster.shell import run
@@ -74,8 +75,9 @@ def processes(paths: Paths) -> dict[int, str]:
             groups = (entry / "cgroup").read_text()
         except OSError:  # ended meanwhile
             continue
-        if is_daemon(command, paths) or in_cluster_group(groups):
-            found[int(entry.name)] = command[:120] or "(zombie)"
+        # A zombie holds nothing and can't be killed; it goes when its parent looks.
+        if (is_daemon(command, paths) or in_cluster_group(groups)) and start_time(int(entry.name)) is not None:
+            found[int(entry.name)] = command[:120]
     return found
 
 
