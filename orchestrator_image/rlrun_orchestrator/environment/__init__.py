@@ -1,0 +1,1 @@
+"""Environment server: the only place where users' code runs."""

@@ -1,0 +1,62 @@
+"""`python -m rlrun_orchestrator.environment`: serve one environment until SIGTERM."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from aiohttp import web
+from rlrun.schema.wire import Problem
+
+from rlrun_orchestrator.answers import runner_of, stop_event
+from rlrun_orchestrator.environment.packages import PackageError
+from rlrun_orchestrator.environment.server import EnvironmentServer
+from rlrun_orchestrator.environment.settings import settings_from
+from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART
+from rlrun_orchestrator.termination import write_termination_message
+
+log = logging.getLogger("rlrun_orchestrator.environment")
+
+
+async def serve() -> int:
+    """Serve; the exit status."""
+    settings, surroundings = settings_from()
+    server = EnvironmentServer(settings, surroundings)
+    stop = stop_event()
+    runner = runner_of(server.app())
+    await runner.setup()
+    await web.TCPSite(runner, port=surroundings.port).start()
+    log.info("environment %s on port %d with %d workers", settings.id, surroundings.port, settings.workers)
+    prepare = asyncio.create_task(server.prepare())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({prepare, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if prepare.done():
+            try:
+                await prepare
+            except PackageError as error:
+                write_termination_message(error.problem, surroundings.termination_log)
+                return EXIT_RESTART
+        await stopping
+        return 0
+    finally:
+        prepare.cancel()
+        await server.pool.close()
+        await runner.cleanup()
+
+
+def main() -> None:
+    """Run; a variable that does not fit ends the process with the reason in the termination message."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        sys.exit(asyncio.run(serve()))
+    except ValueError as error:
+        log.error("%s", error)
+        write_termination_message(
+            Problem(reason="InvalidConfiguration", message=str(error)), Path("/dev/termination-log")
+        )
+        sys.exit(EXIT_CONFIGURATION)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Getting the environment's package: wheels from the orchestrator, installed by pip without index and dependencies.
+
+The pod needs neither S3 credentials nor the internet for this. What the package depends on is in the image, or in the
+same tar as further wheels.
+"""
+
+import asyncio
+import importlib.metadata
+import io
+import logging
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import aiohttp
+from rlrun.schema.wire import Problem
+
+from rlrun_orchestrator.environment.settings import EnvironmentSettings
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 512 * 1024**2
+"""Of one package with all its wheels."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=120, connect=5)
+INSTALL_SECONDS = 300.0
+
+
+class PackageError(Exception):
+    """The package could not be had or installed."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.problem = Problem(reason=reason, message=message)
+
+
+async def fetch_wheels(
+    settings: EnvironmentSettings, folder: Path, deadline: float, report: Callable[[Problem | None], None]
+) -> list[Path]:
+    """Bring the package's wheels into `folder`, trying again until `deadline` seconds have passed.
+
+    `report` hears of what a person can mend while it goes on trying (a package that nobody pushed), and None when the
+    trouble is only that the orchestrator is not there yet. Raises PackageError at the deadline.
+    """
+    assert settings.packages_url
+    assert settings.owner
+    url = f"{settings.packages_url.rstrip('/')}/environments/{settings.owner}/{settings.package}"
+    params = {"version": settings.version} if settings.version else {}
+    started, pause = time.monotonic(), FIRST_PAUSE
+    problem = Problem(reason="OrchestratorUnreachable", message=f"{url} was not asked yet")
+    async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as session:
+        while True:
+            try:
+                async with session.get(url, params=params) as response:
+                    if response.status == 200:
+                        return await asyncio.to_thread(_unpack, await _body(response, settings.id), folder, settings.id)
+                    problem = await _problem_of(response, settings.id)
+                    report(problem if response.status < 500 else None)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                problem = Problem(
+                    reason="OrchestratorUnreachable",
+                    message=f"{url} does not answer ({type(error).__name__}: {error}): look at the orchestrator's pod",
+                )
+                report(None)
+            if time.monotonic() - started + pause > deadline:
+                raise PackageError(problem.reason, f"{problem.message} (gave up after {deadline:.0f} s)")
+            log.info("package of %s: %s; next try in %.1f s", settings.id, problem.message, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+async def install(wheels: list[Path], target: Path) -> None:
+    """Replace the contents of `target` by the installed wheels. Raises PackageError with pip's own last words."""
+    await asyncio.to_thread(_empty, target)
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-cache-dir", "--no-compile"]
+    command += ["--disable-pip-version-check", "--target", str(target), *map(str, wheels)]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), INSTALL_SECONDS)
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise PackageError("EnvironmentInstallFailed", f"pip took longer than {INSTALL_SECONDS:.0f} s") from error
+    if process.returncode:
+        lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
+        names = ", ".join(wheel.name for wheel in wheels)
+        raise PackageError(
+            "EnvironmentInstallFailed",
+            f"pip could not install {names}: {' '.join(errors)[:800]} Build the package again for this image's Python "
+            f"{sys.version_info.major}.{sys.version_info.minor} and push it",
+        )
+
+
+def _empty(folder: Path) -> None:
+    # The folder is a mount that survives a restart of the container: what an older attempt left must not be imported.
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in folder.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def installed_version(target: Path, package: str) -> str | None:
+    """Version of the package installed in `target`, whatever its spelling (dashes, dots, underscores, case)."""
+    wanted = _normal(package)
+    for distribution in importlib.metadata.distributions(path=[str(target)]):
+        if _normal(distribution.metadata["Name"] or "") == wanted:
+            return distribution.version
+    return None
+
+
+async def provide(
+    settings: EnvironmentSettings, target: Path, deadline: float, report: Callable[[Problem | None], None]
+) -> str | None:
+    """Fetch and install the package, unless it is part of the image. Returns its version. Raises PackageError."""
+    if settings.owner is None or settings.packages_url is None:
+        log.info("%s has no owner or no packages URL: expecting its module in the image", settings.id)
+        return settings.version
+    with tempfile.TemporaryDirectory(prefix="rlrun-wheels-") as room:
+        wheels = await fetch_wheels(settings, Path(room), deadline, report)
+        await install(wheels, target)
+    version = installed_version(target, settings.package)
+    log.info("installed %s %s from %d wheels", settings.id, version, len(wheels))
+    return version
+
+
+async def _body(response: aiohttp.ClientResponse, what: str) -> bytes:
+    data = io.BytesIO()
+    async for chunk in response.content.iter_chunked(1024**2):
+        data.write(chunk)
+        if data.tell() > MAX_BYTES:
+            raise PackageError("EnvironmentInstallFailed", f"the package of {what} is larger than {MAX_BYTES:,} bytes")
+    return data.getvalue()
+
+
+def _unpack(data: bytes, folder: Path, what: str) -> list[Path]:
+    wheels = []
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for member in archive:
+                name = PurePosixPath(member.name).name
+                source = archive.extractfile(member) if member.isfile() and name.endswith(".whl") else None
+                if source is not None:
+                    # Only the last part of the name: an archive cannot write anywhere else.
+                    (folder / name).write_bytes(source.read())
+                    wheels.append(folder / name)
+    except tarfile.TarError as error:
+        raise PackageError("EnvironmentInstallFailed", f"the package of {what} is no tar archive: {error}") from error
+    if not wheels:
+        raise PackageError(
+            "EnvironmentPackageMissing", f"the package of {what} holds no wheel: push it with `rlrun env push`"
+        )
+    return wheels
+
+
+async def _problem_of(response: aiohttp.ClientResponse, what: str) -> Problem:
+    text = await response.text()
+    try:
+        return Problem.model_validate_json(text)
+    except ValueError:
+        pass
+    if response.status == 404:
+        message = f"there is no package of {what}: push it with `rlrun env push` or correct the id"
+        return Problem(reason="EnvironmentPackageMissing", message=message)
+    return Problem(reason="OrchestratorUnreachable", message=f"package of {what}: {response.status} {text[:200]}")
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")

@@ -1,0 +1,242 @@
+"""The workers of an environment: started, watched, restarted, and each group given to the least loaded one.
+
+Users' code may block its event loop, eat its memory or kill its process. All three end here: a worker that answers
+neither in time nor a little later is killed, a dead one is started again after a pause that grows with every failure,
+and the groups it had are answered as errored rollouts, so that the run can count them and go on.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+from rlrun.schema.wire import EnvironmentInfo, GroupRequest, GroupResult, Problem, RolloutResult
+
+from rlrun_orchestrator.answers import Refusal
+from rlrun_orchestrator.backoff import Backoff
+from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+HEALTHY_SECONDS = 120.0
+"""A worker that lived this long has shown that it works: its next failure waits the shortest pause again."""
+POLL_SECONDS = 0.1
+
+
+@dataclass
+class Worker:
+    """One process and what the pool knows of it."""
+
+    index: int
+    socket: Path
+    process: asyncio.subprocess.Process | None = None
+    session: aiohttp.ClientSession | None = None
+    ready: bool = False
+    in_flight: int = 0
+    restarts: int = 0
+    last_words: str = "it was not started yet"
+    hung: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE))
+
+
+class Pool:
+    """`workers` processes of one environment.
+
+    `variables` are added to the environment of the workers; `load_deadline` and `hang_grace` are seconds.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        variables: Mapping[str, str],
+        load_deadline: float,
+        hang_grace: float,
+        python: str = sys.executable,
+    ) -> None:
+        self._room = tempfile.TemporaryDirectory(prefix="rlrun-workers-")
+        self.workers = [Worker(i, Path(self._room.name) / f"{i}.sock") for i in range(workers)]
+        self._variables = dict(variables)
+        self._load_deadline = load_deadline
+        self._hang_grace = hang_grace
+        self._python = python
+        self._first_ready = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.info: EnvironmentInfo | None = None
+        """What the first worker that loaded the environment said of it."""
+        self.problem: Problem | None = None
+        """Why the environment did not load, as long as no worker could load it."""
+
+    @property
+    def ready(self) -> bool:
+        """At least one worker takes groups."""
+        return any(worker.ready for worker in self.workers)
+
+    def start(self) -> None:
+        """Start the first worker; the others follow when it has loaded, so that a broken one fails once."""
+        self._tasks = [asyncio.create_task(self._supervise(worker)) for worker in self.workers]
+
+    async def close(self) -> None:
+        """Kill all workers."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self.workers:
+            await self._end(worker)
+        self._room.cleanup()
+
+    async def run(self, request: GroupRequest) -> GroupResult:
+        """The group's result, whatever happens to the worker. Raises Refusal when no worker is ready or it refuses."""
+        able = [worker for worker in self.workers if worker.ready and worker.session is not None]
+        if not able:
+            raise Refusal(503, self.problem or self._all_dead())
+        worker = min(able, key=lambda w: w.in_flight)
+        assert worker.session is not None
+        started = time.monotonic()
+        worker.in_flight += 1
+        try:
+            timeout = aiohttp.ClientTimeout(total=request.deadline_seconds + self._hang_grace)
+            async with worker.session.post(
+                "http://worker/groups", json=request.to_json_dict(), timeout=timeout
+            ) as response:
+                body = await response.read()
+                if response.status == 200:
+                    return GroupResult.model_validate_json(body)
+                raise Refusal(response.status, Problem.model_validate_json(body))
+        except TimeoutError:
+            rollouts = failed_rollouts(request, timed_out(request))
+            self._kill_hung(worker)
+        except aiohttp.ClientError:
+            rollouts = await self._died_under(worker, request)
+        finally:
+            worker.in_flight -= 1
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    # --- life of a worker -------------------------------------------------------------------------------------------
+
+    async def _supervise(self, worker: Worker) -> None:
+        if worker.index > 0:
+            await self._first_ready.wait()
+        while True:
+            started = time.monotonic()
+            try:
+                await self._spawn(worker)
+                await self._wait_until_loaded(worker)
+                if worker.ready:
+                    assert worker.process is not None
+                    worker.last_words = _ending(await worker.process.wait(), worker.hung)
+                    log.error("worker %d of the environment ended: %s", worker.index, worker.last_words)
+            except Exception as error:
+                worker.last_words = f"it could not be started: {error}"
+                log.exception("worker %d of the environment", worker.index)
+            await self._end(worker)
+            if time.monotonic() - started > HEALTHY_SECONDS:
+                worker.backoff.succeeded()
+            worker.backoff.failed(time.monotonic())
+            log.info("worker %d starts again in %.0f s", worker.index, worker.backoff.pause)
+            await asyncio.sleep(worker.backoff.pause)
+            worker.restarts += 1
+
+    async def _spawn(self, worker: Worker) -> None:
+        worker.socket.unlink(missing_ok=True)
+        worker.hung = False
+        worker.process = await asyncio.create_subprocess_exec(
+            self._python,
+            "-m",
+            "rlrun_orchestrator.environment.worker",
+            str(worker.socket),
+            stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._variables},
+            start_new_session=True,
+        )
+        worker.session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(worker.socket), limit=0))
+
+    async def _wait_until_loaded(self, worker: Worker) -> None:
+        assert worker.process is not None
+        assert worker.session is not None
+        ends = time.monotonic() + self._load_deadline
+        while time.monotonic() < ends:
+            if worker.process.returncode is not None:
+                worker.last_words = _ending(worker.process.returncode, hung=False)
+                self._not_loaded(Problem(reason="EnvironmentLoadFailed", message=f"while loading, {worker.last_words}"))
+                return
+            if worker.socket.exists():
+                try:
+                    async with worker.session.get("http://worker/info") as response:
+                        info = EnvironmentInfo.model_validate_json(await response.read())
+                except aiohttp.ClientError:
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+                if info.ready:
+                    self.info, self.problem, worker.ready = info, None, True
+                    self._first_ready.set()
+                elif info.problem is not None:
+                    worker.last_words = info.problem.message
+                    self._not_loaded(info.problem)
+                return
+            await asyncio.sleep(POLL_SECONDS)
+        message = f"load_environment did not end within {self._load_deadline:g} s: make its datasets smaller"
+        worker.last_words = message
+        self._not_loaded(Problem(reason="EnvironmentLoadFailed", message=message))
+
+    def _not_loaded(self, problem: Problem) -> None:
+        if not self.ready and self.info is None:
+            self.problem = problem
+
+    async def _end(self, worker: Worker) -> None:
+        worker.ready = False
+        if worker.process is not None:
+            # The whole session: users' code may have started processes of its own.
+            _kill_group(worker.process.pid)
+            await worker.process.wait()
+            worker.process = None
+        if worker.session is not None:
+            await worker.session.close()
+            worker.session = None
+
+    # --- groups that a worker did not answer ------------------------------------------------------------------------
+
+    def _kill_hung(self, worker: Worker) -> None:
+        if worker.ready and worker.process is not None:
+            log.error("worker %d does not answer any more: killing it", worker.index)
+            worker.ready, worker.hung = False, True
+            _kill_group(worker.process.pid)
+
+    async def _died_under(self, worker: Worker, request: GroupRequest) -> list[RolloutResult]:
+        worker.ready = False
+        await asyncio.sleep(POLL_SECONDS)  # The exit status is known an instant after the connection broke.
+        process = worker.process
+        words = (
+            worker.last_words
+            if process is None or process.returncode is None
+            else _ending(process.returncode, worker.hung)
+        )
+        message = f"the environment's worker died under the group: {words}; it is started again"
+        return failed_rollouts(request, Problem(reason="EnvironmentWorkerDied", message=message))
+
+    def _all_dead(self) -> Problem:
+        words = "; ".join(sorted({worker.last_words for worker in self.workers}))
+        return Problem(reason="EnvironmentWorkerDied", message=f"no worker is ready: {words}")
+
+
+def _ending(code: int, hung: bool) -> str:
+    if hung:
+        return "it blocked its event loop beyond a group's deadline and was killed"
+    if code == -signal.SIGKILL:
+        return "it was killed (SIGKILL): most likely out of memory, so use a larger compute size"
+    if code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
+    return f"its process ended with exit code {code}"
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

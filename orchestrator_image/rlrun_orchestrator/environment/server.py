@@ -1,0 +1,139 @@
+"""The HTTP face of an environment: answers at once, becomes ready when the package is installed and loaded."""
+
+import asyncio
+import logging
+import time
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from rlrun.schema.wire import EnvironmentInfo, GroupRequest, GroupResult, Problem
+
+from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
+from rlrun_orchestrator.environment.packages import PackageError, provide
+from rlrun_orchestrator.environment.pool import Pool
+from rlrun_orchestrator.environment.settings import VARIABLE, EnvironmentSettings, Surroundings
+
+log = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES = 16 * 1024**2
+GROUP_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180, 600, 1800)
+
+
+class Metrics:
+    """What Prometheus reads."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.groups = Counter("rlrun_environment_groups", "Groups answered.", ["split"], registry=self.registry)
+        self.rollouts = Counter(
+            "rlrun_environment_rollouts", "Rollouts answered; reason ok or why not.", ["reason"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "rlrun_environment_group_seconds", "Time of a group.", registry=self.registry, buckets=GROUP_BUCKETS
+        )
+        self.in_flight = Gauge("rlrun_environment_groups_in_flight", "Groups being rolled out.", registry=self.registry)
+        self.ready = Gauge("rlrun_environment_workers_ready", "Workers that take groups.", registry=self.registry)
+        self.restarts = Gauge("rlrun_environment_worker_restarts", "Worker restarts.", registry=self.registry)
+
+    def of(self, request: GroupRequest, result: GroupResult) -> None:
+        """Count one answered group."""
+        self.groups.labels(request.split.value).inc()
+        self.seconds.observe(result.seconds)
+        for rollout in result.rollouts:
+            self.rollouts.labels(rollout.error.reason if rollout.error else "ok").inc()
+
+
+class EnvironmentServer:
+    """Package, workers and routes of one environment."""
+
+    def __init__(self, settings: EnvironmentSettings, surroundings: Surroundings) -> None:
+        self.settings = settings
+        self.surroundings = surroundings
+        self.metrics = Metrics()
+        self.version = settings.version
+        self.stage = "getting its package"
+        self.problem: Problem | None = None
+        self.pool = Pool(
+            settings.workers,
+            {
+                VARIABLE: settings.model_dump_json(by_alias=True, exclude_none=True),
+                f"{VARIABLE}_DIR": str(surroundings.dir),
+            },
+            surroundings.load_deadline,
+            surroundings.hang_grace,
+        )
+        self.metrics.ready.set_function(lambda: sum(w.ready for w in self.pool.workers))
+        self.metrics.restarts.set_function(lambda: sum(w.restarts for w in self.pool.workers))
+
+    async def prepare(self) -> None:
+        """Install the package and start the workers. Raises PackageError when only a new start can help."""
+        started = time.monotonic()
+        try:
+            self.version = await provide(
+                self.settings, self.surroundings.dir, self.surroundings.package_deadline, self._report
+            )
+        except PackageError as error:
+            self.problem = error.problem
+            log.error("%s: %s", error.problem.reason, error.problem.message)
+            if error.problem.reason != "EnvironmentInstallFailed":
+                raise
+            # Another attempt would install the same wheel: stay up and say what is wrong with it.
+            await asyncio.Event().wait()
+        self.problem = None
+        self.stage = "loading"
+        log.info("package there after %.1f s, starting %d workers", time.monotonic() - started, self.settings.workers)
+        self.pool.start()
+
+    def info(self) -> EnvironmentInfo:
+        """`problem` is set only for what a person has to mend; on the way to ready it is None."""
+        loaded = self.pool.info
+        ready = self.pool.ready
+        problem = None if ready else self.problem or self.pool.problem
+        return EnvironmentInfo(
+            name=self.settings.name or self.settings.package,
+            id=self.settings.id,
+            version=(loaded.version if loaded else None) or self.version,
+            ready=ready,
+            problem=problem,
+            train_examples=loaded.train_examples if loaded else 0,
+            eval_examples=loaded.eval_examples if loaded else 0,
+        )
+
+    def app(self) -> web.Application:
+        """The routes."""
+        app = web.Application(middlewares=[problems], client_max_size=MAX_REQUEST_BYTES)
+        app.add_routes(
+            [
+                web.get("/healthz", healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", metrics_handler(self.metrics.registry)),
+                web.get("/info", self._info),
+                web.post("/groups", self._groups),
+            ]
+        )
+        return app
+
+    def _report(self, problem: Problem | None) -> None:
+        self.problem = problem
+
+    def _not_ready(self) -> Problem:
+        known = self.info().problem
+        if known is not None:
+            return known
+        words = self.stage if self.pool.info is None else "starting its workers again"
+        return Problem(reason="EnvironmentStarting", message=f"{self.settings.id} is {words}")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n") if self.pool.ready else answer(self._not_ready(), 503)
+
+    async def _info(self, _: web.Request) -> web.Response:
+        return answer(self.info())
+
+    async def _groups(self, request: web.Request) -> web.Response:
+        group = GroupRequest.model_validate_json(await request.read())
+        if not self.pool.ready:
+            raise Refusal(503, self._not_ready())
+        with self.metrics.in_flight.track_inprogress():
+            result = await self.pool.run(group)
+        self.metrics.of(group, result)
+        return answer(result)

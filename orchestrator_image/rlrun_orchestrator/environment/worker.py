@@ -1,0 +1,101 @@
+"""One worker process: loads the environment, then serves groups on a Unix socket until its parent goes away.
+
+    python -m rlrun_orchestrator.environment.worker <socket>
+
+It tells its parent how loading went by answering GET /info, so that the parent needs no other channel.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from aiohttp import web
+from rlrun.schema.wire import EnvironmentInfo, GroupRequest, Problem
+
+from rlrun_orchestrator.answers import Refusal, answer, problems, runner_of
+from rlrun_orchestrator.environment.loading import Loaded, LoadError, load
+from rlrun_orchestrator.environment.packages import installed_version
+from rlrun_orchestrator.environment.settings import EnvironmentSettings, settings_from
+
+log = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES = 16 * 1024**2
+
+
+def main() -> None:
+    """Load in the main thread (verifiers sets signal handlers), then serve."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(name)s: %(message)s")
+    for noisy in ("httpx", "httpx2", "httpcore", "openai"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    _die_with_parent()
+    settings, surroundings = settings_from()
+    loaded: Loaded | None = None
+    problem: Problem | None = None
+    try:
+        loaded = load(settings, surroundings.dir)
+    except LoadError as error:
+        problem = error.problem
+    # The parent decides when a worker ends; users' handlers would run a teardown and an exit inside the event loop.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(_serve(Path(sys.argv[1]), settings, surroundings.dir, loaded, problem))
+
+
+async def _serve(
+    socket: Path, settings: EnvironmentSettings, folder: Path, loaded: Loaded | None, problem: Problem | None
+) -> None:
+    info = EnvironmentInfo(
+        name=settings.name or settings.package,
+        id=settings.id,
+        version=installed_version(folder, settings.package) or settings.version,
+        ready=loaded is not None,
+        problem=problem,
+        train_examples=loaded.train_examples if loaded else 0,
+        eval_examples=loaded.eval_examples if loaded else 0,
+    )
+    groups = None
+    if loaded is not None:
+        # Imported only now: without an environment a worker needs neither openai nor verifiers.
+        from rlrun_orchestrator.environment.groups import GroupRunner
+
+        groups = GroupRunner(loaded, folder)
+
+    async def get_info(_: web.Request) -> web.Response:
+        return answer(info)
+
+    async def post_group(request: web.Request) -> web.Response:
+        if groups is None:
+            raise Refusal(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
+        return answer(await groups.run(GroupRequest.model_validate_json(await request.read())))
+
+    app = web.Application(middlewares=[problems], client_max_size=MAX_REQUEST_BYTES)
+    app.add_routes([web.get("/info", get_info), web.post("/groups", post_group)])
+    runner = runner_of(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(socket)).start()
+    await asyncio.Event().wait()
+
+
+def _die_with_parent() -> None:
+    # The parent holds the other end of our stdin; when it is gone, however it went, nobody needs this process.
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+    _undumpable()
+
+
+def _undumpable() -> None:
+    # Users' code in one worker has no business in the memory of another.
+    pr_set_dumpable = 4
+    ctypes.CDLL(None).prctl(pr_set_dumpable, 0, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()
