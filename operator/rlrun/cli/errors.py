@@ -76,7 +76,7 @@ def explain(status: int, body: str | bytes | None, what: str) -> CliError:
         case 403:
             return CliError(
                 f"cannot {what}: {said}",
-                "ask for the role rlrun-editor (or rlrun-viewer, to look only) in this namespace, or use another with -n",
+                "ask for the role rlrun-editor (to look only: rlrun-viewer) in this namespace, or use another with -n",
             )
         case 404 if "could not find the requested resource" in said or not (parsed.get("details") or {}).get("name"):
             return NotFoundError(

@@ -129,23 +129,24 @@ class _BuildLog:
 
 def build_wheel(folder: Path) -> Wheel:
     """Build the project. Raises CliError with the end of the build's output."""
-    from build.env import DefaultIsolatedEnv
+    import build.env
 
-    from build import BuildException, FailedProcessError, ProjectBuilder, check_dependency
+    import build
 
+    failures = (build.BuildException, build.BuildBackendException, build.FailedProcessError)
     log = _BuildLog()
     with tempfile.TemporaryDirectory(prefix="rlrun-build-") as target:
         try:
-            builder = ProjectBuilder(folder, python_executable=sys.executable, runner=log)
-            missing = [d for need in builder.build_system_requires for d in check_dependency(need)]
+            builder = build.ProjectBuilder(folder, python_executable=sys.executable, runner=log)
+            missing = [d for need in builder.build_system_requires for d in build.check_dependency(need)]
             if missing:
-                with DefaultIsolatedEnv() as env:
+                with build.env.DefaultIsolatedEnv() as env:
                     env.install(builder.build_system_requires)
-                    builder = ProjectBuilder.from_isolated_env(env, folder, runner=log)
+                    builder = build.ProjectBuilder.from_isolated_env(env, folder, runner=log)
                     env.install(builder.get_requires_for_build("wheel"))
                     return read_wheel(Path(builder.build("wheel", target)))
             return read_wheel(Path(builder.build("wheel", target)))
-        except (BuildException, FailedProcessError, subprocess.SubprocessError, OSError) as problem:
+        except (*failures, subprocess.SubprocessError, OSError) as problem:
             said = [line for line in log.text.splitlines() if line.strip()][-LOG_LINES:]
             raise CliError(
                 f"the wheel of {folder} cannot be built: {problem}",

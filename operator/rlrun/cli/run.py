@@ -1,7 +1,7 @@
 """`rlrun run`: from a file to an RLRun in the cluster.
 
-Everything that can be known to be wrong is said before anything is sent, all of it at once. Variables travel in a Secret
-that exists before the run does (a run must never see it missing) and belongs to it right after.
+Everything that can be known to be wrong is said before anything is sent, all of it at once. Variables travel in a
+Secret that exists before the run does (a run must never see it missing) and belongs to it right after.
 """
 
 import os

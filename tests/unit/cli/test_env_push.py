@@ -14,6 +14,7 @@ requires = ["hatchling"]
 build-backend = "hatchling.build"
 [project]
 name = "Reverse_Text"
+requires-python = ">=3.11"
 version = "0.1.0"
 dependencies = ["verifiers>=0.1", "nltk>=3"]
 [tool.hatch.build.targets.wheel]
@@ -54,7 +55,7 @@ def test_bucket_and_owner_can_come_from_elsewhere(rlrun: Rlrun, s3: FakeStore, p
     (project / "pyproject.toml").write_text(PYPROJECT + '[tool.rlrun]\nowner = "team"\n')
     answer = rlrun("env", "push", project, env={"RLRUN_S3_BUCKET": "b"})
     assert answer.out == "team/reverse-text\n"
-    assert list(s3.contents)[0].startswith("s3://b/environments/team/")
+    assert next(iter(s3.contents)).startswith("s3://b/environments/team/")
 
 
 def test_a_version_is_written_once(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_broken_build_shows_the_end_of_its_output(rlrun: Rlrun, s3: FakeStore,
     (project / "pyproject.toml").write_text(PYPROJECT.replace('version = "0.1.0"', 'version = "no version"'))
     answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b")
     assert answer.code == 1
-    assert "no version" in answer.err
+    assert "nvalid version" in answer.err
     assert s3.contents == {}
 
 

@@ -1,3 +1,4 @@
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,9 +77,8 @@ class Scripted(FakeCluster):
 
 def follow(api: FakeCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
     monkeypatch.setattr(logs, "PERIOD", 0.05)
-    return list(
-        Follower(api, "first", Role.trainer, options.get("tail"), lambda s: __import__("time").sleep(0.01)).lines()
-    )
+    follower = Follower(api, "first", Role.trainer, options.get("tail"), lambda seconds: time.sleep(0.01))
+    return list(follower.lines())
 
 
 def test_following_waits_for_the_start_and_survives_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
