@@ -11,7 +11,7 @@ from rlrun_orchestrator.batching import rollout_lines, training_samples
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.buffer import Buffer, BufferSettings, Example
 from rlrun_orchestrator.metrics import batch_metrics
-from rlrun_orchestrator.rollouts import Scoring, score
+from rlrun_orchestrator.rollouts import Group, Scoring, score
 from rlrun_orchestrator.scheduler import Verdict
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trajectories import Turn, build_trajectory
@@ -107,7 +107,7 @@ def test_every_trained_token_was_drawn_after_exactly_the_tokens_before_it(
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
-def scored(outcomes: list[RolloutResult], recorded: dict[str, list[Turn]], **changes: object):
+def scored(outcomes: list[RolloutResult], recorded: dict[str, list[Turn]]) -> Group:
     scoring = Scoring(rollouts_per_example=len(outcomes), strategy=INTERLEAVED, seq_len=64, online_filtering=False)
     result = GroupResult(group_id="g", rollouts=outcomes, seconds=1.0)
     return score(result, lambda rollout: recorded.get(rollout, []), Example("env", 3), 7, scoring)

@@ -1,3 +1,5 @@
+import random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -199,7 +201,7 @@ def test_accounting_and_staleness_hold_for_any_order_of_events() -> None:
     level=st.integers(0, 4), groups=st.integers(1, 5), factor=st.sampled_from([1.0, 1.5, 2.0, 3.0]), seed=st.randoms()
 )
 @settings(max_examples=60, deadline=None)
-def test_without_failures_nothing_is_ever_wasted(level: int, groups: int, factor: float, seed) -> None:
+def test_without_failures_nothing_is_ever_wasted(level: int, groups: int, factor: float, seed: random.Random) -> None:
     """Groups that all come back while their step is open are all trained, whatever the order they come back in."""
     s = scheduler(groups=groups, factor=factor, level=level, max_steps=8)
     s.published(0)

@@ -1,0 +1,450 @@
+"""The gateway between an OpenAI client and canned engines."""
+
+import asyncio
+import io
+import json
+import tarfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rlrun.artifacts.layout import S3Uri
+from rlrun.artifacts.store import AccessDenied
+from rlrun.schema.wire import ROLLOUT_ID_HEADER, PolicyRef
+from rlrun_orchestrator.gateway.answers import UnusableAnswer, read_turn
+from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.gateway.packages import Packages, newest
+from rlrun_orchestrator.gateway.routing import Router
+from rlrun_orchestrator.gateway.sampling import BadRequest, Kind, SamplingRules
+from rlrun_orchestrator.gateway.server import Gateway
+from rlrun_orchestrator.inference import Endpoint, Replica, ReplicaPool, choose
+from rlrun_orchestrator.sidecar_client import SidecarClient
+
+from tests.unit.orchestrator.fakes import FakeEngine, MemoryStore, chat_answer, policy, serve
+
+POLICY = policy(3, "s3://bucket/run")
+NOBODY: Any = None
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+
+
+class CannedEngine:
+    """Answers what it is told to, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.answer: dict[str, Any] = chat_answer(POLICY.name, [1, 2, 3], [4, 5], "hi")
+        self.status = 200
+        self.arrived = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.hangs = False
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.complete)
+        app.router.add_post("/v1/completions", self.complete)
+        return app
+
+    async def complete(self, request: web.Request) -> web.Response:
+        self.asked.append(json.loads(await request.read()))
+        self.arrived.set()
+        if self.hangs:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.gone.set()
+                raise
+        return web.json_response(self.answer, status=self.status)
+
+
+@dataclass
+class Setup:
+    url: str
+    groups: LiveGroups
+    pool: ReplicaPool
+    router: Router
+    engines: list[CannedEngine]
+    http: aiohttp.ClientSession
+
+    def open(self, ref: PolicyRef = POLICY) -> tuple[LiveGroup, openai.AsyncOpenAI]:
+        group = self.groups.open(ref)
+        client = openai.AsyncOpenAI(base_url=f"{self.url}groups/{group.id}/v1", api_key="none", max_retries=0)
+        return group, client
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    engines = [CannedEngine(), CannedEngine()]
+    servers = []
+    async with aiohttp.ClientSession() as http:
+        groups = LiveGroups()
+
+        async def nobody() -> list[Endpoint]:
+            return []
+
+        pool = ReplicaPool(http, nobody, groups.policies, poll_interval=0.05)
+        for engine in engines:
+            server = TestServer(engine.application())
+            await server.start_server()
+            servers.append(server)
+            url = str(server.make_url("")).rstrip("/")
+            replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, answers=True)
+            pool.replicas[replica.endpoint] = replica
+        router = Router(http, pool, groups, wait=0.3, deadline=10)
+        gateway = Gateway(groups, SamplingRules(max_tokens=64, temperature=0.8, stop=["END"]), router, None)
+        front = TestServer(gateway.application())
+        await front.start_server()
+        servers.append(front)
+        yield Setup(str(front.make_url("/")), groups, pool, router, engines, http)
+        for server in servers:
+            await server.close()
+
+
+async def test_a_chat_is_answered_and_its_tokens_are_recorded(setup: Setup) -> None:
+    group, client = setup.open()
+    answer = await client.chat.completions.create(
+        model="whatever",
+        messages=MESSAGES,
+        max_tokens=1000,
+        temperature=0.1,
+        stop="x",
+        extra_headers={ROLLOUT_ID_HEADER: "r1"},
+    )
+    assert answer.choices[0].message.content == "hi"
+    assert answer.choices[0].logprobs is None, "what only the gateway needs stays there"
+    assert "prompt_token_ids" not in answer.model_dump()
+    (turn,) = group.recorded("r1")
+    assert (turn.prompt_ids, turn.completion_ids, turn.logprobs) == ([1, 2, 3], [4, 5], [-0.254, -0.255])
+    asked = next(engine.asked[0] for engine in setup.engines if engine.asked)
+    assert asked["model"] == POLICY.name
+    assert (asked["max_tokens"], asked["temperature"], asked["stop"]) == (64, 0.8, ["END", "x"])
+    assert asked["return_token_ids"] is asked["logprobs"] is True
+
+
+async def test_a_client_that_asks_for_logprobs_gets_them(setup: Setup) -> None:
+    _, client = setup.open()
+    answer = await client.chat.completions.create(model="m", messages=MESSAGES, logprobs=True)
+    assert answer.choices[0].logprobs
+    assert answer.choices[0].logprobs.content
+    assert [token.logprob for token in answer.choices[0].logprobs.content] == [-0.254, -0.255]
+
+
+async def test_a_streaming_client_gets_a_stream_and_the_turn_is_recorded(setup: Setup) -> None:
+    group, client = setup.open()
+    for engine in setup.engines:
+        engine.answer["choices"][0]["message"]["tool_calls"] = [
+            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        ]
+    stream = await client.chat.completions.create(
+        model="m",
+        messages=MESSAGES,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_headers={ROLLOUT_ID_HEADER: "r1"},
+    )
+    chunks = [chunk async for chunk in stream]
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == "hi"
+    calls = chunks[0].choices[0].delta.tool_calls
+    assert calls
+    assert calls[0].function
+    assert calls[0].function.name == "f"
+    assert chunks[1].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage
+    assert chunks[-1].usage.completion_tokens == 2
+    assert len(group.recorded("r1")) == 1
+    assert setup.engines[0].asked + setup.engines[1].asked
+    assert not any(a["stream"] for e in setup.engines for a in e.asked)
+
+
+async def test_a_text_completion_is_recorded_from_its_own_format(setup: Setup) -> None:
+    group, client = setup.open()
+    for engine in setup.engines:
+        engine.answer = {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "created": 1,
+            "model": POLICY.name,
+            "choices": [
+                {
+                    "index": 0,
+                    "text": "ab",
+                    "logprobs": {
+                        "text_offset": [0, 1],
+                        "token_logprobs": [-0.1, -0.2],
+                        "tokens": ["a", "b"],
+                        "top_logprobs": [{"a": -0.1}, {"b": -0.2}],
+                    },
+                    "finish_reason": "length",
+                    "stop_reason": None,
+                    "token_ids": [7, 8],
+                    "prompt_token_ids": [5, 6],
+                    "prompt_logprobs": None,
+                }
+            ],
+            "usage": {"prompt_tokens": 2, "total_tokens": 4, "completion_tokens": 2},
+        }
+    answer = await client.completions.create(model="m", prompt="x", extra_headers={ROLLOUT_ID_HEADER: "r"})
+    assert answer.choices[0].text == "ab"
+    (turn,) = group.recorded("r")
+    assert (turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.finish_reason) == (
+        [5, 6],
+        [7, 8],
+        [-0.1, -0.2],
+        "length",
+    )
+    assert next(e.asked[0] for e in setup.engines if e.asked)["logprobs"] == 0
+
+
+async def test_a_request_without_a_rollout_id_is_a_rollout_of_its_own(setup: Setup) -> None:
+    group, client = setup.open()
+    ids = []
+    for _ in range(2):
+        raw = await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
+        ids.append(raw.headers[ROLLOUT_ID_HEADER])
+    assert len(set(ids)) == 2
+    assert all(len(group.recorded(rollout)) == 1 for rollout in ids)
+
+
+async def test_the_rollout_id_may_be_in_the_path(setup: Setup) -> None:
+    group, _ = setup.open()
+    url = f"{setup.url}groups/{group.id}/rollouts/r9/v1/chat/completions"
+    async with setup.http.post(url, json={"messages": MESSAGES}) as response:
+        assert response.status == 200
+    assert len(group.recorded("r9")) == 1
+
+
+async def test_old_and_forged_groups_get_nothing(setup: Setup) -> None:
+    group, client = setup.open()
+    setup.groups.close(group.id)
+    with pytest.raises(openai.NotFoundError, match="no such group"):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    async with setup.http.get(f"{setup.url}groups/g-00/v1/models") as response:
+        assert response.status == 404
+    assert not any(engine.asked for engine in setup.engines)
+
+
+async def test_the_models_of_a_group_are_its_policy(setup: Setup) -> None:
+    _, client = setup.open()
+    assert [model.id async for model in client.models.list()] == [POLICY.name]
+
+
+async def test_a_failing_replica_leaves_rotation_and_another_answers(setup: Setup) -> None:
+    group, client = setup.open()
+    bad, good = setup.pool.replicas.values()
+    group.home = bad
+    setup.engines[0].status = 500
+    answer = await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert answer.choices[0].message.content == "hi"
+    assert (bad.answers, good.answers) == (False, True)
+    assert group.home is good
+    assert setup.router.stats.retries == 1
+
+
+async def test_a_replica_that_has_lost_the_adapter_is_asked_to_load_it_again(setup: Setup) -> None:
+    group, client = setup.open()
+    bad, good = setup.pool.replicas.values()
+    group.home = bad
+    setup.engines[0].status = 404
+    setup.engines[0].answer = {"error": {"message": f"The model `{POLICY.name}` does not exist."}}
+    await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert POLICY.name not in bad.adapters
+    assert bad.wake.is_set()
+    assert good.serves(POLICY.name)
+
+
+async def test_a_request_in_flight_on_a_vanished_replica_moves_on(setup: Setup) -> None:
+    group, client = setup.open()
+    bad, good = setup.pool.replicas.values()
+    group.home = bad
+    setup.engines[0].hangs = True
+    request = asyncio.create_task(client.chat.completions.create(model="m", messages=MESSAGES))
+    await setup.engines[0].arrived.wait()
+    bad.answers = False
+    for _ in range(3):
+        setup.pool._see({good.endpoint})
+    assert (await request).choices[0].message.content == "hi"
+
+
+async def test_without_any_replica_the_request_waits_and_then_fails_with_words(setup: Setup) -> None:
+    _, client = setup.open()
+    for replica in setup.pool.replicas.values():
+        replica.answers = False
+    with pytest.raises(openai.InternalServerError, match="no inference replica"):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+
+
+async def test_an_engines_refusal_is_passed_on_and_costs_no_replica(setup: Setup) -> None:
+    _, client = setup.open()
+    for engine in setup.engines:
+        engine.status = 400
+        engine.answer = {"error": {"message": "maximum context length is 16", "code": 400}}
+    with pytest.raises(openai.BadRequestError, match="maximum context length"):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert all(replica.answers for replica in setup.pool.replicas.values())
+
+
+async def test_a_client_that_hangs_up_is_not_recorded_and_frees_the_engine(setup: Setup) -> None:
+    group, client = setup.open()
+    group.home, _ = setup.pool.replicas.values()
+    setup.engines[0].hangs = True
+    request = asyncio.create_task(
+        client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
+    )
+    await setup.engines[0].arrived.wait()
+    request.cancel()
+    await asyncio.wait_for(setup.engines[0].gone.wait(), 5)
+    assert group.recorded("r") == []
+    assert all(replica.requests == 0 for replica in setup.pool.replicas.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n": 2}, "n must be 1"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": []}, "messages is missing"),
+        ({"max_tokens": "many"}, "max_tokens"),
+    ],
+)
+def test_requests_that_cannot_be_trained_on_are_refused(changes: dict[str, Any], words: str) -> None:
+    rules = SamplingRules(max_tokens=8)
+    with pytest.raises(BadRequest, match=words):
+        rules.upstream(Kind.chat, {"messages": MESSAGES, **changes}, "m", 1)
+
+
+def test_harmless_and_unknown_fields_do_no_harm() -> None:
+    rules = SamplingRules(max_tokens=8, seed=5, min_tokens=20)
+    body = {"messages": MESSAGES, "response_format": {"type": "text"}, "n": 1, "top_k": 3, "presence_penalty": 1.5, "echo": True}  # fmt: skip  # noqa: E501
+    one, two = (rules.upstream(Kind.chat, body, "m", ordinal) for ordinal in (1, 2))
+    assert one["seed"] != two["seed"]
+    assert one["top_k"] == 0
+    assert one["min_tokens"] == 8
+    assert not {"presence_penalty", "echo", "response_format"} & one.keys()
+
+
+@pytest.mark.parametrize("missing", ["prompt_token_ids", "token_ids", "logprobs"])
+def test_an_answer_without_tokens_is_unusable(missing: str) -> None:
+    answer = chat_answer("m", [1], [2], "x")
+    (answer if missing == "prompt_token_ids" else answer["choices"][0])[missing] = None
+    with pytest.raises(UnusableAnswer):
+        read_turn(Kind.chat, answer)
+
+
+def test_turns_are_ordered_by_arrival_not_by_answer() -> None:
+    group = LiveGroups().open(POLICY)
+    first, second = group.arrived(), group.arrived()
+    turns = [read_turn(Kind.chat, chat_answer("m", [n], [n], "x")) for n in (1, 2)]
+    group.note("r", second, turns[1])
+    group.note("r", first, turns[0])
+    assert [turn.prompt_ids for turn in group.recorded("r")] == [[1], [2]]
+
+
+# --- routing ----------------------------------------------------------------------------------------------------------
+
+
+def replicas(*loads: int) -> list[Replica]:
+    found = []
+    for number, load in enumerate(loads):
+        endpoint = Endpoint(f"http://e{number}", f"http://s{number}")
+        found.append(Replica(endpoint, NOBODY, {"p"}, answers=True, requests=load))
+    return found
+
+
+def test_a_group_stays_at_home_until_home_is_much_busier() -> None:
+    home, other = replicas(5, 2)
+    assert choose([home, other], "p", home) is home
+    home.requests = 9
+    assert choose([home, other], "p", home) is other
+
+
+def test_a_new_group_goes_to_the_idlest_that_has_the_policy() -> None:
+    one, two, three = replicas(5, 2, 0)
+    three.adapters = {"q"}
+    assert choose([one, two, three], "p", None) is two
+    assert choose([one, two, three], "x", None) is None
+
+
+# --- replicas ---------------------------------------------------------------------------------------------------------
+
+
+async def test_publishing_waits_for_confirmation_and_not_for_the_failing_one() -> None:
+    engines = [FakeEngine(), FakeEngine(refuses_loads=True)]
+    servers = [await serve(engine.application()) for engine in engines]
+    endpoints = [Endpoint(*[str(s.make_url("")).rstrip("/")] * 2) for s in servers]
+
+    async def resolve() -> list[Endpoint]:
+        return endpoints
+
+    async with aiohttp.ClientSession() as http:
+        pool = ReplicaPool(http, resolve, dict, poll_interval=0.05)
+        pool.start()
+        try:
+            await pool.publish(POLICY, deadline=5, grace=0.2)
+            assert engines[0].adapters == {POLICY.name}
+            assert pool.serving(POLICY.name) == 1
+            engines[1].refuses_loads = False
+            async with asyncio.timeout(5):
+                while pool.serving(POLICY.name) < 2:
+                    await pool.changed(0.5)
+        finally:
+            await pool.close()
+    for server in servers:
+        await server.close()
+
+
+# --- environment packages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        (["0.9.0", "0.10.0", "0.2"], "0.10.0"),
+        (["1.0", "1.1rc1"], "1.0"),
+        (["1.1rc1", "1.1a2"], "1.1rc1"),
+        (["latest", "0.1"], "0.1"),
+        (["latest"], None),
+        ([], None),
+    ],
+)
+def test_the_newest_version_is_pep_440s(versions: list[str], expected: str | None) -> None:
+    assert newest(versions) == expected
+
+
+async def test_packages_come_as_a_tar_of_wheels() -> None:
+    store: Any = MemoryStore()
+    root = S3Uri.parse("s3://bucket/environments")
+    for version in ("0.9.0", "0.10.0"):
+        store.put_bytes(root / f"me/words/{version}/words-{version}-py3-none-any.whl", version.encode())
+    store.put_bytes(root / "me/words/0.10.0/README.md", b"no wheel")
+    store.put_bytes(root / "me/empty/1.0/README.md", b"no wheel")
+    packages = Packages(store, str(root))
+    router = Router(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
+    server = await serve(Gateway(LiveGroups(), SamplingRules(max_tokens=1), router, packages).application())
+    async with aiohttp.ClientSession() as http:
+        for query, version in (("", "0.10.0"), ("?version=0.9.0", "0.9.0")):
+            async with http.get(server.make_url(f"/environments/me/words{query}")) as response:
+                assert response.status == 200
+                with tarfile.open(fileobj=io.BytesIO(await response.read())) as archive:
+                    assert archive.getnames() == [f"words-{version}-py3-none-any.whl"]
+        for path in ("me/words?version=9", "me/other", "me/empty", "me/..%2F..%2Fsecret"):
+            async with http.get(server.make_url(f"/environments/{path}")) as response:
+                assert response.status == 404, path
+                if "secret" not in path:
+                    problem = await response.json()
+                    assert problem["reason"] == "EnvironmentPackageMissing"
+                    assert "rlrun env push" in problem["message"]
+        store.list_folders = _denied
+        async with http.get(server.make_url("/environments/me/words")) as response:
+            assert response.status == 503
+            assert (await response.json())["reason"] == "S3AccessDenied"
+    await server.close()
+
+
+def _denied(uri: S3Uri) -> list[str]:
+    raise AccessDenied("no")
