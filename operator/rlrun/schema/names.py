@@ -1,5 +1,6 @@
 """Names and ids as types: each pattern is written once and ends up in pydantic and in the CRDs."""
 
+import re
 from typing import Annotated
 
 from pydantic import Field
@@ -47,3 +48,13 @@ S3Path = Annotated[str, Field(min_length=6, max_length=1024, pattern=r"^s3://[^/
 
 Text = Annotated[str, Field(max_length=1024)]
 """Short text for people."""
+
+
+def snake(text: str) -> str:
+    """maxSteps -> max_steps."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: f"_{match[1].lower()}", text)
+
+
+def snake_words(text: str) -> str:
+    """The text with every camelCase word in it in snake_case."""
+    return re.sub(r"\b[a-z]+(?:[A-Z][a-z0-9]*)+\b", lambda match: snake(match[0]), text)

@@ -1,7 +1,6 @@
 """Validation errors as people read them: one line per problem, with the path as it stands in their file."""
 
 import difflib
-import re
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+from rlrun.schema.names import snake, snake_words
 
 
 @dataclass(frozen=True)
@@ -83,18 +84,18 @@ def _problem(
     elif detail["type"] != "rule":
         message = f"{message[0].lower()}{message[1:]}, not {_shown(detail['input'])}"
     if by_name:
-        location = tuple(_snake(part) if isinstance(part, str) else part for part in location)
-        message = re.sub(r"\b[a-z]+(?:[A-Z][a-z0-9]*)+\b", lambda m: _snake(m[0]), message)
+        # pydantic and the rules speak camelCase; a key that does not exist stands as the file has it.
+        as_written = len(location) - 1 if detail["type"] == "extra_forbidden" else len(location)
+        location = tuple(
+            snake(part) if isinstance(part, str) and place < as_written else part for place, part in enumerate(location)
+        )
+        message = snake_words(message)
     return FieldProblem(path_of(location), message)
 
 
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _snake(text: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: f"_{m[1].lower()}", text)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
