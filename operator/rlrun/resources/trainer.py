@@ -34,9 +34,9 @@ def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) ->
         settings.images.trainer,
         command=["python", "-m", "rlrun_trainer"],
         env={
-            "RLRUN_MODEL_ID": resolved.model.id,
-            "RLRUN_MODEL_PATH": MODEL_DIR,
-            "RLRUN_TRAINER_PORT": str(TRAINER_PORT),
+            "RLRUN_MODEL": resolved.model.id,
+            "RLRUN_MODEL_DIR": MODEL_DIR,
+            "RLRUN_PORT": str(TRAINER_PORT),
             "HF_HUB_OFFLINE": "1",
         },
         extra_env=shape.env,

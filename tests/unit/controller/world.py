@@ -1,0 +1,443 @@
+"""A cluster, an S3 and orchestrators in memory, and the objects that tests start from.
+
+The cluster keeps what the operator relies on: server-side apply merges into what is there and counts generations, a
+status is a subresource, an owner's children go with it, preconditions hold. `step_kubelet` plays the controllers and
+the node: Deployments and Jobs get pods.
+"""
+
+import base64
+import copy
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rlrun.artifacts.layout import RunLayout
+from rlrun.artifacts.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.controller.apply import Applier
+from rlrun.controller.cluster import ApiError, Kind, ref_of
+from rlrun.controller.metrics import RunDirectory
+from rlrun.controller.observe import Observer
+from rlrun.controller.observed import Purge, SeenArtifact
+from rlrun.controller.plan.artifacts import FOLDER_KINDS
+from rlrun.controller.poll import PollError
+from rlrun.controller.reconcile import Reconciler, RunKey
+from rlrun.resources.settings import Settings
+from rlrun.schema.wire import Problem, RunStatus
+
+Obj = dict[str, Any]
+Labels = Mapping[str, str]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+SETTINGS = Settings.model_validate(
+    {
+        "s3": {
+            "endpointUrl": "http://s3.test:8333",
+            "bucket": "rlrun",
+            "credentialsSecret": {"namespace": "rlrun-system", "name": "s3"},
+        },
+        "images": {
+            "orchestrator": {"repository": "rlrun-orchestrator", "tag": "t"},
+            "trainer": {"repository": "rlrun-trainer", "tag": "t"},
+            "inference": {"repository": "vllm", "tag": "t"},
+        },
+    }
+)
+
+
+def run_object(name: str = "reverse", namespace: str = "team", uid: str = "uid-1", **spec: Any) -> Obj:
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLRun",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid,
+            "generation": 1,
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {
+            "model": "tiny/model",
+            "maxSteps": 10,
+            "sampling": {"maxTokens": 64},
+            "env": [{"id": "rlrun/reverse-text"}],
+            **spec,
+        },
+    }
+
+
+def model_object(model_id: str = "tiny/model", **spec: Any) -> Obj:
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLModel",
+        "metadata": {"name": model_id.replace("/", "-"), "uid": f"model-{model_id}", "resourceVersion": "1"},
+        "spec": {
+            "id": model_id,
+            "source": "s3://rlrun/models/tiny",
+            "seqLen": 256,
+            "trainer": {"gpus": 0},
+            "inference": {"gpus": 0},
+            **spec,
+        },
+    }
+
+
+def source_secret(**data: str) -> Obj:
+    plain = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", **data}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s3", "namespace": "rlrun-system", "uid": "s3-source", "resourceVersion": "1"},
+        "data": {k: base64.b64encode(v.encode()).decode() for k, v in plain.items()},
+    }
+
+
+def manifest(step: int, size: int = 100, **details: Any) -> Manifest:
+    return Manifest(
+        kind=ArtifactKind.checkpoint,
+        files=[FileEntry(name="adapter_model.safetensors", size=size, sha256="0" * 64)],
+        created_at=START,
+        step=step,
+        policy_version=step,
+        details=details,
+    )
+
+
+class Crash(Exception):
+    """The operator dies here."""
+
+
+class MemoryCluster:
+    def __init__(self, *objects: Obj) -> None:
+        self.objects: dict[tuple[str, str, str], Obj] = {}
+        self.versions = itertools.count(100)
+        self.events: list[Obj] = []
+        self.writes = 0
+        self.crash_after: int | None = None
+        for obj in objects:
+            self.put(obj)
+
+    def put(self, obj: Obj) -> None:
+        obj = copy.deepcopy(obj)
+        obj["metadata"].setdefault("uid", f"made-{next(self.versions)}")
+        obj["metadata"]["resourceVersion"] = str(next(self.versions))
+        self.objects[self._key(obj)] = obj
+
+    def find(self, kind: str, name: str, namespace: str = "team") -> Obj | None:
+        return self.objects.get((kind, namespace, name))
+
+    def all(self, *kinds: str) -> list[Obj]:
+        return [o for (kind, _, _), o in sorted(self.objects.items()) if kind in kinds]
+
+    @staticmethod
+    def _key(obj: Obj) -> tuple[str, str, str]:
+        return (obj["kind"], obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
+
+    def _write(self) -> None:
+        if self.crash_after is not None:
+            if self.crash_after <= 0:
+                raise Crash
+            self.crash_after -= 1
+        self.writes += 1
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
+        return copy.deepcopy(self.objects.get((kind.kind, namespace or "", name)))
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> list[Obj]:
+        found = []
+        for (k, ns, _), obj in sorted(self.objects.items()):
+            mine = obj["metadata"].get("labels") or {}
+            wanted = all(mine.get(key) == value for key, value in (labels or {}).items())
+            if k == kind.kind and (namespace is None or ns == namespace) and wanted:
+                found.append(copy.deepcopy(obj))
+        return found
+
+    async def create(self, obj: Obj) -> Obj:
+        self._write()
+        if obj["kind"] == "Event":
+            self.events.append(obj)
+            return obj
+        if self._key(obj) in self.objects:
+            raise ApiError(409, "AlreadyExists", obj["metadata"]["name"])
+        self.put(obj)
+        return obj
+
+    async def replace(self, obj: Obj) -> Obj:
+        self._write()
+        old = self.objects.get(self._key(obj))
+        if old is None:
+            raise ApiError(404, "NotFound", obj["metadata"]["name"])
+        if obj["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+            raise ApiError(409, "Conflict", obj["metadata"]["name"])
+        self.put(obj)
+        return obj
+
+    async def apply(self, obj: Obj) -> Obj:
+        self._write()
+        ref_of(obj)
+        old = self.objects.get(self._key(obj))
+        new = copy.deepcopy(obj)
+        if old is not None:
+            new["metadata"] = {**old["metadata"], **new["metadata"]}
+            new = {**old, **new}
+            if {k: v for k, v in new.items() if k != "metadata"} == {k: v for k, v in old.items() if k != "metadata"}:
+                new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+                if new == old:
+                    return old
+        self.put(new)
+        return new
+
+    async def apply_status(self, obj: Obj) -> Obj:
+        self._write()
+        old = self.objects.get(self._key(obj))
+        if old is None:
+            raise ApiError(404, "NotFound", obj["metadata"]["name"])
+        if obj["metadata"].get("uid") not in (None, old["metadata"]["uid"]):
+            raise ApiError(409, "Conflict", "uid mismatch")
+        self.put({**old, "status": copy.deepcopy(obj["status"])})
+        return obj
+
+    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Obj) -> Obj:
+        self._write()
+        old = self.objects.get((kind.kind, namespace or "", name))
+        if old is None:
+            raise ApiError(404, "NotFound", name)
+        if patch["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", name)
+        old = copy.deepcopy(old)
+        old["metadata"]["finalizers"] = patch["metadata"]["finalizers"]
+        self.put(old)
+        self._collect(old)
+        return self.objects.get((kind.kind, namespace or "", name), old)
+
+    async def delete(self, kind: Kind, namespace: str | None, name: str, uid: str | None = None) -> None:
+        self._write()
+        old = self.objects.get((kind.kind, namespace or "", name))
+        if old is None or (uid is not None and old["metadata"]["uid"] != uid):
+            return
+        self.request_deletion(old)
+
+    def request_deletion(self, obj: Obj, now: datetime = START) -> None:
+        obj["metadata"]["deletionTimestamp"] = now.isoformat().replace("+00:00", "Z")
+        self._collect(obj)
+
+    def _collect(self, obj: Obj) -> None:
+        if not obj["metadata"].get("deletionTimestamp") or obj["metadata"].get("finalizers"):
+            return
+        self.objects.pop(self._key(obj), None)
+        uid = obj["metadata"]["uid"]
+        for child in list(self.objects.values()):
+            if any(o["uid"] == uid for o in child["metadata"].get("ownerReferences") or []):
+                self.request_deletion(child)
+
+
+class MemoryArtifacts:
+    def __init__(self) -> None:
+        self.folders: dict[str, Manifest | None] = {}
+        self.problem: Problem | None = None
+        self.purged: list[Purge] = []
+        self.crash_on_delete = False
+
+    async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
+        return self.problem
+
+    async def list(
+        self, variables: Mapping[str, str], layout: RunLayout, ready: Collection[tuple[str, int]]
+    ) -> list[SeenArtifact]:
+        found = []
+        for folder, kind in FOLDER_KINDS.items():
+            for uri, held in sorted(self.folders.items()):
+                prefix = f"{layout.root / folder}/step-"
+                if uri.startswith(prefix):
+                    step = int(uri.removeprefix(prefix))
+                    found.append(SeenArtifact(kind, step, uri, None if (kind, step) in ready else held))
+        return found
+
+    async def delete(self, variables: Mapping[str, str], uri: str) -> None:
+        self.folders.pop(uri, None)
+
+    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+        self.purged.append(purge)
+        self.folders = {u: m for u, m in self.folders.items() if not u.startswith(purge.root) or u in purge.keep}
+
+
+class MemoryPoller:
+    def __init__(self) -> None:
+        self.answer: RunStatus | None = None
+
+    async def status(self, namespace: str, name: str) -> RunStatus:
+        if self.answer is None:
+            raise PollError("nobody answers")
+        return self.answer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def pod(
+    role: str,
+    component: str | None = None,
+    *,
+    uid: str = "",
+    attempt: int = 1,
+    run_uid: str = "uid-1",
+    ready: bool = False,
+    phase: str = "Running",
+    restarts: int = 0,
+    state: Obj | None = None,
+    last: Obj | None = None,
+    deleting: bool = False,
+    conditions: list[Obj] | None = None,
+    created: str = "2026-01-01T00:00:00Z",
+    container: str | None = None,
+) -> Obj:
+    component = component or role
+    name = f"reverse-{component}-{uid or 'x'}"
+    container = container or {"inference": "vllm"}.get(role, role)
+    found: Obj = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": uid or f"pod-{component}",
+            "creationTimestamp": created,
+            "labels": {
+                "rlrun.dev/run": "reverse",
+                "rlrun.dev/run-uid": run_uid,
+                "rlrun.dev/role": role,
+                "rlrun.dev/component": component,
+                "rlrun.dev/attempt": str(attempt),
+            },
+        },
+        "spec": {"containers": [{"name": container, "image": "img:1", "resources": {"limits": {"memory": "256Mi"}}}]},
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}, *(conditions or [])],
+            "containerStatuses": [
+                {
+                    "name": container,
+                    "restartCount": restarts,
+                    "state": state or ({"running": {}} if phase == "Running" else {}),
+                    "lastState": last or {},
+                }
+            ],
+        },
+    }
+    if deleting:
+        found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return found
+
+
+def terminated(code: int, reason: str = "Error", message: str = "") -> Obj:
+    return {
+        "terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-01-01T00:00:00Z"}
+    }
+
+
+def step_kubelet(cluster: MemoryCluster, *, ready: bool = True) -> None:
+    """Deployments and running Jobs have one pod per replica; pods without them go."""
+    wanted: dict[str, Obj] = {}
+    for obj in cluster.all("Deployment", "Job"):
+        template = obj["spec"]["template"]
+        if obj["kind"] == "Job" and obj.get("status", {}).get("conditions"):
+            continue
+        for i in range(obj["spec"].get("replicas", 1)):
+            name = f"{obj['metadata']['name']}-{i}"
+            wanted[name] = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": name,
+                    "namespace": obj["metadata"]["namespace"],
+                    "labels": template["metadata"]["labels"],
+                    "ownerReferences": [{"uid": obj["metadata"]["uid"]}],
+                    "creationTimestamp": "2026-01-01T00:00:00Z",
+                },
+                "spec": template["spec"],
+                "status": {
+                    "phase": "Running",
+                    "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+                    "containerStatuses": [
+                        {"name": c["name"], "restartCount": 0, "state": {"running": {}}}
+                        for c in template["spec"]["containers"]
+                    ],
+                },
+            }
+    for name, obj in wanted.items():
+        existing = cluster.find("Pod", name, obj["metadata"]["namespace"])
+        if existing is None:
+            cluster.put(obj)
+
+
+def end_orchestrator(cluster: MemoryCluster, code: int, message: str) -> None:
+    """The orchestrator's container ends, and so does its Job."""
+    for obj in cluster.all("Pod"):
+        if obj["metadata"]["labels"]["rlrun.dev/role"] == "orchestrator":
+            obj["status"]["phase"] = "Failed" if code else "Succeeded"
+            obj["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+            obj["status"]["containerStatuses"] = [
+                {"name": "orchestrator", "restartCount": 0, "state": terminated(code, "Completed", message)}
+            ]
+
+
+@dataclass
+class World:
+    cluster: MemoryCluster
+    artifacts: MemoryArtifacts = field(default_factory=MemoryArtifacts)
+    poller: MemoryPoller = field(default_factory=MemoryPoller)
+    clock: Clock = field(default_factory=Clock)
+    settings: Settings = field(default_factory=lambda: SETTINGS)
+
+    def reconciler(self) -> Reconciler:
+        """A new operator: nothing is remembered from one to the next."""
+        observer = Observer(self.cluster, self.artifacts, self.poller, self.settings)
+        applier = Applier(self.cluster, self.artifacts)
+        return Reconciler(observer, applier, self.settings, RunDirectory(lambda: 0, lambda: 0), self.clock)
+
+    async def reconcile(self, times: int = 1, name: str = "reverse") -> float | None:
+        again = None
+        for _ in range(times):
+            again = await self.reconciler().reconcile(RunKey("team", name))
+        return again
+
+    @property
+    def run(self) -> Obj:
+        found = self.cluster.find("RLRun", "reverse")
+        assert found is not None
+        return found
+
+    @property
+    def status(self) -> Obj:
+        return dict(self.run.get("status") or {})
+
+    def condition(self, kind: str) -> Obj:
+        return next(c for c in self.status["conditions"] if c["type"] == kind)
+
+    def change_spec(self, **changes: Any) -> None:
+        run = self.run
+        self.cluster.put(
+            {
+                **run,
+                "spec": {**run["spec"], **changes},
+                "metadata": {**run["metadata"], "generation": run["metadata"]["generation"] + 1},
+            }
+        )
+
+    async def start(self) -> None:
+        """As far as all pods being there and ready."""
+        await self.reconcile(2)
+        step_kubelet(self.cluster)
+        await self.reconcile()
