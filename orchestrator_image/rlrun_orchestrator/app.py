@@ -74,6 +74,7 @@ class Orchestrator:
                 poll_interval=settings.poll_interval,
                 grace=settings.configuration_grace,
                 lost_deadline=settings.environment_deadline,
+                backoff=settings.environment_backoff,
             )
             for use in EnvironmentUse
         }
@@ -275,7 +276,9 @@ async def attempt(
     run: ResolvedRun, settings: Settings, stop: asyncio.Event, store: Store, resolve: Resolver | None = None
 ) -> int:
     """Runs until completion, failure or `stop`; writes the termination message; returns the exit code."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=5)) as http:
+    # The engine's server closes idle connections after 5 s; a request must not be the one to find out.
+    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=5, keepalive_timeout=3.0)
+    async with aiohttp.ClientSession(connector=connector) as http:
         orchestrator = Orchestrator(run, settings, store, http, resolve)
         work = asyncio.create_task(orchestrator.run(), name="run")
         stopped = asyncio.create_task(stop.wait(), name="stop")

@@ -15,7 +15,7 @@ from rlrun.schema.wire import GroupRequest, PolicyRef, Problem
 from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.buffer import Buffer, Example
-from rlrun_orchestrator.environments import Environments
+from rlrun_orchestrator.environments import Environment, Environments
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.http import RequestFailed, Unavailable
@@ -152,14 +152,22 @@ class Dispatcher:
             try:
                 self._dispatch(self._clock())
             except RunFailed as failure:
-                self.failure = failure
-                self._done.set()
+                self._fail(failure)
+                return
+            except Exception as error:
+                log.exception("dispatching failed")
+                message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
+                self._fail(RunFailed(Problem(reason="InternalError", message=message[:1000]), EXIT_RESTART))
                 return
             self._count()
             try:
                 await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
             except TimeoutError:
                 continue
+
+    def _fail(self, failure: RunFailed) -> None:
+        self.failure = failure
+        self._done.set()
 
     def _dispatch(self, now: float) -> None:
         if self._environments.failure is not None:
@@ -211,14 +219,21 @@ class Dispatcher:
         except Unavailable as error:
             answered = False
             self._environments.unreachable(example.environment, error.problem)
-        except (RequestFailed, ValueError) as error:
-            problem = error.problem if isinstance(error, RequestFailed) else None
-            self._last_error = problem or Problem(reason="EnvironmentAnswerInvalid", message=str(error)[:500])
-            member.backoff.failed(self._clock(), started)
-            self._board.warn(self._last_error)
+        except RequestFailed as error:
+            self._environment_failed(member, error.problem, started)
+        except Exception as error:
+            # A group that never ends would hold its place for ever, so whatever happened, this one ends here.
+            log.exception("group %s failed", live.id)
+            problem = Problem(reason="GroupFailed", message=f"{type(error).__name__}: {error}"[:500])
+            self._environment_failed(member, problem, started)
         finally:
             self._groups.close(live.id)
         self._finish(group, live, answered, started)
+
+    def _environment_failed(self, member: Environment, problem: Problem, started: float) -> None:
+        self._last_error = problem
+        member.backoff.failed(self._clock(), started)
+        self._board.warn(problem)
 
     def _finish(self, group: Group, live: LiveGroup, answered: bool, started: float) -> None:
         if not self.scheduler.finished(live.id, group.verdict):

@@ -3,7 +3,7 @@
 import aiohttp
 from rlrun.schema.wire import EnvironmentInfo, GroupRequest, GroupResult
 
-from rlrun_orchestrator.http import request
+from rlrun_orchestrator.http import parse, request
 
 SHORT_SECONDS = 15.0
 GRACE_SECONDS = 30.0
@@ -20,14 +20,12 @@ class EnvironmentClient:
 
     async def info(self) -> EnvironmentInfo:
         """What the server holds, ready or not."""
-        return EnvironmentInfo.model_validate_json(
-            await request(self._http, "GET", f"{self._url}/info", timeout=SHORT_SECONDS)
-        )
+        url = f"{self._url}/info"
+        return parse(EnvironmentInfo, await request(self._http, "GET", url, timeout=SHORT_SECONDS), url)
 
     async def roll_out(self, group: GroupRequest) -> GroupResult:
         """One example's rollouts, scored. Takes up to the group's deadline."""
         body = group.model_dump_json(by_alias=True, exclude_none=True).encode()
         timeout = group.deadline_seconds + GRACE_SECONDS
-        return GroupResult.model_validate_json(
-            await request(self._http, "POST", f"{self._url}/groups", body=body, timeout=timeout)
-        )
+        url = f"{self._url}/groups"
+        return parse(GroupResult, await request(self._http, "POST", url, body=body, timeout=timeout), url)

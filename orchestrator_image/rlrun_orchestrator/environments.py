@@ -26,7 +26,7 @@ class Environment:
 
     client: EnvironmentClient
     info: EnvironmentInfo | None = None
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=60.0))
+    backoff: Backoff = field(default_factory=Backoff)
     lost_since: float | None = None
     probe: "asyncio.Task[None] | None" = None
 
@@ -47,9 +47,14 @@ class Environments:
         poll_interval: float,
         grace: float,
         lost_deadline: float,
+        backoff: float,
     ) -> None:
-        """`report(component, problem)` tells what is waited for; `grace`: seconds that a broken environment gets."""
-        self.members = {client.name: Environment(client) for client in clients}
+        """`report(component, problem)` tells what is waited for; `grace`: seconds that a broken environment gets;
+        `backoff`: seconds of the first pause after a failed group.
+        """
+        self.members = {
+            client.name: Environment(client, backoff=Backoff(first=backoff, longest=60 * backoff)) for client in clients
+        }
         self.failure: RunFailed | None = None
         self._report = report
         self._poll = poll_interval

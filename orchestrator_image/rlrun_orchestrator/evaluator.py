@@ -161,10 +161,13 @@ class Evaluator:
         known = member.info.eval_examples if member.info else 0
         count = known if measurement.examples < 0 else min(measurement.examples, known)
         began = time.monotonic()
+        # Between two groups too: an adapter that no live group is pinned to may be unloaded.
+        pin = self._groups.open(policy, record=False)
         tasks = [asyncio.create_task(self._group(member, measurement, index, policy)) for index in range(count)]
         try:
             results = await asyncio.gather(*tasks)
         finally:
+            self._groups.close(pin.id)
             for task in tasks:
                 task.cancel()
         values = measurement.values(results)

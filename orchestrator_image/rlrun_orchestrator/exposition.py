@@ -63,8 +63,9 @@ class RunCollector(Collector):
             ("rlrun_lost_writes", self._recorder.lost if self._recorder else 0, "Objects not written to S3"),
         ):
             yield CounterMetricFamily(name, text, value)
-        for name, number in board.metrics.items():
-            yield GaugeMetricFamily(metric_name(name), f"{name} of the newest step", number)
+        # Two names may become one; twice the same family would make the whole page invalid.
+        for name, (text, number) in {metric_name(n): (n, v) for n, v in board.metrics.items()}.items():
+            yield GaugeMetricFamily(name, f"{text} of the newest step", number)
 
 
 def registry_of(collector: RunCollector) -> CollectorRegistry:

@@ -4,13 +4,17 @@
 side understood and said no; repeating the request will not change its mind.
 """
 
+from typing import TypeVar
+
 import aiohttp
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from rlrun.schema.wire import Problem
 
 NOT_NOW = frozenset({408, 425, 429, 502, 503, 504})
 CONNECT_SECONDS = 5.0
 TEXT_LIMIT = 500
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class RequestFailed(Exception):
@@ -52,6 +56,15 @@ async def request(
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         words = str(error) or type(error).__name__
         raise Unavailable(Problem(reason="Unreachable", message=f"{method} {url}: {words}"[:TEXT_LIMIT])) from error
+
+
+def parse(model: type[M], data: bytes, source: str) -> M:
+    """The answer as `model`. Raises Refused when it is none: two versions of this project talk to each other."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        message = f"the answer of {source} is no {model.__name__} of this version: {error.errors()[0]['msg']}"
+        raise Refused(Problem(reason="AnswerInvalid", message=message)) from error
 
 
 def problem_of(status: int, body: bytes, url: str) -> Problem:

@@ -66,6 +66,8 @@ class Replica:
     requests: int = 0
     """In flight now."""
     backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=30.0))
+    refused: set[str] = field(default_factory=set)
+    """Older versions that it could not load; nobody tries those twice."""
     misses: int = 0
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
@@ -261,12 +263,13 @@ class ReplicaPool:
                 replica.adapters = set((await replica.sidecar.load(policy)).adapters)
                 self._notify()
         for policy in used:
-            if policy.name in replica.adapters:
+            if policy.name in replica.adapters or policy.name in replica.refused:
                 continue
             try:
                 replica.adapters = set((await replica.sidecar.load(policy)).adapters)
             except RequestFailed as error:
                 # An older version may be gone from S3 already; its groups finish on other replicas or not at all.
+                replica.refused.add(policy.name)
                 log.warning("replica %s cannot load %s: %s", replica.endpoint.engine_url, policy.name, error)
         keep = {p.name for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None}
         for name in replica.adapters - keep:

@@ -120,9 +120,8 @@ class RunLoop:
         if state.step >= self._cadence.max_steps:
             self._board.phase = RunPhase.running
             return
-        self._publish(state.policy)
-        assert self._publishing is not None
-        await self._publishing
+        # Engines may take as long to start as a run may take to start.
+        await self._publish_now(state.policy, max(self._settings.start_deadline, self._settings.inference_deadline))
         self._board.phase = RunPhase.running
         self._board.started_at = self._board.started_at or datetime.now(UTC)
         self._dispatcher.start()
@@ -195,14 +194,15 @@ class RunLoop:
         self._check()
         if self._publishing is not None and not self._publishing.done():
             self._publishing.cancel()
-        self._publishing = asyncio.create_task(self._publish_now(policy), name=f"publish {policy.name}")
+        publication = self._publish_now(policy, self._settings.inference_deadline)
+        self._publishing = asyncio.create_task(publication, name=f"publish {policy.name}")
 
-    async def _publish_now(self, policy: PolicyRef) -> None:
+    async def _publish_now(self, policy: PolicyRef, deadline: float) -> None:
         began = self._clock()
         try:
             await self._pool.publish(
                 policy,
-                deadline=self._settings.inference_deadline,
+                deadline=deadline,
                 grace=self._settings.publish_grace,
                 report=lambda problem: self._board.wait("policy", problem),
             )

@@ -114,8 +114,8 @@ class Recorder:
                 self.problem = error.problem
                 log.warning("writing %s: %s", job.uri, error)
                 await asyncio.sleep(self._retry_seconds * 2**attempt)
-            except (TypeError, ValueError) as error:
-                log.error("%s cannot be written: %s", job.uri, error)
+            except Exception:
+                log.exception("%s cannot be written", job.uri)
                 break
         self.lost += 1
 

@@ -49,6 +49,8 @@ class Settings:
     """Between two looks at DNS and at the adapters of a replica, and between two tries of a waiting component."""
     publish_grace: float = 10.0
     """How long slower replicas may hold up a policy that another replica already serves."""
+    environment_backoff: float = 1.0
+    """Pause of an environment after a group that failed as a whole; doubles, up to sixty times this."""
     empty_batch_backoff: float = 30.0
     """After the first batch without one usable group; doubles, up to ten times this."""
     checkpoint_interval: int = 50

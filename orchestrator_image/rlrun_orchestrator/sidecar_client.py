@@ -3,7 +3,7 @@
 import aiohttp
 from rlrun.schema.wire import AdapterList, PolicyRef
 
-from rlrun_orchestrator.http import request
+from rlrun_orchestrator.http import parse, request
 
 SHORT_SECONDS = 15.0
 LOAD_SECONDS = 300.0
@@ -19,15 +19,15 @@ class SidecarClient:
 
     async def adapters(self) -> AdapterList:
         """What the engine serves now, by its own list."""
-        return AdapterList.model_validate_json(await request(self._http, "GET", self._url, timeout=SHORT_SECONDS))
+        return parse(AdapterList, await request(self._http, "GET", self._url, timeout=SHORT_SECONDS), self._url)
 
     async def load(self, policy: PolicyRef) -> AdapterList:
         """Loads the policy under its versioned name; returns when the engine has confirmed it."""
         body = policy.model_dump_json(by_alias=True).encode()
         answer = await request(self._http, "PUT", f"{self._url}/{policy.name}", body=body, timeout=LOAD_SECONDS)
-        return AdapterList.model_validate_json(answer)
+        return parse(AdapterList, answer, self._url)
 
     async def unload(self, name: str) -> AdapterList:
         """Takes an adapter that no group uses any more out of the engine."""
         answer = await request(self._http, "DELETE", f"{self._url}/{name}", timeout=SHORT_SECONDS)
-        return AdapterList.model_validate_json(answer)
+        return parse(AdapterList, answer, self._url)

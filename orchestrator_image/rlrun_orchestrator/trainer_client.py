@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 from rlrun.schema.wire import CheckpointRequest, SessionSpec, SessionState, StepResult
 
-from rlrun_orchestrator.http import Refused, RequestFailed, request
+from rlrun_orchestrator.http import Refused, RequestFailed, parse, request
 
 SHORT_SECONDS = 60.0
 
@@ -25,28 +25,28 @@ class TrainerClient:
 
     async def state(self) -> SessionState:
         """What the trainer knows of this run's session."""
-        return SessionState.model_validate_json(await self._call("GET", "", None, SHORT_SECONDS))
+        return parse(SessionState, await self._call("GET", "", None, SHORT_SECONDS), self._url)
 
     async def open(self, spec: SessionSpec, timeout: float) -> SessionState:
         """Opens the session (or finds it open). May take as long as loading a checkpoint takes."""
         body = spec.model_dump_json(by_alias=True, exclude_none=True).encode()
-        return SessionState.model_validate_json(await self._call("PUT", "", body, timeout))
+        return parse(SessionState, await self._call("PUT", "", body, timeout), self._url)
 
     async def step(self, step: int, samples: list[dict[str, Any]], timeout: float) -> StepResult:
         """Makes optimizer step `step` with these samples (`Sample` by its JSON names), or gives the result it has."""
         # A batch is megabytes of numbers: serialised in a thread, so that the gateway goes on meanwhile.
         body = await asyncio.to_thread(lambda: json.dumps({"samples": samples}, separators=(",", ":")).encode())
-        return StepResult.model_validate_json(await self._call("POST", f"/steps/{step}", body, timeout))
+        return parse(StepResult, await self._call("POST", f"/steps/{step}", body, timeout), self._url)
 
     async def checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
         """Starts a checkpoint of the state after `step` steps in the background."""
         body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
-        return SessionState.model_validate_json(await self._call("POST", f"/checkpoints/{step}", body, SHORT_SECONDS))
+        return parse(SessionState, await self._call("POST", f"/checkpoints/{step}", body, SHORT_SECONDS), self._url)
 
     async def adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
         """Starts the upload of the adapter after `step` steps in the background; the state tells its reward."""
         body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
-        return SessionState.model_validate_json(await self._call("POST", f"/adapters/{step}", body, SHORT_SECONDS))
+        return parse(SessionState, await self._call("POST", f"/adapters/{step}", body, SHORT_SECONDS), self._url)
 
     async def delete(self) -> None:
         """Closes the session; what it has not saved is lost."""

@@ -126,9 +126,7 @@ class TrainerSession:
     async def step(self, step: int, samples: list[dict[str, Any]]) -> StepResult:
         """Optimizer step `step`; asking twice makes it once."""
         limit = self._settings.step_deadline
-        return await self._patiently(
-            lambda: self._client.step(step, samples, limit), max(limit, self._settings.trainer_deadline)
-        )
+        return await self._patiently(lambda: self._client.step(step, samples, limit), self._settings.trainer_deadline)
 
     async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
         """Starts a checkpoint in the background."""
@@ -176,8 +174,8 @@ class TrainerSession:
                 await asyncio.sleep(self._settings.poll_interval)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
-        """Repeats `call` while the trainer does not answer, for at most `deadline` seconds."""
-        start = time.monotonic()
+        """Repeats `call` while the trainer does not answer, for at most `deadline` seconds after the first failure."""
+        first_failure: float | None = None
         backoff = Backoff(first=min(0.5, self._settings.poll_interval), longest=5.0)
         server_errors = 0
         while True:
@@ -202,7 +200,8 @@ class TrainerSession:
                 raise
             now = time.monotonic()
             self._board.wait("trainer", problem)
-            if now - start > deadline:
+            first_failure = now if first_failure is None else first_failure
+            if now - first_failure > deadline:
                 raise failure
             backoff.failed(now)
             await asyncio.sleep(backoff.pause)

@@ -109,6 +109,7 @@ class World:
                 "request_wait": 5.0,
                 "group_deadline": 20.0,
                 "empty_batch_backoff": 0.01,
+                "environment_backoff": 0.01,
                 **self.settings,
             }
         )

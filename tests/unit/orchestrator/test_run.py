@@ -137,7 +137,7 @@ async def test_one_bad_replica_does_not_stop_the_run(world: World) -> None:
 
 
 async def test_a_run_without_any_replica_says_so_and_ends(world: World) -> None:
-    world.settings["inference_deadline"] = 0.3
+    world.settings |= {"inference_deadline": 0.3, "start_deadline": 0.3}
     await world.start()
     world.endpoints.clear()
     assert await world.run() == 1
