@@ -100,6 +100,7 @@ kubeconfig: $(VENV)/.complete ## Print the local cluster's kubeconfig: export KU
 .PHONY: generate
 generate: $(VENV)/.complete ## CRDs and reference pages from the schema
 	@$(PY) -m rlrun.schema.crd
+	@$(PY) charts/rlrun/sync_crds.py
 	@$(PY) -m rlrun.schema.reference
 
 .PHONY: lock

@@ -1,0 +1,308 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rlrun.controller.cluster import KINDS
+from rlrun.controller.settings import parse_settings
+
+from .conftest import CHART, LOCAL, Helm, Object, Render
+
+CRDS = CHART.parent.parent / "crds"
+MINIMAL: Object = {"s3": {"bucket": "artifacts", "credentials": {"existingSecret": "s3"}}}
+EVERYTHING: Object = {
+    **MINIMAL,
+    "images": {"registry": "registry.example.com/ml/", "operator": {"digest": f"sha256:{'a' * 64}"}},
+    "imagePullSecrets": [{"name": "pull"}],
+    "operator": {
+        "replicas": 2,
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "priorityClassName": "system-cluster-critical",
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+        "watchNamespaces": ["one", "two"],
+    },
+    "runs": {"imagePullSecrets": ["pull"], "computeSizes": {"M": {"cpu": 2, "memory": "4Gi", "workers": 3}}},
+    "models": [
+        {"name": "qwen3-4b", "spec": {"id": "Qwen/Qwen3-4B", "source": "hf://Qwen/Qwen3-4B", "seqLen": 1048576}}
+    ],
+    "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prom"}}, "podMonitor": {"enabled": True}},
+    "podDisruptionBudget": {"enabled": True},
+    "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+}
+
+
+def test_chart_copy_of_the_crds_is_the_generated_one() -> None:
+    copies = {p.name: p.read_text() for p in (CHART / "files" / "crds").glob("*.yaml")}
+    originals = {p.name: p.read_text() for p in CRDS.glob("*.yaml")}
+    assert originals, "no CRDs generated"
+    assert copies == originals, "run: python charts/rlrun/sync_crds.py (or make generate)"
+
+
+@pytest.mark.parametrize("values", [MINIMAL, EVERYTHING])
+def test_lint(helm: Helm, tmp_path: Path, values: Object) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    done = helm("lint", "--strict", CHART, "-f", file)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_crds_survive_the_template_unchanged(render: Render, keep: bool) -> None:
+    rendered = {o["metadata"]["name"]: o for o in render({"crds": {"keep": keep}}).of("CustomResourceDefinition")}
+    originals = [yaml.safe_load(p.read_text()) for p in CRDS.glob("*.yaml")]
+    assert sorted(rendered) == sorted(o["metadata"]["name"] for o in originals)
+    for original in originals:
+        found = rendered[original["metadata"]["name"]]
+        assert found["spec"] == original["spec"]
+        assert (found["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep") is keep
+
+
+def test_crds_can_be_left_out(render: Render) -> None:
+    assert render({"crds": {"enabled": False}}).of("CustomResourceDefinition") == []
+
+
+def test_local_settings_are_what_the_operator_reads(render: Render) -> None:
+    settings = parse_settings(render().settings)
+    assert settings.s3.bucket == "rlrun"
+    assert settings.s3.endpoint_url == "http://s3.rlrun-system.svc:8333"
+    assert settings.s3.credentials_secret.model_dump() == {"namespace": "rlrun-system", "name": "s3-credentials"}
+    assert settings.images.inference.reference == "rlrun-inference-cpu:local"
+    assert settings.images.trainer.pull_policy == "Never"
+    assert settings.lease_namespace == "rlrun-system"
+    assert settings.poll_seconds == 1
+
+
+def test_gpu_settings(render: Render) -> None:
+    settings = parse_settings(render(MINIMAL, base=None).settings)
+    assert settings.images.inference.repository == "vllm/vllm-openai"
+    assert settings.images.trainer.reference == "rlrun-trainer:0.1.0"
+    assert settings.s3.endpoint_url is None
+    assert settings.compute_sizes["M"].workers == 4
+
+
+def test_all_settings_arrive(render: Render) -> None:
+    settings = parse_settings(render(EVERYTHING, base=None).settings)
+    assert settings.images.trainer.reference == "registry.example.com/ml/rlrun-trainer:0.1.0"
+    assert settings.images.inference.reference.startswith("vllm/vllm-openai:")
+    assert settings.image_pull_secrets == ["pull"]
+    assert settings.watch_namespaces == ["one", "two"]
+    assert settings.compute_sizes["M"].model_dump() == {"cpu": "2", "memory": "4Gi", "workers": 3}
+
+
+def pod_specs(objects: list[Object]) -> list[Object]:
+    found = []
+    for item in objects:
+        if item["kind"] == "Pod":
+            found.append(item["spec"])
+        elif item["kind"] in ("Deployment", "Job"):
+            found.append(item["spec"]["template"]["spec"])
+    return found
+
+
+def test_every_pod_is_restricted(render: Render) -> None:
+    specs = pod_specs(render(EVERYTHING).objects)
+    assert len(specs) == 3, "operator, models, test"
+    for spec in specs:
+        assert spec["enableServiceLinks"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == 1000
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["nodeSelector"] == {"pool": "system"}
+        assert spec["imagePullSecrets"] == [{"name": "pull"}]
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["limits"]["memory"]
+            assert container["image"] == f"registry.example.com/ml/rlrun-operator@sha256:{'a' * 64}"
+
+
+def test_operator_deployment(render: Render) -> None:
+    deployment = render(EVERYTHING).one("Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert deployment["spec"]["replicas"] == 2
+    assert container["command"] == ["python", "-m", "rlrun.controller"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy"} in container["env"]
+    selector = deployment["spec"]["selector"]["matchLabels"].items()
+    assert selector <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert deployment["metadata"]["labels"]["app.kubernetes.io/instance"] == "rlrun"
+
+
+def test_new_settings_make_a_new_pod_and_nothing_else_does(render: Render) -> None:
+    def template(values: Object) -> Any:
+        return render(values).one("Deployment")["spec"]["template"]
+
+    before = template({})
+    assert template({"s3": {"bucket": "another"}}) != before
+    assert template({"metrics": {"serviceMonitor": {"enabled": True}}, "rbac": {"userRoles": False}}) == before
+
+
+def allowed(rules: list[Object], group: str, resource: str, verb: str) -> bool:
+    return any(group in r["apiGroups"] and resource in r["resources"] and verb in r["verbs"] for r in rules)
+
+
+def test_the_operator_may_do_what_it_does_and_little_else(render: Render) -> None:
+    rendered = render()
+    rules = rendered.one("ClusterRole", "rlrun-operator")["rules"]
+    leader = rendered.one("Role", "rlrun-leader")["rules"]
+    for kind in KINDS.values():
+        group = kind.api_version.rpartition("/")[0]
+        if kind.kind == "Lease":
+            assert all(allowed(leader, group, kind.plural, verb) for verb in ("get", "create", "update"))
+            assert not allowed(rules, group, kind.plural, "get"), "leases of others are none of its business"
+        elif kind.kind == "Event":
+            assert allowed(rules, group, kind.plural, "create")
+        elif kind.kind == "Pod":
+            assert all(allowed(rules, group, "pods", verb) for verb in ("get", "list", "watch"))
+            assert not allowed(rules, group, "pods", "create")
+        elif kind.kind == "Secret":
+            assert all(allowed(rules, group, "secrets", verb) for verb in ("get", "create", "patch", "delete"))
+            assert not any(allowed(rules, group, "secrets", verb) for verb in ("list", "watch"))
+        else:
+            verbs = ("get", "list", "watch", "create", "patch", "delete")
+            assert all(allowed(rules, group, kind.plural, verb) for verb in verbs), kind
+    for plural in ("rlruns", "rlcheckpoints", "rladapters", "rlmodels"):
+        assert allowed(rules, "rlrun.dev", f"{plural}/status", "patch")
+        assert allowed(rules, "rlrun.dev", f"{plural}/finalizers", "update"), "needed to own children with blocking"
+    assert not any("*" in r["verbs"] + r["resources"] + r["apiGroups"] for r in rules)
+    assert not any(r in ("pods/exec", "pods/log", "roles", "clusterroles") for rule in rules for r in rule["resources"])
+
+
+def test_user_roles(render: Render) -> None:
+    rendered = render()
+    editor, viewer = rendered.one("ClusterRole", "rlrun-editor"), rendered.one("ClusterRole", "rlrun-viewer")
+    assert editor["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert editor["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-admin"] == "true"
+    assert viewer["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert allowed(editor["rules"], "rlrun.dev", "rlruns", "create")
+    assert not allowed(editor["rules"], "rlrun.dev", "rlcheckpoints", "create")
+    assert not allowed(editor["rules"], "rlrun.dev", "rlruns/status", "patch")
+    assert not any({"create", "patch", "delete", "update"} & set(r["verbs"]) for r in viewer["rules"])
+    assert render({"rbac": {"userRoles": False}}).of("ClusterRole") == [rendered.one("ClusterRole", "rlrun-operator")]
+
+
+def test_no_rights_without_rbac(render: Render) -> None:
+    rendered = render({"rbac": {"create": False, "userRoles": False}})
+    assert not any(rendered.of(kind) for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"))
+
+
+def test_catalogue(render: Render) -> None:
+    rendered = render(EVERYTHING)
+    job = rendered.one("Job")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+    (model,) = json.loads(rendered.one("ConfigMap", "rlrun-models")["data"]["models.json"])
+    assert (model["kind"], model["metadata"]["name"]) == ("RLModel", "qwen3-4b")
+    assert model["spec"] == {"id": "Qwen/Qwen3-4B", "source": "hf://Qwen/Qwen3-4B", "seqLen": 1048576}
+    script = rendered.one("ConfigMap", "rlrun-models")["data"]["apply_models.py"]
+    assert script.strip() == (CHART / "files" / "apply_models.py").read_text().strip()
+    assert render().of("Job") == []
+
+
+def test_credentials_from_values(render: Render) -> None:
+    values = {
+        "s3": {"credentials": {"create": True, "existingSecret": "", "accessKeyId": "id", "secretAccessKey": "k"}}
+    }
+    rendered = render(values)
+    secret = rendered.one("Secret")
+    assert secret["stringData"]["AWS_ACCESS_KEY_ID"] == "id"
+    assert parse_settings(rendered.settings).s3.credentials_secret.name == secret["metadata"]["name"]
+    assert render().of("Secret") == []
+
+
+def test_options(render: Render) -> None:
+    everything, plain = render(EVERYTHING), render()
+    for kind in ("ServiceMonitor", "PodMonitor", "PodDisruptionBudget", "NetworkPolicy"):
+        assert len(everything.of(kind)) == 1
+        assert plain.of(kind) == []
+    service = plain.one("Service")
+    labels = plain.one("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    monitor = everything.one("ServiceMonitor")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= everything.one("Service")["metadata"]["labels"].items()
+
+
+def test_names_follow_the_release(render: Render) -> None:
+    assert render(release="prod").one("Deployment")["metadata"]["name"] == "prod-rlrun-operator"
+    assert render({"fullnameOverride": "x"}).one("Deployment")["metadata"]["name"] == "x-operator"
+    rendered = render(EVERYTHING, release="prod")
+    url = rendered.one("Pod")["spec"]["containers"][0]["command"][2]
+    assert f"http://{rendered.one('Service')['metadata']['name']}.rlrun-system.svc:8080/readyz" in url
+
+
+BAD: list[tuple[Object, str]] = [
+    ({"s3": {"bucket": "A_b"}}, "/s3/bucket"),
+    ({"s3": {"endpoint": "s3.local"}}, "/s3/endpoint"),
+    ({"s3": {"prefix": "/x"}}, "/s3/prefix"),
+    ({"s3": {"bukket": "x"}}, "bukket"),
+    ({"nonsense": 1}, "nonsense"),
+    ({"operator": {"replicas": -1}}, "/operator/replicas"),
+    ({"operator": {"replicas": "2"}}, "/operator/replicas"),
+    ({"operator": {"pollSeconds": 0}}, "/operator/pollSeconds"),
+    ({"operator": {"logLevel": "LOUD"}}, "/operator/logLevel"),
+    ({"operator": {"resources": {"limits": {"memory": "1 GB"}}}}, "/operator/resources/limits/memory"),
+    ({"operator": {"watchNamespaces": ["A"]}}, "/operator/watchNamespaces/0"),
+    ({"operator": {"tolerations": [{"effect": "Never"}]}}, "/operator/tolerations/0/effect"),
+    ({"images": {"trainer": {"pullPolicy": "Sometimes"}}}, "/images/trainer/pullPolicy"),
+    ({"images": {"trainer": {"repository": "a:b"}}}, "/images/trainer/repository"),
+    ({"images": {"operator": {"digest": "abc"}}}, "/images/operator/digest"),
+    ({"imagePullSecrets": ["x"]}, "/imagePullSecrets/0"),
+    ({"runs": {"computeSizes": {"XL": {"cpu": 1, "memory": "1Gi", "workers": 1}}}}, "XL"),
+    ({"runs": {"computeSizes": {"S": {"workers": 0}}}}, "/runs/computeSizes/S/workers"),
+    ({"runs": {"shmSize": "lots"}}, "/runs/shmSize"),
+    ({"runs": {"defaults": {"checkpointInterval": 0}}}, "/runs/defaults/checkpointInterval"),
+    ({"models": [{"name": "x", "spec": {"id": "a/b"}}]}, "source"),
+    ({"models": [{"name": "X", "spec": {"id": "a/b", "source": "hf://a/b"}}]}, "/models/0/name"),
+    ({"models": [{"name": "x", "spec": {"id": "a/b", "source": "/disk"}}]}, "/models/0/spec/source"),
+    ({"crds": {"keep": "yes"}}, "/crds/keep"),
+    ({"metrics": {"service": {"port": 0}}}, "/metrics/service/port"),
+    ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
+    ({"podDisruptionBudget": {"maxUnavailable": "one"}}, "/podDisruptionBudget/maxUnavailable"),
+]
+
+
+@pytest.mark.parametrize(("values", "field"), BAD, ids=[field for _, field in BAD])
+def test_bad_values_are_refused_by_name(template: Helm, values: Object, field: str) -> None:
+    done = template(values)
+    assert done.returncode != 0
+    assert field in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "base", "said"),
+    [
+        ({}, None, "s3.bucket is required"),
+        ({"s3": {"bucket": "artifacts"}}, None, "s3.credentials.existingSecret"),
+        ({"s3": {"credentials": {"create": True, "accessKeyId": "x"}}}, LOCAL, "s3.credentials.secretAccessKey"),
+        ({"serviceAccount": {"create": False}}, LOCAL, "serviceAccount.name"),
+    ],
+)
+def test_what_nobody_can_guess_is_asked_for(template: Helm, values: Object, base: Path | None, said: str) -> None:
+    done = template(values, base=base)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_every_value_is_in_the_schema_and_in_the_readme() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    readme = (CHART / "README.md").read_text()
+
+    def walk(value: Any, node: Object, path: str) -> None:
+        while "allOf" in node or "$ref" in node:
+            reference = node.get("$ref") or node["allOf"][0]["$ref"]
+            node = schema["definitions"][reference.rpartition("/")[2]]
+        if not isinstance(value, dict) or not value or "properties" not in node:
+            raise AssertionError(f"README.md has no {path}")
+        for key, below in value.items():
+            assert key in node["properties"], f"{path}.{key} is not in values.schema.json"
+            place = f"{path}.{key}".strip(".")
+            if f"`{place}`" not in readme and f"`{place}.*`" not in readme:
+                walk(below, node["properties"][key], place)
+
+    walk(values, schema, "")
