@@ -149,8 +149,8 @@ class FakeTrainer:
         if step != self.step:
             return web.json_response(Problem(reason="StepConflict", message=str(step)).to_json_dict(), status=409)
         batch = TrainBatch.model_validate_json(await request.read())
-        self.batches.append((step, batch))
         await asyncio.sleep(0.02)
+        self.batches.append((step, batch))
         self.step += 1
         metrics = {"loss/mean": 0.1, "mismatch_kl/all/mean": 0.001 * (step + 1)}
         result = StepResult(step=self.step, policy=self.state().policy, metrics=metrics)
