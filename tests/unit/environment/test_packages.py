@@ -85,14 +85,14 @@ async def test_a_package_pushed_late_heals_and_was_reported(provide_from, make_w
 
 
 async def test_the_deadline_tells_the_last_reason(provide_from):
-    with pytest.raises(PackageError, match="EnvironmentPackageMissing.*rlrun env push"):
+    with pytest.raises(PackageError, match=r"EnvironmentPackageMissing.*rlrun env push"):
         await provide_from(lambda n, r: web.Response(status=404), "tester/none", deadline=0.05)
 
 
 async def test_a_wheel_for_another_python_names_pips_reason(provide_from, make_wheel):
     wheel = make_wheel("old-env", "", tag="cp27-cp27m-win32")
     reply = lambda n, r: web.Response(body=tar_of((wheel.name, wheel.read_bytes())))  # noqa: E731
-    with pytest.raises(PackageError, match="EnvironmentInstallFailed.*not a supported wheel"):
+    with pytest.raises(PackageError, match=r"EnvironmentInstallFailed.*not a supported wheel"):
         await provide_from(reply, "tester/old-env")
 
 

@@ -1,0 +1,1 @@
+"""Model fetcher: brings a base model's files into a pod before its containers start."""

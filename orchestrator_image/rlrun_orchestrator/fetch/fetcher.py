@@ -1,0 +1,151 @@
+"""Bringing a model to a folder, whole or not at all, and only once.
+
+The Hugging Face path was never run against the hub where this was written, because no hub could be reached there; its
+calls and errors are those of huggingface_hub's documentation. The S3 path is covered by tests.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from rlrun.artifacts.layout import MANIFEST, S3Uri
+from rlrun.artifacts.manifest import Manifest
+from rlrun.artifacts.store import StoreError
+from rlrun.schema.wire import Problem
+
+from rlrun_orchestrator.fetch.sources import (
+    HF_FILES,
+    ClaimSource,
+    FetchError,
+    HubSource,
+    hub_failure,
+    parse_source,
+    store_failure,
+)
+
+PROGRESS_SECONDS = 5.0
+HUB_MARK = ".rlrun-complete"
+Say = Callable[[str], None]
+
+
+class ArtifactSource(Protocol):
+    """The part of `rlrun.artifacts.store.Store` that is used here."""
+
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        """The manifest, or None. Raises StoreError."""
+        ...
+
+    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
+        """Bring a verified artifact to `dest`, all or nothing. Raises StoreError."""
+        ...
+
+
+def fetch(text: str, dest: Path, store: Callable[[], ArtifactSource], say: Say = print) -> None:
+    """Bring the model that the uri `text` names to `dest`. Does nothing when it is there already. Raises FetchError.
+
+    `store` is called only for s3:// sources.
+    """
+    source = parse_source(text)
+    try:
+        if isinstance(source, ClaimSource):
+            say(f"{text} is mounted, nothing to fetch")
+        elif isinstance(source, S3Uri):
+            _from_s3(source, dest, store(), say)
+        else:
+            _from_hub(source, dest, say)
+    except StoreError as error:
+        raise store_failure(error, text) from error
+    except OSError as error:
+        message = f"{dest} cannot be written: {error}"
+        raise FetchError(Problem(reason="ModelFolderNotWritable", message=message), permanent=False) from error
+
+
+def _from_s3(uri: S3Uri, dest: Path, store: ArtifactSource, say: Say) -> None:
+    manifest = store.read_manifest(uri)
+    if manifest is None:
+        message = f"{uri} has no {MANIFEST}: upload the model as an artifact or correct the RLModel's source"
+        raise FetchError(Problem(reason="ModelNotFound", message=message), permanent=True)
+    if _same(dest, manifest):
+        say(f"{uri} is in {dest} already")
+        return
+    say(f"fetching {uri}: {len(manifest.files)} files, {_size(manifest.size)}")
+    started = time.monotonic()
+    with _progress(dest.parent, manifest.size, say):
+        store.download_artifact(uri, dest)
+    say(f"fetched and verified {_size(manifest.size)} in {time.monotonic() - started:.1f} s")
+
+
+def _from_hub(source: HubSource, dest: Path, say: Say) -> None:
+    from huggingface_hub import snapshot_download
+
+    wanted = f"{source.repository}@{source.revision or 'main'}"
+    mark = dest / HUB_MARK
+    if mark.is_file() and mark.read_text() == wanted:
+        say(f"hf://{wanted} is in {dest} already")
+        return
+    say(f"fetching hf://{wanted}")
+    dest.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    try:
+        with _progress(dest, None, say):
+            snapshot_download(
+                source.repository, revision=source.revision, local_dir=dest, allow_patterns=list(HF_FILES)
+            )
+    except Exception as error:
+        raise hub_failure(error, f"hf://{wanted}") from error
+    if not any(dest.glob("*.safetensors")):
+        message = f"hf://{wanted} has no safetensors weights: use a revision or a repository that has them"
+        raise FetchError(Problem(reason="ModelNotFound", message=message), permanent=True)
+    # Partial downloads of huggingface_hub lie below this folder; the model does not need it.
+    shutil.rmtree(dest / ".cache", ignore_errors=True)
+    mark.write_text(wanted)
+    say(f"fetched {_size(_bytes_below(dest))} in {time.monotonic() - started:.1f} s")
+
+
+def _same(dest: Path, manifest: Manifest) -> bool:
+    try:
+        there = Manifest.model_validate_json((dest / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    sizes = {entry.name: entry.size for entry in manifest.files}
+    return there.files == manifest.files and all(
+        (dest / name).is_file() and (dest / name).stat().st_size == size for name, size in sizes.items()
+    )
+
+
+@contextmanager
+def _progress(folder: Path, total: int | None, say: Say) -> Iterator[None]:
+    """While inside, a line every few seconds with the bytes that lie below `folder`."""
+    done = threading.Event()
+    before = _bytes_below(folder)
+
+    def watch() -> None:
+        while not done.wait(PROGRESS_SECONDS):
+            now = _bytes_below(folder) - before
+            say(f"  {_size(now)}" + (f" of {_size(total)} ({100 * now // max(total, 1)} %)" if total else ""))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:
+            continue  # Renamed while we looked.
+    return total
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

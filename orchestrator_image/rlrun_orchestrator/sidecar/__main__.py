@@ -1,0 +1,57 @@
+"""`python -m rlrun_orchestrator.sidecar`: serve until SIGTERM."""
+
+import asyncio
+import logging
+import sys
+
+import aiohttp
+from aiohttp import web
+from rlrun.artifacts.store import Store, StoreError
+from rlrun.schema.wire import Problem
+
+from rlrun_orchestrator.answers import runner_of, stop_event
+from rlrun_orchestrator.errors import EXIT_CONFIGURATION
+from rlrun_orchestrator.sidecar.adapters import Adapters
+from rlrun_orchestrator.sidecar.engine import Engine
+from rlrun_orchestrator.sidecar.server import sidecar_app
+from rlrun_orchestrator.sidecar.settings import settings_from
+from rlrun_orchestrator.termination import write_termination_message
+
+log = logging.getLogger("rlrun_orchestrator.sidecar")
+
+
+async def serve() -> None:
+    """Serve until SIGTERM. Raises ValueError for settings that do not fit, StoreError for an unusable S3 setup."""
+    settings = settings_from()
+    stop = stop_event()
+    store = Store()
+    async with aiohttp.ClientSession() as http:
+        engine = Engine(http, settings.engine_url, settings.load_deadline)
+        adapters = Adapters(engine, store, settings.adapters_dir, settings.download_deadline, settings.unload_grace)
+        runner = runner_of(sidecar_app(adapters, settings.adapters_dir))
+        await runner.setup()
+        await web.TCPSite(runner, port=settings.sidecar_port).start()
+        log.info("sidecar on port %d for %s", settings.sidecar_port, settings.engine_url)
+        await stop.wait()
+        await runner.cleanup()
+        await adapters.close()
+
+
+def main() -> None:
+    """Run; settings that do not fit end the process with the reason in the termination message."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(serve())
+    except ValueError as error:
+        problem = Problem(reason="InvalidConfiguration", message=str(error))
+    except StoreError as error:
+        problem = error.problem
+    else:
+        return
+    log.error("%s: %s", problem.reason, problem.message)
+    write_termination_message(problem)
+    sys.exit(EXIT_CONFIGURATION)
+
+
+if __name__ == "__main__":
+    main()

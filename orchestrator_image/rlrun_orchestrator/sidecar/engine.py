@@ -1,0 +1,82 @@
+"""The inference engine, as far as adapters go: vLLM's three routes for them.
+
+The engine's own model list is the only truth. It survives nothing: after a restart of the engine's container it is
+empty, and whoever asks sees that at once.
+"""
+
+import json
+from typing import Any
+
+import aiohttp
+from rlrun.schema.wire import Problem
+
+from rlrun_orchestrator.answers import Refusal
+
+LIST_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
+
+
+class Engine:
+    """vLLM at `url`. All methods raise Refusal with `EngineUnreachable` (503) when it does not answer."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, load_deadline: float) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._load_timeout = aiohttp.ClientTimeout(total=load_deadline, connect=3)
+
+    async def adapters(self) -> list[str]:
+        """Names of the loaded adapters: the models that have a parent, the base model."""
+        status, text = await self._call("GET", "/v1/models", None, LIST_TIMEOUT)
+        try:
+            models = json.loads(text)["data"] if status == 200 else None
+            if models is not None:
+                return sorted(model["id"] for model in models if model.get("parent"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass
+        raise Refusal(503, _unreachable(f"GET /v1/models answered {status} {text[:200]}"))
+
+    async def load(self, name: str, path: str) -> None:
+        """Load the adapter at `path` under a name that was never used before.
+
+        Raises Refusal `AdapterLoadRejected` with the engine's own words: 422 when it will not, 502 when it failed.
+        """
+        body = {"lora_name": name, "lora_path": path}
+        status, text = await self._call("POST", "/v1/load_lora_adapter", body, self._load_timeout)
+        if status == 200 or (status == 400 and "already been loaded" in text):
+            return
+        hint = ""
+        if status == 404 and "Not Found" in text:
+            hint = ". Start the engine with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+        message = f"the engine answered {status} to the load of {name}: {_words(text)}{hint}"
+        raise Refusal(502 if status >= 500 else 422, Problem(reason="AdapterLoadRejected", message=message))
+
+    async def unload(self, name: str) -> None:
+        """Take the adapter out of the list; one that is not there is fine. Raises Refusal `AdapterUnloadRejected`."""
+        status, text = await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, LIST_TIMEOUT)
+        if status in (200, 404) or (status == 400 and "cannot be found" in text):
+            return
+        message = f"the engine answered {status} to the unload of {name}: {_words(text)}"
+        raise Refusal(502, Problem(reason="AdapterUnloadRejected", message=message))
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout: aiohttp.ClientTimeout
+    ) -> tuple[int, str]:
+        try:
+            async with self._http.request(method, self._url + path, json=body, timeout=timeout) as response:
+                return response.status, await response.text()
+        except TimeoutError as error:
+            raise Refusal(504, _unreachable(f"no answer to {method} {path} within {timeout.total:g} s")) from error
+        except aiohttp.ClientError as error:
+            raise Refusal(503, _unreachable(f"{method} {path}: {error or type(error).__name__}")) from error
+
+
+def _unreachable(words: str) -> Problem:
+    return Problem(reason="EngineUnreachable", message=f"{words}: look at the engine's container in this pod")
+
+
+def _words(text: str) -> str:
+    try:
+        body = json.loads(text)
+        inner = body.get("error", body)
+        return str(inner.get("message", inner))[:500]
+    except (ValueError, AttributeError):
+        return text[:500]

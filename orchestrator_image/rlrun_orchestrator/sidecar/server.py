@@ -1,0 +1,59 @@
+"""The sidecar's routes."""
+
+import os
+import re
+from pathlib import Path
+
+from aiohttp import web
+from rlrun.schema.wire import PolicyRef, Problem
+
+from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
+from rlrun_orchestrator.sidecar.adapters import Adapters
+
+NAME = re.compile(r"policy-v\d{6,}-[0-9a-f]{8}")
+
+
+def sidecar_app(adapters: Adapters, folder: Path) -> web.Application:
+    """GET /adapters, PUT and DELETE /adapters/{name}, and the probes."""
+
+    async def get_adapters(_: web.Request) -> web.Response:
+        return answer(await adapters.list())
+
+    async def put_adapter(request: web.Request) -> web.Response:
+        policy = PolicyRef.model_validate_json(await request.read())
+        name = _name_in(request)
+        if name != policy.name:
+            message = f"the path says {name}, the body is {policy.name}: they must be the same policy"
+            raise Refusal(422, Problem(reason="InvalidRequest", message=message))
+        return answer(await adapters.load(policy))
+
+    async def delete_adapter(request: web.Request) -> web.Response:
+        return answer(await adapters.unload(_name_in(request)))
+
+    async def readyz(_: web.Request) -> web.Response:
+        # The engine has a probe of its own; what only the sidecar can know is whether it could store an adapter.
+        if os.access(folder, os.W_OK | os.X_OK):
+            return web.Response(text="ok\n")
+        return answer(Problem(reason="AdaptersFolderNotWritable", message=f"{folder} cannot be written"), 503)
+
+    app = web.Application(middlewares=[problems])
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", metrics_handler(adapters.metrics.registry)),
+            web.get("/adapters", get_adapters),
+            web.put("/adapters/{name}", put_adapter),
+            web.delete("/adapters/{name}", delete_adapter),
+        ]
+    )
+    return app
+
+
+def _name_in(request: web.Request) -> str:
+    name = request.match_info["name"]
+    # The name becomes a folder: nothing but a policy's name may ever get there.
+    if not NAME.fullmatch(name):
+        message = f"{name!r} is no policy name: use policy-v000041-1a2b3c4d"
+        raise Refusal(422, Problem(reason="InvalidRequest", message=message))
+    return name
