@@ -18,7 +18,7 @@ import aiohttp
 from rlrun.schema.wire import PolicyRef, Problem
 
 from rlrun_orchestrator.backoff import Backoff
-from rlrun_orchestrator.http import RequestFailed, Unavailable
+from rlrun_orchestrator.http import Refused, RequestFailed, Unavailable
 from rlrun_orchestrator.sidecar_client import SidecarClient
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Replica:
     answers: bool = False
     requests: int = 0
     """In flight now."""
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=30.0))
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=5.0))
     refused: set[str] = field(default_factory=set)
     """Older versions that it could not load; nobody tries those twice."""
     misses: int = 0
@@ -267,7 +267,7 @@ class ReplicaPool:
                 continue
             try:
                 replica.adapters = set((await replica.sidecar.load(policy)).adapters)
-            except RequestFailed as error:
+            except Refused as error:
                 # An older version may be gone from S3 already; its groups finish on other replicas or not at all.
                 replica.refused.add(policy.name)
                 log.warning("replica %s cannot load %s: %s", replica.endpoint.engine_url, policy.name, error)
