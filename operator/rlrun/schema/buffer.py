@@ -23,7 +23,7 @@ class Buffer(Spec):
     env_ratios: list[Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=list, max_length=16)
     """Weights of the training environments in the draw, one per entry of env and in its order; equal when absent."""
     skip_verification: bool = False
-    """Train on rollouts without asking the environment for rewards to sort them by: cannot go with onlineDifficultyFiltering, which needs rewards."""  # noqa: E501
+    """Accepted for the hosted schema; this version always asks the environment for rewards. Cannot go with onlineDifficultyFiltering, which needs them."""  # noqa: E501
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
     """Seed of the draw; the run's seed when absent."""
 

@@ -83,7 +83,7 @@ KINDS = (
             Column("Max", ".spec.maxSteps", "Optimizer steps asked for.", "integer"),
             Column("Reward", ".status.progress.reward", "Mean reward of the newest batch.", "number"),
             Column("Model", ".spec.model", "Model that is trained."),
-            Column("Restarts", ".status.restarts", "Attempts that failed.", "integer"),
+            Column("Restarts", ".status.restarts", "Restarts of containers and replacements of pods.", "integer"),
             AGE,
             Column("Reason", ".status.reason", "Why the run is in its phase.", wide=True),
             Column("Checkpoint", ".status.lastCheckpoint", "Newest Ready checkpoint.", wide=True),

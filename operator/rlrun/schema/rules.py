@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar, Self, cast, get_args
+from typing import Annotated, Any, ClassVar, Self, cast, get_args, get_origin
 
 from pydantic import ConfigDict, ModelWrapValidatorHandler, TypeAdapter, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
@@ -67,7 +68,8 @@ class Spec(Schema):
     """A part of an object that a person writes: strict types, no coercion, rules between fields.
 
     Strict, because the API server is: `maxSteps: "100"` is an error there, so it is one here. A null is the same as an
-    absent field, as it is for the API server (which prunes it before defaulting).
+    absent field, as it is for the API server (which prunes it before defaulting), and 2.0 is a whole number, as it is
+    in JSON.
     """
 
     model_config = ConfigDict(strict=True)
@@ -81,7 +83,12 @@ class Spec(Schema):
     @classmethod
     def _keep_rules(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, dict):
-            data = {key: value for key, value in data.items() if value is not None}
+            whole, maps = _whole_number_fields(cls), _typed_maps(cls)
+            data = {
+                key: _without_fraction(value) if key in whole else _without_nulls(value) if key in maps else value
+                for key, value in data.items()
+                if value is not None
+            }
         try:
             made = handler(data)
         except ValidationError as error:
@@ -133,6 +140,38 @@ def _rules_of_the_rest(cls: type[Spec], data: Any, wrong: set[str | int]) -> Ite
         fields = [name for name, field in cls.model_fields.items() if (field.alias or name) in rule.reads]
         if all(hasattr(right, name) for name in fields) and not rule.holds(right):
             yield rule.field, rule.message
+
+
+@cache
+def _whole_number_fields(cls: type[Spec]) -> frozenset[str]:
+    """Fields that hold integers, or lists of them."""
+
+    def holds_int(annotation: Any) -> bool:
+        return annotation is int or any(holds_int(argument) for argument in get_args(annotation))
+
+    return _both_names(cls, lambda field: holds_int(field.annotation))
+
+
+@cache
+def _typed_maps(cls: type[Spec]) -> frozenset[str]:
+    """Fields that map names to values of one type; free-form objects are not among them."""
+    return _both_names(cls, lambda f: get_origin(f.annotation) is dict and get_args(f.annotation)[1] is not Any)
+
+
+def _both_names(cls: type[Spec], chosen: Callable[[FieldInfo], bool]) -> frozenset[str]:
+    """Python and outside names of the chosen fields."""
+    fields = [(name, field) for name, field in cls.model_fields.items() if chosen(field)]
+    return frozenset(name for inside, field in fields for name in (inside, field.alias or inside))
+
+
+def _without_nulls(value: Any) -> Any:
+    return {key: entry for key, entry in value.items() if entry is not None} if isinstance(value, dict) else value
+
+
+def _without_fraction(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_fraction(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @cache

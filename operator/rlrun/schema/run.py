@@ -60,7 +60,7 @@ class RLRunSpec(Spec):
     buffer: Buffer = Field(default_factory=Buffer)
     """Which examples are drawn next."""
     wandb: Wandb | None = None
-    """Logging to Weights & Biases; none when absent."""
+    """Names for Weights & Biases. Kept with the run, and not acted on by this version: metrics are in S3."""
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     """When checkpoints are saved and how many are kept."""
     adapters: Adapters = Field(default_factory=Adapters)
@@ -85,7 +85,7 @@ class RLRunSpec(Spec):
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     """What follows when a part of the run fails."""
     queue_name: ObjectName | None = None
-    """Queue the run waits in for quota; it starts at once when absent."""
+    """Queue for quota. Kept with the run, and not acted on by this version: runs start at once."""
     priority_class_name: ObjectName | None = None
     """PriorityClass of the run's pods."""
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)

@@ -4,48 +4,9 @@ import json
 
 import pytest
 from kubernetes import client
-from rlrun.schema.crd import KINDS
-from rlrun.schema.kube import GROUP, VERSION
 
+from tests.apiserver.schema.server import BY_NAME, Server
 from tests.fixtures.specs import cases
-
-PLURALS = {kind.name: kind for kind in KINDS}
-
-
-class Server:
-    """Creates and changes objects as `kubectl` does: unknown fields are errors."""
-
-    def __init__(self, api: client.ApiClient, namespace: str):
-        self.api, self.namespace = api, namespace
-
-    def send(
-        self, method: str, kind_name: str, body: cases.Object | None, name: str = "", dry_run: bool = True
-    ) -> cases.Object:
-        kind = PLURALS[kind_name]
-        place = f"/namespaces/{self.namespace}" if kind.namespaced else ""
-        path = f"/apis/{GROUP}/{VERSION}{place}/{kind.plural}" + (f"/{name}" if name else "")
-        answer: cases.Object = self.api.call_api(
-            path,
-            method,
-            query_params=[("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])],
-            header_params={
-                "Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json",
-                "Accept": "application/json",
-            },
-            body=body,
-            auth_settings=["BearerToken"],
-            response_types_map={200: "object", 201: "object"},
-            _return_http_data_only=True,
-        )
-        return answer
-
-    def delete(self, obj: cases.Object) -> None:
-        self.send("DELETE", obj["kind"], None, obj["metadata"]["name"], dry_run=False)
-
-
-@pytest.fixture
-def server(api: client.ApiClient, namespace: str) -> Server:
-    return Server(api, namespace)
 
 
 def _refusal(error: client.ApiException, field: str) -> str:
@@ -62,7 +23,7 @@ def _refusal(error: client.ApiException, field: str) -> str:
 @pytest.mark.parametrize("case", cases.valid(), ids=lambda c: c.name)
 def test_valid_specs_are_accepted_and_get_the_defaults_of_the_schema(case: cases.Case, server: Server) -> None:
     stored = server.send("POST", case.object["kind"], case.object)
-    expected = PLURALS[case.object["kind"]].model.from_object(case.object).spec.to_json_dict()
+    expected = BY_NAME[case.object["kind"]].model.from_object(case.object).spec.to_json_dict()
     assert _comparable(stored["spec"]) == _comparable(expected)
 
 
