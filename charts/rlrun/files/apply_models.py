@@ -22,7 +22,7 @@ def main() -> None:
     with open(os.environ["MODELS"], encoding="utf-8") as file:
         models = json.load(file)
     release = os.environ["RELEASE"]
-    config.load_incluster_config()
+    config.load_config()
     api = client.CustomObjectsApi()
     deadline = time.monotonic() + SECONDS
     while True:  # the kind is served a moment after its definition is accepted

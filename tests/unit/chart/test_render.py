@@ -6,6 +6,7 @@ import pytest
 import yaml
 from rlrun.controller.cluster import KINDS
 from rlrun.controller.settings import parse_settings
+from rlrun.schema.infrastructure import ComputeSize
 
 from .conftest import CHART, LOCAL, Helm, Object, Render
 
@@ -79,7 +80,7 @@ def test_gpu_settings(render: Render) -> None:
     assert settings.images.inference.repository == "vllm/vllm-openai"
     assert settings.images.trainer.reference == "rlrun-trainer:0.1.0"
     assert settings.s3.endpoint_url is None
-    assert settings.compute_sizes["M"].workers == 4
+    assert settings.compute_sizes[ComputeSize.medium].workers == 4
 
 
 def test_all_settings_arrive(render: Render) -> None:
@@ -88,7 +89,7 @@ def test_all_settings_arrive(render: Render) -> None:
     assert settings.images.inference.reference.startswith("vllm/vllm-openai:")
     assert settings.image_pull_secrets == ["pull"]
     assert settings.watch_namespaces == ["one", "two"]
-    assert settings.compute_sizes["M"].model_dump() == {"cpu": "2", "memory": "4Gi", "workers": 3}
+    assert settings.compute_sizes[ComputeSize.medium].model_dump() == {"cpu": "2", "memory": "4Gi", "workers": 3}
 
 
 def pod_specs(objects: list[Object]) -> list[Object]:

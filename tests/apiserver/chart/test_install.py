@@ -1,0 +1,217 @@
+"""`helm install` on a real API server: the order of kinds, the rights that come out, the catalogue, the way back.
+
+There is no node, so nothing runs: hooks are left out, and what they run is run here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from local_cluster.binaries import ensure_program
+from local_cluster.control_plane import ControlPlane
+from local_cluster.paths import paths
+
+CHART = Path(__file__).parents[3] / "charts" / "rlrun"
+SYSTEM = "rlrun-system"
+CRDS = ["rladapters.rlrun.dev", "rlcheckpoints.rlrun.dev", "rlmodels.rlrun.dev", "rlruns.rlrun.dev"]
+OPERATOR = f"system:serviceaccount:{SYSTEM}:rlrun"
+RUN = {
+    "apiVersion": "rlrun.dev/v1alpha1",
+    "kind": "RLRun",
+    "metadata": {"name": "first"},
+    "spec": {"model": "me/tiny", "sampling": {"maxTokens": 4}, "env": [{"id": "me/reverse"}]},
+}
+APPLY = "application/apply-patch+yaml"
+
+Helm = Callable[..., str]
+Client = Callable[[str], client.ApiClient]
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[ControlPlane]:
+    """A cluster that has never heard of the project, and checks who may own whose children."""
+    flags = ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]
+    with ControlPlane(api_server_flags=flags) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def helm(empty: ControlPlane) -> Helm:
+    program = ensure_program("helm", paths())
+
+    def run(*args: str) -> str:
+        done = subprocess.run(
+            [program, *args, "--kubeconfig", empty.kubeconfig, "-n", SYSTEM],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def installed(helm: Helm) -> str:
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
+    return helm("install", "rlrun", str(CHART), "--create-namespace", *values)
+
+
+@pytest.fixture(scope="module")
+def as_user(empty: ControlPlane, installed: str) -> Client:
+    """A client that acts as somebody else."""
+
+    def make(user: str) -> client.ApiClient:
+        found = config.new_client_from_config(str(empty.kubeconfig))
+        if user:
+            found.set_default_header("Impersonate-User", user)
+        return found
+
+    return make
+
+
+def may(api: client.ApiClient, verb: str, group: str, resource: str, namespace: str = "tenant") -> bool:
+    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+    review = client.AuthorizationV1Api(api).create_self_subject_access_review(
+        {"spec": {"resourceAttributes": attributes}}
+    )
+    return bool(review.status.allowed)
+
+
+def test_one_install_brings_kinds_and_operator(as_user: Client, installed: str) -> None:
+    admin = as_user("")
+    definitions = client.ApiextensionsV1Api(admin).list_custom_resource_definition().items
+    assert sorted(d.metadata.name for d in definitions) == CRDS
+    deployment = client.AppsV1Api(admin).read_namespaced_deployment("rlrun-operator", SYSTEM)
+    assert deployment.spec.template.spec.containers[0].image == "rlrun-operator:local"
+    assert "s3://rlrun/" in installed
+    assert "kubectl get rlmodels" in installed
+
+
+def test_the_operator_may_do_its_work_and_no_more(as_user: Client) -> None:
+    operator = as_user(OPERATOR)
+    for group, resource in [
+        ("", "configmaps"), ("", "services"), ("", "serviceaccounts"), ("apps", "deployments"), ("batch", "jobs"),
+        ("networking.k8s.io", "networkpolicies"), ("rlrun.dev", "rlruns"), ("rlrun.dev", "rladapters"),
+    ]:  # fmt: skip
+        for verb in ("get", "list", "watch", "create", "patch", "delete"):
+            assert may(operator, verb, group, resource), (verb, resource)
+    assert may(operator, "get", "", "secrets")
+    assert may(operator, "update", "coordination.k8s.io", "leases", SYSTEM)
+    for verb, group, resource in [
+        ("list", "", "secrets"), ("watch", "", "secrets"), ("create", "", "pods"), ("create", "", "pods/exec"),
+        ("get", "", "pods/log"), ("create", "rbac.authorization.k8s.io", "roles"), ("delete", "", "namespaces"),
+        ("update", "coordination.k8s.io", "leases"),
+    ]:  # fmt: skip
+        assert not may(operator, verb, group, resource), (verb, resource)
+
+
+def test_the_operator_may_own_children_with_blocking(as_user: Client) -> None:
+    client.CoreV1Api(as_user("")).create_namespace({"metadata": {"name": "tenant"}})
+    run = client.CustomObjectsApi(as_user("")).create_namespaced_custom_object(
+        "rlrun.dev", "v1alpha1", "tenant", "rlruns", RUN
+    )
+    owner = {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLRun",
+        "name": "first",
+        "uid": run["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "first-config", "ownerReferences": [owner]},
+    }
+    made = client.CoreV1Api(as_user(OPERATOR)).patch_namespaced_config_map(
+        "first-config", "tenant", body, field_manager="rlrun-operator", _content_type=APPLY
+    )
+    assert made.metadata.owner_references[0].uid == owner["uid"]
+
+
+@pytest.mark.parametrize(
+    ("role", "verb", "resource", "allowed"),
+    [
+        ("rlrun-editor", "create", "rlruns", True),
+        ("rlrun-editor", "delete", "rlcheckpoints", True),
+        ("rlrun-editor", "create", "rlcheckpoints", False),
+        ("rlrun-editor", "patch", "rlruns/status", False),
+        ("rlrun-viewer", "watch", "rladapters", True),
+        ("rlrun-viewer", "delete", "rlruns", False),
+    ],
+)
+def test_users(as_user: Client, role: str, verb: str, resource: str, allowed: bool) -> None:
+    user = f"{role}-{verb}-{resource.replace('/', '-')}"
+    client.RbacAuthorizationV1Api(as_user("")).create_namespaced_role_binding(
+        "default",
+        {
+            "metadata": {"name": user},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+        },
+    )
+    assert may(as_user(user), verb, "rlrun.dev", resource, "default") is allowed
+
+
+def test_catalogue_is_applied_changed_and_trimmed(empty: ControlPlane, as_user: Client, tmp_path: Path) -> None:
+    custom = client.CustomObjectsApi(as_user(""))
+
+    def run(*models: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+        file = tmp_path / "models.json"
+        file.write_text(json.dumps(models))
+        return subprocess.run(
+            [sys.executable, CHART / "files" / "apply_models.py"],
+            env=os.environ | {"MODELS": str(file), "RELEASE": "rlrun", "KUBECONFIG": str(empty.kubeconfig)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def model(name: str, **spec: Any) -> dict[str, Any]:
+        return {
+            "apiVersion": "rlrun.dev/v1alpha1",
+            "kind": "RLModel",
+            "metadata": {"name": name, "labels": {"rlrun.dev/catalogue-of": "rlrun"}},
+            "spec": {"id": f"me/{name}", "source": "s3://b/x", **spec},
+        }
+
+    by_hand = model("by-hand")
+    del by_hand["metadata"]["labels"]
+    custom.create_cluster_custom_object("rlrun.dev", "v1alpha1", "rlmodels", by_hand)
+    assert run(model("one"), model("two")).returncode == 0
+    uid = custom.get_cluster_custom_object("rlrun.dev", "v1alpha1", "rlmodels", "one")["metadata"]["uid"]
+    assert run(model("one", seqLen=64)).returncode == 0
+    items = custom.list_cluster_custom_object("rlrun.dev", "v1alpha1", "rlmodels")["items"]
+    assert sorted(i["metadata"]["name"] for i in items) == ["by-hand", "one"]
+    one = next(i for i in items if i["metadata"]["name"] == "one")
+    assert one["spec"]["seqLen"] == 64
+    assert one["metadata"]["uid"] == uid, "changed in place, not made again"
+    refused = run(model("one", seqLen=-1))
+    assert refused.returncode != 0
+    assert "spec.seqLen" in refused.stderr
+
+
+def test_upgrade_then_uninstall_keeps_the_kinds_and_the_runs(helm: Helm, as_user: Client) -> None:
+    admin = as_user("")
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks", "--set", "s3.bucket=another"]
+    helm("upgrade", "rlrun", str(CHART), *values)
+    settings = client.CoreV1Api(admin).read_namespaced_config_map("rlrun-settings", SYSTEM)
+    assert 'bucket: "another"' in settings.data["settings.yaml"]
+    helm("uninstall", "rlrun", "--no-hooks")
+    with pytest.raises(ApiException):
+        client.AppsV1Api(admin).read_namespaced_deployment("rlrun-operator", SYSTEM)
+    definitions = client.ApiextensionsV1Api(admin).list_custom_resource_definition().items
+    assert sorted(d.metadata.name for d in definitions) == CRDS
+    helm("install", "rlrun", str(CHART), *values)
