@@ -2,13 +2,12 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from rlrun.schema.artifact_status import ArtifactSpec, ArtifactStatus
-from rlrun.schema.base import Schema
-from rlrun.schema.kube import API_VERSION, ApiVersion, ObjectMeta
+from rlrun.schema.kube import KubernetesObject
 
 
 class DeploymentState(StrEnum):
@@ -42,18 +41,11 @@ class RLAdapterStatus(ArtifactStatus):
     """Why deploying or unloading failed and what to do about it."""
 
 
-class RLAdapter(Schema):
+class RLAdapter(KubernetesObject):
     """One uploaded LoRA adapter of a run, ready to be downloaded or deployed."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["RLAdapter"] = "RLAdapter"
-    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     spec: RLAdapterSpec
     """What the adapter is, where it lies, and whether it should be served."""
     status: RLAdapterStatus = Field(default_factory=RLAdapterStatus)
     """What S3 shows of it, and where its deployment stands; written by the operator."""
-
-    @classmethod
-    def from_object(cls, obj: dict[str, Any]) -> Self:
-        """The typed adapter of a Kubernetes object. Raises pydantic.ValidationError with all problems."""
-        return cls.model_validate(obj, by_alias=True, by_name=False)

@@ -16,10 +16,9 @@ from pydantic import BaseModel
 from rlrun.schema.adapter import RLAdapter
 from rlrun.schema.checkpoint import RLCheckpoint
 from rlrun.schema.generated import update
-from rlrun.schema.kube import GROUP, VERSION
+from rlrun.schema.kube import GROUP, VERSION, KubernetesObject
 from rlrun.schema.model import RLModel
 from rlrun.schema.openapi import VALIDATIONS, cel_rules, structural
-from rlrun.schema.rules import Spec
 from rlrun.schema.run import RLRun
 
 HEADER = "# Generated from operator/rlrun/schema by `python -m rlrun.schema.crd`; change the schema, not this file.\n"
@@ -53,7 +52,7 @@ AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was cr
 class Kind:
     """One kind of the group, and how people and kubectl call it."""
 
-    model: type[BaseModel]
+    model: type[KubernetesObject]
     plural: str
     short_name: str
     columns: tuple[Column, ...]
@@ -162,7 +161,7 @@ def crd(kind: Kind) -> dict[str, Any]:
             },
         },
     }
-    if issubclass(kind.model, Spec) and (validations := cel_rules(kind.model)):
+    if validations := cel_rules(kind.model):
         schema[VALIDATIONS] = validations
         # A rule's fieldPath must exist in the schema.
         schema["properties"]["metadata"]["properties"] = {"name": {"type": "string", "maxLength": 253}}

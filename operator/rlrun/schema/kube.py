@@ -2,13 +2,18 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from rlrun.schema.base import Schema
 from rlrun.schema.names import ObjectName
 from rlrun.schema.rules import Spec
+
+ApiVersion = Literal["rlrun.dev/v1alpha1"]
+GROUP = "rlrun.dev"
+VERSION = "v1alpha1"
+API_VERSION: ApiVersion = "rlrun.dev/v1alpha1"
 
 QUANTITY = r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
 
@@ -149,7 +154,18 @@ class EnvFrom(Spec):
     """The Secret."""
 
 
-ApiVersion = Literal["rlrun.dev/v1alpha1"]
-GROUP = "rlrun.dev"
-VERSION = "v1alpha1"
-API_VERSION: ApiVersion = "rlrun.dev/v1alpha1"
+class KubernetesObject(Spec):
+    """What the kinds of the project have in common."""
+
+    api_version: ApiVersion = API_VERSION
+    kind: str
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+    spec: Spec
+
+    @classmethod
+    def from_object(cls, obj: dict[str, Any]) -> Self:
+        """The typed object for what the API server or a manifest holds.
+
+        Raises pydantic.ValidationError with all problems.
+        """
+        return cls.model_validate(obj, by_alias=True, by_name=False)

@@ -1,17 +1,14 @@
 """RLModel: one entry of the platform's catalogue, with the shapes of its trainer and its inference."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from rlrun.schema.base import Schema
 from rlrun.schema.kube import (
-    API_VERSION,
-    ApiVersion,
     Condition,
     EnvVar,
+    KubernetesObject,
     LabelValue,
-    ObjectMeta,
     Resources,
     Status,
     Toleration,
@@ -136,18 +133,11 @@ class RLModelStatus(Status):
     """State for machines, one entry per type."""
 
 
-class RLModel(Schema):
+class RLModel(KubernetesObject):
     """A model that runs can train: the platform team's catalogue."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["RLModel"] = "RLModel"
-    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     spec: RLModelSpec
     """The model, where its weights are, and the shapes it is trained and served with."""
     status: RLModelStatus = Field(default_factory=RLModelStatus)
     """Whether the entry can be used; written by the operator."""
-
-    @classmethod
-    def from_object(cls, obj: dict[str, Any]) -> Self:
-        """The typed model of a Kubernetes object. Raises pydantic.ValidationError with all problems."""
-        return cls.model_validate(obj, by_alias=True, by_name=False)

@@ -1,7 +1,7 @@
 """RLRun: one reinforcement-learning run. The spec mirrors the hosted TOML schema, plus what Kubernetes users expect."""
 
 import re
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from rlrun.schema.environment import TrainEnvironment, unique_names
 from rlrun.schema.evaluation import Evaluation, Validation
 from rlrun.schema.failure import FailurePolicy
 from rlrun.schema.infrastructure import Infrastructure
-from rlrun.schema.kube import API_VERSION, ApiVersion, EnvFrom, ObjectMeta
+from rlrun.schema.kube import EnvFrom, KubernetesObject
 from rlrun.schema.monitoring import Wandb
 from rlrun.schema.names import LABEL, MAX_RUN_NAME, CheckpointId, ModelId, ObjectName
 from rlrun.schema.retention import Adapters, ArtifactPolicy, Checkpoints
@@ -164,12 +164,10 @@ class RLRunSpec(Spec):
     )
 
 
-class RLRun(Spec):
+class RLRun(KubernetesObject):
     """One reinforcement-learning run: what to train in spec, how it is going in status."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["RLRun"] = "RLRun"
-    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     spec: RLRunSpec
     """What to train, on what, and how."""
     status: RLRunStatus = Field(default_factory=RLRunStatus)
@@ -183,12 +181,7 @@ class RLRun(Spec):
             # An object that is still to get its name from generateName has none yet.
             lambda r: (
                 not r.metadata.name
-                or (len(r.metadata.name) <= MAX_RUN_NAME and re.match(LABEL, r.metadata.name) is not None)
+                or (len(r.metadata.name) <= MAX_RUN_NAME and re.fullmatch(LABEL, r.metadata.name) is not None)
             ),
         ),
     )
-
-    @classmethod
-    def from_object(cls, obj: dict[str, Any]) -> Self:
-        """The typed run of a Kubernetes object. Raises pydantic.ValidationError with all problems."""
-        return cls.model_validate(obj, by_alias=True, by_name=False)

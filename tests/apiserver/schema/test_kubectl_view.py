@@ -7,6 +7,8 @@ from kubernetes import client
 from rlrun.schema.crd import KINDS, Kind
 from rlrun.schema.kube import GROUP, VERSION
 
+from tests.apiserver.schema.server import Object
+
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 EXPECTED = {
@@ -24,7 +26,7 @@ WIDE = {
 IDS = [kind.name for kind in KINDS]
 
 
-def get(api: client.ApiClient, path: str, accept: str = "application/json") -> dict:
+def get(api: client.ApiClient, path: str, accept: str = "application/json") -> Object:
     response = api.call_api(
         path,
         "GET",
@@ -33,7 +35,8 @@ def get(api: client.ApiClient, path: str, accept: str = "application/json") -> d
         _preload_content=False,
         _return_http_data_only=True,
     )
-    return json.loads(response.data)
+    answer: Object = json.loads(response.data)
+    return answer
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
@@ -59,7 +62,7 @@ def test_explain_has_a_description_of_every_field(kind: Kind, api: client.ApiCli
     schema = schemas[f"dev.rlrun.{VERSION}.{kind.name}"]
     bare = []
 
-    def visit(field: dict, path: str) -> None:
+    def visit(field: Object, path: str) -> None:
         for name, below in field.get("properties", {}).items():
             if not below.get("description"):
                 bare.append(f"{path}.{name}")

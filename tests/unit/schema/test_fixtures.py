@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 from rlrun.schema.crd import KINDS
+from rlrun.schema.kube import KubernetesObject
 from rlrun.schema.problems import problems
 from rlrun.schema.rules import check_update
 
@@ -11,7 +12,7 @@ from tests.fixtures.specs import cases
 MODELS = {kind.name: kind.model for kind in KINDS}
 
 
-def _load(obj: cases.Object):
+def _load(obj: cases.Object) -> KubernetesObject:
     return MODELS[obj["kind"]].from_object(obj)
 
 

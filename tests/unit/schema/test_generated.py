@@ -1,22 +1,25 @@
 """What is generated and committed is what the schema says now, and it says something about every field."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rlrun.schema import crd, reference
 from rlrun.schema.generated import update
-from rlrun.schema.openapi import PRESERVE, structural
+from rlrun.schema.names import snake
+from rlrun.schema.openapi import PRESERVE, Json, structural
 from rlrun.schema.rules import Spec
 
 ROOT = Path(__file__).parents[3]
 IDS = [kind.name for kind in crd.KINDS]
 
 
-def _schema(kind: crd.Kind) -> dict:
-    return crd.crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+def _schema(kind: crd.Kind) -> Json:
+    schema: Json = crd.crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
 
 
-def _properties(schema: dict, path: str):
+def _properties(schema: Json, path: str) -> Iterator[tuple[str, Json]]:
     for name, field in schema.get("properties", {}).items():
         yield f"{path}.{name}", field
         yield from _properties(field, f"{path}.{name}")
@@ -87,4 +90,4 @@ def test_every_run_field_is_in_the_reference() -> None:
     spec = _schema(crd.KINDS[0])["properties"]["spec"]
     page = reference.render()["toml.md"]
     for row in reference.rows(spec):
-        assert f"| `{reference.snake(row.path)}` |" in page
+        assert f"| `{snake(row.path)}` |" in page

@@ -233,7 +233,9 @@ def test_versions_in_environment_ids() -> None:
     text = MINIMAL + 'version = "2.0"'
     assert loads(text.replace("reverse-text", "reverse-text@1.0")).spec.env[0].version == "2.0"
     assert loads(MINIMAL.replace("reverse-text", "reverse-text@")).spec.env[0].version is None
-    assert loads(MINIMAL + '[[eval.env]]\nid = "acme/x@1.0"').spec.eval.env[0].version == "1.0"
+    evaluation = loads(MINIMAL + '[[eval.env]]\nid = "acme/x@1.0"').spec.eval
+    assert evaluation is not None
+    assert evaluation.env[0].version == "1.0"
 
 
 def test_keys_of_self_managed_trainers_that_mean_the_same() -> None:
