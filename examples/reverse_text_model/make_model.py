@@ -4,8 +4,8 @@ It is trained here, from nothing, on a mixture: behind the same prompt stands th
 So it can do both and knows nothing of which one is wanted; reinforcement learning only has to teach it the choice,
 which takes seconds. The result is an ordinary Hugging Face folder that vLLM, transformers and peft load as it is.
 
-    python make_model.py build/reverse-text-tiny                                    a folder
-    python make_model.py /tmp/model --upload s3://rlrun/models/rlrun/reverse-text-tiny    and an artifact in S3
+    python make_model.py --folder build/reverse-text-tiny                      a folder
+    python make_model.py --upload s3://rlrun/models/rlrun/reverse-text-tiny    an artifact in S3, with a manifest
 
 A prompt is `text <sep>`, an answer `text <eos>`. Everything outside a-z and space reads as a space.
 """
@@ -15,6 +15,7 @@ import json
 import math
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ CHAT_TEMPLATE = (
 MODEL_ID = "rlrun/reverse-text-tiny"
 CONTEXT = 128
 COPY_SHARE = 0.6
-MIN_LENGTH, MAX_LENGTH = 5, 14
+MIN_LENGTH, MAX_LENGTH = 4, 11
 """Lengths of the training texts; a little wider than what the environment asks for."""
 BATCH = 64
 PEAK_LEARNING_RATE = 4e-3
@@ -147,14 +148,16 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 def main() -> None:
     """Train, save and, if asked, upload."""
     parser = argparse.ArgumentParser(description="Make the example model that copies or reverses a text.")
-    parser.add_argument("folder", type=Path, help="where to write the model")
+    parser.add_argument("--folder", type=Path, help="where to write the model (default: a temporary folder)")
     parser.add_argument(
-        "--steps", type=int, default=800, help="training steps (default 800: about a minute on one core)"
+        "--steps", type=int, default=700, help="training steps (default 700: about a minute on one core)"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="cores to use; another number gives other rounding")
     parser.add_argument("--upload", metavar="S3_URI", help="also upload as an artifact with a manifest")
     args = parser.parse_args()
+    if not args.folder and not args.upload:
+        parser.error("nothing to do with the model: give --folder, --upload or both")
 
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)
@@ -162,10 +165,12 @@ def main() -> None:
     model = build_model(args.seed)
     print(f"{MODEL_ID}: {sum(p.numel() for p in model.parameters()):,} parameters, {args.steps} steps", flush=True)
     loss = train(model, tokenizer, args.steps, args.seed)
-    save(model, tokenizer, args.folder)
-    print(f"saved {args.folder}  final loss {loss:.4f}", flush=True)
-    if args.upload:
-        upload(args.folder, args.upload, {"steps": args.steps, "seed": args.seed, "loss": loss})
+    with tempfile.TemporaryDirectory() as room:
+        folder = args.folder or Path(room)
+        save(model, tokenizer, folder)
+        print(f"final loss {loss:.4f}" + (f", saved in {folder}" if args.folder else ""), flush=True)
+        if args.upload:
+            upload(folder, args.upload, {"steps": args.steps, "seed": args.seed, "loss": loss})
 
 
 def upload(folder: Path, uri: str, details: dict[str, object]) -> None:

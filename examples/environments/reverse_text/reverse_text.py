@@ -13,8 +13,8 @@ from reverse_text_data import Split, dataset, similarity
 def load_environment(
     num_examples: int = 2000,
     num_eval_examples: int = 128,
-    min_length: int = 6,
-    max_length: int = 12,
+    min_length: int = 5,
+    max_length: int = 10,
     seed: int = 0,
 ) -> vf.Environment:
     """The environment.
