@@ -96,9 +96,9 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.watching.client_timeout = 300
     settings.watching.connect_timeout = 10
     settings.watching.chunk_size = 500
-    for _group, version, plural in CHILDREN:
-        group = f"{_group}/" if _group else ""
-        settings.watching.label_selectors[f"{group}{version}/{plural}"] = RUN_LABEL
+    for group, version, plural in CHILDREN:
+        # As a tuple: kopf takes the text "apps/v1/deployments" for one name, which then matches nothing.
+        settings.watching.label_selectors[group, version, plural] = RUN_LABEL
     settings.networking.request_timeout = 30
     settings.persistence.finalizer = f"{GROUP}/unused"
 
