@@ -23,7 +23,7 @@ env = typer.Typer(no_args_is_help=True, help="Environment packages: the code tha
 
 EPILOG = """Examples:
 
-  rlrun env push examples/environments/reverse-text --owner examples
+  rlrun env push examples/environments/reverse_text --owner me
 
   RLRUN_S3_BUCKET=rlrun rlrun env push . --include vendored/helper-1.0-py3-none-any.whl
 
@@ -85,7 +85,9 @@ def main() -> None:
 def push(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A Python project with load_environment().")],
-    owner: Annotated[str | None, typer.Option(help="Owner in owner/name; else [tool.rlrun] owner.")] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="Owner in owner/name; else tool.rlrun.owner in its pyproject.toml.")
+    ] = None,
     bucket: Bucket = "",
     prefix: Prefix = "",
     endpoint: Endpoint = None,
@@ -94,7 +96,7 @@ def push(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace other content under this version.")] = False,
 ) -> None:
-    """Build DIR into a wheel and put it where runs find it. Prints the id for [[env]] id."""
+    """Build DIR into a wheel and put it where runs find it. Prints the id that a run's file names it by."""
     if not bucket:
         raise CliError("no bucket given", "give --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
     project = read_project(folder)

@@ -30,8 +30,8 @@ EPILOG = """Examples:
 
   rlrun run rl.toml --dry-run > run.yaml && kubectl apply -f run.yaml
 
-Variables reach the environments' pods and nothing else. Their values are never printed. Later ones win: env_file in the
-file, then --env-file, then -e.
+Variables reach the environments' pods and nothing else. Their values are never printed. Later ones win:
+env_file in FILE, then --env-file, then -e.
 
 Exit codes: 0 started (with --follow: completed); 1 refused or failed; 2 the file or an option is wrong."""
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"

@@ -84,7 +84,7 @@ def follow(api: FakeCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
 def test_following_waits_for_the_start_and_survives_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Scripted([[NotReadyError("not yet")], ["one", "two", UnreachableError("cut")], ["one", "two", "three"]])
     running: Object = {"metadata": {"name": "first"}, "spec": {}, "status": {"phase": "Running"}}
-    api.looks = [running] * 6 + [{**running, "status": {"phase": "Completed"}}]
+    api.looks = [*[running] * 6, {**running, "status": {"phase": "Completed"}}]
     api.pod_list = [pod("p")]
     assert follow(api, monkeypatch) == ["one", "two", "three"]
 

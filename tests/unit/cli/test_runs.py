@@ -1,8 +1,12 @@
+import importlib
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rlrun.cli
 import yaml
 from rlrun.cli.cluster import ADAPTER, CHECKPOINT, MODEL, RUN
 
@@ -159,3 +163,16 @@ def test_every_command_explains_itself(rlrun: Rlrun, command: list[str]) -> None
     assert answer.code == 0
     assert command == ["env"] or "rlrun" in answer.out.split("Usage")[1].replace("root", "", 1)
     assert command in ([], ["env"]) or "Examples:" in answer.out
+
+
+@pytest.mark.parametrize("module", sorted(p.stem for p in Path(rlrun.cli.__file__).parent.glob("*.py")))
+def test_no_help_text_is_taken_for_markup(module: str) -> None:
+    # Help is printed through a renderer that swallows what looks like a tag, as in `[[env]]`.
+    found = importlib.import_module(f"rlrun.cli.{module}") if module != "__main__" else rlrun.cli
+    texts = [value for name, value in vars(found).items() if name.endswith("EPILOG")]
+    texts += [
+        f.__doc__ or ""
+        for f in vars(found).values()
+        if inspect.isfunction(f) and "ctx" in inspect.signature(f).parameters
+    ]
+    assert [text for text in texts if re.search(r"\[[a-z/]", text)] == []
