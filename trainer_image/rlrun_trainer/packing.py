@@ -33,6 +33,8 @@ class MicroBatch:
     """[N] float32"""
     advantages: torch.Tensor
     """[N] float32"""
+    versions: torch.Tensor
+    """[N] int64: the policy version that drew the token"""
     sample_of: torch.Tensor
     """[N] int64 in [0, S)"""
     samples: int
@@ -51,6 +53,7 @@ class _Arrays:
     """Positions of trainable tokens in the sample."""
     logprobs: np.ndarray
     advantage: float
+    version: int
 
 
 def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
@@ -120,7 +123,7 @@ def _fill(waiting: list[_Arrays], width: int, most: int) -> tuple[list[list[_Arr
 def _rectangle(rows: list[list[_Arrays]], width: int) -> MicroBatch:
     ids = np.zeros((len(rows), width), dtype=np.int64)
     positions = np.zeros((len(rows), width), dtype=np.int64)
-    predicting, targets, logprobs, advantages, sample_of = [], [], [], [], []
+    predicting, targets, logprobs, advantages, versions, sample_of = [], [], [], [], [], []
     count = tokens = 0
     for r, row in enumerate(rows):
         start = 0
@@ -133,6 +136,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int) -> MicroBatch:
             targets.append(sample.token_ids[sample.columns])
             logprobs.append(sample.logprobs)
             advantages.append(np.full(n, sample.advantage, dtype=np.float32))
+            versions.append(np.full(n, sample.version, dtype=np.int64))
             sample_of.append(np.full(n, count, dtype=np.int64))
             count, tokens, start = count + 1, tokens + end - start, end
         positions[r, start:] = np.arange(width - start)
@@ -143,6 +147,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int) -> MicroBatch:
         targets=_joined(targets),
         engine_logprobs=_joined(logprobs),
         advantages=_joined(advantages),
+        versions=_joined(versions),
         sample_of=_joined(sample_of),
         samples=count,
         tokens=tokens,
@@ -156,7 +161,8 @@ def _joined(parts: list[np.ndarray]) -> torch.Tensor:
 def _arrays(sample: Sample) -> _Arrays:
     columns = np.flatnonzero(np.asarray(sample.loss_mask, dtype=bool))
     logprobs = np.asarray(sample.logprobs, dtype=np.float32)[columns]
-    return _Arrays(np.asarray(sample.token_ids, dtype=np.int64), columns, logprobs, sample.advantage)
+    tokens = np.asarray(sample.token_ids, dtype=np.int64)
+    return _Arrays(tokens, columns, logprobs, sample.advantage, sample.policy_version)
 
 
 def _bad(index: int, what: str) -> Refused:

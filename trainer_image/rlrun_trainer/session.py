@@ -106,7 +106,7 @@ class Session:
                 raise Refused(
                     CONFLICT,
                     "StepConflict",
-                    f"step {step} was asked for, the next step is {self._step}: go on from there",
+                    f"step {step} was asked for, the session is at {self._step}: go on from there",
                 )
             if step >= self.spec.max_steps:
                 raise Refused(UNPROCESSABLE, "RunComplete", f"all {self.spec.max_steps} steps of this run are done")
@@ -154,6 +154,7 @@ class Session:
             temperature=spec.temperature,
             micro_batch_tokens=spec.micro_batch_tokens,
             max_grad_norm=settings.max_grad_norm,
+            version=self._step,
         )
         return train_step(self._base, self._slot, samples, plan), self._slot.files()
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
+from transformers.utils.logging import disable_progress_bar
 
-from rlrun_trainer.adapters import AdapterShape, adapter_files, peft_name
+from rlrun_trainer.adapters import ALL_LINEAR, AdapterShape, adapter_files, peft_name
 from rlrun_trainer.loss import Head
 from rlrun_trainer.problems import LATER, UNPROCESSABLE, Refused
 from rlrun_trainer.settings import Settings
@@ -95,17 +96,10 @@ class BaseModel:
             raise Refused(LATER, "NoFreeSlot", f"all {self.capacity} adapter slots are taken by {sorted(self.slots)}")
         taken = {slot.name for slot in self.slots.values()}
         adapter = next(name for name in (f"slot{i}" for i in range(self.capacity)) if name not in taken)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self.model.add_adapter(shape.peft_config(model), adapter)
-        except ValueError as error:
-            self._forget(adapter)
-            raise Refused(
-                UNPROCESSABLE,
-                "AdapterInvalid",
-                f"no adapter with targetModules {list(shape.target_modules)} fits this model: {error}",
-            ) from error
+        self._check_targets(shape)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.model.add_adapter(shape.peft_config(model), adapter)
         marker = f".{adapter}."
         named = {peft_name(n, adapter): p for n, p in self.model.named_parameters() if marker in n and ".lora_" in n}
         parameters = dict(sorted(named.items()))
@@ -127,8 +121,22 @@ class BaseModel:
         self.model.set_adapter(slot.name)
 
     def _forget(self, adapter: str) -> None:
-        if adapter in getattr(self.model, "peft_config", {}):
+        with warnings.catch_warnings():
+            # peft makes another adapter the active one and says so; every step chooses its own anyway.
+            warnings.simplefilter("ignore")
             self.model.delete_adapter(adapter)
+
+    def _check_targets(self, shape: AdapterShape) -> None:
+        # peft takes a name that fits nothing in silence, as long as another one fits.
+        linear = {name for name, module in self.model.named_modules() if isinstance(module, torch.nn.Linear)}
+        ends = {name.removesuffix(".base_layer").rsplit(".", 1)[-1] for name in linear if ".lora_" not in name}
+        unknown = [target for target in shape.target_modules if target != ALL_LINEAR and target not in ends]
+        if unknown:
+            raise Refused(
+                UNPROCESSABLE,
+                "AdapterInvalid",
+                f"targetModules {unknown} are no linear layers of this model; it has {sorted(ends)}",
+            )
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
@@ -156,6 +164,7 @@ def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
 def load_base(settings: Settings) -> BaseModel:
     """Loads the frozen base model as the settings say. Raises Refused when that cannot work."""
     torch.set_num_threads(settings.threads)
+    disable_progress_bar()
     device = _device(settings.device)
     dtype = _dtype(settings.dtype, device)
     attention = settings.attention

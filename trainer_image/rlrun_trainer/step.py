@@ -26,6 +26,8 @@ class StepPlan:
     temperature: float
     micro_batch_tokens: int
     max_grad_norm: float
+    version: int = 0
+    """Of the policy as it is before the step."""
 
 
 def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
@@ -46,8 +48,8 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
         norm = torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm)
         # One transfer from the device for everything that is to be known.
         table = torch.stack(sums).cpu()
-        loss, entropy, mismatch, masked = table[:, :4].sum(0).tolist()
-        worst = float(table[:, 4].max())
+        loss, entropy, mismatch, masked, on_policy, on_policy_kl = table[:, :6].sum(0).tolist()
+        worst = float(table[:, 6].max())
         forward_backward = time.perf_counter() - started
         if not all(map(_finite, (loss, mismatch, norm := float(norm)))):
             raise Refused(
@@ -78,13 +80,19 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
         "batch/micro_batches": float(len(batches)),
         "batch/padding": 1 - tokens / sum(batch.input_ids.numel() for batch in batches),
     }
+    if on_policy:
+        metrics["mismatch_kl/on_policy/mean"] = on_policy_kl / on_policy
     if base.device.type == "cuda":
         metrics["perf/peak_memory"] = torch.cuda.max_memory_allocated(base.device) / 2**30
     return metrics
 
 
 def _backward(base: BaseModel, batch: MicroBatch, plan: StepPlan, trainable: int) -> torch.Tensor:
-    """Adds the micro-batch's gradient; returns [loss, entropy, mismatch, masked tokens, largest mismatch]."""
+    """Adds the micro-batch's gradient.
+
+    Returns [loss, entropy, mismatch, masked tokens, tokens that the present version drew, their mismatch, largest
+    mismatch of a token]; all but the last are sums.
+    """
     batch = batch.to(base.device)
     hidden = base.hidden(batch.input_ids, batch.position_ids).flatten(0, 1)[batch.predicting]
     chunk = max(1, CHUNK_ELEMENTS // base.vocab_size)
@@ -93,7 +101,10 @@ def _backward(base: BaseModel, batch: MicroBatch, plan: StepPlan, trainable: int
     loss = result.loss / trainable
     loss.backward()
     kl = result.mismatch_kl
-    return torch.stack([loss.detach(), entropy.sum(), kl.sum(), (~result.kept).sum().float(), kl.max()])
+    # Tokens of the very policy that is trained show how far the two programs differ; the others differ by age as well.
+    present = batch.versions == plan.version
+    sums = [loss.detach(), entropy.sum(), kl.sum(), (~result.kept).sum(), present.sum(), kl[present].sum(), kl.max()]
+    return torch.stack([value.float() for value in sums])
 
 
 def _finite(value: float) -> bool:

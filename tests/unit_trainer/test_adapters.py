@@ -1,0 +1,147 @@
+"""What stock tools make of our files."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from rlrun_trainer.adapters import CONFIG, WEIGHTS, AdapterShape, digest
+from rlrun_trainer.problems import Refused
+from rlrun_trainer.slots import BaseModel
+from rlrun_trainer.step import StepPlan, train_step
+from transformers import AutoModelForCausalLM
+
+from tests.unit_trainer import tiny
+
+PLAN = StepPlan(learning_rate=1e-2, temperature=1.0, micro_batch_tokens=64, max_grad_norm=1.0)
+
+
+def test_stock_peft_loads_it_and_gives_the_same_logits(base: BaseModel, model_dir: Path, tmp_path: Path) -> None:
+    slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    for seed in range(3):
+        train_step(base, slot, tiny.samples(8, seed), PLAN)
+    for name, data in slot.files().items():
+        (tmp_path / name).write_bytes(data)
+    stock = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), tmp_path)
+    stock.eval()
+    ids = torch.randint(tiny.VOCABULARY, (3, 20))
+    with torch.no_grad():
+        ours, theirs = base.model(input_ids=ids).logits, stock(input_ids=ids).logits
+        with stock.disable_adapter():
+            plain = stock(input_ids=ids).logits
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert (theirs - plain).abs().max() > 0.01
+
+
+def test_config_says_what_engines_read(base: BaseModel) -> None:
+    slot = base.open("a", tiny.MODEL, AdapterShape(4, 12.5, ("q_proj", "v_proj")), 0)
+    config = json.loads(slot.files()[CONFIG])
+    assert config["r"] == 4
+    assert config["lora_alpha"] == 12.5
+    assert config["peft_type"] == "LORA"
+    assert config["task_type"] == "CAUSAL_LM"
+    assert sorted(config["target_modules"]) == ["q_proj", "v_proj"]
+    assert config["base_model_name_or_path"] == tiny.MODEL
+    assert config["bias"] == "none"
+
+
+def test_version_zero_depends_on_the_seed_alone(model_dir: Path) -> None:
+    first, second = tiny.load(model_dir), tiny.load(model_dir)
+    torch.manual_seed(123)
+    second.open("other", tiny.MODEL, AdapterShape(2, 2.0, ("q_proj",)), 9)
+    one = first.open("a", tiny.MODEL, tiny.SHAPE, 7).files()
+    two = second.open("b", tiny.MODEL, tiny.SHAPE, 7).files()
+    assert digest(one) == digest(two)
+    second.close("other")
+    assert digest(second.open("c", tiny.MODEL, tiny.SHAPE, 8).files()) != digest(one)
+    assert one[WEIGHTS] == two[WEIGHTS]
+
+
+def test_version_zero_is_the_base_model(base: BaseModel) -> None:
+    ids = torch.randint(tiny.VOCABULARY, (1, 10))
+    with torch.no_grad():
+        plain = base.model(input_ids=ids).logits
+        base.activate(base.open("a", tiny.MODEL, tiny.SHAPE, 0))
+        assert torch.equal(base.model(input_ids=ids).logits, plain)
+
+
+def test_slots_do_not_disturb_each_other(model_dir: Path) -> None:
+    alone = tiny.load(model_dir, slots=1)
+    single = alone.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    for step in range(4):
+        train_step(alone, single, tiny.samples(12, step), PLAN)
+    shared = tiny.load(model_dir, slots=2)
+    one = shared.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    two = shared.open("b", tiny.MODEL, AdapterShape(8, 32.0, ("q_proj", "down_proj")), 5)
+    for step in range(4):
+        train_step(shared, two, tiny.samples(9, 100 + step), PLAN)
+        train_step(shared, one, tiny.samples(12, step), PLAN)
+        if step == 2:
+            shared.close("b")
+            two = shared.open("c", tiny.MODEL, AdapterShape(2, 1.0, ("o_proj",), dropout=0.5), 5)
+    assert one.files() == single.files()
+
+
+def test_slots_are_limited_and_come_back(base: BaseModel) -> None:
+    base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    base.open("b", tiny.MODEL, tiny.SHAPE, 0)
+    with pytest.raises(Refused) as caught:
+        base.open("c", tiny.MODEL, tiny.SHAPE, 0)
+    assert caught.value.problem.reason == "NoFreeSlot"
+    base.close("a")
+    base.close("a")
+    base.close("b")
+    base.open("c", tiny.MODEL, tiny.SHAPE, 0)
+
+
+def test_unknown_target_modules_are_refused_and_the_slot_stays_free(base: BaseModel) -> None:
+    for _ in range(3):
+        with pytest.raises(Refused, match="no_such_proj") as caught:
+            base.open("a", tiny.MODEL, AdapterShape(4, 8.0, ("no_such_proj",)), 0)
+        assert caught.value.problem.reason == "AdapterInvalid"
+    base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+
+
+def test_all_linear(base: BaseModel) -> None:
+    slot = base.open("a", tiny.MODEL, AdapterShape(4, 8.0, ("all-linear",)), 0)
+    layers = {name.split(".")[-3] for name in slot.parameters}
+    assert layers == set(tiny.TARGETS)
+
+
+def test_only_the_adapter_learns(base: BaseModel) -> None:
+    before = {n: p.clone() for n, p in base.model.named_parameters() if "lora_" not in n}
+    slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    train_step(base, slot, tiny.samples(8), PLAN)
+    after = {n.replace(".base_layer", ""): p for n, p in base.model.named_parameters() if "lora_" not in n}
+    assert all(torch.equal(after[n], p) for n, p in before.items())
+    assert all(p.dtype == torch.float32 for p in slot.parameters.values())
+
+
+def test_bfloat16_base_with_float32_adapter_learns(model_dir: Path) -> None:
+    base = tiny.load(model_dir, dtype="bfloat16", gradient_checkpointing="on")
+    assert next(base.model.parameters()).dtype == torch.bfloat16
+    slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    before = slot.files()
+    train_step(base, slot, tiny.samples(8), PLAN)
+    assert slot.files() != before
+    assert {p.dtype for p in slot.parameters.values()} == {torch.float32}
+
+
+def test_recomputed_activations_give_the_same_gradient(model_dir: Path) -> None:
+    files = []
+    for mode in ("off", "on"):
+        base = tiny.load(model_dir, gradient_checkpointing=mode)
+        assert base.model.is_gradient_checkpointing == (mode == "on")
+        slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+        train_step(base, slot, tiny.samples(8), PLAN)
+        files.append(slot.files())
+    assert files[0] == files[1]
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"holds no config\.json"):
+        tiny.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    with pytest.raises(Refused, match="does not load"):
+        tiny.load(tmp_path)

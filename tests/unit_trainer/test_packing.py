@@ -1,0 +1,128 @@
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from rlrun.schema.wire import Sample
+from rlrun_trainer.packing import check, pack
+from rlrun_trainer.problems import Refused
+from rlrun_trainer.slots import BaseModel
+
+from tests.unit_trainer import tiny
+
+
+def sample(tokens: int, prompt: int = 1, **changes: Any) -> Sample:
+    mask = [i >= prompt for i in range(tokens)]
+    values = {
+        "token_ids": list(range(tokens)),
+        "loss_mask": mask,
+        "logprobs": [-1.0 if m else 0.0 for m in mask],
+        "advantage": 0.5,
+        "policy_version": 0,
+    }
+    return Sample.model_validate(values | changes)
+
+
+@pytest.mark.parametrize("single_row", [False, True])
+@pytest.mark.parametrize("budget", [20, 64, 1000])
+def test_every_trainable_token_is_there_once(budget: int, single_row: bool) -> None:
+    made = tiny.samples(30, seed=1)
+    batches = pack(made, budget, single_row)
+    expected = sorted(
+        (s.token_ids[i - 1], t, round(s.logprobs[i], 4), round(s.advantage, 4), i - 1)
+        for s in made
+        for i, t in enumerate(s.token_ids)
+        if s.loss_mask[i]
+    )
+    found = []
+    for batch in batches:
+        assert batch.input_ids.numel() <= max(budget, 17)
+        assert not single_row or len(batch.input_ids) == 1
+        before = batch.input_ids.flatten()[batch.predicting].tolist()
+        positions = batch.position_ids.flatten()[batch.predicting].tolist()
+        found += [
+            (b, t, round(lp, 4), round(a, 4), p)
+            for b, t, lp, a, p in zip(
+                before,
+                batch.targets.tolist(),
+                batch.engine_logprobs.tolist(),
+                batch.advantages.tolist(),
+                positions,
+                strict=True,
+            )
+        ]
+    assert sorted(found) == expected
+    assert sum(b.tokens for b in batches) == sum(len(s.token_ids) for s in made)
+    assert sum(b.samples for b in batches) == len(made)
+
+
+def test_short_samples_share_a_row_and_little_is_padded() -> None:
+    [batch] = pack([sample(4), sample(10), sample(6), sample(3)], 100)
+    assert batch.input_ids.shape == (3, 10) or batch.input_ids.shape == (2, 10)
+    assert batch.tokens == 23
+    batches = pack(tiny.samples(200), 256)
+    assert sum(b.tokens for b in batches) / sum(b.input_ids.numel() for b in batches) > 0.9
+
+
+def test_a_sample_longer_than_the_budget_goes_alone() -> None:
+    batches = pack([sample(30), sample(5)], 16)
+    assert [b.input_ids.shape[1] for b in batches] == [30, 5]
+
+
+def test_samples_without_trainable_tokens_are_left_out() -> None:
+    [batch] = pack([sample(5), sample(5, prompt=5)], 100)
+    assert batch.samples == 1
+
+
+@pytest.mark.parametrize("single_row", [False, True])
+def test_packed_equals_unpacked(base: BaseModel, single_row: bool) -> None:
+    slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    base.activate(slot)
+    with torch.no_grad():
+        for parameter in slot.parameters.values():
+            parameter.normal_(std=0.1)
+        made = tiny.samples(20, seed=2)
+        alone = {tuple(s.token_ids): tiny.plain_logprobs(base, s) for s in made}
+        batches = pack(made, 80, single_row)
+        assert len(batches) < len(made)
+        compared = 0
+        for batch in batches:
+            hidden = base.hidden(batch.input_ids, batch.position_ids).flatten(0, 1)
+            logp = torch.log_softmax(base.head(hidden).float(), -1)
+            ids, positions = batch.input_ids.flatten().tolist(), batch.position_ids.flatten().tolist()
+            starts = [i for i, p in enumerate(positions) if p == 0] + [len(ids)]
+            for start, end in itertools.pairwise(starts):
+                expected = alone.get(tuple(ids[start:end]))
+                if expected is None:
+                    continue
+                got = logp[start : end - 1].gather(-1, torch.tensor(ids[start + 1 : end])[:, None]).squeeze(-1)
+                assert torch.allclose(got, expected, atol=1e-5)
+                compared += 1
+        assert compared == len(made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"token_ids": [1, 2]}, "differ in length"),
+        ({"token_ids": [], "loss_mask": [], "logprobs": []}, "empty"),
+        ({"token_ids": [1, 2, tiny.VOCABULARY]}, "vocabulary"),
+        ({"token_ids": [1, -2, 3]}, "vocabulary"),
+        ({"loss_mask": [True, True, True]}, r"lossMask\[0\]"),
+        ({"logprobs": [0.0, float("nan"), -1.0]}, "logprobs"),
+        ({"logprobs": [0.0, 2.0, -1.0]}, "logprobs"),
+        ({"advantage": float("inf")}, "advantage"),
+    ],
+)
+def test_a_bad_sample_is_named(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=rf"samples\[1\].*{words}"):
+        check([sample(3), sample(3, **changes)], 64, tiny.VOCABULARY)
+
+
+def test_a_batch_has_something_to_train_on() -> None:
+    with pytest.raises(Refused, match="samples is empty"):
+        check([], 64, tiny.VOCABULARY)
+    with pytest.raises(Refused, match="no token is trainable"):
+        check([sample(3, prompt=3)], 64, tiny.VOCABULARY)
+    with pytest.raises(Refused, match="seqLen 4"):
+        check([sample(5)], 4, tiny.VOCABULARY)

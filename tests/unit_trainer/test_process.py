@@ -1,0 +1,96 @@
+"""The trainer as a process: starts, trains, ends well on SIGTERM, and says why it could not start."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.store import Store
+
+from tests.unit.artifacts.seaweedfs import S3Server
+from tests.unit_trainer import tiny
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 180
+
+
+def start(model_dir: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[str]:
+    paths = [str(ROOT / "operator"), str(ROOT / "trainer_image")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlrun_trainer", "--model-dir", str(model_dir), "--port", str(port), "--device", "cpu"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RLRUN_THREADS": "1"} | environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def call(port: int, method: str, path: str, body: str = "") -> tuple[int, Any]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body.encode() or None, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def trainer(model_dir: Path, s3_server: S3Server, port: int) -> Iterator[subprocess.Popen[str]]:
+    process = start(model_dir, port, s3_server.environment)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            try:
+                if call(port, "GET", "/readyz")[0] == 200:
+                    break
+            except urllib.error.URLError:
+                pass
+            time.sleep(0.2)
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_sigterm_finishes_uploads_and_exits_zero(
+    trainer: subprocess.Popen[str], port: int, s3_server: S3Server, store: Store
+) -> None:
+    run_uri = f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
+    assert call(port, "PUT", "/sessions/run", tiny.spec(run_uri).model_dump_json(by_alias=True))[0] == 200
+    batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny.samples(8)]})
+    assert call(port, "POST", "/sessions/run/steps/0", batch)[0] == 200
+    assert call(port, "POST", "/sessions/run/checkpoints/1", "{}")[0] == 202
+    assert call(port, "POST", "/sessions/run/adapters/1")[0] == 202
+    trainer.send_signal(signal.SIGTERM)
+    assert trainer.wait(60) == 0
+    layout = RunLayout(S3Uri.parse(run_uri))
+    assert store.is_complete(layout.checkpoint(1))
+    assert store.is_complete(layout.adapter(1))
+
+
+def test_a_model_that_is_not_there_ends_with_a_message(tmp_path: Path, port: int) -> None:
+    words = tmp_path / "termination-log"
+    process = start(tmp_path / "none", port, {"RLRUN_TERMINATION_LOG": str(words)})
+    assert process.wait(START_SECONDS) == 1
+    problem = json.loads(words.read_text())
+    assert problem["reason"] == "ModelMissing"
+    assert "RLModel's source" in problem["message"]

@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+from rlrun_trainer.schedule import learning_rate
+from rlrun_trainer.settings import Settings, cpu_threads, parse
+
+
+def test_flags_win_over_variables_over_defaults() -> None:
+    settings = parse(["--slots", "3"], {"RLRUN_SLOTS": "2", "RLRUN_PORT": "9000", "RLRUN_THREADS": "1"})
+    assert (settings.slots, settings.port, settings.threads) == (3, 9000, 1)
+    assert settings.model_dir == Settings().model_dir
+    assert settings.model is None
+
+
+@pytest.mark.parametrize("arguments", [["--slots", "0"], ["--device", "tpu"], ["--port", "x"], ["--unknown"]])
+def test_bad_flags_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments, {})
+
+
+@pytest.mark.parametrize(("text", "limit"), [("150000 100000", 2), ("100000 100000", 1), ("20000 100000", 1)])
+def test_threads_follow_the_cpu_limit(tmp_path: Path, text: str, limit: int) -> None:
+    file = tmp_path / "cpu.max"
+    file.write_text(text)
+    cores = cpu_threads({}, tmp_path / "none")
+    assert cpu_threads({}, file) == min(limit, cores)
+    file.write_text("max 100000")
+    assert cpu_threads({}, file) == cores
+    assert cpu_threads({"RLRUN_THREADS": "5"}, file) == 5
+
+
+def test_warm_up_is_linear_and_then_constant() -> None:
+    assert [learning_rate(1.0, 0, u) for u in (0, 5)] == [1.0, 1.0]
+    assert [learning_rate(1.0, 3, u) for u in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
