@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import sys
-from pathlib import Path
 
 from aiohttp import web
 from rlrun.schema.wire import Problem
@@ -11,16 +10,15 @@ from rlrun.schema.wire import Problem
 from rlrun_orchestrator.answers import runner_of, stop_event
 from rlrun_orchestrator.environment.packages import PackageError
 from rlrun_orchestrator.environment.server import EnvironmentServer
-from rlrun_orchestrator.environment.settings import settings_from
+from rlrun_orchestrator.environment.settings import EnvironmentSettings, Surroundings, settings_from
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART
 from rlrun_orchestrator.termination import write_termination_message
 
 log = logging.getLogger("rlrun_orchestrator.environment")
 
 
-async def serve() -> int:
+async def serve(settings: EnvironmentSettings, surroundings: Surroundings) -> int:
     """Serve; the exit status."""
-    settings, surroundings = settings_from()
     server = EnvironmentServer(settings, surroundings)
     stop = stop_event()
     runner = runner_of(server.app())
@@ -49,13 +47,12 @@ def main() -> None:
     """Run; a variable that does not fit ends the process with the reason in the termination message."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        sys.exit(asyncio.run(serve()))
+        settings, surroundings = settings_from()
     except ValueError as error:
         log.error("%s", error)
-        write_termination_message(
-            Problem(reason="InvalidConfiguration", message=str(error)), Path("/dev/termination-log")
-        )
+        write_termination_message(Problem(reason="InvalidConfiguration", message=str(error)))
         sys.exit(EXIT_CONFIGURATION)
+    sys.exit(asyncio.run(serve(settings, surroundings)))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 HEALTHY_SECONDS = 120.0
 """A worker that lived this long has shown that it works: its next failure waits the shortest pause again."""
 POLL_SECONDS = 0.1
+TEARDOWN_SECONDS = 5.0
+"""For an environment to put away what it made outside, before its worker is killed."""
 
 
 @dataclass
@@ -85,12 +87,11 @@ class Pool:
         self._tasks = [asyncio.create_task(self._supervise(worker)) for worker in self.workers]
 
     async def close(self) -> None:
-        """Kill all workers."""
+        """End all workers: their environments are torn down for a few seconds, then they are killed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for worker in self.workers:
-            await self._end(worker)
+        await asyncio.gather(*[self._end(worker) for worker in self.workers])
         self._room.cleanup()
 
     async def run(self, request: GroupRequest) -> GroupResult:
@@ -194,6 +195,10 @@ class Pool:
     async def _end(self, worker: Worker) -> None:
         worker.ready = False
         if worker.process is not None:
+            if worker.process.returncode is None:
+                worker.process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(worker.process.wait(), TEARDOWN_SECONDS)
             # The whole session: users' code may have started processes of its own.
             _kill_group(worker.process.pid)
             await worker.process.wait()

@@ -6,10 +6,8 @@ It tells its parent how loading went by answering GET /info, so that the parent 
 """
 
 import asyncio
-import ctypes
 import logging
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -17,7 +15,7 @@ from pathlib import Path
 from aiohttp import web
 from rlrun.schema.wire import EnvironmentInfo, GroupRequest, Problem
 
-from rlrun_orchestrator.answers import Refusal, answer, problems, runner_of
+from rlrun_orchestrator.answers import Refusal, answer, problems, runner_of, stop_event
 from rlrun_orchestrator.environment.loading import Loaded, LoadError, load
 from rlrun_orchestrator.environment.packages import installed_version
 from rlrun_orchestrator.environment.settings import EnvironmentSettings, settings_from
@@ -40,15 +38,15 @@ def main() -> None:
         loaded = load(settings, surroundings.dir)
     except LoadError as error:
         problem = error.problem
-    # The parent decides when a worker ends; users' handlers would run a teardown and an exit inside the event loop.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Leaving through the end of main runs the environment's teardown, which verifiers has registered at exit. Its own
+    # signal handlers would do that inside the event loop; `stop_event` replaces them.
     asyncio.run(_serve(Path(sys.argv[1]), settings, surroundings.dir, loaded, problem))
 
 
 async def _serve(
     socket: Path, settings: EnvironmentSettings, folder: Path, loaded: Loaded | None, problem: Problem | None
 ) -> None:
+    stop = stop_event()
     info = EnvironmentInfo(
         name=settings.name or settings.package,
         id=settings.id,
@@ -78,7 +76,10 @@ async def _serve(
     runner = runner_of(app)
     await runner.setup()
     await web.UnixSite(runner, str(socket)).start()
-    await asyncio.Event().wait()
+    await stop.wait()
+    await runner.cleanup()
+    if groups is not None:
+        await groups.close()
 
 
 def _die_with_parent() -> None:
@@ -88,13 +89,6 @@ def _die_with_parent() -> None:
         os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()
-    _undumpable()
-
-
-def _undumpable() -> None:
-    # Users' code in one worker has no business in the memory of another.
-    pr_set_dumpable = 4
-    ctypes.CDLL(None).prctl(pr_set_dumpable, 0, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+from typing import NoReturn
 
 import aiohttp
 from aiohttp import web
@@ -14,17 +15,15 @@ from rlrun_orchestrator.errors import EXIT_CONFIGURATION
 from rlrun_orchestrator.sidecar.adapters import Adapters
 from rlrun_orchestrator.sidecar.engine import Engine
 from rlrun_orchestrator.sidecar.server import sidecar_app
-from rlrun_orchestrator.sidecar.settings import settings_from
+from rlrun_orchestrator.sidecar.settings import SidecarSettings, settings_from
 from rlrun_orchestrator.termination import write_termination_message
 
 log = logging.getLogger("rlrun_orchestrator.sidecar")
 
 
-async def serve() -> None:
-    """Serve until SIGTERM. Raises ValueError for settings that do not fit, StoreError for an unusable S3 setup."""
-    settings = settings_from()
+async def serve(settings: SidecarSettings, store: Store) -> None:
+    """Serve until SIGTERM."""
     stop = stop_event()
-    store = Store()
     async with aiohttp.ClientSession() as http:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
         adapters = Adapters(engine, store, settings.adapters_dir, settings.download_deadline, settings.unload_grace)
@@ -41,13 +40,15 @@ def main() -> None:
     """Run; settings that do not fit end the process with the reason in the termination message."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(serve())
+        settings, store = settings_from(), Store()
     except ValueError as error:
-        problem = Problem(reason="InvalidConfiguration", message=str(error))
+        _give_up(Problem(reason="InvalidConfiguration", message=str(error)))
     except StoreError as error:
-        problem = error.problem
-    else:
-        return
+        _give_up(error.problem)
+    asyncio.run(serve(settings, store))
+
+
+def _give_up(problem: Problem) -> NoReturn:
     log.error("%s: %s", problem.reason, problem.message)
     write_termination_message(problem)
     sys.exit(EXIT_CONFIGURATION)

@@ -182,3 +182,19 @@ def test_settings_take_the_runs_entry_as_it_is():
     assert (settings.owner, settings.package, settings.version) == ("o", "my-env", "0.2")
     assert settings.load_args == {"camelCase": 1}
     assert (settings.packages_url, str(surroundings.dir)) == ("http://g:8000", "/e")
+
+
+async def test_closing_tears_the_environment_down(serve, tmp_path):
+    code = f"""
+    class Tidy(vf.SingleTurnEnv):
+        @vf.teardown
+        async def put_away(self):
+            open({str(tmp_path / "tidied")!r}, "w").close()
+
+    def load_environment():
+        return Tidy(dataset=rows("abc"))
+    """
+    client = await serve(code)
+    assert (await client.until(lambda i: i.ready)).ready
+    await client.server.pool.close()
+    assert (tmp_path / "tidied").exists()
