@@ -56,7 +56,7 @@ class Lease:
 
     async def acquire(self) -> None:
         """Returns once this process is the holder."""
-        while not await self._try():
+        while not await self._try():  # noqa: ASYNC110
             await asyncio.sleep(self._retry)
         log.info("holding lease %s/%s as %s", self._namespace, self._name, self.identity)
 

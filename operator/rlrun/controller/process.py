@@ -29,7 +29,8 @@ from rlrun.schema.run_status import Phase
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 10.0
+STOP_SECONDS = 3.0
+"""For kopf to close its streams; what it has not closed by then ends with the process."""
 
 
 class Operator:
@@ -59,10 +60,7 @@ class Operator:
 
     async def run(self) -> None:
         """Until `stop`, a signal, or the loss of the lease."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, self._stop.set)
+        self._listen_to_signals()
         configuration = await self._configure()
         cluster = k.ApiCluster(configuration)
         artifacts = StoreArtifacts(self._settings.s3_threads)
@@ -79,8 +77,6 @@ class Operator:
             LEADING.set(0)
             REGISTRY.unregister(self._directory)
             self._queue.close()
-            if self._leading:
-                await lease.release()
             await runner.cleanup()
             await poller.close()
             artifacts.close()
@@ -102,22 +98,32 @@ class Operator:
         found = edge.registry(self._configure, self._queue.add, self._enqueue_waiting)
         kopf_stop = asyncio.Event()
         watching = tasks.start(edge.watch(found, self._settings.watch_namespaces, kopf_stop, self._watching))
-        essential = {
-            stopped,
-            watching,
-            tasks.start(lease.hold()),
-            tasks.start(self._resync(cluster)),
-            *(tasks.start(work(self._queue, reconciler.reconcile)) for _ in range(self._settings.workers)),
-        }
-        done, _ = await asyncio.wait(essential, return_when=asyncio.FIRST_COMPLETED)
+        holding = tasks.start(lease.hold())
+        working = [tasks.start(self._resync(cluster))]
+        working += [tasks.start(work(self._queue, reconciler.reconcile)) for _ in range(self._settings.workers)]
+        tasks.start(self._keep_signals())
+        done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
+        # First nothing is written any more, then the lease is given away, then the watches end.
+        await _end([*working, holding])
+        lost = holding in done and isinstance(holding.exception(), LeaseLost)
+        if not lost:
+            await lease.release()
         kopf_stop.set()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(asyncio.wait({watching})), STOP_SECONDS)
+        await asyncio.wait({watching}, timeout=STOP_SECONDS)
         for task in done:
-            if not task.cancelled() and isinstance(task.exception(), LeaseLost):
-                # Somebody else may lead by now: nothing may be written any more, not even the lease.
-                self._leading = False
             task.result()
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # In a thread other than the main one (tests) there are no signals to listen to.
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self._stop.set)
+
+    async def _keep_signals(self) -> None:
+        # kopf takes the signals for itself when it starts, and then ends too late for the workers.
+        await self._watching.wait()
+        self._listen_to_signals()
 
     async def _configure(self) -> Any:
         return await k.load_configuration(self._settings.kubeconfig)
@@ -173,6 +179,10 @@ class _Tasks:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await _end(self._tasks)
+
+
+async def _end(tasks: "list[asyncio.Task[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=STOP_SECONDS)

@@ -53,7 +53,7 @@ def allowed_rank(rank: int) -> int:
 def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
     """Deployment and headless Service of the inference replicas."""
     shape = resolved.model.inference
-    model = weights(identity, settings, resolved.model.source)
+    model = weights(identity, settings, resolved.model.source, shape.env)
     engine = container(
         "vllm",
         shape.image or settings.images.inference,

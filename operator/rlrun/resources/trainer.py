@@ -27,7 +27,7 @@ STARTUP_SECONDS = 2700
 def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
     """Deployment and Service of the trainer."""
     shape = resolved.model.trainer
-    model = weights(identity, settings, resolved.model.source)
+    model = weights(identity, settings, resolved.model.source, shape.env)
     main = container(
         "trainer",
         shape.image or settings.images.trainer,

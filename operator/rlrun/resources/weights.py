@@ -1,11 +1,13 @@
 """How a base model's weights get into a pod: an init container downloads them, a claim is mounted as it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlrun.resources.naming import RunIdentity
 from rlrun.resources.pods import MODEL_DIR, container, resources_of, s3_env_from
 from rlrun.resources.settings import Settings
+from rlrun.schema.kube import EnvVar
 
 Obj = dict[str, Any]
 
@@ -20,8 +22,11 @@ class Weights:
     """The mount of the container that reads the model."""
 
 
-def weights(identity: RunIdentity, settings: Settings, source: str) -> Weights:
-    """`source` is hf://owner/name, s3://bucket/path or pvc://claim/path (the claim lies in the run's namespace)."""
+def weights(identity: RunIdentity, settings: Settings, source: str, env: Sequence[EnvVar] = ()) -> Weights:
+    """`source` is hf://owner/name, s3://bucket/path or pvc://claim/path (the claim lies in the run's namespace).
+
+    The fetcher gets the variables of the Hugging Face hub out of `env` (HF_TOKEN, HF_ENDPOINT).
+    """
     if source.startswith("pvc://"):
         claim, _, path = source.removeprefix("pvc://").partition("/")
         mount: Obj = {"name": "models", "mountPath": MODEL_DIR, "readOnly": True}
@@ -35,6 +40,7 @@ def weights(identity: RunIdentity, settings: Settings, source: str) -> Weights:
         command=["python", "-m", "rlrun_orchestrator.fetch"],
         args=[source, MODEL_DIR],
         env={"HF_HOME": "/models/.cache"} if source.startswith("hf://") else {},
+        extra_env=[v for v in env if v.name.startswith("HF_") and v.name != "HF_HUB_OFFLINE"],
         env_from=s3_env_from(identity),
         mounts={"models": "/models"},
         resources=resources_of(settings.fetcher_resources),
