@@ -16,8 +16,10 @@ from rlrun.controller.cluster import LEASE, ApiError, Cluster
 
 log = logging.getLogger(__name__)
 
-DURATION_SECONDS = 15.0
-RENEW_DEADLINE_SECONDS = 10.0
+# Twice what controllers written in Go take: an API server that is short of CPU answers late, and an operator that
+# gives up for that has to start again just when there is no CPU for it.
+DURATION_SECONDS = 30.0
+RENEW_DEADLINE_SECONDS = 20.0
 RETRY_SECONDS = 2.0
 
 Obj = dict[str, Any]

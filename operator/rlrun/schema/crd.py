@@ -57,7 +57,8 @@ class Kind:
     short_name: str
     columns: tuple[Column, ...]
     namespaced: bool = True
-    categories: tuple[str, ...] = ("rlrun",)
+    categories: tuple[str, ...] = ("rl",)
+    """Never a name of a kind: `kubectl get rlrun NAME` would then mean the whole category."""
     selectable: tuple[str, ...] = ()
 
     @property
@@ -89,7 +90,7 @@ KINDS = (
             Column("Policy", ".status.progress.policyVersion", "Policy that samples now.", "integer", wide=True),
             Column("ETA", ".status.progress.etaSeconds", "Seconds until the last step.", "number", wide=True),
         ),
-        categories=("rlrun", "all"),
+        categories=("rl", "all"),
         selectable=(".spec.model", ".status.phase"),
     ),
     Kind(

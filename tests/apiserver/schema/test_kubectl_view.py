@@ -51,7 +51,9 @@ def test_names_and_categories(kind: Kind, api: client.ApiClient) -> None:
     served = {r["name"]: r for r in get(api, f"/apis/{GROUP}/{VERSION}")["resources"]}
     resource = served[kind.plural]
     assert resource["shortNames"] == [kind.short_name]
-    assert "rlrun" in resource["categories"]
+    assert "rl" in resource["categories"]
+    names = {name for k in KINDS for name in (k.plural, k.name.lower(), k.short_name)}
+    assert names.isdisjoint(resource["categories"]), "`kubectl get rlrun NAME` would mean a whole category"
     assert resource["namespaced"] is (kind.name != "RLModel")
     assert f"{kind.plural}/status" in served
 
