@@ -27,7 +27,7 @@ from tests.unit.controller.world import (
 )
 
 ROOT = "s3://rlrun/team/uid-1"
-SPEC = {"checkpoints": {"keepCloud": 2}, "adapters": {"keepLast": 1}}
+SPEC: dict[str, Any] = {"checkpoints": {"keepCloud": 2}, "adapters": {"keepLast": 1}}
 
 
 def checkpoint(step: int) -> Callable[[World], None]:

@@ -1,6 +1,7 @@
 """Whole stories of a run, against a cluster in memory; every reconcile is a freshly started operator."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rlrun.schema.wire import Problem, RunPhase, RunStatus
@@ -19,8 +20,8 @@ from tests.unit.controller.world import (
 ROOT = "s3://rlrun/team/uid-1"
 
 
-def running(step: int = 3, **more: object) -> RunStatus:
-    return RunStatus(phase=RunPhase.running, step=step, max_steps=10, reward=0.5, started_at=START, **more)  # type: ignore[arg-type]
+def running(step: int = 3, **more: Any) -> RunStatus:
+    return RunStatus(phase=RunPhase.running, step=step, max_steps=10, reward=0.5, started_at=START, **more)
 
 
 async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> None:
@@ -38,6 +39,10 @@ async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> No
         ("Secret", "s3"),
         ("ConfigMap", "reverse-config"),
     }
+    services = {o["metadata"]["name"] for o in world.cluster.all("Service")}
+    assert services == {"reverse-trainer", "reverse-inference", "reverse-env-0", "reverse-orchestrator"}
+    assert len(world.cluster.all("NetworkPolicy")) == 4
+    assert [o["metadata"]["name"] for o in world.cluster.all("ServiceAccount")] == ["reverse"]
 
 
 async def test_steady_state_costs_no_write(world: World) -> None:
