@@ -1,7 +1,7 @@
 """Leader election on a Lease: one operator acts, the others wait.
 
-The usual protocol of Kubernetes' own components: the holder renews every 2 s and gives up after 10 s without a
-successful renewal; others take over when they have seen no change for 15 s. Only the own monotonic clock is used to
+The usual protocol of Kubernetes' own components: the holder renews every 2 s and gives up after 20 s without a
+successful renewal; others take over when they have seen no change for 30 s. Only the own monotonic clock is used to
 judge age, never the timestamps of others. Whoever has lost the lease must end its process.
 """
 
