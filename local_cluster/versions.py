@@ -24,4 +24,5 @@ APT_PACKAGES = {
     "socat": "/usr/bin/socat",
     "buildah": "/usr/bin/buildah",
     "debootstrap": "/usr/sbin/debootstrap",
+    "containers-storage": "/usr/bin/containers-storage",
 }

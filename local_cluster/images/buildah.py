@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from local_cluster.errors import LocalClusterError
 from local_cluster.images.catalog import LOCAL_TAG, Image
 from local_cluster.progress import progress
 from local_cluster.shell import run
 
 # chroot: containers inside containers need nothing from the kernel that an ordinary root lacks.
 ISOLATION = ("--isolation", "chroot")
-_BUILD_SECONDS = 1800.0
+_BUILD_SECONDS = 3600.0
+# A listing fails when an image vanishes while it is read, which another build's clean-up can cause at any time.
+_LISTINGS = 4
+_retagging = threading.Lock()
 
 
 def buildah(*arguments: str | Path, timeout: float | None = None, next_step: str = "") -> str:
@@ -26,6 +32,15 @@ def buildah(*arguments: str | Path, timeout: float | None = None, next_step: str
 
 def local_tags() -> dict[str, str]:
     """Every named image in buildah's storage: full name to image id."""
+    for _ in range(_LISTINGS - 1):
+        try:
+            return _list()
+        except LocalClusterError:
+            time.sleep(0.5)
+    return _list()
+
+
+def _list() -> dict[str, str]:
     listing = json.loads(buildah("images", "--json") or "[]")
     return {name: entry["id"] for entry in listing or [] for name in entry.get("names") or []}
 
@@ -36,11 +51,12 @@ def build(image: Image, key: str, root: Path) -> None:
     for name, value in image.build_args:
         arguments += ["--build-arg", f"{name}={value}"]
     arguments += ["--file", root / image.dockerfile, "--tag", image.reference(key), root]
-    with progress.step(f"build {image.name}:{key}"):
+    with progress.step(f"build {image.name}"):
         buildah(
             *arguments, timeout=_BUILD_SECONDS, next_step="Is the package index reachable, and is there room in /var?"
         )
-    retag(image, key, local_tags())
+    with _retagging:
+        retag(image, key, local_tags())
 
 
 def retag(image: Image, key: str, tags: Mapping[str, str]) -> None:

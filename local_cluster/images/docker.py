@@ -28,13 +28,13 @@ def ensure_images_in_kind(cluster: str, images: Sequence[Image] = IMAGES) -> Non
         names = [f"{image.name}:{key}", f"{image.name}:{LOCAL_TAG}"]
         arguments = [part for name, value in image.build_args for part in ("--build-arg", f"{name}={value}")]
         arguments += [part for name in names for part in ("--tag", name)]
-        with progress.step(f"docker build {names[0]}"):
+        with progress.step(f"docker build {image.name}"):
             run(
                 ["docker", "build", *arguments, "--file", REPOSITORY / image.dockerfile, REPOSITORY],
                 timeout=_BUILD_SECONDS,
                 next_step="Does `docker info` answer?",
             )
-        with progress.step(f"kind load {names[0]}"):
+        with progress.step(f"kind load {image.name}"):
             run(
                 ["kind", "load", "docker-image", "--name", cluster, *names],
                 timeout=_BUILD_SECONDS,

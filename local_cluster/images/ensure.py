@@ -5,15 +5,19 @@ With a Docker engine and kind the same two steps are `docker build` and `kind lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 from local_cluster.images import buildah, containerd
 from local_cluster.images.base import base_key, ensure_base
 from local_cluster.images.catalog import CHAINS, IMAGES, Image, content_key
 from local_cluster.locks import file_lock
+from local_cluster.packages import ensure_system_packages
 from local_cluster.paths import REPOSITORY, paths
 from local_cluster.progress import progress
+
+Keys = Mapping[Image, str]
 
 
 def keys(images: Sequence[Image] = IMAGES) -> dict[Image, str]:
@@ -24,41 +28,58 @@ def keys(images: Sequence[Image] = IMAGES) -> dict[Image, str]:
 
 def build_images(images: Sequence[Image] = IMAGES) -> None:
     """Bring buildah's storage up to the tree; images that are there under their key are left alone."""
-    with file_lock(paths().cache / "images" / "build.lock"):
-        wanted = keys(images)
-        tags = buildah.local_tags()
-        missing = {image: key for image, key in wanted.items() if image.reference(key) not in tags}
-        for image in wanted.keys() - missing.keys():
-            buildah.retag(image, wanted[image], tags)
-        if not missing:
-            progress.say("      images: all built")
-            return
-        ensure_base()
-        with ThreadPoolExecutor(len(CHAINS)) as pool:
-            # Collect every outcome: a failure in one chain must not leave the other's unreported.
-            list(pool.map(lambda chain: _build_chain(chain, missing), CHAINS))
+    ensure_system_packages(paths().cache)
+    with _alone():
+        _build(keys(images))
 
 
 def import_images(images: Sequence[Image] = IMAGES) -> None:
     """Bring the node's containerd up to the tree: the cluster must be up, the images built."""
-    with file_lock(paths().cache / "images" / "import.lock"):
-        present = containerd.image_digests()
-        for image, key in keys(images).items():
-            if image.reference(key) in present and present.get(image.reference()) == present[image.reference(key)]:
-                continue
-            containerd.import_image(image, key)
-            containerd.forget_earlier(image, key)
+    with _alone():
+        _import(keys(images))
 
 
 def ensure_images(images: Sequence[Image] = IMAGES) -> None:
     """Build and import; does nothing, in about a second, when nothing changed."""
-    present = containerd.image_digests()
-    # What the node has is not built again, even when the builder's storage was emptied since.
-    build_images([image for image, key in keys(images).items() if image.reference(key) not in present])
-    import_images(images)
+    ensure_system_packages(paths().cache)
+    with _alone():
+        # Once for both steps: the tree may be edited meanwhile.
+        wanted = keys(images)
+        present = containerd.image_digests()
+        # What the node has is not built again, even when the builder's storage was emptied since.
+        _build({image: key for image, key in wanted.items() if image.reference(key) not in present})
+        _import(wanted)
 
 
-def _build_chain(chain: Sequence[Image], missing: dict[Image, str]) -> None:
+def _alone() -> AbstractContextManager[None]:
+    """Two commands at once would take each other's images away between build and import."""
+    return file_lock(paths().cache / "images" / "images.lock")
+
+
+def _build(wanted: Keys) -> None:
+    tags = buildah.local_tags()
+    missing = {image: key for image, key in wanted.items() if image.reference(key) not in tags}
+    for image in wanted.keys() - missing.keys():
+        buildah.retag(image, wanted[image], tags)
+    if not missing:
+        progress.say("      images: nothing to build")
+        return
+    ensure_base()
+    with ThreadPoolExecutor(len(CHAINS)) as pool:
+        # Every chain is run to its end: a failure in one must not leave the other's outcome unknown.
+        list(pool.map(lambda chain: _build_chain(chain, missing), CHAINS))
+
+
+def _build_chain(chain: Sequence[Image], missing: Keys) -> None:
     for image in chain:
         if image in missing:
             buildah.build(image, missing[image], REPOSITORY)
+
+
+def _import(wanted: Keys) -> None:
+    present = containerd.image_digests()
+    for image, key in wanted.items():
+        digest = present.get(image.reference(key))
+        if digest is None or present.get(image.reference()) != digest:
+            containerd.import_image(image, key)
+            containerd.forget_earlier(image, key)
