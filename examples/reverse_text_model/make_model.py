@@ -93,7 +93,7 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[tor
     ids = tokenizer.get_vocab()
     while True:
         length = rng.randint(MIN_LENGTH, MAX_LENGTH)
-        rows = []
+        rows: list[list[int]] = []
         while len(rows) < BATCH:
             text = draw_text(rng, length)
             if split_of(text) != "train":
