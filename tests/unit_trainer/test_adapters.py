@@ -132,7 +132,7 @@ def test_recomputed_activations_give_the_same_gradient(model_dir: Path) -> None:
     files = []
     for mode in ("off", "on"):
         base = tiny.load(model_dir, gradient_checkpointing=mode)
-        assert base.model.is_gradient_checkpointing == (mode == "on")
+        assert base.model.is_activation_checkpointing == (mode == "on")
         slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
         train_step(base, slot, tiny.samples(8), PLAN)
         files.append(slot.files())

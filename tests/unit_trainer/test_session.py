@@ -1,6 +1,7 @@
 """The server as the orchestrator sees it: HTTP in front, a real S3 behind."""
 
 import asyncio
+import json
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +13,6 @@ from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
 from rlrun.schema.wire import Problem, SessionSpec, SessionState, StepResult
-from rlrun_trainer import session as session_module
 from rlrun_trainer import uploads as uploads_module
 from rlrun_trainer.adapters import CONFIG, WEIGHTS, digest
 from rlrun_trainer.compute import Compute
@@ -20,6 +20,7 @@ from rlrun_trainer.server import Server
 from rlrun_trainer.sessions import Sessions
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.slots import BaseModel
+from rlrun_trainer.step import train_step
 
 from tests.unit.artifacts.seaweedfs import S3Server
 from tests.unit_trainer import tiny
@@ -48,8 +49,6 @@ class Client:
 
     async def raw_step(self, step: int, seed: int, name: str = "run") -> tuple[int, str]:
         batch = [s.model_dump(by_alias=True) for s in tiny.samples(10, seed)]
-        import json
-
         return await self.call("POST", f"/sessions/{name}/steps/{step}", json.dumps({"samples": batch}))
 
     async def step(self, step: int, name: str = "run") -> StepResult:
@@ -232,7 +231,7 @@ async def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
     make_client: Callable[..., Any], base: BaseModel, run_uri: str
 ) -> None:
     client = await make_client()
-    changes = {"lora_dropout": 0.2}
+    changes: dict[str, Any] = {"lora_dropout": 0.2}
     await client.open(tiny.spec(run_uri, **changes))
     for step in range(3):
         await client.step(step)
@@ -331,13 +330,12 @@ async def test_a_step_that_was_not_published_is_published_when_asked_again(
     dead = Store(endpoint_url="http://127.0.0.1:9", access_key_id="a", secret_access_key="b")
     publisher = client.sessions.get("run")._publisher
     trained: list[int] = []
-    train = session_module.train_step
 
     def counted(*arguments: Any) -> dict[str, float]:
         trained.append(1)
-        return train(*arguments)
+        return train_step(*arguments)
 
-    monkeypatch.setattr(session_module, "train_step", counted)
+    monkeypatch.setattr("rlrun_trainer.session.train_step", counted)
     monkeypatch.setattr(publisher, "_store", dead)
     status, text = await client.raw_step(1, 1)
     assert (status, Problem.model_validate_json(text).reason) == (503, "S3Unreachable")
@@ -401,14 +399,13 @@ async def test_health_answers_while_a_step_computes(
 ) -> None:
     await client.open(tiny.spec(run_uri))
     started, go_on = threading.Event(), threading.Event()
-    train = session_module.train_step
 
     def slow(*arguments: Any) -> dict[str, float]:
         started.set()
         assert go_on.wait(30)
-        return train(*arguments)
+        return train_step(*arguments)
 
-    monkeypatch.setattr(session_module, "train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.session.train_step", slow)
     step = asyncio.create_task(client.step(0))
     assert await asyncio.to_thread(started.wait, 30)
     for path in ("/healthz", "/readyz", "/metrics", "/sessions/run"):
@@ -424,13 +421,12 @@ async def test_a_client_that_gives_up_does_not_stop_the_step(
 ) -> None:
     await client.open(tiny.spec(run_uri))
     go_on = threading.Event()
-    train = session_module.train_step
 
     def slow(*arguments: Any) -> dict[str, float]:
         assert go_on.wait(30)
-        return train(*arguments)
+        return train_step(*arguments)
 
-    monkeypatch.setattr(session_module, "train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.session.train_step", slow)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.step(0), 0.5)
     go_on.set()

@@ -188,7 +188,7 @@ def load_base(settings: Settings) -> BaseModel:
     # Training mode, because only there transformers recomputes activations; without dropout it changes nothing else.
     model.train()
     if settings.gradient_checkpointing == "on" or (settings.gradient_checkpointing == "auto" and device.type == "cuda"):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     base = BaseModel(model, device, settings.slots, settings.weight_decay, attention.startswith("flash"))
     _check_head(base)
     log.info("base model %s on %s, %s, %s attention", settings.model_dir, device, dtype, attention)
