@@ -8,15 +8,15 @@ asked answers a `Problem` with a reason in CamelCase (it becomes a condition's r
                          PUT    /sessions/{session}                      SessionSpec    -> SessionState
                          GET    /sessions/{session}                                     -> SessionState
                          POST   /sessions/{session}/steps/{step}         TrainBatch     -> StepResult   (idempotent)
-                         POST   /sessions/{session}/checkpoints/{step}   CheckpointRequest -> SessionState (202, in background)
-                         POST   /sessions/{session}/adapters/{step}                     -> SessionState (202, in background)
+                         POST   /sessions/{session}/checkpoints/{step}   CheckpointRequest -> SessionState (202)
+                         POST   /sessions/{session}/adapters/{step}                     -> SessionState (202)
                          DELETE /sessions/{session}
     environment   :8080  GET /healthz /readyz /metrics
                          GET    /info                                                   -> EnvironmentInfo
                          POST   /groups                                  GroupRequest   -> GroupResult
     sidecar       :8001  GET /healthz /readyz /metrics
                          GET    /adapters                                               -> AdapterList
-                         PUT    /adapters/{name}                         PolicyRef      -> AdapterList (loaded *and* confirmed)
+                         PUT    /adapters/{name}                         PolicyRef      -> AdapterList (confirmed)
                          DELETE /adapters/{name}                                        -> AdapterList
     vLLM          :8000  the OpenAI API; an adapter's name is its model name
     orchestrator  :8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions, /models;

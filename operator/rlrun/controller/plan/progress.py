@@ -15,9 +15,9 @@ def show_progress(draft: Draft, told: RunStatus) -> None:
     new = Progress(
         step=told.step,
         max_steps=told.max_steps,
-        reward=told.reward,
+        reward=_for_people(told.reward),
         policy_version=told.policy_version,
-        eta_seconds=told.eta_seconds,
+        eta_seconds=None if told.eta_seconds is None else round(told.eta_seconds),
         last_step_time=told.last_step_time.replace(microsecond=0) if told.last_step_time else None,
         mismatch_kl=told.mismatch_kl,
     )
@@ -27,6 +27,11 @@ def show_progress(draft: Draft, told: RunStatus) -> None:
     shown = draft.status.groups
     if shown is None or _ended(told.groups) != _ended(shown) or draft.status.progress != old:
         draft.status.groups = groups
+
+
+def _for_people(reward: float | None) -> float | None:
+    """Four digits: columns print numbers as they are, and the exact ones are in the run's metrics."""
+    return None if reward is None else round(reward, 4)
 
 
 def _ended(groups: GroupCounts | Groups) -> tuple[int, int, int, int]:
