@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from rlrun.controller.cluster import ApiError
-from rlrun.controller.lease import Lease, LeaseLost
+from rlrun.controller.lease import DURATION_SECONDS, RENEW_DEADLINE_SECONDS, Lease, LeaseLost
 
 from tests.unit.controller.world import MemoryCluster
 
@@ -25,16 +25,16 @@ async def test_only_one_gets_it() -> None:
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
     assert not await second._try()
-    clock.now += 14
+    clock.now += DURATION_SECONDS - 1
     assert not await second._try()
 
 
-async def test_silent_holder_is_followed_after_15_seconds_of_the_own_clock() -> None:
+async def test_silent_holder_is_followed_after_the_duration_by_the_own_clock() -> None:
     cluster, clock = MemoryCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
     assert not await second._try()
-    clock.now += 15
+    clock.now += DURATION_SECONDS
     assert await second._try()
     found = cluster.find("Lease", "lease", "ns")
     assert found
@@ -49,7 +49,7 @@ async def test_renewals_keep_it() -> None:
     await first.acquire()
     for _ in range(5):
         assert not await second._try()
-        clock.now += 10
+        clock.now += RENEW_DEADLINE_SECONDS
         await asyncio.sleep(0.001)
         assert await first._try()
 
@@ -92,4 +92,8 @@ async def test_holder_that_cannot_renew_gives_up() -> None:
     cluster.get = fail  # type: ignore[method-assign, assignment]
     with pytest.raises(LeaseLost):
         await asyncio.wait_for(mine.hold(), 5)
-    assert clock.now <= 100 + 12, "given up within the deadline of 10 s"
+    assert clock.now <= 100 + RENEW_DEADLINE_SECONDS + 4, "given up within the deadline and one request"
+
+
+def test_holder_gives_up_before_another_takes_over() -> None:
+    assert RENEW_DEADLINE_SECONDS + 5 <= DURATION_SECONDS
