@@ -116,6 +116,7 @@ def evaluate(kubectl: Kubectl, s3: S3Access, adapter_uri: str) -> dict[str, floa
         files=[EXAMPLES / "evaluate_adapter.py", data],
         args=["--model", str(MODEL_URI), "--adapter", adapter_uri],
         secret=s3.secret_name,
+        env=s3.job_environment(),
     )
     output = job.run(kubectl, seconds=300, say=lambda _: None)
     job.delete(kubectl)

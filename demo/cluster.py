@@ -16,4 +16,5 @@ def local_cluster() -> tuple[Kubectl, S3Access]:
     ).stdout
     status = json.loads(text)
     kubectl = Kubectl(Path(status["kubeconfig"]), status["kubectl"], status["helm"])
-    return kubectl, s3_access(kubectl, status["s3"]["endpoint"], status["s3"]["secret"])
+    s3 = status["s3"]
+    return kubectl, s3_access(kubectl, s3["endpoint"], s3["cluster_endpoint"], s3["secret"])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 from rlrun.artifacts.layout import S3Uri
+from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
 
 from demo.job import ScriptJob
@@ -40,6 +41,8 @@ class S3Access:
     endpoint: str
     access_key_id: str
     secret_access_key: str
+    cluster_endpoint: str
+    """The same S3 as pods reach it."""
     secret_name: str
     """Secret in the system namespace with the same credentials, for Jobs."""
 
@@ -51,6 +54,10 @@ class S3Access:
             secret_access_key=self.secret_access_key,
         )
 
+    def job_environment(self) -> dict[str, str]:
+        """What a Job needs beside the Secret."""
+        return {"AWS_ENDPOINT_URL_S3": self.cluster_endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+
     def environment(self) -> dict[str, str]:
         """The AWS_* variables, for a child process."""
         return {
@@ -61,11 +68,13 @@ class S3Access:
         }
 
 
-def s3_access(kubectl: Kubectl, endpoint: str, secret_name: str) -> S3Access:
+def s3_access(kubectl: Kubectl, endpoint: str, cluster_endpoint: str, secret_name: str) -> S3Access:
     """Credentials as the cluster's Secret has them. Raises CommandFailed when it is not there."""
     secret = kubectl.get("secret", secret_name, SYSTEM_NAMESPACE) or {"data": {}}
     data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
-    return S3Access(endpoint, data["AWS_ACCESS_KEY_ID"], data["AWS_SECRET_ACCESS_KEY"], secret_name)
+    return S3Access(
+        endpoint, data["AWS_ACCESS_KEY_ID"], data["AWS_SECRET_ACCESS_KEY"], cluster_endpoint, secret_name
+    )
 
 
 def install_chart(kubectl: Kubectl, say: Say = print, *extra: str) -> None:
@@ -109,12 +118,11 @@ def ensure_model(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
             files=model_files(),
             args=["--upload", str(MODEL_URI)],
             secret=s3.secret_name,
+            env=s3.job_environment(),
         )
         job.run(kubectl, seconds=900, say=lambda line: say(f"  {line}"))
         store.download_artifact(MODEL_URI, cached)
         job.delete(kubectl)
-    from rlrun.artifacts.manifest import ArtifactKind
-
     (cached / "manifest.json").unlink(missing_ok=True)
     store.upload_artifact(
         cached, MODEL_URI, ArtifactKind.model, model="rlrun/reverse-text-tiny", details={"scripts": digest}

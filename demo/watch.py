@@ -51,7 +51,7 @@ def blocking_reason(run: Object) -> str | None:
     for kind in ("Validated", "TrainerReady", "InferenceReady", "EnvironmentsReady", "OrchestratorReady"):
         for found in run.get("status", {}).get("conditions", []):
             if found["type"] == kind and found["status"] != "True":
-                return f"{found.get('reason')}: {found.get('message', '').splitlines()[0][:140]}"
+                return f"{found.get('reason')}: {(found.get('message') or '').partition(chr(10))[0][:140]}"
     return None
 
 

@@ -33,7 +33,7 @@ def engine_args(resolved: ResolvedRun) -> list[str]:
     """
     model = resolved.model
     return [
-        "--model", MODEL_DIR,
+        MODEL_DIR,
         "--served-model-name", model.id,
         "--port", str(INFERENCE_PORT),
         "--enable-lora",

@@ -121,7 +121,11 @@ def resources_of(resources: Resources, gpus: int = 0) -> Obj:
 
 
 def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz", live_path: str = "/healthz") -> Obj:
-    """Probes over HTTP: alive after at most `startup_seconds`, then looked at every 10 s (2 s for readiness)."""
+    """Probes over HTTP: alive after at most `startup_seconds`, then looked at every 10 s (2 s for readiness).
+
+    Five minutes without an answer end a container: on a busy node a healthy one may be silent for one, and a restart
+    costs more than the wait.
+    """
     return {
         "startupProbe": {
             "httpGet": {"path": live_path, "port": port},
@@ -133,7 +137,7 @@ def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz",
             "httpGet": {"path": live_path, "port": port},
             "periodSeconds": 10,
             "timeoutSeconds": 10,
-            "failureThreshold": 6,
+            "failureThreshold": 30,
         },
         "readinessProbe": {
             "httpGet": {"path": ready_path, "port": port},

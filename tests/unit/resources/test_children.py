@@ -120,8 +120,8 @@ def test_environment_is_told_what_it_is() -> None:
 
 def test_engine_is_called_as_the_stock_image_wants_it() -> None:
     args = engine_args(resolved({"lora": {"rank": 24}, "inference": {"gpus": 1, "extraArgs": ["--enforce-eager"]}}))
-    pairs = dict(zip(args[::2], args[1::2], strict=False))
-    assert pairs["--model"] == "/models/base"
+    pairs = dict(zip(args[1::2], args[2::2], strict=False))
+    assert args[0] == "/models/base", "`vllm serve` takes the model first"
     assert pairs["--served-model-name"] == "a/b"
     assert args[args.index("--max-loras") + 1] == "4"
     assert args[args.index("--max-lora-rank") + 1] == "32"

@@ -63,11 +63,15 @@ def show_readiness(
             draft.set(kind, True, "Ready")
 
 
+def _only_waited(reason: str | None) -> bool:
+    return reason == "Starting" or (reason or "").startswith("WaitingFor")
+
+
 def close_readiness(draft: Draft, reason: str, problem: Problem | None) -> None:
     """For a run without pods: what was in order is now over, what was broken stays readable."""
     for role, kind in CONDITION_OF.items():
         found = draft.condition(kind)
         if problem and role_blamed(problem) == role and problem.reason != "OrchestratorFailed":
             draft.set(kind, False, problem.reason, problem.message)
-        elif found is None or found.status.value == "True" or found.reason == "Starting":
+        elif found is None or found.status.value == "True" or _only_waited(found.reason):
             draft.set(kind, False, reason)
