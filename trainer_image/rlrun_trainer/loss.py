@@ -58,7 +58,7 @@ class PolicyLoss:
     loss: torch.Tensor
     """Scalar, differentiable."""
     mismatch_kl: torch.Tensor
-    """[N]: r - log r - 1 of every trainable token, kept or not."""
+    """[N] float64: r - log r - 1 of every trainable token, kept or not."""
     kept: torch.Tensor
     """[N] bool"""
 
@@ -83,6 +83,7 @@ def policy_loss(
     sample_kept = (mean_ratio >= SAMPLE_RATIO[0]) & (mean_ratio <= SAMPLE_RATIO[1])
     kept = (ratio >= TOKEN_RATIO[0]) & (ratio <= TOKEN_RATIO[1]) & sample_kept[sample_of]
     weight = torch.where(kept, ratio * advantages, 0.0)
-    bounded = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    # In float32, exp(x) - x - 1 is 0 for every |x| below 3e-4: too coarse to tell two programs that agree from one.
+    bounded = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).double()
     loss = -(weight * torch.where(kept, logprobs, 0.0)).sum()
-    return PolicyLoss(loss=loss, mismatch_kl=bounded.exp() - bounded - 1, kept=kept)
+    return PolicyLoss(loss=loss, mismatch_kl=bounded.expm1() - bounded, kept=kept)

@@ -104,7 +104,7 @@ def _backward(base: BaseModel, batch: MicroBatch, plan: StepPlan, trainable: int
     # Tokens of the very policy that is trained show how far the two programs differ; the others differ by age as well.
     present = batch.versions == plan.version
     sums = [loss.detach(), entropy.sum(), kl.sum(), (~result.kept).sum(), present.sum(), kl[present].sum(), kl.max()]
-    return torch.stack([value.float() for value in sums])
+    return torch.stack([value.double() for value in sums])
 
 
 def _finite(value: float) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from rlrun.controller.observed import ArtifactObjectKind, Obj, Observed, Ref, SeenArtifact
 from rlrun.controller.plan.retention import expired_steps
 from rlrun.resources.naming import API_VERSION, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL, artifact_name
+from rlrun.schema.adapter import DeploymentState
 from rlrun.schema.retention import ArtifactPolicy
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.run_status import MAX_LISTED, ArtifactSummary
@@ -122,6 +123,8 @@ def _facts(artifact: SeenArtifact) -> dict[str, Any]:
         "createdAt": manifest.created_at.replace(microsecond=0).isoformat().replace("+00:00", "Z"),
         "message": None,
     }
+    if artifact.kind == "RLAdapter":
+        facts["deploymentState"] = DeploymentState.not_deployed.value
     if manifest.policy_version is not None:
         facts["policyVersion"] = manifest.policy_version
     if isinstance(reward, int | float):
