@@ -72,9 +72,7 @@ def s3_access(kubectl: Kubectl, endpoint: str, cluster_endpoint: str, secret_nam
     """Credentials as the cluster's Secret has them. Raises CommandFailed when it is not there."""
     secret = kubectl.get("secret", secret_name, SYSTEM_NAMESPACE) or {"data": {}}
     data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
-    return S3Access(
-        endpoint, data["AWS_ACCESS_KEY_ID"], data["AWS_SECRET_ACCESS_KEY"], cluster_endpoint, secret_name
-    )
+    return S3Access(endpoint, data["AWS_ACCESS_KEY_ID"], data["AWS_SECRET_ACCESS_KEY"], cluster_endpoint, secret_name)
 
 
 def install_chart(kubectl: Kubectl, say: Say = print, *extra: str) -> None:
