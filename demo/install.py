@@ -8,8 +8,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,7 @@ SYSTEM_NAMESPACE = "rlrun-system"
 RELEASE = "rlrun"
 CHART = ROOT / "charts" / "rlrun"
 EXAMPLES = ROOT / "examples"
-TRAINER_IMAGE = "rlrun-trainer:local"
+TRAINER_IMAGE = "localhost/rlrun-trainer:local"
 BUCKET = "rlrun"
 MODEL_URI = S3Uri(BUCKET, "models/rlrun/reverse-text-tiny")
 
@@ -149,13 +148,3 @@ def install_platform(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
     push_environment(s3, EXAMPLES / "environments" / "reverse_text", say)
     kubectl.apply(yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text()))
     wait_for("the model in the catalogue", lambda: kubectl.get("rlmodel", "reverse-text-tiny"), 30)
-
-
-@contextmanager
-def namespace(kubectl: Kubectl, name: str) -> Iterator[str]:
-    """A namespace that is gone afterwards."""
-    kubectl.ensure_namespace(name)
-    try:
-        yield name
-    finally:
-        kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", timeout=180)

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from local_cluster.images.buildah import buildah, local_tags
+from local_cluster.images.catalog import BASE_REFERENCE
 from local_cluster.progress import progress
 from local_cluster.shell import run
 
-BASE_REFERENCE = "docker.io/library/python:3.11-slim-bookworm"
 _KEYED_REFERENCE = "localhost/rlrun-base"
 _RECIPE = "1"  # raise it when this file makes something else of the same inputs
 _SUITE = "bookworm"

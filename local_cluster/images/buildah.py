@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from local_cluster.errors import LocalClusterError
-from local_cluster.images.catalog import LOCAL_TAG, Image
+from local_cluster.images.catalog import BASE_REFERENCE, LOCAL_TAG, Image
 from local_cluster.progress import progress
 from local_cluster.shell import run
 
@@ -48,7 +48,7 @@ def _list() -> dict[str, str]:
 def build(image: Image, key: str, root: Path) -> None:
     """Build one image and tag it with its key and as `local`; unchanged layers come from the layer cache."""
     arguments: list[str | Path] = ["bud", *ISOLATION, "--network", "host", "--layers", "--pull-never"]
-    for name, value in image.build_args:
+    for name, value in (*image.build_args, ("BASE_IMAGE", BASE_REFERENCE)):
         arguments += ["--build-arg", f"{name}={value}"]
     arguments += ["--file", root / image.dockerfile, "--tag", image.reference(key), root]
     with progress.step(f"build {image.name}"):

@@ -11,7 +11,8 @@ from pathlib import Path
 from local_cluster.errors import LocalClusterError
 
 LOCAL_TAG = "local"
-_REGISTRY = "docker.io/library"  # what container runtimes put before a bare name; nothing is ever pulled from there
+_REGISTRY = "localhost"  # no registry: an image under this name can only be one that was built here
+BASE_REFERENCE = f"{_REGISTRY}/python:3.11-slim-bookworm"  # stands in for the Dockerfiles' own base image
 _NOT_CONTENT = ("__pycache__", ".pyc")
 
 

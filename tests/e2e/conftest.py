@@ -1,6 +1,7 @@
 """Real runs on the local cluster. Bring it up first (`make test-e2e` does)."""
 
 import copy
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from demo.cluster import local_cluster
-from demo.install import EXAMPLES, S3Access, install_platform, namespace, push_environment
+from demo.install import EXAMPLES, S3Access, install_platform, push_environment
 from demo.kubectl import Kubectl, Object, condition, wait_for
 from demo.watch import describe
 
@@ -68,15 +69,19 @@ def platform() -> Platform:
 
 
 @pytest.fixture
-def fresh_namespace(platform: Platform, request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
-    """Makes namespaces that are gone, with all in them, after the test."""
-    stack = []
+def fresh_namespace(platform: Platform) -> Iterator[Callable[[str], str]]:
+    """Makes namespaces of which nothing runs any more after the test."""
+    made: list[str] = []
 
-    def make(name: str) -> str:
-        context = namespace(platform.kubectl, name)
-        stack.append(context)
-        return context.__enter__()
+    def make(prefix: str) -> str:
+        name = f"{prefix}-{secrets.token_hex(3)}"
+        platform.kubectl.ensure_namespace(name)
+        made.append(name)
+        return name
 
     yield make
-    for context in reversed(stack):
-        context.__exit__(None, None, None)
+    for name in made:
+        # Runs first, or their operator would put the pods back; the next test needs the cores, not a polite goodbye.
+        platform.kubectl("delete", "rlruns", "--all", "-n", name, "--wait=false")
+        platform.kubectl("delete", "namespace", name, "--wait=false")
+        platform.kubectl("delete", "pods", "--all", "-n", name, "--grace-period=0", "--force", "--wait=false")

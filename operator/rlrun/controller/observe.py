@@ -88,9 +88,9 @@ class Observer:
         )
         return [obj for objects in lists for obj in objects]
 
-    async def source_secret(self) -> dict[str, str] | None:
-        """The platform's S3 credentials, decoded; None when the Secret is not there."""
-        if self._source is not None and time.monotonic() - self._source[0] < SOURCE_SECONDS:
+    async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
+        """The platform's S3 credentials, decoded; None without the Secret. Remembered for a moment unless `fresh`."""
+        if not fresh and self._source is not None and time.monotonic() - self._source[0] < SOURCE_SECONDS:
             return self._source[1]
         ref = self._settings.s3.credentials_secret
         secret = await self._cluster.get(k.SECRET, ref.namespace, ref.name)
@@ -99,7 +99,8 @@ class Observer:
         return decoded
 
     async def _s3(self, status: RLRunStatus) -> tuple[dict[str, str], Problem | None]:
-        source = await self.source_secret()
+        # A run seen for the first time is judged by the credentials of now: it starts with them.
+        source = await self.source_secret(fresh=status.phase is None)
         problem = credentials_problem(self._settings, source)
         if problem is not None:
             return {}, problem

@@ -93,7 +93,7 @@ def test_one_install_brings_kinds_and_operator(as_user: Client, installed: str) 
     definitions = client.ApiextensionsV1Api(admin).list_custom_resource_definition().items
     assert sorted(d.metadata.name for d in definitions) == CRDS
     deployment = client.AppsV1Api(admin).read_namespaced_deployment("rlrun-operator", SYSTEM)
-    assert deployment.spec.template.spec.containers[0].image == "rlrun-operator:local"
+    assert deployment.spec.template.spec.containers[0].image == "localhost/rlrun-operator:local"
     assert "s3://rlrun/" in installed
     assert "kubectl get rlmodels" in installed
 

@@ -69,7 +69,7 @@ def test_local_settings_are_what_the_operator_reads(render: Render) -> None:
     assert settings.s3.bucket == "rlrun"
     assert settings.s3.endpoint_url == "http://s3.rlrun-system.svc:8333"
     assert settings.s3.credentials_secret.model_dump() == {"namespace": "rlrun-system", "name": "s3-credentials"}
-    assert settings.images.inference.reference == "rlrun-inference-cpu:local"
+    assert settings.images.inference.reference == "localhost/rlrun-inference-cpu:local"
     assert settings.images.trainer.pull_policy == "Never"
     assert settings.lease_namespace == "rlrun-system"
     assert settings.poll_seconds == 1
