@@ -49,7 +49,8 @@ FULL_RUN = {
     ids=["small", "full", "hub"],
 )
 def test_children_are_valid(api: client.ApiClient, namespace: str, run: dict[str, Any], model: dict[str, Any]) -> None:
-    identity = RunIdentity(namespace, "a" + "b" * 39, "0000-uid", 12, 3)
+    name = "a" + "b" * 39
+    identity = RunIdentity(namespace, name, owner(api, namespace, name), 12, 3)
     resolved = resolve(identity, SETTINGS, RLRunSpec.model_validate(run), RLModelSpec.model_validate(model), None)
     found = children(identity, SETTINGS, resolved, s3_variables(SETTINGS, {"AWS_ACCESS_KEY_ID": "k"}))
     kinds = {child["kind"] for child in found}
@@ -65,7 +66,7 @@ def test_pods_satisfy_the_restricted_standard(api: client.ApiClient, namespace: 
     client.CoreV1Api(api).patch_namespace(
         namespace, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     )
-    identity = RunIdentity(namespace, "strict", "0000-uid", 1, 1)
+    identity = RunIdentity(namespace, "strict", owner(api, namespace, "strict"), 1, 1)
     resolved = resolve(
         identity, SETTINGS, RLRunSpec.model_validate(FULL_RUN), RLModelSpec.model_validate(FULL_MODEL), None
     )
@@ -79,6 +80,14 @@ def test_pods_satisfy_the_restricted_standard(api: client.ApiClient, namespace: 
                 "spec": {**template["spec"], "priorityClassName": None, "serviceAccountName": None},
             }
             apply(api, pod)
+
+
+def owner(api: client.ApiClient, namespace: str, name: str) -> str:
+    """The uid of a run that exists: children of one that does not are garbage, and collected."""
+    metadata = {"name": name, "namespace": namespace}
+    run = apply(api, {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "metadata": metadata, "spec": RUN})
+    uid: str = run["metadata"]["uid"]
+    return uid
 
 
 def apply(api: client.ApiClient, obj: dict[str, Any]) -> dict[str, Any]:
