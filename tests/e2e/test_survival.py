@@ -70,7 +70,7 @@ def test_run_completes_though_every_pod_is_deleted_once(
     assert all(lost <= CHECKPOINT_INTERVAL for lost in killer.steps_lost.values()), killer.steps_lost
     lines = read_metrics(platform.s3.store(), RunLayout.of(BUCKET, "", namespace, done["metadata"]["uid"]))
     missing = set(range(1, MAX_STEPS + 1)) - {line["step"] for line in lines}
-    # The trainer may be in the middle of a step when the orchestrator dies: the step is made, its line is never written.
+    # The trainer may be in mid-step when the orchestrator dies: the step is made, its line is never written.
     assert len(missing) <= 1, missing
     assert mean_of(lines[-4:], "reward/mean") > mean_of(lines[:4], "reward/mean")
     assert done["status"]["restarts"] >= len(VICTIMS) - 1
