@@ -23,7 +23,7 @@ class Buffer(Spec):
     env_ratios: list[Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=list, max_length=16)
     """Weights of the training environments in the draw, one per entry of env and in its order; equal when absent."""
     skip_verification: bool = False
-    """Accepted for the hosted schema; this version always asks the environment for rewards. Cannot go with onlineDifficultyFiltering, which needs them."""  # noqa: E501
+    """Do not ask the environments for rewards: all are 0. For algorithms that need none; cannot go with onlineDifficultyFiltering, which does."""  # noqa: E501
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
     """Seed of the draw; the run's seed when absent."""
 
@@ -39,5 +39,27 @@ class Buffer(Spec):
             "!(self.skipVerification && self.onlineDifficultyFiltering)",
             "skipVerification excludes onlineDifficultyFiltering: filtering needs the rewards",
             lambda b: not (b.skip_verification and b.online_difficulty_filtering),
+        ),
+    )
+
+
+class DifficultyFilter(Spec):
+    """Groups whose rewards teach too little are dropped and counted as filtered."""
+
+    enabled: bool = True
+    """Whether groups are dropped."""
+    min_reward_variance: float = Field(default=0.0, ge=0, le=1_000_000)
+    """Groups whose rewards vary less (population variance) are dropped; with 0 those whose rewards are all equal."""
+    max_reward: float | None = None
+    """Groups with a higher mean reward are dropped; none when absent."""
+    min_reward: float | None = None
+    """Groups with a lower mean reward are dropped; none when absent."""
+
+    spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "minReward",
+            "!has(self.minReward) || !has(self.maxReward) || self.minReward < self.maxReward",
+            "minReward must be below maxReward",
+            lambda f: f.min_reward is None or f.max_reward is None or f.min_reward < f.max_reward,
         ),
     )

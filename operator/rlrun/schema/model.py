@@ -35,7 +35,7 @@ class Lora(Spec):
     """Shape of the LoRA adapters of this model."""
 
     rank: int = Field(default=16, ge=1, le=512)
-    """Rank of the adapters."""
+    """Rank of the adapters, and the highest one that a run may ask for."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the adapters' input while training. Anything but 0 makes trainer and engine disagree a little."""
     target_modules: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(
@@ -70,6 +70,8 @@ class Trainer(Pods):
     """Pods that train together, each on a node of its own."""
     micro_batch_tokens: int = Field(default=8192, ge=1, le=4_194_304)
     """Tokens packed into one forward pass: more is faster until memory runs out."""
+    full_fine_tuning: bool = False
+    """Whether runs may train all weights (lora.enabled false), which needs several times the memory."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

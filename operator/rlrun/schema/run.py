@@ -5,12 +5,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlrun.schema.buffer import Buffer
+from rlrun.schema.algorithm import Algorithm, AlgorithmName, KlPenalty, Loss
+from rlrun.schema.buffer import Buffer, DifficultyFilter
 from rlrun.schema.environment import TrainEnvironment, unique_names
 from rlrun.schema.evaluation import Evaluation, Validation
 from rlrun.schema.failure import FailurePolicy
 from rlrun.schema.infrastructure import Infrastructure
 from rlrun.schema.kube import EnvFrom, KubernetesObject
+from rlrun.schema.lora import RunLora
 from rlrun.schema.monitoring import Wandb
 from rlrun.schema.names import LABEL, MAX_RUN_NAME, CheckpointId, ModelId, ObjectName
 from rlrun.schema.retention import Adapters, ArtifactPolicy, Checkpoints
@@ -39,14 +41,26 @@ class RLRunSpec(Spec):
     """interleaved joins the turns of a rollout to one training sequence wherever the tokens continue exactly; branching trains on every turn by itself."""  # noqa: E501
     learning_rate: float = Field(default=1e-4, gt=0, le=1)
     """Learning rate of AdamW."""
+    warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
+    """Steps in which the learning rate rises to its value."""
+    gradient_accumulation_steps: int = Field(default=1, ge=1, le=65_536)
+    """Passes, at least, that a step's batch is split into: more need less memory and change nothing else."""
     lora_alpha: float = Field(default=16, gt=0, le=4096)
     """Scale of the LoRA update: it is multiplied by loraAlpha / rank."""
+    lora: RunLora = Field(default_factory=RunLora)
+    """Shape of the adapter, where it is not to be the RLModel's."""
+    algorithm: Algorithm = Field(default_factory=Algorithm)
+    """Where the learning signal comes from."""
+    loss: Loss = Field(default_factory=Loss)
+    """How the importance ratio enters the policy gradient."""
+    kl_penalty: KlPenalty | None = None
+    """Price on moving away from the model that training starts from; none when absent."""
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)
     """Rollouts in flight relative to batchSize."""
     max_async_level: int = Field(default=2, ge=0, le=32)
     """How many steps old a policy may be when its rollouts are trained on; at least oversamplingFactor. 0 with oversamplingFactor 1 is strictly on-policy."""  # noqa: E501
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of the adapter's first weights and of the draw of examples."""
+    """Seed of the adapter's first weights, of the draw of examples and, with maxAsyncLevel 0, of the sampling."""
     checkpoint_id: CheckpointId | None = None
     """RLCheckpoint to start from, as name or namespace/name: Ready, of the same model, in this namespace or shared with it."""  # noqa: E501
     sampling: Sampling
@@ -59,8 +73,10 @@ class RLRunSpec(Spec):
     """Validation on held-out examples of the training environments; none when absent."""
     buffer: Buffer = Field(default_factory=Buffer)
     """Which examples are drawn next."""
+    difficulty_filter: DifficultyFilter | None = None
+    """Which groups are not trained on because their rewards teach too little; all count when absent."""
     wandb: Wandb | None = None
-    """Names for Weights & Biases. Kept with the run, and not acted on by this version: metrics are in S3."""
+    """Where metrics go in Weights & Biases, besides S3. The key WANDB_API_KEY comes from a Secret of envFrom; without one the files of an offline run are kept with the run's artifacts."""  # noqa: E501
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     """When checkpoints are saved and how many are kept."""
     adapters: Adapters = Field(default_factory=Adapters)
@@ -145,6 +161,18 @@ class RLRunSpec(Spec):
             "self.env.all(e, has(e.weight)) || !self.env.exists(e, has(e.weight))",
             "give every entry of env a weight, or none",
             lambda s: len({e.weight is None for e in s.env}) <= 1,
+        ),
+        Rule(
+            "buffer.skipVerification",
+            "!self.buffer.skipVerification || self.algorithm.name != 'grpo'",
+            "buffer.skipVerification leaves grpo without rewards to learn from: use it with another algorithm.name",
+            lambda s: not s.buffer.skip_verification or s.algorithm.name is not AlgorithmName.grpo,
+        ),
+        Rule(
+            "algorithm.sftSteps",
+            "self.algorithm.sftSteps <= self.maxSteps",
+            "algorithm.sftSteps must not exceed maxSteps",
+            lambda s: s.algorithm.sft_steps <= s.max_steps,
         ),
         unique_names("env"),
     )

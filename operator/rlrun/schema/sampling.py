@@ -15,15 +15,15 @@ class Sampling(Spec):
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Divides the logits before sampling, in the engine and in the trainer alike. Zero is refused: greedy rollouts of one example are all equal, so nothing can be learned from them."""  # noqa: E501
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Sample from the smallest set of tokens with this probability. The trainer does not see the cut, so values below 1 raise mismatchKl."""  # noqa: E501
+    """Sample from the smallest set of tokens with this probability."""
     stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default_factory=list, max_length=16)
     """Texts at which an answer ends."""
     min_tokens: int | None = Field(default=None, ge=0, le=1_048_576)
     """Fewest tokens of an answer: the end of text is not drawn before."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
-    """Above 1 makes tokens that were already used less likely. The trainer does not see it, so other values than 1 raise mismatchKl."""  # noqa: E501
+    """Above 1 makes tokens that were already used less likely."""
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seed of the sampling; without it every rollout is drawn anew."""
+    """Seed of the sampling; the run's seed when absent and maxAsyncLevel is 0, else every rollout is drawn anew."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

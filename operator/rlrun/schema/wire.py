@@ -14,6 +14,7 @@ asked answers a `Problem` with a reason in CamelCase (it becomes a condition's r
     environment   :8080  GET /healthz /readyz /metrics
                          GET    /info                                                   -> EnvironmentInfo
                          POST   /groups                                  GroupRequest   -> GroupResult
+                         POST   /demonstrations                          DemonstrationRequest -> Demonstration
     sidecar       :8001  GET /healthz /readyz /metrics
                          GET    /adapters                                               -> AdapterList
                          PUT    /adapters/{name}                         PolicyRef      -> AdapterList (confirmed)
@@ -30,6 +31,7 @@ from typing import Any
 
 from pydantic import Field
 
+from rlrun.schema.algorithm import KlPenalty, Loss
 from rlrun.schema.base import Schema
 
 ROLLOUT_ID_HEADER = "X-Rollout-Id"
@@ -54,8 +56,17 @@ class Problem(Schema):
 # --- policy ---------------------------------------------------------------------------------------------------------
 
 
+class PolicyKind(StrEnum):
+    """What a policy version consists of."""
+
+    adapter = "adapter"
+    """A LoRA adapter, served beside others under its own name."""
+    weights = "weights"
+    """All weights of the model, which replace the ones that an engine has."""
+
+
 class PolicyRef(Schema):
-    """One immutable version of the policy, as a LoRA adapter in S3.
+    """One immutable version of the policy in S3.
 
     The digest is part of the name: after a restart from an older checkpoint the run trains version 11 a second time,
     and an engine must never take the first version 11 for the second.
@@ -64,9 +75,10 @@ class PolicyRef(Schema):
     version: int = Field(ge=0)
     """Optimizer steps behind this policy in this run; 0 is the policy the run starts from."""
     digest: str = Field(min_length=8)
-    """SHA-256 of adapter_model.safetensors, hexadecimal."""
+    """SHA-256 of the weights' file (adapter_model.safetensors or model.safetensors), hexadecimal."""
     uri: str
-    """s3://bucket/... prefix that holds adapter_model.safetensors, adapter_config.json and manifest.json."""
+    """s3://bucket/... prefix that holds the files of the adapter or of the model, and manifest.json."""
+    kind: PolicyKind = PolicyKind.adapter
 
     @property
     def name(self) -> str:
@@ -103,6 +115,18 @@ class SessionSpec(Schema):
     seq_len: int = Field(ge=1)
     temperature: float = Field(gt=0, default=1.0)
     """Sampling temperature: the trainer divides its logits by it, so that both sides mean the same distribution."""
+    top_p: float | None = Field(gt=0, le=1, default=None)
+    repetition_penalty: float | None = Field(gt=0, default=None)
+    min_tokens: int | None = Field(ge=0, default=None)
+    """These three bend the sampling distribution as well, and the trainer bends its own in the same way."""
+    kind: PolicyKind = PolicyKind.adapter
+    """`weights` trains all weights; rank, alpha, targets and dropout then mean nothing."""
+    warmup_steps: int = Field(ge=0, default=0)
+    """Steps in which the learning rate rises linearly."""
+    gradient_accumulation_steps: int = Field(ge=1, default=1)
+    """Micro-batches, at least, that a step is split into."""
+    loss: Loss = Field(default_factory=Loss)
+    kl_penalty: KlPenalty | None = None
     micro_batch_tokens: int = Field(ge=1, default=8192)
     """Tokens packed into one forward pass."""
     seed: int = 0
@@ -128,6 +152,19 @@ class SessionState(Schema):
     """The last background upload's failure; cleared by the next success."""
     orchestrator_state: dict[str, Any] | None = None
     """What the orchestrator put in the checkpoint that this session resumed from (progress, buffer); else None."""
+    last: "StepResult | None" = None
+    """The result of the step that led to `step`, as long as this trainer process made it: an orchestrator that died
+    between asking and hearing finds it here.
+    """
+
+
+class SampleLoss(StrEnum):
+    """What a sample's tokens are trained with."""
+
+    policy = "policy"
+    """Policy gradient: importance ratio times advantage."""
+    cross_entropy = "cross_entropy"
+    """Maximum likelihood, as in supervised fine-tuning; logprobs and advantages mean nothing."""
 
 
 class Sample(Schema):
@@ -140,6 +177,9 @@ class Sample(Schema):
     """The engine's log p of each drawn token under the sampling distribution; 0.0 where the mask is False."""
     advantage: float
     """One number for the whole sequence: reward minus the mean reward of its group."""
+    token_advantages: list[float] | None = None
+    """One number per token (0.0 where the mask is False) instead of `advantage`: a teacher judges every token."""
+    loss: SampleLoss = SampleLoss.policy
     policy_version: int
     """Version that drew the tokens (the oldest one, if there were several)."""
 
@@ -200,6 +240,22 @@ class GroupRequest(Schema):
     sampling: dict[str, Any] = Field(default_factory=dict)
     """OpenAI sampling arguments (temperature, max_tokens, ...)."""
     deadline_seconds: float = Field(gt=0)
+    score: bool = True
+    """False leaves the rewards at 0 without asking the environment's reward functions."""
+
+
+class DemonstrationRequest(Schema):
+    """What would be the right answer to an example?"""
+
+    example_index: int = Field(ge=0)
+    split: Split = Split.train
+
+
+class Demonstration(Schema):
+    """An example's prompt and the answer that its data set gives, as chat messages."""
+
+    prompt: list[dict[str, Any]] = Field(min_length=1)
+    completion: list[dict[str, Any]] = Field(min_length=1)
 
 
 class RolloutResult(Schema):
