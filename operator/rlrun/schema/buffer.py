@@ -50,9 +50,9 @@ class DifficultyFilter(Spec):
     """Whether groups are dropped."""
     min_reward_variance: float = Field(default=0.0, ge=0, le=1_000_000)
     """Groups whose rewards vary less (population variance) are dropped; with 0 those whose rewards are all equal."""
-    max_reward: float | None = None
+    max_reward: float | None = Field(default=None, ge=-1_000_000, le=1_000_000)
     """Groups with a higher mean reward are dropped; none when absent."""
-    min_reward: float | None = None
+    min_reward: float | None = Field(default=None, ge=-1_000_000, le=1_000_000)
     """Groups with a lower mean reward are dropped; none when absent."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (

@@ -238,49 +238,63 @@ def test_versions_in_environment_ids() -> None:
     assert evaluation.env[0].version == "1.0"
 
 
-def test_keys_of_self_managed_trainers_that_mean_the_same() -> None:
+def test_keys_of_self_managed_trainers() -> None:
     spec = loads(
-        "gradient_accumulation_steps = 4\nwarmup_steps = 0\n"
+        "gradient_accumulation_steps = 4\nwarmup_steps = 100\n"
         + MINIMAL
         + """
 [lora]
 enabled = true
-alpha = 64
+r = 64
+alpha = 16
+dropout = 0.05
+target_modules = ["q_proj", "v_proj"]
 
 [difficulty_filter]
 enabled = true
 max_reward = 0.95
 min_reward = 0.05
-min_reward_variance = 0.0
+min_reward_variance = 0.1
 
 [kl_penalty]
-enabled = false
+enabled = true
+target_kl = 0.01
 beta = 0.1
 """
     ).spec
-    assert spec.lora_alpha == 64
-    assert spec.buffer.online_difficulty_filtering
-    assert (spec.buffer.easy_threshold, spec.buffer.hard_threshold) == (0.95, 0.05)
+    assert (spec.gradient_accumulation_steps, spec.warmup_steps) == (4, 100)
+    assert (spec.lora_alpha, spec.lora.rank, spec.lora.dropout) == (16, 64, 0.05)
+    assert spec.lora.target_modules == ["q_proj", "v_proj"]
+    assert spec.difficulty_filter is not None
+    assert (spec.difficulty_filter.min_reward, spec.difficulty_filter.min_reward_variance) == (0.05, 0.1)
+    assert spec.kl_penalty is not None
+    assert (spec.kl_penalty.target_kl, spec.kl_penalty.beta) == (0.01, 0.1)
 
 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("warmup_steps = 100\n" + MINIMAL, "warmup_steps"),
+        ("warmup_steps = -1\n" + MINIMAL, "warmup_steps"),
         ("gradient_accumulation_steps = 0\n" + MINIMAL, "gradient_accumulation_steps"),
-        (MINIMAL + "[lora]\nenabled = false", "lora.enabled"),
-        (MINIMAL + "[lora]\nr = 64", "lora.r"),
+        (MINIMAL + "[lora]\nenabled = false\nr = 8", "lora.enabled"),
+        (MINIMAL + "[lora]\nr = 0", "lora.r"),
+        (MINIMAL + "[lora]\nr = 8\nrank = 8", "lora.r"),
+        (MINIMAL + '[lora]\ntarget_modules = ["q_proj", "q_proj"]', "lora.target_modules"),
         (MINIMAL + "[lora]\nalpha = -1", "lora.alpha"),
         ("lora_alpha = 3\n" + MINIMAL + "[lora]\nalpha = 3", "lora.alpha"),
         ("lora = 3\n" + MINIMAL, "lora"),
-        (MINIMAL + "[difficulty_filter]\nmin_reward_variance = 0.1", "difficulty_filter.min_reward_variance"),
-        (MINIMAL + "[difficulty_filter]\nmax_reward = 0.1", "difficulty_filter.min_reward"),
-        (MINIMAL + "[difficulty_filter]\nmax_reward = 2", "difficulty_filter.max_reward"),
-        (MINIMAL + "[difficulty_filter]\n[buffer]", "difficulty_filter"),
-        (MINIMAL + "[kl_penalty]\nbeta = 0.1", "kl_penalty"),
+        (MINIMAL + "[difficulty_filter]\nmin_reward = 0.9\nmax_reward = 0.1", "difficulty_filter.min_reward"),
+        (MINIMAL + "[difficulty_filter]\nmin_reward_variance = -1", "difficulty_filter.min_reward_variance"),
+        (MINIMAL + "[kl_penalty]\nbeta = 0", "kl_penalty.beta"),
+        (MINIMAL + '[algorithm]\nname = "distillation"', "algorithm.teacher"),
+        (MINIMAL + '[algorithm]\nname = "ppo"', "algorithm.name"),
+        (MINIMAL + "[algorithm]\nsft_steps = 101", "algorithm.sft_steps"),
+        (MINIMAL + "[buffer]\nskip_verification = true", "buffer.skip_verification"),
+        (MINIMAL + "[loss]\nratio_low = 2", "loss.ratio_low"),
+        (MINIMAL + '[loss]\nratio_limit = "drop"', "loss.ratio_limit"),
     ],
 )
-def test_keys_of_self_managed_trainers_that_do_not_are_refused(text: str, path: str) -> None:
+def test_wrong_settings_of_the_trainer_are_refused(text: str, path: str) -> None:
     assert list(told(text)) == [path]
 
 
