@@ -16,7 +16,7 @@ PYTHON3 ?= python3
 VENV := $(RLRUN_CACHE)/venv/$(shell sha256sum requirements/dev.lock | cut -c1-16)
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-CODE := operator trainer_image orchestrator_image local_cluster demo examples tests
+CODE := operator trainer_image orchestrator_image local_cluster demo examples bench tests
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=
@@ -47,6 +47,16 @@ demo: $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove 
 test: $(VENV)/.complete ## Every check: lint, types, unit, trainer, apiserver, e2e (KEEP=1: leave the cluster up)
 	@KEEP=$(KEEP) PY=$(PY) tests/run.sh
 
+# --- benchmarks ------------------------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: $(VENV)/.complete ## Measure against what a user would take instead, about 40 minutes (PARTS="trl async": only these)
+	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
+
+.PHONY: bench-table
+bench-table: $(VENV)/.complete ## Keep the results of build/bench in docs/bench and write the table of docs/benchmarks.md
+	@$(PY) -m bench.table
+
 # --- one level at a time ---------------------------------------------------------------------------------------------
 
 .PHONY: lint
@@ -62,7 +72,7 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 
 .PHONY: types
 types: $(VENV)/.complete ## mypy --strict over every package
-	@$(PY) -m mypy -p rlrun -p rlrun_trainer -p rlrun_orchestrator -p local_cluster -p demo
+	@$(PY) -m mypy -p rlrun -p rlrun_trainer -p rlrun_orchestrator -p local_cluster -p demo -p bench
 
 .PHONY: test-unit
 test-unit: $(VENV)/.complete ## Pure tests and tests against real local servers; seconds

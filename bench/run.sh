@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or overruns its time does
+# not hide the later ones, and what was measured before stays in build/bench. Leaves nothing running unless KEEP is set.
+#
+#   bench/run.sh [PART...]     parts: trainer gateway publish async trl (default: all, in this order)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p build/bench/log
+failed=()
+summary=()
+
+part() { # part NAME MINUTES COMMAND...: runs it for at most so long, keeps its log, remembers how it closed
+    local name=$1 minutes=$2 log=build/bench/log/$1.log start=$SECONDS code
+    shift 2
+    printf '\n==> %s (at most %d minutes)\n' "$name" "$minutes"
+    timeout --signal=INT --kill-after=60 "${minutes}m" "$@" 2>&1 | tee "$log"
+    code=${PIPESTATUS[0]}
+    [[ $code -eq 0 ]] || failed+=("$name")
+    summary+=("$(printf '%-14s %4d s  %s' "$name" $((SECONDS - start)) "$(grep -v '^ *$' "$log" | tail -n 1)")")
+}
+
+finish() {
+    code=$?
+    trap - EXIT INT TERM
+    [[ -n "${KEEP:-}" ]] || "$PY" -m local_cluster down
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+"$PY" -m local_cluster up && "$PY" -m local_cluster.images all || exit 1
+# What is made once and cached is made before anything is timed.
+"$PY" -m bench.prepare || failed+=(prepare)
+
+wanted=" ${*:-trainer gateway publish async trl} "
+for name in trainer gateway publish async trl; do
+    [[ $wanted == *" $name "* ]] || continue
+    case $name in
+    trainer) part trainer 12 "$PY" -m bench.trainer --in-image ;;
+    gateway) part gateway 8 "$PY" -m bench.gateway ;;
+    publish) part publish 8 "$PY" -m bench.publish ;;
+    async) part async 12 "$PY" -m bench.async_levels ;;
+    trl) part trl 30 "$PY" -m bench.trl ;;
+    esac
+done
+
+printf '\n==> summary\n'
+printf '%s\n' "${summary[@]}"
+"$PY" -m bench.table --show
+if ((${#failed[@]})); then
+    echo "FAILED: ${failed[*]} (logs in build/bench/log)"
+    exit 1
+fi

@@ -1,0 +1,91 @@
+"""Results as files and as a table: nothing of them is lost, and the page says what the files say."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from bench import table
+from bench.report import Result, at_least, at_most, machine, record
+
+
+def result(name: str = "waiting task", ratio: float | None = 3.4, **changes: object) -> Result:
+    values = {"what": "wall clock to the reward", "aim": at_least(3), "samples": [{"side": "ours", "seconds": 1 / 3}]}
+    return Result(name=name, ratio=ratio, **(values | changes))  # type: ignore[arg-type]
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(path.read_text())["results"]
+    return found
+
+
+def test_a_result_is_kept_whole(tmp_path: Path) -> None:
+    [entry] = read(record("trl", result(notes=["no KL"], figures={"steps": 30}, versions={"trl": "1.0"}), tmp_path))
+    assert entry["samples"] == [{"side": "ours", "seconds": 0.333333}]
+    assert (entry["ratio"], entry["aim"], entry["met"], entry["notes"]) == (3.4, ">= 3", True, ["no KL"])
+    assert entry["machine"]["versions"] == {"trl": "1.0"}  # type: ignore[index]
+    assert entry["figures"] == {"steps": 30}
+    assert entry["command"]
+    assert entry["written_at"]
+
+
+def test_a_new_result_replaces_its_namesake_and_no_other(tmp_path: Path) -> None:
+    record("trl", result("a", 1.0), tmp_path)
+    record("trl", result("b", 2.0), tmp_path)
+    entries = read(record("trl", result("a", 5.0), tmp_path))
+    assert [(e["name"], e["ratio"], e["met"]) for e in entries] == [("a", 5.0, True), ("b", 2.0, False)]
+
+
+@pytest.mark.parametrize(
+    ("aim", "number", "met"),
+    [(at_least(3), 3.0, True), (at_least(3), 2.99, False), (at_most(0.5), 0.5, True), (at_most(0.5), 0.6, False)],
+)
+def test_an_aim_is_met_or_not(aim: object, number: float, met: bool) -> None:
+    assert aim.met_by(number) is met  # type: ignore[attr-defined]
+
+
+def test_what_was_not_measured_is_neither_met_nor_missed(tmp_path: Path) -> None:
+    [entry] = read(record("trainer", result(ratio=None, notes=["not run: no GPU"]), tmp_path))
+    assert entry["met"] is None
+    assert "not measured" in table.table(table.load(tmp_path))
+    assert not at_least(0).met_by(math.nan)
+
+
+def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one of trl"):
+        record("speed", result(), tmp_path)
+    (tmp_path / "speed.json").write_text('{"name": "speed", "results": []}')
+    with pytest.raises(ValueError, match="speed"):
+        table.load(tmp_path)
+
+
+def test_the_table_has_a_row_per_result_in_a_fixed_order(tmp_path: Path) -> None:
+    record("trainer", result("packing", 2.0, aim=None, unit="x | y"), tmp_path)
+    record("trl", result("demo", 0.4, aim=at_least(0.5), notes=["profile: vLLM starts"]), tmp_path)
+    rows = table.table(table.load(tmp_path)).splitlines()
+    assert rows[2].startswith("| trl: demo | wall clock to the reward | 0.4 x | >= 0.5 | missed |")
+    assert "2 x \\| y" in rows[3]
+    assert rows[-1] == "- **trl: demo**: profile: vLLM starts"
+
+
+def test_the_page_keeps_its_text_around_the_table() -> None:
+    text = f"above\n{table.BEGIN}\nold\n{table.END}\nbelow\n"
+    written = table.page(text, "| new |\n")
+    assert written == f"above\n{table.BEGIN}\n\n| new |\n\n{table.END}\nbelow\n"
+    assert table.page(written, "| new |\n") == written
+    with pytest.raises(ValueError, match="the page needs"):
+        table.page("no markers", "x")
+
+
+def test_the_committed_page_says_what_the_committed_files_say() -> None:
+    now = table.PAGE.read_text()
+    assert now == table.page(now, table.table(table.load(table.KEPT))), "run `make bench-table`"
+
+
+def test_the_machine_names_cores_and_versions() -> None:
+    here = machine({"torch": "2"}, ["pytest", "no-such-package"])
+    assert here["cores"] >= 1
+    assert here["versions"]["torch"] == "2"
+    assert "pytest" in here["versions"]
+    assert "no-such-package" not in here["versions"]
