@@ -66,6 +66,16 @@ class RunIdentity:
         return self.child("trainer")
 
     @property
+    def trainer_nodes(self) -> str:
+        """Name of the headless Service by which the pods of a trainer on several nodes find each other."""
+        return self.child("trainer-nodes")
+
+    @property
+    def trainer_job(self) -> str:
+        """Name of the Job of a trainer on several nodes in this attempt."""
+        return self.child(f"trainer-a{self.attempt}")
+
+    @property
     def inference(self) -> str:
         """Name of the inference replicas' Deployment and headless Service."""
         return self.child("inference")

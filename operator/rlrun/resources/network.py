@@ -20,6 +20,7 @@ def network_policies(identity: RunIdentity, operator_namespace: str) -> list[Obj
     """One policy for the pods of each role. The operator's namespace may ask the orchestrator for its status."""
     orchestrator = {"podSelector": {"matchLabels": identity.selector("orchestrator")}}
     environments = {"podSelector": {"matchLabels": identity.selector("environment")}}
+    trainers = {"podSelector": {"matchLabels": identity.selector("trainer")}}
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
     dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
     return [
@@ -37,7 +38,12 @@ def network_policies(identity: RunIdentity, operator_namespace: str) -> list[Obj
                 {"from": [system], "ports": _tcp(ORCHESTRATOR_STATUS_PORT)},
             ],
         ),
-        _policy(identity, "trainer", ingress=[{"from": [orchestrator], "ports": _tcp(TRAINER_PORT)}]),
+        _policy(
+            identity,
+            "trainer",
+            # Processes that train together talk on ports that they agree on among themselves.
+            ingress=[{"from": [orchestrator], "ports": _tcp(TRAINER_PORT)}, {"from": [trainers]}],
+        ),
         _policy(identity, "inference", ingress=[{"from": [orchestrator], "ports": _tcp(INFERENCE_PORT, SIDECAR_PORT)}]),
     ]
 

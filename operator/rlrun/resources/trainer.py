@@ -1,4 +1,9 @@
-"""The trainer: one pod with the base model and its optimizer."""
+"""The trainer: one pod with the base model and its optimizer, or several that share them.
+
+One pod is a Deployment. Several are an Indexed Job: a pod's index is its rank among the nodes, pod 0 is where the
+others meet and the only one that listens, and a pod that dies ends the training processes of all, which then begin
+again together from the newest checkpoint.
+"""
 
 from typing import Any
 
@@ -15,6 +20,7 @@ from rlrun.resources.pods import (
 )
 from rlrun.resources.settings import Settings
 from rlrun.resources.weights import weights
+from rlrun.schema.model import Trainer
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import TRAINER_PORT
 
@@ -22,17 +28,35 @@ Obj = dict[str, Any]
 
 STARTUP_SECONDS = 2700
 """Reading tens of billions of parameters from disk and onto the GPUs."""
+RENDEZVOUS_PORT = 29500
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+BACKOFF_LIMIT = 1000
+"""The operator counts crashes itself (maxRestarts); the Job only has to go on."""
+
+
+def command(shape: Trainer, master: str) -> list[str]:
+    """How the trainer starts; `master` is the host of the first node. One process per GPU."""
+    module = ["-m", "rlrun_trainer"]
+    if shape.nodes == 1 and shape.gpus <= 1:
+        return ["python", *module]
+    torchrun = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(shape.gpus)]
+    if shape.nodes == 1:
+        return [*torchrun, "--standalone", *module]
+    # Kubernetes puts a pod's index into this variable, and the kubelet puts its value in here.
+    rank = ["--nnodes", str(shape.nodes), "--node-rank", "$(JOB_COMPLETION_INDEX)"]
+    return [*torchrun, *rank, "--master-addr", master, "--master-port", str(RENDEZVOUS_PORT), *module]
 
 
 def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
-    """Deployment and Service of the trainer."""
+    """The trainer's pods and their Service."""
     shape = resolved.model.trainer
+    together = shape.nodes > 1
     model = weights(identity, settings, resolved.model.source, shape.env)
     main = container(
         "trainer",
         shape.image or settings.images.trainer,
         settings.images.trainer,
-        command=["python", "-m", "rlrun_trainer"],
+        command=command(shape, f"{identity.trainer_job}-0.{identity.service_host(identity.trainer_nodes)}"),
         env={
             "RLRUN_MODEL": resolved.model.id,
             "RLRUN_MODEL_DIR": MODEL_DIR,
@@ -44,7 +68,8 @@ def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) ->
         ports={"http": TRAINER_PORT},
         mounts={"shm": "/dev/shm"},
         resources=resources_of(shape.resources, shape.gpus),
-        probes=http_probes("http", startup_seconds=STARTUP_SECONDS),
+        # Only the first of several nodes listens; the others live and die with it.
+        probes={} if together else http_probes("http", startup_seconds=STARTUP_SECONDS),
     )
     main["volumeMounts"].append(model.mount)
     template = pod_template(
@@ -59,8 +84,37 @@ def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) ->
         shape=shape,
         # An upload that is under way gets the time to finish.
         grace_seconds=60,
+        restart_policy="OnFailure" if together else "Always",
     )
+    if together:
+        return _nodes(identity, shape.nodes, template)
     return [
         deployment(identity, identity.trainer, "trainer", "trainer", 1, template),
         service(identity, identity.trainer, "trainer", "trainer", {"http": TRAINER_PORT}),
     ]
+
+
+def _nodes(identity: RunIdentity, nodes: int, template: Obj) -> list[Obj]:
+    """An Indexed Job, the headless Service by which its pods find each other, and the Service of the first one."""
+    template["spec"]["subdomain"] = identity.trainer_nodes
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": identity.metadata(identity.trainer_job, "trainer", "trainer"),
+        "spec": {
+            "completionMode": "Indexed",
+            "parallelism": nodes,
+            "completions": nodes,
+            "backoffLimit": BACKOFF_LIMIT,
+            "podReplacementPolicy": "TerminatingOrFailed",
+            "template": template,
+        },
+    }
+    meeting = service(
+        identity, identity.trainer_nodes, "trainer", "trainer", {"rendezvous": RENDEZVOUS_PORT}, headless=True
+    )
+    meeting["spec"]["publishNotReadyAddresses"] = True
+    meeting["spec"]["ports"][0]["targetPort"] = RENDEZVOUS_PORT
+    first = service(identity, identity.trainer, "trainer", "trainer", {"http": TRAINER_PORT})
+    first["spec"]["selector"][INDEX_LABEL] = "0"
+    return [job, meeting, first]

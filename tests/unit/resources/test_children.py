@@ -215,3 +215,27 @@ def test_longest_name_fits_everywhere() -> None:
     identity = RunIdentity("team", "r" * 40, "u", 99, 1)
     for name in (identity.orchestrator_job, identity.environment(15, "train"), identity.child("environment")):
         assert len(name) <= 63 - len("-xxxxx")
+
+
+def test_a_trainer_with_several_gpus_has_a_process_for_each() -> None:
+    found = containers(templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"])[-1]
+    assert " ".join(found["command"]) == (
+        "python -m torch.distributed.run --nproc-per-node 4 --standalone -m rlrun_trainer"
+    )
+
+
+def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() -> None:
+    found = build({"trainer": {"gpus": 8, "nodes": 2}})
+    assert ("Deployment", "reverse-trainer") not in found
+    job = found["Job", "reverse-trainer-a2"]["spec"]
+    assert (job["completionMode"], job["parallelism"], job["completions"]) == ("Indexed", 2, 2)
+    main = job["template"]["spec"]["containers"][0]
+    assert "--nnodes 2 --node-rank $(JOB_COMPLETION_INDEX)" in " ".join(main["command"])
+    # The pod's DNS name is <job>-<index>.<subdomain>.<namespace>.svc, where the subdomain is a headless Service.
+    assert "reverse-trainer-a2-0.reverse-trainer-nodes.team.svc" in main["command"]
+    assert job["template"]["spec"]["subdomain"] == "reverse-trainer-nodes"
+    meeting = found["Service", "reverse-trainer-nodes"]["spec"]
+    assert (meeting["clusterIP"], meeting["publishNotReadyAddresses"]) == ("None", True)
+    listening = found["Service", "reverse-trainer"]["spec"]
+    assert listening["selector"]["batch.kubernetes.io/job-completion-index"] == "0"
+    assert "readinessProbe" not in main

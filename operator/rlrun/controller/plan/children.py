@@ -9,7 +9,7 @@ the object is deleted; then it is made anew.
 from collections.abc import Iterable
 
 from rlrun.controller.observed import Obj, Observed, Ref
-from rlrun.controller.plan.troubles import is_alive
+from rlrun.controller.plan.troubles import is_alive, role_of
 from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
 
 COMPARED_DATA = ("ConfigMap", "Secret")
@@ -56,8 +56,10 @@ def finished_workloads(seen: Observed) -> list[Ref]:
 
 
 def _has_ended(job: Obj, seen: Observed) -> bool:
+    if role_of(job) != "orchestrator":
+        return False
     conditions = job.get("status", {}).get("conditions") or []
     if any(c["type"] in ("Complete", "Failed") and c.get("status") == "True" for c in conditions):
         return True
-    pods = [p for p in seen.pods_of(attempt_of(job)) if label(p, "rlrun.dev/role") == "orchestrator"]
+    pods = [p for p in seen.pods_of(attempt_of(job)) if role_of(p) == "orchestrator"]
     return bool(pods) and all(p.get("status", {}).get("phase") == "Succeeded" for p in pods)

@@ -21,7 +21,7 @@ CONDITION_OF = {
 def wanted_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, int]]:
     """Pods that each component of each role should have."""
     return {
-        "trainer": {"trainer": 1},
+        "trainer": {"trainer": model.trainer.nodes},
         "inference": {"inference": model.inference.replicas},
         "environment": {item.component: 1 for item in environment_entries(spec)},
         "orchestrator": {"orchestrator": 1},

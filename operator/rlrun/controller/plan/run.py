@@ -16,7 +16,7 @@ from rlrun.controller.plan.outcome import Ending, find_ending
 from rlrun.controller.plan.progress import has_begun, show_progress, show_warnings
 from rlrun.controller.plan.readiness import CONDITION_OF, close_readiness, show_readiness, wanted_pods
 from rlrun.controller.plan.restarts import count_restarts
-from rlrun.controller.plan.troubles import current_pods, pod_trouble
+from rlrun.controller.plan.troubles import current_pods, pod_trouble, role_of
 from rlrun.controller.plan.ttl import time_to_live
 from rlrun.controller.plan.validation import parse_spec, resolve_references
 from rlrun.resources.children import children
@@ -172,7 +172,8 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
 
 
 def _job(seen: Observed, attempt: int) -> Obj | None:
-    return next((j for j in seen.own("Job") if attempt_of(j) == attempt), None)
+    jobs = (j for j in seen.own("Job") if role_of(j) == "orchestrator")
+    return next((j for j in jobs if attempt_of(j) == attempt), None)
 
 
 def _invalid(story: Story, problem: Problem) -> Plan:

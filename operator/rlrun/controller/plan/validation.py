@@ -14,6 +14,9 @@ from rlrun.schema.model import RLModel, RLModelSpec
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.wire import Problem
 
+ALL = "all-linear"
+"""Stands for every linear layer in an RLModel's targetModules."""
+
 
 @dataclass(frozen=True)
 class Resolution:
@@ -37,7 +40,7 @@ def resolve_references(spec: RLRunSpec, seen: Observed) -> Resolution | Problem:
     model = find_model(spec.model, seen.models)
     if isinstance(model, Problem):
         return model
-    problem = check_lengths(spec, model) or check_shape(model)
+    problem = check_lengths(spec, model) or check_training(spec, model)
     if problem:
         return problem
     warm_start = find_warm_start(spec, seen)
@@ -84,15 +87,29 @@ def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     )
 
 
-def check_shape(model: RLModelSpec) -> Problem | None:
-    """What this version of the operator cannot build."""
-    if model.trainer.nodes == 1:
-        return None
-    return Problem(
-        reason="MultiNodeTrainerUnsupported",
-        message=f"RLModel {model.id} asks for a trainer on {model.trainer.nodes} nodes; this version trains on one: "
-        "set trainer.nodes to 1 in the RLModel.",
-    )
+def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
+    """What is trained must be what the catalogue's entry allows, and what the engines can serve."""
+    wanted, allowed = spec.lora, model.lora
+    if not wanted.enabled and not model.trainer.full_fine_tuning:
+        return Problem(
+            reason="FullFineTuningNotAllowed",
+            message=f"spec.lora.enabled is false, but RLModel {model.id} trains adapters only: leave it out, or ask "
+            "the platform team to set trainer.fullFineTuning in the RLModel.",
+        )
+    if wanted.rank is not None and wanted.rank > allowed.rank:
+        return Problem(
+            reason="LoraRankTooHigh",
+            message=f"spec.lora.rank is {wanted.rank}, but {model.id} is served with adapters of rank {allowed.rank} "
+            f"at most: set it to {allowed.rank} or lower.",
+        )
+    unknown = [target for target in wanted.target_modules if target not in allowed.target_modules]
+    if unknown and ALL not in allowed.target_modules:
+        return Problem(
+            reason="LoraTargetsUnknown",
+            message=f"spec.lora.targetModules: {', '.join(unknown)} cannot be trained in {model.id}; choose among "
+            f"{', '.join(allowed.target_modules)}.",
+        )
+    return None
 
 
 def find_warm_start(spec: RLRunSpec, seen: Observed) -> str | Problem | None:
