@@ -45,8 +45,16 @@ FULL_RUN = {
 
 @pytest.mark.parametrize(
     ("run", "model"),
-    [(RUN, MODEL), (FULL_RUN, FULL_MODEL), (RUN, {**MODEL, "source": "hf://Qwen/Qwen3-4B"})],
-    ids=["small", "full", "hub"],
+    [
+        (RUN, MODEL),
+        (FULL_RUN, FULL_MODEL),
+        (RUN, {**MODEL, "source": "hf://Qwen/Qwen3-4B"}),
+        (
+            {**FULL_RUN, "lora": {"enabled": False}, "wandb": {"project": "p"}},
+            {**MODEL, "trainer": {"gpus": 8, "nodes": 4, "fullFineTuning": True}},
+        ),
+    ],
+    ids=["small", "full", "hub", "nodes"],
 )
 def test_children_are_valid(api: client.ApiClient, namespace: str, run: dict[str, Any], model: dict[str, Any]) -> None:
     name = "a" + "b" * 39
