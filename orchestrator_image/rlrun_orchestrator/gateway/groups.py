@@ -22,6 +22,8 @@ class LiveGroup:
     policy: PolicyRef
     record: bool = True
     """False for evaluations: nothing of theirs is trained on."""
+    ordinal: int = 0
+    """Number of the group since the beginning of the run, for seeds that do not depend on timing."""
     turns: dict[str, list[tuple[int, Turn]]] = field(default_factory=dict)
     """Rollout id to (order of arrival, turn)."""
     arrivals: int = 0
@@ -41,6 +43,11 @@ class LiveGroup:
         """The turns of one rollout in order; none for an id that this gateway never saw."""
         return [turn for _, turn in sorted(self.turns.get(rollout, []), key=lambda pair: pair[0])]
 
+    def order(self, rollout: str) -> int:
+        """The rollout's rank among its siblings by their first recorded request; unknown ids come last."""
+        first = {known: min(place for place, _ in turns) for known, turns in self.turns.items()}
+        return sum(place < first[rollout] for place in first.values()) if rollout in first else len(first)
+
 
 class LiveGroups:
     """All groups that are alive."""
@@ -48,9 +55,9 @@ class LiveGroups:
     def __init__(self) -> None:
         self._groups: dict[str, LiveGroup] = {}
 
-    def open(self, policy: PolicyRef, *, record: bool = True) -> LiveGroup:
+    def open(self, policy: PolicyRef, *, record: bool = True, ordinal: int = 0) -> LiveGroup:
         """A new group pinned to that policy."""
-        group = LiveGroup(f"g-{secrets.token_hex(16)}", policy, record)
+        group = LiveGroup(f"g-{secrets.token_hex(16)}", policy, record, ordinal)
         self._groups[group.id] = group
         return group
 
