@@ -108,10 +108,11 @@ kubeconfig: $(VENV)/.complete ## Print the local cluster's kubeconfig: export KU
 # --- generated files -------------------------------------------------------------------------------------------------
 
 .PHONY: generate
-generate: $(VENV)/.complete ## CRDs and reference pages from the schema
+generate: $(VENV)/.complete ## CRDs and reference pages from the schema, and the table of fields and their tests
 	@$(PY) -m rlrun.schema.crd
 	@$(PY) charts/rlrun/sync_crds.py
 	@$(PY) -m rlrun.schema.reference
+	@$(PY) -m tests.proofs
 
 .PHONY: lock
 lock: $(VENV)/.complete ## Resolve requirements/*.lock again from pyproject.toml

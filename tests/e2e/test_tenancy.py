@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from rlrun.artifacts.layout import RunLayout
 
 from demo.install import BUCKET
@@ -35,6 +36,7 @@ def test_two_runs_of_one_name_in_two_namespaces(platform: Platform, fresh_namesp
         assert uids == {run["metadata"]["uid"]}
 
 
+@pytest.mark.proves("artifactPolicy")
 def test_deleting_a_run_removes_its_children_and_by_policy_its_artifacts(
     platform: Platform, fresh_namespace: Callable[[str], str]
 ) -> None:

@@ -15,6 +15,9 @@ from rlrun.schema.resolved import ResolvedRun
 
 Obj = dict[str, Any]
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""By this label Kueue knows which of its LocalQueues a workload waits in."""
+
 
 def children(
     identity: RunIdentity, settings: Settings, resolved: ResolvedRun, s3_variables: Mapping[str, str]
@@ -31,4 +34,8 @@ def children(
     found += trainer(identity, settings, resolved)
     found += inference(identity, settings, resolved)
     found += orchestrator(identity, settings, resolved)
+    if queue := resolved.spec.queue_name:
+        for child in found:
+            if child["kind"] in ("Deployment", "Job"):
+                child["metadata"]["labels"][QUEUE_LABEL] = queue
     return found

@@ -101,7 +101,7 @@ class RLRunSpec(Spec):
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     """What follows when a part of the run fails."""
     queue_name: ObjectName | None = None
-    """Queue for quota. Kept with the run, and not acted on by this version: runs start at once."""
+    """LocalQueue of Kueue that the run's pods wait in for quota, by the label kueue.x-k8s.io/queue-name on its workloads. Without Kueue in the cluster nothing waits."""  # noqa: E501
     priority_class_name: ObjectName | None = None
     """PriorityClass of the run's pods."""
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)

@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+import pytest
 from kubernetes import client
 from rlrun.controller.lease import DURATION_SECONDS
 
@@ -120,6 +121,7 @@ def test_missing_model_is_said_and_heals(bench: Bench) -> None:
     bench.wait("children", lambda: bench.items(APPS, "deployments"))
 
 
+@pytest.mark.proves("suspend", "stop")
 def test_suspend_resume_and_stop(bench: Bench) -> None:
     started(bench)
     bench.change_run(suspend=True)
@@ -150,6 +152,7 @@ def test_deletion_with_artifacts(bench: Bench) -> None:
     bench.wait("checkpoints gone", lambda: not bench.items(RLRUN, "rlcheckpoints"))
 
 
+@pytest.mark.proves("checkpoints.keepCloud")
 def test_retention(bench: Bench) -> None:
     bench.create_model()
     bench.create_run(checkpoints={"keepCloud": 2})

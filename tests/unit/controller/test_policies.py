@@ -31,6 +31,7 @@ def spec(**more: Any) -> RLRunSpec:
     return found
 
 
+@pytest.mark.proves("checkpoints.keepCloud", "adapters.keepLast")
 @pytest.mark.parametrize(
     ("ready", "keep", "protected", "expected"),
     [
@@ -48,6 +49,7 @@ def test_retention(ready: list[int], keep: int, protected: list[int], expected: 
     assert expired_steps(ready, keep, protected) == expected
 
 
+@pytest.mark.proves("ttlSecondsAfterFinished")
 @pytest.mark.parametrize(("ttl", "after", "expected"), [(None, 5, None), (10, 4, 6.0), (10, 10, 0.0), (0, 1, -1.0)])
 def test_ttl(ttl: int | None, after: int, expected: float | None) -> None:
     assert time_to_live(ttl, START, START + timedelta(seconds=after)) == expected
@@ -205,6 +207,13 @@ def crash(role: str = "trainer", code: int = 1, reason: str = "Error") -> Crash:
     return Crash(role, role, code, reason, Problem(reason="TrainerCrashed", message="m"))
 
 
+@pytest.mark.proves(
+    "failurePolicy.rules.action",
+    "failurePolicy.rules.components",
+    "failurePolicy.rules.exitCodes",
+    "failurePolicy.rules.reasons",
+    "maxRestarts",
+)
 @pytest.mark.parametrize(
     ("rules", "crashes", "attempt", "expected"),
     [
@@ -213,7 +222,9 @@ def crash(role: str = "trainer", code: int = 1, reason: str = "Error") -> Crash:
         ([], 4, 1, "fail"),
         ([{"action": "Fail"}], 1, 1, "fail"),
         ([{"action": "Fail", "components": ["inference"]}], 1, 1, None),
+        ([{"action": "Fail", "components": ["trainer"]}], 1, 1, "fail"),
         ([{"action": "Fail", "exitCodes": [2]}], 1, 1, None),
+        ([{"action": "Fail", "exitCodes": [1, 2]}], 1, 1, "fail"),
         ([{"action": "Fail", "reasons": ["Error"]}], 1, 1, "fail"),
         ([{"action": "Fail", "reasons": ["TrainerCrashed"]}], 1, 1, "fail"),
         ([{"action": "RestartComponent"}, {"action": "Fail"}], 1, 1, None),
@@ -228,6 +239,7 @@ def test_failure_policy(rules: list[Obj], crashes: int, attempt: int, expected: 
     assert (verdict.action if verdict else None) == expected
 
 
+@pytest.mark.proves("maxRestarts")
 def test_max_restarts_zero_fails_at_the_first_crash() -> None:
     counted = Counted([ComponentStatus(name="trainer", crashes=1)], 1, [crash()])
     verdict = judge(spec(maxRestarts=0), 1, counted, [])
@@ -290,6 +302,7 @@ def draft_of(seconds_after_start: float = 0, **status: Any) -> Draft:
     )
 
 
+@pytest.mark.proves("startDeadlineSeconds", "stallDeadlineSeconds", "activeDeadlineSeconds")
 @pytest.mark.parametrize(
     ("after", "running_since", "limits", "expected"),
     [
@@ -438,6 +451,7 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
 ]
 
 
+@pytest.mark.proves("model", "checkpointId", "lora.enabled", "lora.rank", "lora.targetModules", "sampling.maxTokens")
 @pytest.mark.parametrize(("what", "run", "seen", "reason"), VALIDATIONS, ids=[v[0] for v in VALIDATIONS])
 def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
     obj = run_object(**run)

@@ -118,6 +118,7 @@ async def test_unknown_model_heals_when_the_model_appears(world: World) -> None:
     assert len(world.cluster.all("Deployment")) == 3
 
 
+@pytest.mark.proves("startDeadlineSeconds")
 async def test_start_deadline_fails_with_the_reason_that_held_it_up(make_world: Callable[..., World]) -> None:
     world = make_world(model="no/such", startDeadlineSeconds=60)
     await world.reconcile()
@@ -128,6 +129,7 @@ async def test_start_deadline_fails_with_the_reason_that_held_it_up(make_world: 
     assert "60 s" in world.condition("Failed")["message"]
 
 
+@pytest.mark.proves("suspend")
 async def test_suspend_and_resume_is_a_new_attempt(world: World) -> None:
     await world.start()
     world.poller.answer = running()
@@ -163,6 +165,7 @@ async def test_new_attempt_waits_for_the_old_pods(world: World) -> None:
     assert len(world.cluster.all("Deployment")) == 3
 
 
+@pytest.mark.proves("stop")
 async def test_stop_ends_pods_and_keeps_artifacts(world: World) -> None:
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000005"] = manifest(5)
     await world.start()
@@ -174,6 +177,7 @@ async def test_stop_ends_pods_and_keeps_artifacts(world: World) -> None:
     assert world.status["completionTime"]
 
 
+@pytest.mark.proves("ttlSecondsAfterFinished")
 async def test_ttl_deletes_the_run_and_by_owner_its_children(make_world: Callable[..., World]) -> None:
     world = make_world(stop=True, ttlSecondsAfterFinished=100)
     await world.reconcile()
@@ -196,6 +200,7 @@ async def test_deleted_pods_count_as_restarts_and_never_uncount(world: World) ->
     assert world.status["phase"] == "Running"
 
 
+@pytest.mark.proves("maxRestarts")
 async def test_crash_loop_fails_the_run_after_max_restarts(world: World) -> None:
     await world.start()
     trainer = world.cluster.find("Pod", "reverse-trainer-0")
@@ -226,6 +231,7 @@ async def test_configuration_error_of_the_orchestrator_fails_at_once(world: Worl
     assert world.condition("EnvironmentsReady")["reason"] == "EnvironmentLoadFailed"
 
 
+@pytest.mark.proves("failurePolicy.rules.action")
 async def test_failure_policy_restart_run(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"rules": [{"action": "RestartRun", "components": ["trainer"]}]})
     await world.start()
@@ -259,6 +265,7 @@ async def test_reward_errors_are_visible(world: World) -> None:
     assert "ZeroDivisionError" in found["message"]
 
 
+@pytest.mark.proves("stallDeadlineSeconds")
 async def test_stalled_run_fails(make_world: Callable[..., World]) -> None:
     world = make_world(stallDeadlineSeconds=600)
     await world.start()
@@ -283,6 +290,7 @@ async def test_progress_keeps_a_run_from_stalling(make_world: Callable[..., Worl
     assert world.status["phase"] == "Running"
 
 
+@pytest.mark.proves("activeDeadlineSeconds")
 async def test_active_deadline_counts_all_attempts(make_world: Callable[..., World]) -> None:
     world = make_world(activeDeadlineSeconds=1000)
     await world.start()
@@ -300,6 +308,7 @@ async def test_active_deadline_counts_all_attempts(make_world: Callable[..., Wor
     assert world.condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 
 
+@pytest.mark.proves("maxSteps")
 async def test_raised_max_steps_reach_the_config_and_restart_nothing(world: World) -> None:
     await world.start()
     before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
@@ -356,6 +365,7 @@ async def test_s3_problem_is_said(world: World) -> None:
     assert world.condition("Validated")["reason"] == "S3BucketMissing"
 
 
+@pytest.mark.proves("envFrom.secretRef.name", "envFrom.secretRef.optional")
 async def test_missing_env_secret_is_said(make_world: Callable[..., World]) -> None:
     world = make_world(envFrom=[{"secretRef": {"name": "judge"}}, {"secretRef": {"name": "opt", "optional": True}}])
     await world.reconcile()
@@ -364,6 +374,7 @@ async def test_missing_env_secret_is_said(make_world: Callable[..., World]) -> N
     assert "opt" not in world.condition("Validated")["message"].replace("optional", "")
 
 
+@pytest.mark.proves("checkpoints.keepCloud", "adapters.keepLast")
 async def test_artifacts_appear_and_are_kept_by_the_rule(make_world: Callable[..., World]) -> None:
     world = make_world(checkpoints={"keepCloud": 2}, adapters={"keepLast": 1})
     await world.start()
@@ -401,6 +412,7 @@ async def test_artifact_object_follows_the_files(world: World) -> None:
     assert world.cluster.all("RLCheckpoint") == []
 
 
+@pytest.mark.proves("artifactPolicy")
 async def test_policy_delete_takes_the_files_along(make_world: Callable[..., World]) -> None:
     world = make_world(artifactPolicy="Delete")
     await world.start()

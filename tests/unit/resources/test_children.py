@@ -93,6 +93,7 @@ def test_every_pod_is_locked_down(source: str) -> None:
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 
+@pytest.mark.proves("envFrom.secretRef.name")
 def test_only_the_platforms_own_code_has_s3_credentials() -> None:
     for name, template in templates(build()).items():
         for container in containers(template):
@@ -105,6 +106,7 @@ def test_only_the_platforms_own_code_has_s3_credentials() -> None:
                 assert secrets == ["reverse-s3"]
 
 
+@pytest.mark.proves("env.id", "env.name", "env.version", "env.args")
 def test_environment_is_told_what_it_is() -> None:
     container = containers(templates(build())["reverse-env-0"])[0]
     told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
@@ -118,6 +120,7 @@ def test_environment_is_told_what_it_is() -> None:
     assert container["resources"] == {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 
 
+@pytest.mark.proves("model", "maxAsyncLevel")
 def test_engine_is_called_as_the_stock_image_wants_it() -> None:
     args = engine_args(resolved({"lora": {"rank": 24}, "inference": {"gpus": 1, "extraArgs": ["--enforce-eager"]}}))
     pairs = dict(zip(args[1::2], args[2::2], strict=False))
@@ -239,3 +242,29 @@ def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() 
     listening = found["Service", "reverse-trainer"]["spec"]
     assert listening["selector"]["batch.kubernetes.io/job-completion-index"] == "0"
     assert "readinessProbe" not in main
+
+
+@pytest.mark.proves("queueName")
+def test_a_queue_is_named_on_every_workload_and_on_nothing_else() -> None:
+    queue = "kueue.x-k8s.io/queue-name"
+    for (kind, _), child in build(queueName="team-a").items():
+        expected = "team-a" if kind in ("Deployment", "Job") else None
+        assert child["metadata"]["labels"].get(queue) == expected
+    assert all(queue not in child["metadata"]["labels"] for child in build().values())
+
+
+@pytest.mark.proves("infrastructure.computeSize")
+def test_compute_size_gives_an_environment_its_room_and_its_workers() -> None:
+    found = {}
+    for size in ("S", "M", "L"):
+        container = containers(templates(build(infrastructure={"computeSize": size}))["reverse-env-0"])[0]
+        told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
+        found[size] = (int(container["resources"]["requests"]["cpu"]), told["workers"])
+    assert found["S"] < found["M"] < found["L"]
+
+
+@pytest.mark.proves("priorityClassName")
+def test_priority_class_is_on_every_pod() -> None:
+    for template in templates(build(priorityClassName="high")).values():
+        assert template["spec"]["priorityClassName"] == "high"
+    assert all("priorityClassName" not in template["spec"] for template in templates(build()).values())
