@@ -1,4 +1,4 @@
-"""The inference replicas: the stock vLLM image, and beside it the sidecar that brings the adapters."""
+"""The inference replicas: the stock vLLM image, and beside it the sidecar that brings the policies."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from rlrun.resources.pods import (
 from rlrun.resources.settings import Settings
 from rlrun.resources.weights import weights
 from rlrun.schema.resolved import ResolvedRun
-from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT
+from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT, PolicyKind
 
 Obj = dict[str, Any]
 
@@ -29,20 +29,43 @@ def engine_args(resolved: ResolvedRun) -> list[str]:
     """vLLM's command line.
 
     A rollout may be drawn from any of the last maxAsyncLevel policies while the newest is in use and the next is being
-    loaded: hence two adapters more than maxAsyncLevel.
+    loaded: hence two adapters more than maxAsyncLevel. Where all weights are trained, the engine holds one version.
     """
     model = resolved.model
+    lora = [
+        "--enable-lora",
+        "--max-loras", str(resolved.spec.max_async_level + 2),
+        "--max-lora-rank", str(allowed_rank(model.lora.rank)),
+    ]  # fmt: skip
     return [
         MODEL_DIR,
         "--served-model-name", model.id,
         "--port", str(INFERENCE_PORT),
-        "--enable-lora",
-        "--max-loras", str(resolved.spec.max_async_level + 2),
-        "--max-lora-rank", str(allowed_rank(model.lora.rank)),
+        *(lora if resolved.spec.lora.enabled else []),
         "--max-model-len", str(model.seq_len),
         "--logprobs-mode", "processed_logprobs",
         *model.inference.extra_args,
     ]  # fmt: skip
+
+
+def policy_kind(resolved: ResolvedRun) -> PolicyKind:
+    """What this run's policies are made of."""
+    return PolicyKind.adapter if resolved.spec.lora.enabled else PolicyKind.weights
+
+
+def engine_env(resolved: ResolvedRun) -> dict[str, str]:
+    """vLLM's variables: the routes that change what it serves are off unless asked for."""
+    kind = policy_kind(resolved)
+    # The second one opens /pause, /collective_rpc and more, which only the sidecar and the orchestrator can reach.
+    routes = "VLLM_ALLOW_RUNTIME_LORA_UPDATING" if kind is PolicyKind.adapter else "VLLM_SERVER_DEV_MODE"
+    return {
+        routes: "True" if kind is PolicyKind.adapter else "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CACHE_ROOT": "/tmp/vllm",
+        "TRITON_CACHE_DIR": "/tmp/triton",
+    }
 
 
 def allowed_rank(rank: int) -> int:
@@ -59,14 +82,7 @@ def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) 
         shape.image or settings.images.inference,
         settings.images.inference,
         args=engine_args(resolved),
-        env={
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CACHE_ROOT": "/tmp/vllm",
-            "TRITON_CACHE_DIR": "/tmp/triton",
-        },
+        env=engine_env(resolved),
         extra_env=shape.env,
         ports={"openai": INFERENCE_PORT},
         mounts={"shm": "/dev/shm"},
@@ -80,7 +96,11 @@ def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) 
         settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_orchestrator.sidecar"],
-        env={"RLRUN_ADAPTERS_DIR": ADAPTERS_DIR, "RLRUN_ENGINE_URL": f"http://127.0.0.1:{INFERENCE_PORT}"},
+        env={
+            "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
+            "RLRUN_ENGINE_URL": f"http://127.0.0.1:{INFERENCE_PORT}",
+            "RLRUN_POLICY_KIND": policy_kind(resolved).value,
+        },
         env_from=s3_env_from(identity),
         ports={"sidecar": SIDECAR_PORT},
         mounts={"adapters": ADAPTERS_DIR},

@@ -8,14 +8,15 @@ from typing import NoReturn
 import aiohttp
 from aiohttp import web
 from rlrun.artifacts.store import Store, StoreError
-from rlrun.schema.wire import Problem
+from rlrun.schema.wire import PolicyKind, Problem
 
 from rlrun_orchestrator.answers import runner_of, stop_event
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION
-from rlrun_orchestrator.sidecar.adapters import Adapters
+from rlrun_orchestrator.sidecar.adapters import Adapters, Policies
 from rlrun_orchestrator.sidecar.engine import Engine
 from rlrun_orchestrator.sidecar.server import sidecar_app
 from rlrun_orchestrator.sidecar.settings import SidecarSettings, settings_from
+from rlrun_orchestrator.sidecar.weights import Weights
 from rlrun_orchestrator.termination import write_termination_message
 
 log = logging.getLogger("rlrun_orchestrator.sidecar")
@@ -26,11 +27,21 @@ async def serve(settings: SidecarSettings, store: Store) -> None:
     stop = stop_event()
     async with aiohttp.ClientSession() as http:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
-        adapters = Adapters(engine, store, settings.adapters_dir, settings.download_deadline, settings.unload_grace)
-        runner = runner_of(sidecar_app(adapters, settings.adapters_dir))
+        folder, deadline = settings.adapters_dir, settings.download_deadline
+        adapters: Policies
+        if settings.policy_kind is PolicyKind.weights:
+            adapters = Weights(engine, store, folder, deadline)
+        else:
+            adapters = Adapters(engine, store, folder, deadline, settings.unload_grace)
+        runner = runner_of(sidecar_app(adapters, folder))
         await runner.setup()
         await web.TCPSite(runner, port=settings.sidecar_port).start()
-        log.info("sidecar on port %d for %s", settings.sidecar_port, settings.engine_url)
+        log.info(
+            "sidecar on port %d for %s, which is brought %s",
+            settings.sidecar_port,
+            settings.engine_url,
+            settings.policy_kind,
+        )
         await stop.wait()
         await runner.cleanup()
         await adapters.close()

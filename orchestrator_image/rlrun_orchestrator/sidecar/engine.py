@@ -1,7 +1,7 @@
-"""The inference engine, as far as adapters go: vLLM's three routes for them.
+"""The inference engine, as far as policies go: vLLM's routes for adapters and for whole weights.
 
-The engine's own model list is the only truth. It survives nothing: after a restart of the engine's container it is
-empty, and whoever asks sees that at once.
+The engine's own words (its model list, the name of its weights) are the only truth. They survive nothing: after a
+restart of the engine's container they are those of the base model, and whoever asks sees that at once.
 """
 
 import json
@@ -12,6 +12,9 @@ from rlrun.schema.wire import Problem
 
 from rlrun_orchestrator.answers import Refusal
 
+UNNAMED = "replacing"
+"""What weights are called while they are replaced: no policy has this name."""
+_DEV_HINT = ". Start the engine with VLLM_SERVER_DEV_MODE=1, vLLM 0.32 or newer"
 LIST_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
 
 
@@ -56,6 +59,44 @@ class Engine:
             return
         message = f"the engine answered {status} to the unload of {name}: {_words(text)}"
         raise Refusal(502, Problem(reason="AdapterUnloadRejected", message=message))
+
+    # --- all weights --------------------------------------------------------------------------------------------------
+
+    async def weight_version(self) -> str:
+        """The name that the present weights were given, `default` after a start. Raises Refusal."""
+        status, text = await self._call("GET", "/weight_info", None, LIST_TIMEOUT)
+        try:
+            if status == 200:
+                return str(json.loads(text)["weight_version"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise Refusal(
+            503, _unreachable(f"GET /weight_info answered {status} {text[:200]}{_DEV_HINT * (status == 404)}")
+        )
+
+    async def replace_weights(self, name: str, path: str) -> None:
+        """Put the weights in the folder `path` in place of the present ones and call them `name`.
+
+        Requests under way wait and go on with the new weights; their keys and values are computed again. Nothing is
+        drawn from weights that are half of one version: after a failure the engine stays paused and unnamed until the
+        next replacement. Raises Refusal `WeightsLoadRejected` with the engine's own words: 422 when it will not, 502
+        when it failed.
+        """
+        await self._order(name, "/pause?mode=keep", None)
+        await self._order(name, "/update_weight_version", {"new_version": UNNAMED})
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        await self._order(name, "/collective_rpc", reload)
+        await self._order(name, "/reset_prefix_cache?reset_running_requests=true", None)
+        await self._order(name, "/update_weight_version", {"new_version": name})
+        await self._order(name, "/resume", None)
+
+    async def _order(self, name: str, path: str, body: dict[str, Any] | None) -> None:
+        status, text = await self._call("POST", path, body, self._load_timeout)
+        refused = path.startswith("/reset_prefix_cache") and '"success":false' in text.replace(" ", "")
+        if status == 200 and not refused:
+            return
+        message = f"the engine answered {status} to {path} for {name}: {_words(text)}{_DEV_HINT * (status == 404)}"
+        raise Refusal(502 if status >= 500 or refused else 422, Problem(reason="WeightsLoadRejected", message=message))
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None, timeout: aiohttp.ClientTimeout

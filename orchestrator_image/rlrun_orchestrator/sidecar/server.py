@@ -8,12 +8,12 @@ from aiohttp import web
 from rlrun.schema.wire import PolicyRef, Problem
 
 from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
-from rlrun_orchestrator.sidecar.adapters import Adapters
+from rlrun_orchestrator.sidecar.adapters import Policies
 
 NAME = re.compile(r"policy-v\d{6,}-[0-9a-f]{8}")
 
 
-def sidecar_app(adapters: Adapters, folder: Path) -> web.Application:
+def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
     """GET /adapters, PUT and DELETE /adapters/{name}, and the probes."""
 
     async def get_adapters(_: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 from rlrun.schema.base import Schema
-from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT
+from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT, PolicyKind
 
 PREFIX = "RLRUN_"
 
@@ -17,6 +17,8 @@ class SidecarSettings(Schema):
     engine_url: str = Field(default=f"http://127.0.0.1:{INFERENCE_PORT}", pattern=r"^https?://")
     adapters_dir: Path = Path("/adapters")
     """Shared with the engine, under the same path there."""
+    policy_kind: PolicyKind = Field(default=PolicyKind.adapter, strict=False)
+    """What the run trains, and so what its engine is brought."""
     sidecar_port: int = SIDECAR_PORT
     download_deadline: float = Field(default=240.0, gt=0)
     load_deadline: float = Field(default=120.0, gt=0)

@@ -133,6 +133,25 @@ def test_engine_is_called_as_the_stock_image_wants_it() -> None:
     assert args[-1] == "--enforce-eager"
 
 
+def environment(template: Obj, name: str) -> Obj:
+    container = next(c for c in containers(template) if c["name"] == name)
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+def test_the_engine_of_a_run_that_trains_all_weights_takes_weights_and_no_adapters() -> None:
+    full = {"lora": {"enabled": False}}
+    shape = {"trainer": {"fullFineTuning": True}}
+    assert not any("lora" in argument for argument in engine_args(resolved(shape, **full)))
+    found = templates(build(shape, **full))["reverse-inference"]
+    assert environment(found, "vllm")["VLLM_SERVER_DEV_MODE"] == "1"
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(found, "vllm")
+    assert environment(found, "sidecar")["RLRUN_POLICY_KIND"] == "weights"
+    usual = templates(build())["reverse-inference"]
+    assert "VLLM_SERVER_DEV_MODE" not in environment(usual, "vllm"), "its routes are not for runs that need none"
+    assert environment(usual, "vllm")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    assert environment(usual, "sidecar")["RLRUN_POLICY_KIND"] == "adapter"
+
+
 @pytest.mark.parametrize(("rank", "expected"), [(1, 8), (8, 8), (9, 16), (16, 16), (257, 320), (512, 512)])
 def test_rank_is_rounded_up_to_what_the_engine_knows(rank: int, expected: int) -> None:
     assert allowed_rank(rank) == expected

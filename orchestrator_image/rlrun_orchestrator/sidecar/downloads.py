@@ -1,0 +1,124 @@
+"""Policies on disk: brought from S3 once, whole or not at all, and never other weights than their name promises."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from rlrun.artifacts.layout import MANIFEST, S3Uri
+from rlrun.artifacts.manifest import Manifest
+from rlrun.artifacts.store import StoreError, Unreachable
+from rlrun.schema.wire import PolicyKind, PolicyRef, Problem
+
+from rlrun_orchestrator.answers import Refusal
+
+WEIGHTS = {PolicyKind.adapter: "adapter_model.safetensors", PolicyKind.weights: "model.safetensors"}
+"""The file whose digest is part of a policy's name."""
+LOAD_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
+
+
+class ArtifactSource(Protocol):
+    """The part of `rlrun.artifacts.store.Store` that is used here."""
+
+    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
+        """Bring a verified artifact to `dest`, all or nothing. Raises StoreError."""
+        ...
+
+
+class Metrics:
+    """What Prometheus reads."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.seconds = Histogram(
+            "rlrun_sidecar_load_seconds",
+            "Time of a successful load, download included.",
+            registry=self.registry,
+            buckets=LOAD_BUCKETS,
+        )
+        self.download_seconds = Histogram(
+            "rlrun_sidecar_download_seconds",
+            "Time of a successful download.",
+            registry=self.registry,
+            buckets=LOAD_BUCKETS,
+        )
+        self.loads = Counter(
+            "rlrun_sidecar_loads", "Loads by outcome: ok or the problem's reason.", ["outcome"], registry=self.registry
+        )
+        self.unloads = Counter("rlrun_sidecar_unloads", "Adapters unloaded.", registry=self.registry)
+        self.bytes = Counter("rlrun_sidecar_downloaded_bytes", "Bytes downloaded.", registry=self.registry)
+        self.adapters = Gauge(
+            "rlrun_sidecar_adapters", "Policies in the engine when it was last asked.", registry=self.registry
+        )
+
+
+class Downloads:
+    """The folder that sidecar and engine share. Times are seconds."""
+
+    def __init__(self, source: ArtifactSource, folder: Path, deadline: float, metrics: Metrics) -> None:
+        self._source = source
+        self._folder = folder
+        self._deadline = deadline
+        self._metrics = metrics
+
+    def place(self, name: str) -> Path:
+        """Where the files of a policy are."""
+        return self._folder / name
+
+    async def bring(self, policy: PolicyRef) -> Path:
+        """The folder with the policy's verified files. Raises Refusal `AdapterDownloadFailed`."""
+        dest = self.place(policy.name)
+        if await asyncio.to_thread(_is_whole, dest, policy):
+            return dest
+        try:
+            uri = S3Uri.parse(policy.uri)
+            with self._metrics.download_seconds.time():
+                download = asyncio.to_thread(self._source.download_artifact, uri, dest)
+                manifest = await asyncio.wait_for(download, self._deadline)
+        except ValueError as error:
+            raise _failed(422, str(error)) from error
+        except TimeoutError as error:
+            raise _failed(504, f"{policy.uri} took longer than {self._deadline:g} s") from error
+        except StoreError as error:
+            status = 503 if isinstance(error, Unreachable) else 424
+            raise _failed(status, f"{error.problem.reason}: {error.problem.message}") from error
+        except OSError as error:
+            raise _failed(507, f"{dest} cannot be written: {error}") from error
+        self._metrics.bytes.inc(manifest.size)
+        if not _promises(manifest, policy):
+            await asyncio.to_thread(shutil.rmtree, dest, True)
+            raise _failed(424, f"{policy.uri} holds other weights than {policy.name}: publish the policy again")
+        return dest
+
+    async def remove(self, name: str) -> None:
+        """Takes the policy's files away, if there are any."""
+        await asyncio.to_thread(shutil.rmtree, self.place(name), True)
+
+    async def keep_only(self, names: set[str]) -> None:
+        """Takes all others away, and what downloads that were cut off have left."""
+        await asyncio.to_thread(self._keep_only, names)
+
+    def _keep_only(self, names: set[str]) -> None:
+        for path in self._folder.iterdir():
+            if path.is_dir() and path.name not in names:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _promises(manifest: Manifest, policy: PolicyRef) -> bool:
+    name = WEIGHTS[policy.kind]
+    return any(entry.name == name and entry.sha256 == policy.digest for entry in manifest.files)
+
+
+def _is_whole(folder: Path, policy: PolicyRef) -> bool:
+    # A folder appears by rename after its files were verified; this only guards against another policy's files.
+    try:
+        manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    files = [(folder / entry.name, entry.size) for entry in manifest.files]
+    return _promises(manifest, policy) and all(path.is_file() and path.stat().st_size == size for path, size in files)
+
+
+def _failed(status: int, message: str) -> Refusal:
+    return Refusal(status, Problem(reason="AdapterDownloadFailed", message=message))

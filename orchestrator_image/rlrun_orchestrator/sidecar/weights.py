@@ -1,0 +1,91 @@
+"""The weights of one replica, where a run trains all of them: the engine holds one version at a time.
+
+A new version is put in the place of the one before while requests wait, so nothing has to be unloaded and there is no
+choice between versions. The engine itself keeps the name of what it holds: after its restart that name is gone, and
+whoever asks sees at once that the weights are the base model's again.
+"""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
+
+from rlrun_orchestrator.answers import Refusal
+from rlrun_orchestrator.sidecar.downloads import ArtifactSource, Downloads, Metrics
+from rlrun_orchestrator.sidecar.engine import Engine
+
+log = logging.getLogger(__name__)
+
+POLICY_PREFIX = "policy-v"
+
+
+class Weights:
+    """Moves full sets of weights between S3, the shared folder and the engine. Times are seconds.
+
+    At most two versions are on disk: the one in the engine and the one on its way.
+    """
+
+    def __init__(self, engine: Engine, source: ArtifactSource, folder: Path, download_deadline: float) -> None:
+        self._engine = engine
+        self._one_at_a_time = asyncio.Lock()
+        self._loads: dict[str, asyncio.Task[float | None]] = {}
+        self.metrics = Metrics()
+        self._downloads = Downloads(source, folder, download_deadline, self.metrics)
+
+    async def list(self) -> AdapterList:
+        """The version in the engine, nothing for the base model's weights. Raises Refusal."""
+        name = await self._engine.weight_version()
+        names = [name] if name.startswith(POLICY_PREFIX) else []
+        self.metrics.adapters.set(len(names))
+        return AdapterList(adapters=names)
+
+    async def load(self, policy: PolicyRef) -> AdapterList:
+        """Have the engine take the policy's weights, and return once it calls them by that name. Raises Refusal."""
+        if policy.kind is not PolicyKind.weights:
+            message = f"{policy.name} is an {policy.kind} and this replica's engine takes whole weights"
+            raise Refusal(422, Problem(reason="PolicyKindWrong", message=message))
+        task = self._loads.get(policy.name)
+        if task is None:
+            task = asyncio.create_task(self._load(policy))
+            self._loads[policy.name] = task
+            task.add_done_callback(lambda _: self._loads.pop(policy.name, None))
+        # A caller that hangs up must not leave the engine between two versions.
+        seconds = await asyncio.shield(task)
+        listed = await self.list()
+        if policy.name not in listed.adapters:
+            message = f"the engine took {policy.name} and now holds {listed.adapters or 'its base weights'}: try again"
+            raise Refusal(503, Problem(reason="WeightsLoadRejected", message=message))
+        return listed.model_copy(update={"load_seconds": seconds})
+
+    async def unload(self, name: str) -> AdapterList:
+        """Nothing to do: weights are replaced by others, never taken away."""
+        return await self.list()
+
+    async def close(self) -> None:
+        """Stop what is under way; files stay."""
+        tasks = [*self._loads.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load(self, policy: PolicyRef) -> float | None:
+        async with self._one_at_a_time:
+            held = (await self.list()).adapters
+            if policy.name in held:
+                return None
+            started = time.monotonic()
+            try:
+                await self._downloads.keep_only({*held, policy.name})
+                path = await self._downloads.bring(policy)
+                await self._engine.replace_weights(policy.name, str(path))
+            except Refusal as refusal:
+                self.metrics.loads.labels(refusal.problem.reason).inc()
+                log.error("load of %s: %s", policy.name, refusal)
+                raise
+            seconds = time.monotonic() - started
+            self.metrics.loads.labels("ok").inc()
+            self.metrics.seconds.observe(seconds)
+            log.info("the engine holds %s after %.2f s", policy.name, seconds)
+            return seconds
