@@ -21,17 +21,23 @@ level() { # level NAME COMMAND...: runs it, keeps its log, remembers how it clos
 finish() {
     code=$?
     trap - EXIT INT TERM
+    kill "$building" 2>/dev/null && wait "$building"
     [[ -n "${KEEP:-}" ]] || "$PY" -m local_cluster down
     exit "$code"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
 
+# On a fresh machine the images take as long as the binaries, and mostly wait for the network: both at once.
+"$PY" -m local_cluster.images build >build/test/image-build.log 2>&1 &
+building=$!
+
 level lint make --no-print-directory lint
 level types make --no-print-directory types
 level binaries "$PY" -m local_cluster binaries
 level unit "$PY" -m pytest tests/unit
 level apiserver "$PY" -m pytest tests/apiserver
+wait "$building" # A failure shows again, in full, in the level "images".
 if level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all; then
     level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer
     level e2e "$PY" -m pytest tests/e2e
