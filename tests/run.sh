@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 mkdir -p build/test
 failed=()
 summary=()
+building=
 
 level() { # level NAME COMMAND...: runs it, keeps its log, remembers how it closed
     local name=$1 log=build/test/$1.log start=$SECONDS code
