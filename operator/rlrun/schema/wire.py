@@ -267,6 +267,10 @@ class RolloutResult(Schema):
     metrics: dict[str, float] = Field(default_factory=dict)
     stop_condition: str | None = None
     is_truncated: bool = False
+    generation_ms: float | None = Field(ge=0, default=None)
+    """Milliseconds from the first request to the last answer, tools and waiting included."""
+    scoring_ms: float | None = Field(ge=0, default=None)
+    """Milliseconds in reward functions; a group's functions count for each of its rollouts."""
     completion: Any = None
     """The conversation as messages, for the rollout log."""
     error: Problem | None = None
