@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 from rlrun.schema.wire import Sample
-from rlrun_trainer.loss import policy_loss, token_logprobs
+from rlrun_trainer.distribution import Distribution, token_logprobs
+from rlrun_trainer.loss import policy_loss
 from rlrun_trainer.problems import Refused
 from rlrun_trainer.slots import BaseModel, Slot
 from rlrun_trainer.step import StepPlan, train_step
@@ -101,9 +102,9 @@ def test_chunks_change_nothing() -> None:
     torch.manual_seed(0)
     weight = torch.randn(50, 8)
     hidden, targets = torch.randn(23, 8, requires_grad=True), torch.randint(50, (23,))
-    whole = token_logprobs(hidden, targets, lambda h: h @ weight.T, 0.9, 100)
+    whole = token_logprobs(hidden, targets, lambda h: h @ weight.T, Distribution(0.9), 100)
     [wanted] = torch.autograd.grad((whole[0] * torch.arange(23)).sum(), hidden)
-    pieces = token_logprobs(hidden, targets, lambda h: h @ weight.T, 0.9, 5)
+    pieces = token_logprobs(hidden, targets, lambda h: h @ weight.T, Distribution(0.9), 5)
     [got] = torch.autograd.grad((pieces[0] * torch.arange(23)).sum(), hidden)
     assert torch.allclose(whole[0], pieces[0], atol=1e-6)
     assert torch.allclose(whole[1], pieces[1], atol=1e-6)
@@ -118,7 +119,7 @@ def test_the_vocabulary_is_never_held_for_the_whole_pack() -> None:
         return h @ torch.ones(4, 1000)
 
     hidden = torch.randn(64, 4, requires_grad=True)
-    token_logprobs(hidden, torch.zeros(64, dtype=torch.long), head, 1.0, 16)[0].sum().backward()
+    token_logprobs(hidden, torch.zeros(64, dtype=torch.long), head, Distribution(), 16)[0].sum().backward()
     assert max(sizes) == 16
 
 

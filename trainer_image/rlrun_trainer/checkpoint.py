@@ -50,6 +50,7 @@ def snapshot(slot: Slot, progress: Progress) -> dict[str, bytes]:
         "step": progress.step,
         "run_uid": progress.run_uid,
         "updates": slot.updates,
+        "kl_beta": slot.kl_beta,
         "model": slot.model,
         "rank": slot.shape.rank,
         "alpha": slot.shape.alpha,
@@ -90,6 +91,7 @@ def restore(slot: Slot, files: Mapping[str, bytes]) -> Progress:
     # A checkpoint made on another kind of device lacks this one's generator, which then keeps the seed's state.
     slot.rng |= {device: saved[device] for device in slot.rng if device in saved}
     slot.updates = int(facts["updates"])
+    slot.kl_beta = facts.get("kl_beta")
     orchestrator = json.loads(files.get(ORCHESTRATOR, b"{}"))
     return Progress(int(facts["step"]), str(facts["run_uid"]), orchestrator)
 

@@ -12,14 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from rlrun.schema.wire import Sample
+from rlrun.schema.wire import Sample, SampleLoss
 
+from rlrun_trainer.distribution import History, HistoryBuilder
 from rlrun_trainer.problems import UNPROCESSABLE, Refused
 
 
 @dataclass
 class MicroBatch:
-    """One forward pass. N is the number of trainable tokens, S the number of samples."""
+    """One forward pass. N is the number of trainable tokens, S the number of samples.
+
+    Tokens of the policy gradient come before those of cross-entropy.
+    """
 
     input_ids: torch.Tensor
     """[rows, width] int64"""
@@ -37,13 +41,19 @@ class MicroBatch:
     """[N] int64: the policy version that drew the token"""
     sample_of: torch.Tensor
     """[N] int64 in [0, S)"""
+    policy_tokens: int
+    """How many of the N tokens the policy gradient is for."""
     samples: int
     tokens: int
     """Tokens without padding."""
+    history: History | None = None
+    """Of the N tokens, where the distribution depends on it."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same micro-batch on that device."""
-        return replace(self, **{k: v.to(device) for k, v in vars(self).items() if isinstance(v, torch.Tensor)})
+        return replace(
+            self, **{k: v.to(device) for k, v in vars(self).items() if isinstance(v, torch.Tensor | History)}
+        )
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,9 @@ class _Arrays:
     columns: np.ndarray
     """Positions of trainable tokens in the sample."""
     logprobs: np.ndarray
-    advantage: float
+    advantages: np.ndarray
     version: int
+    policy: bool
 
 
 def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
@@ -74,30 +85,51 @@ def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
         tokens, mask = np.asarray(sample.token_ids), np.asarray(sample.loss_mask, dtype=bool)
         if tokens.min() < 0 or tokens.max() >= vocab_size:
             raise _bad(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
-        drawn = np.asarray(sample.logprobs, dtype=np.float64)[mask]
-        if not np.isfinite(drawn).all() or (drawn > 1e-3).any():
-            raise _bad(index, "logprobs has a value that is not the logarithm of a probability")
-        if not np.isfinite(sample.advantage):
-            raise _bad(index, "advantage is not finite")
         trainable += int(mask.sum())
+        if sample.loss is SampleLoss.policy:
+            _check_signal(index, sample, mask)
     if trainable == 0:
         raise Refused(UNPROCESSABLE, "BatchInvalid", "no token is trainable: lossMask is false everywhere")
 
 
-def pack(samples: Sequence[Sample], budget: int, single_row: bool = False) -> list[MicroBatch]:
+def _check_signal(index: int, sample: Sample, mask: np.ndarray) -> None:
+    drawn = np.asarray(sample.logprobs, dtype=np.float64)[mask]
+    if not np.isfinite(drawn).all() or (drawn > 1e-3).any():
+        raise _bad(index, "logprobs has a value that is not the logarithm of a probability")
+    if sample.token_advantages is None:
+        if not np.isfinite(sample.advantage):
+            raise _bad(index, "advantage is not finite")
+    elif len(sample.token_advantages) != len(mask):
+        raise _bad(index, "tokenAdvantages and tokenIds differ in length")
+    elif not np.isfinite(np.asarray(sample.token_advantages, dtype=np.float32)[mask]).all():
+        raise _bad(index, "tokenAdvantages has a value that is not finite")
+
+
+def pack(
+    samples: Sequence[Sample], budget: int, single_row: bool = False, at_least: int = 1, history: bool = False
+) -> list[MicroBatch]:
     """Micro-batches of at most `budget` tokens (rows * width), except for a sample that is longer by itself.
 
     First fit, longest samples first, so that the samples of one micro-batch are of like length and little is padded.
-    Samples without trainable tokens are left out. The result depends on the samples alone.
+    Samples without trainable tokens are left out. There are `at_least` micro-batches unless there are fewer samples;
+    `history` adds what a bent distribution needs. The result depends on the arguments alone.
     """
     arrays = [_arrays(s) for s in samples]
     waiting = sorted((a for a in arrays if len(a.columns)), key=lambda a: -len(a.token_ids))
+    batches = _pack(waiting, budget, single_row, history)
+    if len(batches) < at_least:
+        parts = min(at_least, len(waiting))
+        batches = [batch for i in range(parts) for batch in _pack(waiting[i::parts], budget, single_row, history)]
+    return batches
+
+
+def _pack(waiting: list[_Arrays], budget: int, single_row: bool, history: bool) -> list[MicroBatch]:
     batches = []
     while waiting:
         longest = len(waiting[0].token_ids)
         width, most = (max(budget, longest), 1) if single_row else (longest, max(1, budget // longest))
         rows, waiting = _fill(waiting, width, most)
-        batches.append(_rectangle(rows, max(sum(len(a.token_ids) for a in row) for row in rows)))
+        batches.append(_rectangle(rows, max(sum(len(a.token_ids) for a in row) for row in rows), history))
     return batches
 
 
@@ -120,37 +152,38 @@ def _fill(waiting: list[_Arrays], width: int, most: int) -> tuple[list[list[_Arr
     return rows, left
 
 
-def _rectangle(rows: list[list[_Arrays]], width: int) -> MicroBatch:
+def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBatch:
     ids = np.zeros((len(rows), width), dtype=np.int64)
     positions = np.zeros((len(rows), width), dtype=np.int64)
-    predicting, targets, logprobs, advantages, versions, sample_of = [], [], [], [], [], []
-    count = tokens = 0
+    placed: list[tuple[int, _Arrays]] = []
     for r, row in enumerate(rows):
         start = 0
         for sample in row:
             end = start + len(sample.token_ids)
             ids[r, start:end] = sample.token_ids
             positions[r, start:end] = np.arange(end - start)
-            n = len(sample.columns)
-            predicting.append(sample.columns + (r * width + start - 1))
-            targets.append(sample.token_ids[sample.columns])
-            logprobs.append(sample.logprobs)
-            advantages.append(np.full(n, sample.advantage, dtype=np.float32))
-            versions.append(np.full(n, sample.version, dtype=np.int64))
-            sample_of.append(np.full(n, count, dtype=np.int64))
-            count, tokens, start = count + 1, tokens + end - start, end
+            placed.append((r * width + start, sample))
+            start = end
         positions[r, start:] = np.arange(width - start)
+    placed.sort(key=lambda place: not place[1].policy)
+    order = [sample for _, sample in placed]
+    counts = np.array([len(sample.columns) for sample in order])
+    past = HistoryBuilder()
+    for sample in order if history else ():
+        past.add(sample.token_ids, sample.columns)
     return MicroBatch(
         input_ids=torch.from_numpy(ids),
         position_ids=torch.from_numpy(positions),
-        predicting=_joined(predicting),
-        targets=_joined(targets),
-        engine_logprobs=_joined(logprobs),
-        advantages=_joined(advantages),
-        versions=_joined(versions),
-        sample_of=_joined(sample_of),
-        samples=count,
-        tokens=tokens,
+        predicting=_joined([sample.columns + (offset - 1) for offset, sample in placed]),
+        targets=_joined([sample.token_ids[sample.columns] for sample in order]),
+        engine_logprobs=_joined([sample.logprobs for sample in order]),
+        advantages=_joined([sample.advantages for sample in order]),
+        versions=torch.from_numpy(np.repeat([sample.version for sample in order], counts)),
+        sample_of=torch.from_numpy(np.repeat(np.arange(len(order)), counts)),
+        policy_tokens=int(sum(count for count, sample in zip(counts, order, strict=True) if sample.policy)),
+        samples=len(order),
+        tokens=sum(len(sample.token_ids) for sample in order),
+        history=past.history() if history else None,
     )
 
 
@@ -160,9 +193,17 @@ def _joined(parts: list[np.ndarray]) -> torch.Tensor:
 
 def _arrays(sample: Sample) -> _Arrays:
     columns = np.flatnonzero(np.asarray(sample.loss_mask, dtype=bool))
-    logprobs = np.asarray(sample.logprobs, dtype=np.float32)[columns]
     tokens = np.asarray(sample.token_ids, dtype=np.int64)
-    return _Arrays(tokens, columns, logprobs, sample.advantage, sample.policy_version)
+    policy = sample.loss is SampleLoss.policy
+    if not policy:
+        nothing = np.zeros(len(columns), dtype=np.float32)
+        return _Arrays(tokens, columns, nothing, nothing, sample.policy_version, policy)
+    logprobs = np.asarray(sample.logprobs, dtype=np.float32)[columns]
+    if sample.token_advantages is None:
+        advantages = np.full(len(columns), sample.advantage, dtype=np.float32)
+    else:
+        advantages = np.asarray(sample.token_advantages, dtype=np.float32)[columns]
+    return _Arrays(tokens, columns, logprobs, advantages, sample.policy_version, policy)
 
 
 def _bad(index: int, what: str) -> Refused:

@@ -12,11 +12,12 @@ from typing import Any
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store, StoreError
-from rlrun.schema.wire import PolicyRef, Sample, SessionSpec, SessionState, StepResult
+from rlrun.schema.wire import PolicyRef, Sample, SampleLoss, SessionSpec, SessionState, StepResult
 
 from rlrun_trainer import checkpoint
 from rlrun_trainer.adapters import AdapterShape
 from rlrun_trainer.compute import Compute
+from rlrun_trainer.distribution import stop_tokens
 from rlrun_trainer.packing import check
 from rlrun_trainer.problems import CONFLICT, UNPROCESSABLE, Refused, refused_opening, refused_publishing
 from rlrun_trainer.publish import Publisher
@@ -90,6 +91,7 @@ class Session:
             uploads_pending=self.uploads.pending,
             problem=self.uploads.problem,
             orchestrator_state=self._orchestrator_state,
+            last=self.last if self.last is not None and self.last.step == self._step else None,
         )
 
     async def train(self, step: int, samples: list[Sample]) -> StepResult:
@@ -114,9 +116,10 @@ class Session:
                 await self._finish()
             started = time.perf_counter()
             metrics, files = await self._compute.run(self._train, samples)
-            lags = [step - sample.policy_version for sample in samples]
-            metrics["batch/off_policy_level/mean"] = sum(lags) / len(lags)
-            metrics["batch/off_policy_level/max"] = float(max(lags))
+            lags = [step - sample.policy_version for sample in samples if sample.loss is SampleLoss.policy]
+            if lags:
+                metrics["batch/off_policy_level/mean"] = sum(lags) / len(lags)
+                metrics["batch/off_policy_level/max"] = float(max(lags))
             self._step += 1
             self.last = None
             self._unpublished = _Unpublished(files, metrics, time.perf_counter() - started)
@@ -150,11 +153,20 @@ class Session:
         spec, settings = self.spec, self._settings
         check(samples, spec.seq_len, self._base.vocab_size)
         plan = StepPlan(
-            learning_rate=learning_rate(spec.learning_rate, settings.warmup_steps, self._slot.updates),
+            learning_rate=learning_rate(
+                spec.learning_rate, spec.warmup_steps or settings.warmup_steps, self._slot.updates
+            ),
             temperature=spec.temperature,
             micro_batch_tokens=spec.micro_batch_tokens,
             max_grad_norm=settings.max_grad_norm,
             version=self._step,
+            top_p=spec.top_p,
+            repetition_penalty=spec.repetition_penalty,
+            min_tokens=spec.min_tokens,
+            stop_tokens=stop_tokens(self._base.model) if spec.min_tokens else (),
+            loss=spec.loss,
+            kl_penalty=spec.kl_penalty,
+            micro_batches=spec.gradient_accumulation_steps,
         )
         return train_step(self._base, self._slot, samples, plan), self._slot.files()
 

@@ -8,6 +8,8 @@ so a run learns the same, to the bit, whoever shares the model with it.
 import logging
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +19,7 @@ from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun_trainer.adapters import ALL_LINEAR, AdapterShape, adapter_files, peft_name
-from rlrun_trainer.loss import Head
+from rlrun_trainer.distribution import Head
 from rlrun_trainer.problems import LATER, UNPROCESSABLE, Refused
 from rlrun_trainer.settings import Settings
 
@@ -42,6 +44,8 @@ class Slot:
     """States of torch's generators, by device type."""
     updates: int = 0
     """Optimizer steps behind these weights, earlier runs of a warm start included."""
+    kl_beta: float | None = None
+    """Weight of the KL penalty that its controller left behind, if there was one."""
 
     def files(self) -> dict[str, bytes]:
         """The adapter as stock peft files."""
@@ -119,6 +123,17 @@ class BaseModel:
     def activate(self, slot: Slot) -> None:
         """Makes the slot's adapter the one that forward passes use and gradients reach."""
         self.model.set_adapter(slot.name)
+
+    @contextmanager
+    def reference(self, slot: Slot) -> Iterator[None]:
+        """Inside, forward passes are those of the model that the slot's training starts from; no gradients."""
+        self.model.disable_adapters()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.enable_adapters()
+            self.activate(slot)
 
     def _forget(self, adapter: str) -> None:
         with warnings.catch_warnings():

@@ -5,14 +5,17 @@ and random numbers as they were.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from rlrun.schema.algorithm import KlPenalty, Loss
 from rlrun.schema.wire import Sample
 
-from rlrun_trainer.loss import CHUNK_ELEMENTS, policy_loss, token_logprobs
+from rlrun_trainer.distribution import Distribution
+from rlrun_trainer.kl_penalty import first_beta, next_beta
+from rlrun_trainer.objective import MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.packing import MicroBatch, pack
 from rlrun_trainer.problems import OUT_OF_MEMORY, UNPROCESSABLE, Refused
 from rlrun_trainer.slots import BaseModel, Slot
@@ -28,50 +31,69 @@ class StepPlan:
     max_grad_norm: float
     version: int = 0
     """Of the policy as it is before the step."""
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_tokens: tuple[int, ...] = ()
+    loss: Loss = field(default_factory=Loss)
+    kl_penalty: KlPenalty | None = None
+    micro_batches: int = 1
+    """At least so many, as far as there are samples."""
+
+    @property
+    def distribution(self) -> Distribution:
+        """What the policy's tokens were drawn from."""
+        return Distribution(self.temperature, self.top_p, self.repetition_penalty, self.min_tokens, self.stop_tokens)
+
+    @property
+    def penalty(self) -> KlPenalty | None:
+        """The KL penalty, if it counts."""
+        return self.kl_penalty if self.kl_penalty is not None and self.kl_penalty.enabled else None
 
 
 def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
-    """Makes one AdamW update on the slot's adapter and returns the step's metrics.
+    """Makes one AdamW update on the slot's weights and returns the step's metrics.
 
-    The gradient is that of `policy_loss` summed over all samples and divided by the number of trainable tokens. Raises
-    Refused (StepNotFinite, TrainerOutOfMemory) with the slot unchanged.
+    The gradient is that of the step's objective (see `objective`). Raises Refused (StepNotFinite, TrainerOutOfMemory)
+    with the slot unchanged.
     """
     started = time.perf_counter()
     base.activate(slot)
-    batches = pack(samples, plan.micro_batch_tokens, base.single_row)
+    distribution, penalty = plan.distribution, plan.penalty
+    batches = pack(samples, plan.micro_batch_tokens, base.single_row, plan.micro_batches, distribution.bent)
     trainable = sum(len(batch.targets) for batch in batches)
     parameters = list(slot.parameters.values())
+    beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
+    objective = Objective(distribution, plan.loss, beta, plan.version, trainable)
     with _memory_limits(plan), _random_state(slot), _clean_gradients(slot):
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)
-        sums = [_backward(base, batch, plan, trainable) for batch in batches]
+        parts = [backward(base, slot, batch, objective) for batch in batches]
         norm = torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm)
         # One transfer from the device for everything that is to be known.
-        table = torch.stack(sums).cpu()
-        loss, entropy, mismatch, masked, on_policy, on_policy_kl = table[:, :6].sum(0).tolist()
-        worst = float(table[:, 6].max())
+        added = torch.stack([sums for sums, _ in parts]).sum(0)
+        largest = torch.stack([maxima for _, maxima in parts]).amax(0)
+        figures = torch.cat([added, largest, norm.double()[None]]).tolist()
         forward_backward = time.perf_counter() - started
-        if not all(map(_finite, (loss, mismatch, norm := float(norm)))):
+        metrics = _learning_metrics(batches, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
+        if not all(map(_finite, (metrics["loss/mean"], metrics.get("mismatch_kl/all/mean", 0.0), figures[-1]))):
             raise Refused(
                 UNPROCESSABLE,
                 "StepNotFinite",
-                f"loss {loss}, mismatch {mismatch / trainable}, gradient norm {norm}: the update was not made. Lower "
-                "learningRate, or continue from an older checkpoint",
+                f"loss {metrics['loss/mean']}, mismatch {metrics.get('mismatch_kl/all/mean')}, gradient norm "
+                f"{figures[-1]}: the update was not made. Lower learningRate, or continue from an older checkpoint",
             )
         for group in slot.optimizer.param_groups:
             group["lr"] = plan.learning_rate
         slot.optimizer.step()
         slot.updates += 1
+        if penalty is not None and beta is not None and "kl_penalty/kl" in metrics:
+            slot.kl_beta = next_beta(penalty, beta, metrics["kl_penalty/kl"])
     seconds = time.perf_counter() - started
     tokens = sum(batch.tokens for batch in batches)
-    metrics = {
-        "loss/mean": loss,
-        "entropy/all/mean": entropy / trainable,
-        "mismatch_kl/all/mean": mismatch / trainable,
-        "mismatch_kl/all/max": worst,
-        "is_masked/mean": masked / trainable,
+    metrics |= {
         "optim/lr": plan.learning_rate,
-        "optim/grad_norm": norm,
+        "optim/grad_norm": figures[-1],
         "perf/throughput": tokens / seconds,
         "time/forward_backward": forward_backward,
         "batch/samples": float(len(samples)),
@@ -80,31 +102,40 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
         "batch/micro_batches": float(len(batches)),
         "batch/padding": 1 - tokens / sum(batch.input_ids.numel() for batch in batches),
     }
-    if on_policy:
-        metrics["mismatch_kl/on_policy/mean"] = on_policy_kl / on_policy
     if base.device.type == "cuda":
         metrics["perf/peak_memory"] = torch.cuda.max_memory_allocated(base.device) / 2**30
     return metrics
 
 
-def _backward(base: BaseModel, batch: MicroBatch, plan: StepPlan, trainable: int) -> torch.Tensor:
-    """Adds the micro-batch's gradient.
-
-    Returns [loss, entropy, mismatch, masked tokens, tokens that the present version drew, their mismatch, largest
-    mismatch of a token]; all but the last are sums.
-    """
-    batch = batch.to(base.device)
-    hidden = base.hidden(batch.input_ids, batch.position_ids).flatten(0, 1)[batch.predicting]
-    chunk = max(1, CHUNK_ELEMENTS // base.vocab_size)
-    logprobs, entropy = token_logprobs(hidden, batch.targets, base.head, plan.temperature, chunk)
-    result = policy_loss(logprobs, batch.engine_logprobs, batch.advantages, batch.sample_of, batch.samples)
-    loss = result.loss / trainable
-    loss.backward()
-    kl = result.mismatch_kl
-    # Tokens of the very policy that is trained show how far the two programs differ; the others differ by age as well.
-    present = batch.versions == plan.version
-    sums = [loss.detach(), entropy.sum(), kl.sum(), (~result.kept).sum(), present.sum(), kl[present].sum(), kl.max()]
-    return torch.stack([value.double() for value in sums])
+def _learning_metrics(
+    batches: Sequence[MicroBatch], sums: Sequence[float], maxima: Sequence[float], beta: float | None
+) -> dict[str, float]:
+    """What the whole batch taught, from its SUMS and MAXIMA; figures of the policy only where it has tokens."""
+    total: Mapping[str, float] = dict(zip(SUMS, sums, strict=True))
+    largest: Mapping[str, float] = dict(zip(MAXIMA, maxima, strict=True))
+    trainable = sum(len(batch.targets) for batch in batches)
+    policy = sum(batch.policy_tokens for batch in batches)
+    policy_loss = total["policy_loss"] + (beta or 0.0) * total["kl"]
+    metrics = {
+        "loss/mean": (policy_loss + total["cross_entropy"]) / trainable,
+        "entropy/all/mean": total["entropy"] / trainable,
+    }
+    if policy:
+        metrics |= {
+            "mismatch_kl/all/mean": total["mismatch"] / policy,
+            "mismatch_kl/all/max": largest["mismatch"],
+            "importance_ratio/mean": total["ratio"] / policy,
+            "importance_ratio/max": largest["ratio"],
+            "is_masked/mean": total["masked"] / policy,
+        }
+        if beta is not None:
+            metrics |= {"kl_penalty/kl": total["kl"] / policy, "kl_penalty/beta": beta}
+        if total["present"]:
+            metrics["mismatch_kl/on_policy/mean"] = total["present_mismatch"] / total["present"]
+    if 0 < policy < trainable:
+        metrics["loss/policy/mean"] = policy_loss / policy
+        metrics["loss/cross_entropy/mean"] = total["cross_entropy"] / (trainable - policy)
+    return metrics
 
 
 def _finite(value: float) -> bool:

@@ -1,0 +1,102 @@
+"""What a step minimises, and one micro-batch's share of its gradient and figures.
+
+The batch's loss is the policy gradient's, plus beta times the divergence from the starting model, plus the
+cross-entropy of the samples that ask for it, each summed over its tokens and divided by the trainable tokens of all.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from rlrun.schema.algorithm import Loss
+
+from rlrun_trainer.distribution import PLAIN, Distribution, token_logprobs
+from rlrun_trainer.kl_penalty import divergence
+from rlrun_trainer.loss import CHUNK_ELEMENTS, policy_loss
+from rlrun_trainer.packing import MicroBatch
+from rlrun_trainer.slots import BaseModel, Slot
+
+SUMS = ("policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "present", "present_mismatch", "kl")
+"""What micro-batches add up over their tokens; `present` are those that the present version of the policy drew."""
+MAXIMA = ("mismatch", "ratio")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The same for all micro-batches of a step."""
+
+    distribution: Distribution
+    """What the policy's tokens were drawn from; cross-entropy is that of the model's own probabilities."""
+    loss: Loss
+    beta: float | None
+    """Weight of the divergence; None spares the second forward pass."""
+    version: int
+    """Of the policy as it is before the step."""
+    trainable: int
+    """Trainable tokens of the whole batch."""
+
+
+def backward(base: BaseModel, slot: Slot, batch: MicroBatch, objective: Objective) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adds the micro-batch's gradient. Returns its SUMS and MAXIMA, two float64 tensors on the model's device."""
+    batch = batch.to(base.device)
+    n = batch.policy_tokens
+    sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=base.device))
+    maxima = dict.fromkeys(MAXIMA, sums["kl"])
+    loss = torch.zeros((), device=base.device)
+    reference = None
+    if objective.beta is not None and n:
+        with base.reference(slot):
+            reference, _ = _policy_logprobs(base, _hidden(base, batch), batch, objective.distribution)
+    hidden = _hidden(base, batch)
+    if n:
+        logprobs, entropy = _policy_logprobs(base, hidden, batch, objective.distribution)
+        result = policy_loss(
+            logprobs,
+            batch.engine_logprobs[:n],
+            batch.advantages[:n],
+            batch.sample_of[:n],
+            batch.samples,
+            objective.loss,
+        )
+        kl, present = result.mismatch_kl, batch.versions[:n] == objective.version
+        loss = loss + result.loss
+        sums |= {
+            "policy_loss": result.loss,
+            "entropy": entropy.sum(),
+            "mismatch": kl.sum(),
+            "ratio": result.ratio.sum(),
+            "masked": (~result.kept).sum(),
+            # These tokens show how far the two programs differ; the others differ by age as well.
+            "present": present.sum(),
+            "present_mismatch": kl[present].sum(),
+        }
+        maxima = {"mismatch": kl.max(), "ratio": result.ratio.max()}
+        if reference is not None and objective.beta is not None:
+            sums["kl"] = divergence(logprobs, reference).sum()
+            loss = loss + objective.beta * sums["kl"]
+    if n < len(batch.targets):
+        logprobs, entropy = token_logprobs(hidden[n:], batch.targets[n:], base.head, PLAIN, _chunk(base))
+        sums["cross_entropy"] = -logprobs.sum()
+        sums["entropy"] = sums["entropy"] + entropy.sum()
+        loss = loss + sums["cross_entropy"]
+    (loss / objective.trainable).backward()
+    return _stack([sums[name] for name in SUMS]), _stack([maxima[name] for name in MAXIMA])
+
+
+def _hidden(base: BaseModel, batch: MicroBatch) -> torch.Tensor:
+    return base.hidden(batch.input_ids, batch.position_ids).flatten(0, 1)[batch.predicting]
+
+
+def _policy_logprobs(
+    base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, distribution: Distribution
+) -> tuple[torch.Tensor, torch.Tensor]:
+    n = batch.policy_tokens
+    history = batch.history.rows(0, n) if batch.history is not None else None
+    return token_logprobs(hidden[:n], batch.targets[:n], base.head, distribution, _chunk(base), history)
+
+
+def _chunk(base: BaseModel) -> int:
+    return max(1, CHUNK_ELEMENTS // base.vocab_size)
+
+
+def _stack(figures: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([figure.detach().double() for figure in figures])
