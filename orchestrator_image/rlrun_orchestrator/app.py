@@ -14,10 +14,12 @@ from rlrun.artifacts.store import AccessDenied, BucketMissing, Store, StoreError
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
 from rlrun.schema.wire import Problem
 
+from rlrun_orchestrator import assembly, saved
 from rlrun_orchestrator.answers import runner_of
 from rlrun_orchestrator.board import Board
-from rlrun_orchestrator.buffer import Buffer, BufferSettings
-from rlrun_orchestrator.dispatcher import Dispatcher, DispatchSettings
+from rlrun_orchestrator.deal import Deal
+from rlrun_orchestrator.demonstrations import Demonstrations
+from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.environment_client import EnvironmentClient
 from rlrun_orchestrator.environments import Environments
 from rlrun_orchestrator.errors import EXIT_COMPLETED, EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
@@ -26,15 +28,16 @@ from rlrun_orchestrator.exposition import RunCollector, registry_of
 from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.gateway.packages import Packages
 from rlrun_orchestrator.gateway.routing import Router
-from rlrun_orchestrator.gateway.sampling import SamplingRules
 from rlrun_orchestrator.gateway.server import Gateway
+from rlrun_orchestrator.histogram import RewardHistograms
 from rlrun_orchestrator.inference import ReplicaPool, Resolver, dns_resolver
-from rlrun_orchestrator.loop import Cadence, RunLoop
+from rlrun_orchestrator.loop import RunLoop
 from rlrun_orchestrator.recorder import Recorder, saved_state
-from rlrun_orchestrator.rollouts import Scoring
-from rlrun_orchestrator.scheduler import Scheduler, SchedulerSettings
+from rlrun_orchestrator.reporter import Reporter
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.status_server import status_application
+from rlrun_orchestrator.teacher import Teacher
+from rlrun_orchestrator.tokenizer import Tokenizer
 from rlrun_orchestrator.trainer_client import TrainerClient
 from rlrun_orchestrator.trainer_session import TrainerSession
 
@@ -59,14 +62,18 @@ class Orchestrator:
         self._store = store
         self._http = http
         self._layout = RunLayout(S3Uri.parse(run.artifacts.run_uri))
-        self._groups = LiveGroups()
+        self._groups = LiveGroups(run.model.id)
         resolve = resolve or dns_resolver(run.endpoints.inference_host, settings.inference_port, settings.sidecar_port)
         self._pool = ReplicaPool(http, resolve, self._groups.policies, poll_interval=settings.poll_interval)
         self._recorder = Recorder(store, self._layout)
         self._router = Router(
             http, self._pool, self._groups, wait=settings.request_wait, deadline=settings.group_deadline
         )
-        self._rules = sampling_rules(run)
+        self._rules = assembly.sampling_rules(run)
+        self._rewards = RewardHistograms()
+        self._reporter = Reporter(
+            self.board, self._recorder, self._rewards, rollouts_per_example=run.spec.rollouts_per_example
+        )
         self._environments = {
             use: Environments(
                 [EnvironmentClient(http, e.name, e.url) for e in run.endpoints.environments if e.use is use],
@@ -96,7 +103,7 @@ class Orchestrator:
         deadline = float(min(self._settings.start_deadline, self._run.spec.start_deadline_seconds))
         # S3 first, because everyone else needs it too and would complain in less clear words.
         await self._wait_for_s3(deadline)
-        saved = await self._saved_state(deadline)
+        left = await self._saved_state(deadline)
         session = TrainerSession(
             TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid),
             self._run,
@@ -108,112 +115,75 @@ class Orchestrator:
         state, *_ = await _all_or_first_failure(
             session.open(deadline), *(members.wait_ready(deadline) for members in self._environments.values())
         )
-        loop = self._loop(session, saved, state.orchestrator_state)
+        deal = Deal(assembly.buffer(self._run, self._examples()))
+        unheard = saved.restore(self._run.run.uid, left, state, self.board, deal)
+        loop = self._loop(session, deal, unheard)
+        loop.restore(left)
         try:
-            await loop.run(state)
+            await loop.run(state, unheard)
         finally:
             await loop.close()
 
-    def _loop(
-        self, session: TrainerSession, saved: dict[str, Any] | None, checkpointed: dict[str, Any] | None
-    ) -> RunLoop:
+    def _examples(self) -> dict[str, int]:
+        members = self._environments[EnvironmentUse.train].members
+        return {name: member.info.train_examples if member.info else 0 for name, member in members.items()}
+
+    def _loop(self, session: TrainerSession, deal: Deal, unheard: saved.Unheard | None) -> RunLoop:
         run, spec, settings = self._run, self._run.spec, self._settings
-        buffer = self._buffer()
-        own = saved or (checkpointed if self._run.warm_start_from is None else None)
-        _restore(self.board, buffer, own, checkpointed)
-        before = self.board.groups
-        scheduler = Scheduler(
-            SchedulerSettings.of(
-                batch_size=spec.batch_size,
-                rollouts_per_example=spec.rollouts_per_example,
-                oversampling_factor=spec.oversampling_factor,
-                max_async_level=spec.max_async_level,
-                max_steps=spec.max_steps,
-            ),
-            trained=before.trained,
-            filtered=before.filtered,
-            errored=before.errored,
-            # What an earlier process had in flight ended with it.
-            stale=before.stale + before.in_flight,
-        )
-        sampling: dict[str, object] = {
-            "temperature": spec.sampling.temperature,
-            "max_tokens": spec.sampling.max_tokens,
-        }
+        environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
-            scheduler,
-            buffer,
-            self._environments[EnvironmentUse.train],
+            assembly.scheduler(run, self.board.groups, unheard),
+            deal,
+            environments,
             self._groups,
             self._pool,
-            Scoring(
-                rollouts_per_example=spec.rollouts_per_example,
-                strategy=spec.trajectory_strategy,
-                seq_len=run.model.seq_len,
-                online_filtering=spec.buffer.online_difficulty_filtering,
-            ),
-            DispatchSettings(
-                gateway_url=run.endpoints.gateway_url,
-                rollouts_per_example=spec.rollouts_per_example,
-                sampling=sampling,
-                group_deadline=settings.group_deadline,
-                inference_deadline=settings.inference_deadline,
-                empty_batch_backoff=settings.empty_batch_backoff,
-            ),
+            assembly.scoring(run),
+            assembly.dispatch(run, settings),
             self.board,
+            self._teacher(),
+        )
+        tokenizer = Tokenizer(self._http, self._pool, deadline=settings.inference_deadline)
+        demonstrations = Demonstrations(
+            deal, environments, tokenizer, batch_size=spec.batch_size, seq_len=run.model.seq_len
         )
         evaluator = Evaluator(
             measurements(run),
             self._environments,
             self._groups,
             self.board,
-            gateway_url=run.endpoints.gateway_url,
-            max_steps=spec.max_steps,
-            sampling=sampling,
-            group_deadline=settings.group_deadline,
-            before_training=spec.eval is not None and spec.eval.eval_base_model,
+            assembly.evaluation(run, settings),
+            self._reporter.measured,
         )
         return RunLoop(
+            run.run.uid,
             session,
             dispatcher,
+            demonstrations,
             self._pool,
             self._recorder,
+            self._reporter,
             evaluator,
             self.board,
-            Cadence(spec.max_steps, spec.checkpoints.interval or settings.checkpoint_interval, spec.adapters.interval),
+            assembly.cadence(run, settings),
             settings,
             spec.rollouts_per_example,
         )
 
-    def _buffer(self) -> Buffer:
-        spec = self._run.spec
-        members = self._environments[EnvironmentUse.train].members
-        sizes = {name: member.info.train_examples if member.info else 0 for name, member in members.items()}
-        by_environment = [e.weight for e in spec.env if e.weight is not None]
-        try:
-            return Buffer(
-                sizes,
-                spec.buffer.env_ratios or by_environment or None,
-                BufferSettings(
-                    seed=spec.buffer.seed if spec.buffer.seed is not None else spec.seed,
-                    filtering=spec.buffer.online_difficulty_filtering,
-                    easy_threshold=spec.buffer.easy_threshold,
-                    hard_threshold=spec.buffer.hard_threshold,
-                    easy_fraction=spec.buffer.easy_fraction,
-                    hard_fraction=spec.buffer.hard_fraction,
-                ),
-            )
-        except ValueError as error:
-            message = f"{error}: load_environment must give a dataset with examples"
-            raise RunFailed(Problem(reason="NoExamples", message=message), EXIT_CONFIGURATION) from error
+    def _teacher(self) -> Teacher | None:
+        spec = self._run.spec.algorithm.teacher
+        deadline = self._settings.teacher_deadline
+        return Teacher(self._http, spec, self.board.wait, deadline=deadline) if spec is not None else None
 
     # --- servers and first waits --------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         packages = Packages(self._store, self._run.artifacts.environments_uri)
-        gateway = Gateway(self._groups, self._rules, self._router, packages).application()
-        registry = registry_of(RunCollector(self.board, self._pool, self._groups, self._router.stats, self._recorder))
+        exact = assembly.exact_prefixes(self._run)
+        gateway = Gateway(self._groups, self._rules, self._router, packages, exact_prefixes=exact).application()
+        registry = registry_of(
+            RunCollector(self.board, self._pool, self._groups, self._router.stats, self._recorder, self._rewards)
+        )
         runners = [
             (runner_of(gateway), self._settings.gateway_port),
             (runner_of(status_application(self.board, registry)), self._settings.status_port),
@@ -256,20 +226,6 @@ class Orchestrator:
                 if time.monotonic() - start >= deadline:
                     raise RunFailed(error.problem, EXIT_RESTART) from error
                 await asyncio.sleep(self._settings.poll_interval)
-
-
-def sampling_rules(run: ResolvedRun) -> SamplingRules:
-    """The run's sampling section as the gateway applies it."""
-    sampling = run.spec.sampling
-    return SamplingRules(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        stop=list(sampling.stop),
-        min_tokens=sampling.min_tokens,
-        repetition_penalty=sampling.repetition_penalty,
-        seed=sampling.seed,
-    )
 
 
 async def attempt(
@@ -315,18 +271,6 @@ def _last_word(settings: Settings, board: Board) -> None:
         settings.termination_log.write_bytes(board.termination_message())
     except OSError as error:
         log.warning("no termination message at %s: %s", settings.termination_log, error)
-
-
-def _restore(board: Board, buffer: Buffer, own: dict[str, Any] | None, any_state: dict[str, Any] | None) -> None:
-    """Counters continue from this run's own state; the buffer also from that of the run it started from."""
-    try:
-        if own:
-            board.restore(own["board"])
-        source = own or any_state
-        if source:
-            buffer.restore(source["buffer"])
-    except (KeyError, TypeError, ValueError) as error:
-        log.warning("saved state is of another shape and is not used: %s: %s", type(error).__name__, error)
 
 
 async def _all_or_first_failure(*waits: Any) -> list[Any]:

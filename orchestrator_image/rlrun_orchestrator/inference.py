@@ -5,6 +5,9 @@ the adapters wanted with the engine's own list, again and again: a new replica, 
 and one that missed a publication are all the same case. Rotation is per policy: a replica gets requests for a policy
 only after its sidecar has confirmed that very version, so a slow replica goes on serving the older version meanwhile,
 and a failing one holds up nobody.
+
+Where a run trains all weights, a replica holds one version, and a newer one takes its place. Groups that are pinned to
+an older one go on with the newer: the logprobs of their tokens say what these were drawn from.
 """
 
 import asyncio
@@ -15,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
-from rlrun.schema.wire import PolicyRef, Problem
+from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
 
 from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.http import Refused, RequestFailed, Unavailable
@@ -28,6 +31,8 @@ MISSES_BEFORE_GONE = 3
 """Looks at DNS that must miss a replica before it is given up: one short answer of DNS is no departure."""
 REPORT_AFTER = 5.0
 """Seconds without the policy anywhere before the wait is worth telling."""
+REMEMBERED = 1000
+"""Publications whose order is kept: no group lives that long."""
 HOME_SLACK = 4
 """Requests by which a group's home replica may be busier than the idlest before affinity gives way."""
 
@@ -61,7 +66,9 @@ class Replica:
     endpoint: Endpoint
     sidecar: SidecarClient
     adapters: set[str] = field(default_factory=set)
-    """Confirmed by the engine's own list."""
+    """Names of the policies that it serves, confirmed by the engine's own list."""
+    replaced: bool = False
+    """Its own weights are those of a policy: it has no base model any more."""
     answers: bool = False
     requests: int = 0
     """In flight now."""
@@ -76,9 +83,9 @@ class Replica:
     calls: "set[asyncio.Task[tuple[int, bytes]]]" = field(default_factory=set)
     """Requests under way, so that those to a pod that has vanished need not wait for their timeout."""
 
-    def serves(self, policy: str) -> bool:
-        """Whether it is in rotation for that policy."""
-        return self.answers and policy in self.adapters
+    def serves(self, policy: str | None) -> bool:
+        """Whether it is in rotation for that policy; None is the base model."""
+        return self.answers and (not self.replaced if policy is None else policy in self.adapters)
 
     def suspect(self, problem: Problem) -> None:
         """A request failed in a way that is the replica's fault: out of rotation until its sidecar confirms again."""
@@ -89,8 +96,11 @@ class Replica:
         self.wake.set()
 
 
-def choose(replicas: Iterable[Replica], policy: str, home: Replica | None) -> Replica | None:
-    """The replica for a request: the group's home while it is about as free as any, else the idlest; None if nobody."""
+def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None) -> Replica | None:
+    """The replica for a request: the group's home while it is about as free as any, else the idlest; None if nobody.
+
+    `policy` None asks for the base model.
+    """
     able = [replica for replica in replicas if replica.serves(policy)]
     if not able:
         return None
@@ -116,6 +126,9 @@ class ReplicaPool:
         self.current: PolicyRef | None = None
         self.previous: PolicyRef | None = None
         self._target: PolicyRef | None = None
+        self._published: dict[str, int] = {}
+        """Every policy's place in the order of publication, which a rewind makes different from that of versions."""
+        self._publications = 0
         self._http = http
         self._resolve = resolve
         self._in_use = in_use
@@ -125,12 +138,12 @@ class ReplicaPool:
 
     # --- for the gateway and the loop ---------------------------------------------------------------------------------
 
-    def choose(self, policy: str, home: Replica | None) -> Replica | None:
+    def choose(self, policy: str | None, home: Replica | None) -> Replica | None:
         """See the function of that name."""
         return choose(self.replicas.values(), policy, home)
 
-    def serving(self, policy: str) -> int:
-        """Replicas in rotation for a policy."""
+    def serving(self, policy: str | None) -> int:
+        """Replicas in rotation for a policy, or for the base model (None)."""
         return sum(replica.serves(policy) for replica in self.replicas.values())
 
     async def changed(self, timeout: float) -> None:
@@ -156,6 +169,10 @@ class ReplicaPool:
         Unavailable when nobody serves it after `deadline` seconds; then the policy before stays current.
         """
         self._target = policy
+        self._publications += 1
+        self._published[policy.name] = self._publications
+        if len(self._published) > REMEMBERED:
+            self._published.pop(next(iter(self._published)))
         self._wake_all()
         start = time.monotonic()
         first: float | None = None
@@ -235,11 +252,13 @@ class ReplicaPool:
         while True:
             replica.wake.clear()
             try:
-                replica.adapters = set((await replica.sidecar.adapters()).adapters)
-                if not replica.answers:
-                    log.info("replica %s answers and has %s", replica.endpoint.engine_url, sorted(replica.adapters))
-                replica.answers = True
-                self._notify()
+                # A busy engine is slow to answer: what a publication waits for is asked for at once.
+                if not replica.answers or self._target is None or replica.serves(self._target.name):
+                    self._note(replica, await replica.sidecar.adapters())
+                    if not replica.answers:
+                        log.info("replica %s answers and has %s", replica.endpoint.engine_url, sorted(replica.adapters))
+                    replica.answers = True
+                    self._notify()
                 await self._reconcile(replica)
                 replica.problem = None
                 replica.backoff.succeeded()
@@ -260,13 +279,15 @@ class ReplicaPool:
         used = sorted(self._in_use().values(), key=lambda policy: -policy.version)
         for policy in needed:
             if policy.name not in replica.adapters:
-                replica.adapters = set((await replica.sidecar.load(policy)).adapters)
+                self._note(replica, await replica.sidecar.load(policy))
                 self._notify()
+        if any(policy.kind is PolicyKind.weights for policy in needed):
+            return  # older weights would take the place of the newest
         for policy in used:
             if policy.name in replica.adapters or policy.name in replica.refused:
                 continue
             try:
-                replica.adapters = set((await replica.sidecar.load(policy)).adapters)
+                self._note(replica, await replica.sidecar.load(policy))
             except Refused as error:
                 # An older version may be gone from S3 already; its groups finish on other replicas or not at all.
                 replica.refused.add(policy.name)
@@ -274,7 +295,17 @@ class ReplicaPool:
         keep = {p.name for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None}
         for name in replica.adapters - keep:
             if name.startswith(POLICY_PREFIX):
-                replica.adapters = set((await replica.sidecar.unload(name)).adapters)
+                self._note(replica, await replica.sidecar.unload(name))
+
+    def _note(self, replica: Replica, listed: AdapterList) -> None:
+        """What the sidecar says, and which policies that serves."""
+        replica.adapters = set(listed.adapters)
+        policies = [p for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None]
+        whole = {policy.name for policy in policies if policy.kind is PolicyKind.weights}
+        replica.replaced = bool(whole and replica.adapters)
+        if replica.replaced:
+            newest = max(self._published.get(name, 0) for name in replica.adapters)
+            replica.adapters |= {name for name in whole if self._published.get(name, newest + 1) <= newest}
 
     def _wake_all(self) -> None:
         for replica in self.replicas.values():

@@ -20,6 +20,8 @@ class Turn:
     completion_ids: list[int]
     logprobs: list[float]
     finish_reason: str | None = None
+    bridged: bool = False
+    """The prompt was made of the exact tokens of the turn before, because the template's would not begin with them."""
 
 
 @dataclass(slots=True)

@@ -39,6 +39,41 @@ def read_turn(kind: Kind, answer: dict[str, Any]) -> Turn:
     return Turn(prompt_ids, completion_ids, logprobs, choice.get("finish_reason"))
 
 
+def as_chat(answer: dict[str, Any]) -> dict[str, Any]:
+    """A text completion's answer in the shape of a chat's: same text, same tokens, same logprobs.
+
+    Raises UnusableAnswer.
+    """
+    try:
+        choice = answer["choices"][0]
+        logprobs = choice["logprobs"] or {}
+        content = [
+            {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
+            for token, logprob in zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
+        ]
+        message = {"role": "assistant", "content": choice["text"], "refusal": None}
+        return {
+            "id": f"chat{answer.get('id', 'cmpl')}",
+            "object": "chat.completion",
+            "created": answer.get("created", 0),
+            "model": answer.get("model", ""),
+            "choices": [
+                {
+                    "index": 0,
+                    "message": message,
+                    "logprobs": {"content": content},
+                    "finish_reason": choice.get("finish_reason"),
+                    "stop_reason": choice.get("stop_reason"),
+                    "token_ids": choice["token_ids"],
+                }
+            ],
+            "usage": answer.get("usage"),
+            "prompt_token_ids": choice["prompt_token_ids"],
+        }
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UnusableAnswer(f"the inference engine's answer to token ids is not complete: {error!r}") from error
+
+
 def client_answer(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """The answer without what only the gateway asked for: on the client's side it costs parsing and is no use."""
     keep_logprobs = bool(request.get("logprobs"))

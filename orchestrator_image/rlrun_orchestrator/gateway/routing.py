@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import aiohttp
 from rlrun.schema.wire import Problem
 
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
-from rlrun_orchestrator.gateway.sampling import Kind
 from rlrun_orchestrator.inference import Replica, ReplicaPool
 
 MAX_TRIES = 4
@@ -22,6 +22,10 @@ class RoutingStats:
     requests: int = 0
     retries: int = 0
     failures: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Requests that the gateway did not pass on, by reason."""
+    prefixes: Counter[str] = field(default_factory=Counter)
+    """Chats that continue a recorded one: `exact` and `bridged` begin with its tokens, `broken` do not."""
 
 
 class GroupGone(Exception):
@@ -50,8 +54,8 @@ class Router:
         self._wait = wait
         self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
 
-    async def ask(self, group: LiveGroup, kind: Kind, body: bytes) -> tuple[int, bytes]:
-        """Status and body of an answer below 500. Raises NoReplica, GroupGone."""
+    async def ask(self, group: LiveGroup, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body of the engine's answer below 500 on that path. Raises NoReplica, GroupGone."""
         self.stats.requests += 1
         give_up = time.monotonic() + self._wait
         tries = 0
@@ -59,23 +63,24 @@ class Router:
         while tries < MAX_TRIES:
             if self._groups.get(group.id) is not group:
                 raise GroupGone
-            replica = self._pool.choose(group.policy.name, group.home)
+            replica = self._pool.choose(group.needs, group.home)
             if replica is None:
                 left = give_up - time.monotonic()
                 if left <= 0:
-                    problem = self._pool.problem(group.policy)
+                    problem = self._pool.problem(None if group.base else group.policy)
                     break
                 await self._pool.changed(min(left, 1.0))
                 continue
             group.home = replica
             try:
-                status, answer = await self._send(replica, kind, body)
+                status, answer = await self._send(replica, path, body)
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 url = replica.endpoint.engine_url
                 problem = Problem(reason="InferenceFailed", message=f"{url}: {error or type(error).__name__}"[:500])
                 replica.suspect(problem)
             else:
-                if status < 500 and not (status == 404 and group.policy.name.encode() in answer):
+                lost = status == 404 and group.model == group.needs and group.model.encode() in answer
+                if status < 500 and not lost:
                     return status, answer
                 text = answer[:300].decode("utf-8", "replace")
                 url = replica.endpoint.engine_url
@@ -90,9 +95,9 @@ class Router:
         self.stats.failures += 1
         raise NoReplica(problem)
 
-    async def _send(self, replica: Replica, kind: Kind, body: bytes) -> tuple[int, bytes]:
+    async def _send(self, replica: Replica, path: str, body: bytes) -> tuple[int, bytes]:
         replica.requests += 1
-        call = asyncio.ensure_future(self._post(f"{replica.endpoint.engine_url}/v1/{kind.value}", body))
+        call = asyncio.ensure_future(self._post(replica.endpoint.engine_url + path, body))
         replica.calls.add(call)
         try:
             return await call

@@ -5,16 +5,17 @@ distribution would make its importance ratios wrong without a sign of it, so eac
 of three tables: forwarded, refused with an explanation, or (all others) replaced by the run's value or left out.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 
 class Kind(StrEnum):
-    """The two routes of the OpenAI API that sample; the value is the path below /v1."""
+    """The two routes of the OpenAI API that sample; the value is the engine's path."""
 
-    chat = "chat/completions"
-    text = "completions"
+    chat = "/v1/chat/completions"
+    text = "/v1/completions"
 
 
 FORWARDED: dict[Kind, frozenset[str]] = {
@@ -44,6 +45,25 @@ class BadRequest(ValueError):
 
 
 @dataclass(frozen=True)
+class Draw:
+    """Which draw of the run a request is, told by counts alone: the clock and the network have no say in it."""
+
+    group: int
+    """Ordinal of the group in the run."""
+    rollout: int
+    """Number of the rollout in its group, by first appearance."""
+    turn: int
+    """Requests of the rollout before this one."""
+    training: bool = True
+    """False for evaluations, which count apart."""
+
+    def seed(self, run_seed: int) -> int:
+        """63 bits that no other draw of the run shares, the same in every repetition of the run."""
+        text = f"{run_seed}/{self.training:d}/{self.group}/{self.rollout}/{self.turn}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@dataclass(frozen=True)
 class SamplingRules:
     """The run's `sampling` section as fields of an OpenAI request."""
 
@@ -55,11 +75,8 @@ class SamplingRules:
     repetition_penalty: float | None = None
     seed: int | None = None
 
-    def upstream(self, kind: Kind, body: dict[str, Any], model: str, ordinal: int) -> dict[str, Any]:
-        """The request for the engine. `ordinal` tells requests apart that share the run's seed.
-
-        Raises BadRequest.
-        """
+    def upstream(self, kind: Kind, body: dict[str, Any], model: str, draw: Draw) -> dict[str, Any]:
+        """The request for the engine. Raises BadRequest."""
         check(kind, body)
         forwarded = FORWARDED[kind]
         asked = {name: value for name, value in body.items() if name in forwarded and value is not None}
@@ -85,7 +102,7 @@ class SamplingRules:
             request["min_tokens"] = min(self.min_tokens, limit)
         if self.seed is not None:
             # The same seed for each rollout of a group would draw the same rollout each time.
-            request["seed"] = (self.seed * 1_000_003 + ordinal) % 2**63
+            request["seed"] = draw.seed(self.seed)
         return request
 
     def _limit(self, body: dict[str, Any]) -> int:
@@ -106,11 +123,22 @@ def check(kind: Kind, body: dict[str, Any]) -> None:
                 f"{name} is not available in a training run: it changes the distribution that tokens are drawn from, "
                 "and the trainer cannot follow; leave it out and check the answer in the environment"
             )
+    stop = body.get("stop")
+    if stop is not None and not isinstance(stop, str) and not (isinstance(stop, list) and all(map(_is_text, stop))):
+        raise BadRequest(f"stop must be one text or a list of texts, not {stop!r}"[:300])
+    if not isinstance(body.get("stream_options") or {}, dict):
+        raise BadRequest("stream_options must be an object")
     if (body.get("n") or 1) != 1:
         raise BadRequest("n must be 1: a rollout is one conversation; ask for more rollouts_per_example instead")
     needed = "messages" if kind is Kind.chat else "prompt"
     if not body.get(needed):
         raise BadRequest(f"{needed} is missing")
+    if kind is Kind.chat and not isinstance(body["messages"], list):
+        raise BadRequest("messages must be a list of objects with role and content")
     prompt = body.get("prompt")
     if kind is Kind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
         raise BadRequest("prompt must be one text or one list of token ids")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

@@ -9,38 +9,68 @@ A request that names no rollout is a rollout of its own, under an id that the an
 that wants several turns in one rollout has to send one.
 """
 
+import asyncio
 import json
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 from rlrun.schema.wire import ROLLOUT_ID_HEADER, Problem
 
-from rlrun_orchestrator.gateway.answers import UnusableAnswer, client_answer, event_stream, read_turn
-from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.gateway.answers import UnusableAnswer, as_chat, client_answer, event_stream, read_turn
+from rlrun_orchestrator.gateway.bridging import Bridging
+from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups, Speaker
+from rlrun_orchestrator.gateway.limits import ROLLOUT_ID, Limits, Refused
 from rlrun_orchestrator.gateway.packages import PackageMissing, Packages, StoreError
+from rlrun_orchestrator.gateway.prefixes import Conversation, continued, conversation, starts_with
 from rlrun_orchestrator.gateway.routing import GroupGone, NoReplica, Router
-from rlrun_orchestrator.gateway.sampling import BadRequest, Kind, SamplingRules
+from rlrun_orchestrator.gateway.sampling import BadRequest, Draw, Kind, SamplingRules
 
 log = logging.getLogger(__name__)
 
-MAX_BODY = 64 * 1024**2
-MAX_ROLLOUT_ID = 200
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way."""
+
+    kind: Kind
+    rollout: str
+    speaker: Speaker
+    place: int
+    turn: int
+    asked: dict[str, Any]
+    last: Conversation | None = None
+    """The chat that it continues."""
 
 
 class Gateway:
     """The routes. `packages` is None where no S3 is at hand (tests)."""
 
-    def __init__(self, groups: LiveGroups, rules: SamplingRules, router: Router, packages: Packages | None) -> None:
+    def __init__(
+        self,
+        groups: LiveGroups,
+        rules: SamplingRules,
+        router: Router,
+        packages: Packages | None,
+        *,
+        limits: Limits | None = None,
+        exact_prefixes: bool = True,
+    ) -> None:
+        """`exact_prefixes`: the next turn of a conversation is to begin with the exact tokens of the one before."""
         self._groups = groups
         self._rules = rules
         self._router = router
         self._packages = packages
-        self._ordinal = 0
+        self._limits = limits or Limits()
+        self._bridging = Bridging(router, enabled=exact_prefixes)
+        self._stats = router.stats
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=MAX_BODY)
+        app = web.Application(client_max_size=self._limits.body_bytes)
         for prefix in ("/groups/{group}/v1", "/groups/{group}/rollouts/{rollout}/v1"):
             app.router.add_post(f"{prefix}/chat/completions", self._chat)
             app.router.add_post(f"{prefix}/completions", self._text)
@@ -55,55 +85,122 @@ class Gateway:
         return await self._complete(request, Kind.text)
 
     async def _complete(self, request: web.Request, kind: Kind) -> web.Response:
-        group = self._groups.get(request.match_info["group"])
-        if group is None:
-            return _unknown_group()
-        place = group.arrived()
-        rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{place}"
         try:
-            asked = json.loads(await request.read())
-            if not isinstance(asked, dict):
-                raise BadRequest("the body must be a JSON object")
-            self._ordinal += 1
-            outgoing = self._rules.upstream(kind, asked, group.policy.name, self._ordinal)
-        except (BadRequest, json.JSONDecodeError, UnicodeDecodeError) as error:
+            group = self._group(request)
+            if group.in_flight >= self._limits.in_flight:
+                message = f"this group has {group.in_flight} requests under way, which is all it may have: wait for one"
+                raise Refused(429, "TooManyRequests", message)
+            group.in_flight += 1
+            try:
+                return await self._exchange(group, await self._admit(request, kind, group))
+            finally:
+                group.in_flight -= 1
+        except Refused as refused:
+            self._stats.refusals[refused.reason] += 1
+            return _error(refused.status, refused.reason, str(refused))
+        except BadRequest as error:
+            self._stats.refusals["invalid_request_error"] += 1
             return _error(400, "invalid_request_error", str(error))
-        if len(rollout) > MAX_ROLLOUT_ID:
-            return _error(400, "invalid_request_error", f"{ROLLOUT_ID_HEADER} is longer than {MAX_ROLLOUT_ID}")
-        try:
-            status, data = await self._router.ask(group, kind, json.dumps(outgoing, separators=(",", ":")).encode())
-        except GroupGone:
-            return _unknown_group()
         except NoReplica as error:
             return _error(503, error.problem.reason, error.problem.message)
-        if status != 200:
-            return web.Response(status=status, body=data, content_type="application/json")
-        return self._answer(group, rollout, place, kind, asked, json.loads(data))
+        except UnusableAnswer as error:
+            log.error("%s", error)
+            return _error(502, "InferenceAnswerUnusable", str(error))
 
-    def _answer(
-        self, group: LiveGroup, rollout: str, place: int, kind: Kind, asked: dict[str, Any], answer: dict[str, Any]
-    ) -> web.Response:
-        if group.record:
-            try:
-                turn = read_turn(kind, answer)
-            except UnusableAnswer as error:
-                log.error("%s", error)
-                return _error(502, "InferenceAnswerUnusable", str(error))
-            group.note(rollout, place, turn)
-        headers = {ROLLOUT_ID_HEADER: rollout}
-        shown = client_answer(answer, asked)
-        if asked.get("stream"):
-            usage = bool((asked.get("stream_options") or {}).get("include_usage"))
-            body = event_stream(kind, shown, include_usage=usage)
-            return web.Response(body=body, content_type="text/event-stream", headers=headers)
-        body = json.dumps(shown, separators=(",", ":")).encode()
-        return web.Response(body=body, content_type="application/json", headers=headers)
-
-    async def _models(self, request: web.Request) -> web.Response:
+    def _group(self, request: web.Request) -> LiveGroup:
         group = self._groups.get(request.match_info["group"])
         if group is None:
-            return _unknown_group()
-        model = {"id": group.policy.name, "object": "model", "created": 0, "owned_by": "rlrun"}
+            raise _unknown_group()
+        return group
+
+    async def _admit(self, request: web.Request, kind: Kind, group: LiveGroup) -> Exchange:
+        """Everything that can be said against a request without asking the engine."""
+        # Before the body is read: the order of arrival decides the order of turns and the seeds.
+        place = group.arrived()
+        rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{place}"
+        if not ROLLOUT_ID.fullmatch(rollout):
+            raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
+        if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
+            message = f"this group has {len(group.rollouts)} rollouts, which is all it may have: end it"
+            raise Refused(400, "TooManyRollouts", message)
+        speaker = group.speaker(rollout)
+        if speaker.requests >= self._limits.turns:
+            message = f"rollout {rollout} has made {speaker.requests} requests, which is all it may make: end it"
+            raise Refused(400, "TooManyTurns", message)
+        turn = speaker.requests
+        speaker.requests += 1
+        asked = await self._body(request)
+        return Exchange(kind, rollout, speaker, place, turn, asked)
+
+    async def _body(self, request: web.Request) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                asked = json.loads(await request.read())
+        except TimeoutError:
+            message = f"the body did not arrive within {self._limits.body_seconds:g} s: send it again"
+            raise Refused(408, "BodyTooSlow", message) from None
+        except web.HTTPRequestEntityTooLarge:
+            message = f"the body is larger than {self._limits.body_bytes} bytes: send less"
+            raise Refused(413, "BodyTooLarge", message) from None
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is no JSON: {error}") from None
+        if not isinstance(asked, dict):
+            raise BadRequest("the body must be a JSON object")
+        return asked
+
+    async def _exchange(self, group: LiveGroup, exchange: Exchange) -> web.Response:
+        try:
+            answer = await self._bridged(group, exchange)
+            bridged = answer is not None
+            if answer is None:
+                status, data = await self._ask(group, exchange, exchange.kind, exchange.asked)
+                if status != 200:
+                    return web.Response(status=status, body=data, content_type="application/json")
+                answer = json.loads(data)
+        except GroupGone:
+            raise _unknown_group() from None
+        if group.record:
+            self._record(group, exchange, answer, bridged=bridged)
+        return _response(exchange, answer)
+
+    async def _ask(self, group: LiveGroup, exchange: Exchange, kind: Kind, asked: dict[str, Any]) -> tuple[int, bytes]:
+        draw = Draw(group.ordinal, exchange.speaker.order, exchange.turn, group.record)
+        outgoing = self._rules.upstream(kind, asked, group.model, draw)
+        return await self._router.ask(group, kind.value, _encode(outgoing).encode())
+
+    async def _bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
+        """The answer to the exact tokens of the turn before and what follows; None where a chat is to be sent."""
+        last = exchange.speaker.conversation
+        if exchange.kind is not Kind.chat or last is None or not group.record:
+            return None
+        covered = continued(exchange.asked.get("messages"), last)
+        if covered is None:
+            return None
+        exchange.last = last
+        prompt = await self._bridging.prompt(group, exchange.asked, last, covered)
+        if prompt is None:
+            return None
+        status, data = await self._ask(group, exchange, Kind.text, exchange.asked | {"prompt": prompt})
+        # Whatever the engine has against it, it says it better of what the client sent.
+        return as_chat(json.loads(data)) if status == 200 else None
+
+    def _record(self, group: LiveGroup, exchange: Exchange, answer: dict[str, Any], *, bridged: bool) -> None:
+        turn = read_turn(exchange.kind, answer)
+        turn.bridged = bridged
+        group.note(exchange.rollout, exchange.place, turn)
+        if exchange.kind is not Kind.chat:
+            return
+        if exchange.last is not None:
+            exact = starts_with(turn.prompt_ids, exchange.last.tokens)
+            self._stats.prefixes["broken" if not exact else "bridged" if bridged else "exact"] += 1
+        exchange.speaker.conversation = conversation(exchange.asked, answer["choices"][0], turn)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        try:
+            group = self._group(request)
+        except Refused as refused:
+            return _error(refused.status, refused.reason, str(refused))
+        model = {"id": group.model, "object": "model", "created": 0, "owned_by": "rlrun"}
         return web.json_response({"object": "list", "data": [model]})
 
     async def _environment(self, request: web.Request) -> web.Response:
@@ -120,13 +217,25 @@ class Gateway:
         return web.Response(body=tar, content_type="application/x-tar", headers=headers)
 
 
-def _unknown_group() -> web.Response:
-    return _error(404, "GroupUnknown", "no such group, or it has ended: its answers are of no use any more")
+def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:
+    headers = {ROLLOUT_ID_HEADER: exchange.rollout}
+    asked, shown = exchange.asked, client_answer(answer, exchange.asked)
+    if asked.get("stream"):
+        usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+        body = event_stream(exchange.kind, shown, include_usage=usage)
+        return web.Response(body=body, content_type="text/event-stream", headers=headers)
+    return web.Response(body=_encode(shown).encode(), content_type="application/json", headers=headers)
+
+
+def _unknown_group() -> Refused:
+    return Refused(404, "GroupUnknown", "no such group, or it has ended: its answers are of no use any more")
 
 
 def _error(status: int, kind: str, message: str) -> web.Response:
     """An error as OpenAI clients expect it."""
-    return web.json_response({"error": {"message": message, "type": kind, "code": status}}, status=status)
+    headers = {"Retry-After": "1"} if status == 429 else None
+    body = {"error": {"message": message, "type": kind, "code": status}}
+    return web.json_response(body, status=status, headers=headers)
 
 
 def _problem(status: int, problem: Problem) -> web.Response:

@@ -20,7 +20,7 @@ from rlrun_orchestrator.gateway.answers import UnusableAnswer, read_turn
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.gateway.packages import Packages, newest
 from rlrun_orchestrator.gateway.routing import Router
-from rlrun_orchestrator.gateway.sampling import BadRequest, Kind, SamplingRules
+from rlrun_orchestrator.gateway.sampling import BadRequest, Draw, Kind, SamplingRules
 from rlrun_orchestrator.gateway.server import Gateway
 from rlrun_orchestrator.inference import Endpoint, Replica, ReplicaPool, choose
 from rlrun_orchestrator.sidecar_client import SidecarClient
@@ -315,13 +315,13 @@ async def test_a_client_that_hangs_up_is_not_recorded_and_frees_the_engine(setup
 def test_requests_that_cannot_be_trained_on_are_refused(changes: dict[str, Any], words: str) -> None:
     rules = SamplingRules(max_tokens=8)
     with pytest.raises(BadRequest, match=words):
-        rules.upstream(Kind.chat, {"messages": MESSAGES, **changes}, "m", 1)
+        rules.upstream(Kind.chat, {"messages": MESSAGES, **changes}, "m", Draw(0, 0, 0))
 
 
 def test_harmless_and_unknown_fields_do_no_harm() -> None:
     rules = SamplingRules(max_tokens=8, seed=5, min_tokens=20)
     body = {"messages": MESSAGES, "response_format": {"type": "text"}, "n": 1, "top_k": 3, "presence_penalty": 1.5, "echo": True}  # fmt: skip  # noqa: E501
-    one, two = (rules.upstream(Kind.chat, body, "m", ordinal) for ordinal in (1, 2))
+    one, two = (rules.upstream(Kind.chat, body, "m", Draw(0, 0, turn)) for turn in (1, 2))
     assert one["seed"] != two["seed"]
     assert one["top_k"] == 0
     assert one["min_tokens"] == 8
