@@ -4,20 +4,21 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import verifiers as vf
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-from rlrun.schema.wire import ROLLOUT_ID_HEADER, GroupRequest, GroupResult, Problem, RolloutResult, Split
+from openai import AsyncOpenAI, DefaultAioHttpClient
+from rlrun.schema.wire import ROLLOUT_ID_HEADER, GroupRequest, GroupResult, Problem, RolloutResult
 from verifiers.clients import OpenAIChatCompletionsClient
-from verifiers.types import ClientConfig, RolloutTiming
+from verifiers.types import ClientConfig
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.environment.loading import Loaded, user_line
+from rlrun_orchestrator.environment import bounds
+from rlrun_orchestrator.environment.containment import COLUMN, TERMS, Terms, cancelled_from_outside, contain, raised
+from rlrun_orchestrator.environment.loading import Loaded
 from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
-from rlrun_orchestrator.environment.rewards import COLUMN, finite, watch_rewards
+from rlrun_orchestrator.environment.rewards import watch_rewards
+from rlrun_orchestrator.environment.rows import row_of
+from rlrun_orchestrator.environment.timing import milliseconds
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
     own client would turn it into an error and the policy would never see what it did.
     """
 
-    def __init__(self, config: ClientConfig, http: DefaultAsyncHttpxClient) -> None:
+    def __init__(self, config: ClientConfig, http: DefaultAioHttpClient) -> None:
         self._http = http
         super().__init__(config)
 
@@ -62,10 +63,11 @@ class GroupRunner:
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self.loaded = loaded
         self.folder = folder
-        # One pool of connections: a fresh TLS context and socket per group would cost more than a short rollout.
-        self._http = DefaultAsyncHttpxClient()
+        # One pool of connections: a fresh TLS context and socket per group would cost more than a short rollout. And
+        # aiohttp's, because httpx's takes time in the number of its connections for every single request.
+        self._http = DefaultAioHttpClient()
         watch_rewards(loaded.environment, folder)
-        _contain_rollouts(loaded.environment, folder)
+        contain(loaded.environment, folder)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -76,7 +78,16 @@ class GroupRunner:
 
         Raises Refusal when there is no such example.
         """
-        row = self._example(request)
+        row = row_of(self.loaded, request.split, request.example_index)
+        started = time.monotonic()
+        try:
+            outputs = await asyncio.wait_for(self._outputs(request, row), request.deadline_seconds)
+            rollouts = [_result(output) for output in outputs]
+        except TimeoutError:
+            rollouts = failed_rollouts(request, timed_out(request))
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    async def _outputs(self, request: GroupRequest, row: dict[str, Any]) -> list[dict[str, Any]]:
         config = ClientConfig(
             client_type="openai_chat_completions",
             api_base_url=request.base_url,
@@ -84,86 +95,53 @@ class GroupRunner:
             timeout=request.deadline_seconds,
             extra_headers_from_state={ROLLOUT_ID_HEADER: "trajectory_id"},
         )
-        started = time.monotonic()
+        TERMS.set(Terms.of(request))
         try:
-            outputs = await asyncio.wait_for(
-                self.loaded.environment.run_group(
-                    [dict(row) for _ in range(request.rollouts)],
-                    GatewayClient(config, self._http),
-                    request.model,
-                    dict(request.sampling),
-                    state_columns=["trajectory_id", COLUMN],
-                ),
-                request.deadline_seconds,
+            outputs: list[dict[str, Any]] = await self.loaded.environment.run_group(
+                [dict(row) for _ in range(request.rollouts)],
+                GatewayClient(config, self._http),
+                request.model,
+                dict(request.sampling),
+                state_columns=["trajectory_id", COLUMN],
             )
-            rollouts = [_result(output) for output in outputs]
-        except TimeoutError:
-            rollouts = failed_rollouts(request, timed_out(request))
-        except Exception as error:
-            # What one rollout raises stays with it (see _contain_rollouts); this is the scoring of the whole group.
+            return outputs
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if cancelled_from_outside(error):
+                raise
+            # What one rollout raises stays with it (see containment); this is the scoring of the whole group.
             log.exception("group %s failed", request.group_id)
-            where = user_line(error, self.folder)
-            message = f"scoring the group failed: {type(error).__name__}: {str(error)[:300]}"
-            problem = Problem(reason="RolloutFailed", message=f"{message} (at {where})" if where else message)
-            rollouts = failed_rollouts(request, problem)
-        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
-
-    def _example(self, request: GroupRequest) -> dict[str, Any]:
-        rows = self.loaded.train
-        if request.split is Split.eval and self.loaded.eval is not None:
-            rows = self.loaded.eval
-        count = len(rows) if rows is not None else 0
-        if rows is None or request.example_index >= count:
-            message = f"example {request.example_index} of the {request.split} split does not exist: it has {count}"
-            raise Refusal(404, Problem(reason="ExampleNotFound", message=message))
-        row: dict[str, Any] = rows[request.example_index]
-        return row
+            problem = raised("RolloutFailed", "scoring the group failed: ", error, self.folder)
+            return [{COLUMN: problem.to_json_dict()} for _ in range(request.rollouts)]
 
 
 def _result(output: dict[str, Any]) -> RolloutResult:
-    reward = finite(output.get("reward"))
-    metrics = {str(k): number for k, v in (output.get("metrics") or {}).items() if (number := finite(v)) is not None}
+    reward = bounds.finite(output.get("reward"))
+    stop = output.get("stop_condition")
     return RolloutResult(
         rollout_id=str(output.get("trajectory_id") or uuid.uuid4().hex),
         reward=reward if reward is not None else 0.0,
-        metrics=metrics,
-        stop_condition=output.get("stop_condition"),
+        metrics=bounds.metrics(output.get("metrics")),
+        stop_condition=bounds.clean(str(stop), bounds.MAX_NAME) if stop is not None else None,
         is_truncated=bool(output.get("is_truncated")),
-        completion=output.get("completion"),
+        generation_ms=milliseconds(output.get("timing"), "generation"),
+        scoring_ms=milliseconds(output.get("timing"), "scoring"),
+        completion=bounds.completion(output.get("completion")),
         error=_problem_of(output, reward),
     )
 
 
 def _problem_of(output: dict[str, Any], reward: float | None) -> Problem | None:
-    error = output.get("error")
-    if error:
-        return Problem(reason="RolloutFailed", message=str(error.get("error_chain_repr") or error.get("error"))[:600])
     noted = output.get(COLUMN)
     if noted:
         return Problem.model_validate(noted)
+    error = output.get("error")
+    if error:
+        text = str(error.get("error_chain_repr") or error.get("error"))
+        return Problem(reason="RolloutFailed", message=bounds.clean(text, 600))
     if reward is None:
-        return Problem(reason="RewardNotFinite", message=f"the rubric gave the reward {output.get('reward')!r}")
+        return Problem(
+            reason="RewardNotFinite", message=f"the rubric gave the reward {bounds.shown(output.get('reward'))}"
+        )
     return None
-
-
-def _contain_rollouts(environment: Any, folder: Path) -> None:
-    """Keep what the code of one rollout raises inside that rollout.
-
-    verifiers handles only its own exceptions; a KeyError in an environment's `env_response` would otherwise take the
-    whole group down and leave its other rollouts running unobserved.
-    """
-    original: Callable[..., Awaitable[Any]] = environment.rollout
-
-    async def rollout(input: Any, client: Any, model: str, sampling_args: Any = None) -> Any:
-        try:
-            return await original(input, client, model, sampling_args)
-        except Exception as error:
-            log.exception("a rollout failed")
-            where = user_line(error, folder)
-            words = f"{type(error).__name__}: {str(error)[:300]}"
-            state = await environment.init_state(input, client, model, sampling_args)
-            state["error"] = vf.Error(f"{words} (at {where})" if where else words)
-            state["completion"], state["is_completed"], state["timing"] = [], True, RolloutTiming()
-            return state
-
-    environment.rollout = rollout

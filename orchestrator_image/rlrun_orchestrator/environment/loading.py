@@ -1,5 +1,7 @@
 """Importing the user's module and calling its `load_environment`, with every failure put into words."""
 
+import importlib
+import inspect
 import logging
 import os
 import sys
@@ -10,6 +12,7 @@ from typing import Any
 
 from rlrun.schema.wire import Problem
 
+from rlrun_orchestrator.environment.bounds import words
 from rlrun_orchestrator.environment.settings import EnvironmentSettings
 
 log = logging.getLogger(__name__)
@@ -28,11 +31,12 @@ class Loaded:
     """A ready environment and its examples."""
 
     environment: Any
-    """A `verifiers.Environment`."""
+    """A `verifiers.Environment`, or with `plain` an object as `plain` describes it."""
     train: Any | None
-    """A `datasets.Dataset`, or None where the environment has only an eval dataset."""
+    """A `datasets.Dataset` or a list of dicts; None where the environment has only an eval dataset."""
     eval: Any | None
     """None where evaluation falls back to the training examples."""
+    plain: bool = False
 
     @property
     def train_examples(self) -> int:
@@ -51,32 +55,58 @@ def load(settings: EnvironmentSettings, folder: Path) -> Loaded:
     Must run in the main thread: verifiers installs signal handlers.
     """
     _prepare_process(folder)
-    import verifiers as vf
-    from verifiers.utils.config_utils import MissingKeyError
-
     try:
-        environment = vf.load_environment(settings.id.split("@")[0], **settings.load_args)
-        if not isinstance(environment, vf.Environment):
-            raise TypeError(f"load_environment returned {type(environment).__name__}, not a verifiers.Environment")
-        train = environment.get_dataset() if _has(environment, "dataset") else None
-        evaluation = environment.get_eval_dataset() if _has(environment, "eval_dataset") else None
+        loaded = _loaded(settings)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         # SystemExit too: users' modules call sys.exit() where a key or a file is missing.
         log.exception("loading %s failed", settings.id)
-        missing = next((e for e in _chain(error) if isinstance(e, MissingKeyError)), None)
+        missing = next((e for e in _chain(error) if type(e).__name__ == "MissingKeyError"), None)
         if missing is not None:
-            names = ", ".join(missing.keys)
+            names = ", ".join(map(str, getattr(missing, "keys", None) or [missing]))
             raise LoadError(
                 "SecretsMissing",
                 f"{settings.id} needs the variables {names}: put them into a Secret and name it in the run's envFrom",
             ) from error
         raise LoadError("EnvironmentLoadFailed", _in_words(settings, error, folder)) from error
-    loaded = Loaded(environment, train, evaluation)
     if not loaded.train_examples and not loaded.eval_examples:
         raise LoadError("EnvironmentLoadFailed", f"{settings.id} has no examples: its datasets are empty")
     return loaded
+
+
+def _loaded(settings: EnvironmentSettings) -> Loaded:
+    module = importlib.import_module(settings.package.replace("-", "_"))
+    if not hasattr(module, "load_environment"):
+        where = getattr(module, "__file__", None)
+        raise AttributeError(f"module {module.__name__!r} ({where}) does not have a 'load_environment' function")
+    function, args = module.load_environment, settings.load_args
+    if "verifiers" in sys.modules:
+        # Whoever does not need verifiers is spared its import, which takes seconds and much memory.
+        from verifiers.utils.env_utils import coerce_typed_env_config
+
+        args = coerce_typed_env_config(function, inspect.signature(function), args)
+    environment = function(**args)
+    if "verifiers" in sys.modules:
+        import verifiers as vf
+
+        if isinstance(environment, vf.Environment):
+            environment.env_id = environment.env_id or settings.id.split("@")[0]
+            environment.env_args = environment.env_args or args
+            train = environment.get_dataset() if _has(environment, "dataset") else None
+            evaluation = environment.get_eval_dataset() if _has(environment, "eval_dataset") else None
+            return Loaded(environment, train, evaluation)
+    from rlrun_orchestrator.environment.plain import why_not_plain
+
+    reason = why_not_plain(environment)
+    if reason is not None:
+        raise TypeError(
+            f"load_environment returned {type(environment).__name__}, which is neither a verifiers.Environment nor "
+            f"an environment of its own: {reason}"
+        )
+    return Loaded(
+        environment, getattr(environment, "dataset", None), getattr(environment, "eval_dataset", None), plain=True
+    )
 
 
 def _prepare_process(folder: Path) -> None:
@@ -103,18 +133,16 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _in_words(settings: EnvironmentSettings, error: BaseException, folder: Path) -> str:
-    # verifiers wraps what the module raised in a RuntimeError or ValueError of its own.
-    cause = error.__cause__ if type(error) in (RuntimeError, ValueError) and error.__cause__ is not None else error
-    where = user_line(cause, folder)
-    message = f"{settings.id} did not load: {type(cause).__name__}: {cause}"
+    where = user_line(error, folder)
+    message = f"{settings.id} did not load: {words(error)}"
     if where:
         message += f" (at {where})"
     module = settings.package.replace("-", "_")
-    if isinstance(cause, ModuleNotFoundError) and cause.name == module:
+    if isinstance(error, ModuleNotFoundError) and error.name == module:
         return f"{message}. The package has no module {module!r}: its module must be named like the id"
-    if isinstance(cause, ModuleNotFoundError):
-        return f"{message}. Dependencies are not installed: push a wheel of {cause.name!r} too, or use an image with it"
-    if isinstance(cause, TypeError) and "argument" in str(cause):
+    if isinstance(error, ModuleNotFoundError):
+        return f"{message}. Dependencies are not installed: push a wheel of {error.name!r} too, or use an image with it"
+    if isinstance(error, TypeError) and "argument" in str(error):
         return f"{message}. Compare the run's env.args with the signature of load_environment"
     return message
 

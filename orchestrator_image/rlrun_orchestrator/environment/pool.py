@@ -18,10 +18,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-from rlrun.schema.wire import EnvironmentInfo, GroupRequest, GroupResult, Problem, RolloutResult
+from rlrun.schema.wire import (
+    Demonstration,
+    DemonstrationRequest,
+    EnvironmentInfo,
+    GroupRequest,
+    GroupResult,
+    Problem,
+    RolloutResult,
+)
 
 from rlrun_orchestrator.answers import Refusal
 from rlrun_orchestrator.backoff import Backoff
+from rlrun_orchestrator.environment.output import Output
 from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
 
 log = logging.getLogger(__name__)
@@ -30,6 +39,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 HEALTHY_SECONDS = 120.0
 """A worker that lived this long has shown that it works: its next failure waits the shortest pause again."""
 POLL_SECONDS = 0.1
+DEMONSTRATION_SECONDS = 10.0
+"""For a worker to look one up; a worker that is busy with users' code may take longer, and is asked again."""
 TEARDOWN_SECONDS = 5.0
 """For an environment to put away what it made outside, before its worker is killed."""
 
@@ -42,6 +53,7 @@ class Worker:
     socket: Path
     process: asyncio.subprocess.Process | None = None
     session: aiohttp.ClientSession | None = None
+    output: Output | None = None
     ready: bool = False
     in_flight: int = 0
     restarts: int = 0
@@ -96,10 +108,7 @@ class Pool:
 
     async def run(self, request: GroupRequest) -> GroupResult:
         """The group's result, whatever happens to the worker. Raises Refusal when no worker is ready or it refuses."""
-        able = [worker for worker in self.workers if worker.ready and worker.session is not None]
-        if not able:
-            raise Refusal(503, self.problem or self._all_dead())
-        worker = min(able, key=lambda w: w.in_flight)
+        worker = self._least_loaded()
         assert worker.session is not None
         started = time.monotonic()
         worker.in_flight += 1
@@ -120,6 +129,29 @@ class Pool:
         finally:
             worker.in_flight -= 1
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
+        """The right answer to an example. Raises Refusal when no worker is ready, it refuses or it does not answer."""
+        worker = self._least_loaded()
+        assert worker.session is not None
+        timeout = aiohttp.ClientTimeout(total=DEMONSTRATION_SECONDS)
+        try:
+            async with worker.session.post(
+                "http://worker/demonstrations", json=request.to_json_dict(), timeout=timeout
+            ) as response:
+                body = await response.read()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            message = f"the environment's worker did not answer ({type(error).__name__}): ask again"
+            raise Refusal(503, Problem(reason="EnvironmentBusy", message=message)) from error
+        if response.status != 200:
+            raise Refusal(response.status, Problem.model_validate_json(body))
+        return Demonstration.model_validate_json(body)
+
+    def _least_loaded(self) -> Worker:
+        able = [worker for worker in self.workers if worker.ready and worker.session is not None]
+        if not able:
+            raise Refusal(503, self.problem or self._all_dead())
+        return min(able, key=lambda worker: worker.in_flight)
 
     # --- life of a worker -------------------------------------------------------------------------------------------
 
@@ -149,15 +181,22 @@ class Pool:
     async def _spawn(self, worker: Worker) -> None:
         worker.socket.unlink(missing_ok=True)
         worker.hung = False
-        worker.process = await asyncio.create_subprocess_exec(
-            self._python,
-            "-m",
-            "rlrun_orchestrator.environment.worker",
-            str(worker.socket),
-            stdin=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._variables},
-            start_new_session=True,
-        )
+        worker.output = Output(f"worker {worker.index} of the environment")
+        descriptor = await worker.output.open()
+        try:
+            worker.process = await asyncio.create_subprocess_exec(
+                self._python,
+                "-m",
+                "rlrun_orchestrator.environment.worker",
+                str(worker.socket),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=descriptor,
+                stderr=descriptor,
+                env={**os.environ, **self._variables},
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
         worker.session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(worker.socket), limit=0))
 
     async def _wait_until_loaded(self, worker: Worker) -> None:
@@ -206,6 +245,9 @@ class Pool:
         if worker.session is not None:
             await worker.session.close()
             worker.session = None
+        if worker.output is not None:
+            await worker.output.close()
+            worker.output = None
 
     # --- groups that a worker did not answer ------------------------------------------------------------------------
 
@@ -219,6 +261,9 @@ class Pool:
         worker.ready = False
         await asyncio.sleep(POLL_SECONDS)  # The exit status is known an instant after the connection broke.
         process = worker.process
+        if process is not None and process.returncode is None:
+            # Its connection broke and it lives: nothing can be said of its state, so it starts again as well.
+            _kill_group(process.pid)
         words = (
             worker.last_words
             if process is None or process.returncode is None
@@ -234,7 +279,7 @@ class Pool:
 
 def _ending(code: int, hung: bool) -> str:
     if hung:
-        return "it blocked its event loop beyond a group's deadline and was killed"
+        return "it was killed: it blocked its event loop, or did not let itself be cancelled, beyond a group's deadline"
     if code == -signal.SIGKILL:
         return "it was killed (SIGKILL): most likely out of memory, so use a larger compute size"
     if code < 0:

@@ -6,21 +6,18 @@ an environment hands its functions out in a shell that remembers what went wrong
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlrun.schema.wire import Problem
 
-from rlrun_orchestrator.environment.loading import user_line
-
-COLUMN = "rlrun_reward_problem"
-"""State field (and so column of verifiers' output) that holds the first problem as a plain dict."""
+from rlrun_orchestrator.environment.bounds import finite, shown
+from rlrun_orchestrator.environment.containment import cancelled_from_outside, note, raised
 
 
 def watch_rewards(environment: Any, folder: Path) -> None:
-    """Let every rubric of a `verifiers.Environment` note failures in the states' field `COLUMN`."""
+    """Let every rubric of a `verifiers.Environment` note failures in the states' problem field."""
     for rubric in rubrics_of(environment.rubric):
         rubric._call_individual_reward_func = _individual(rubric._call_individual_reward_func, folder)
         rubric._call_group_reward_func = _group(rubric._call_group_reward_func, folder)
@@ -37,26 +34,17 @@ def rubrics_of(rubric: Any) -> Iterator[Any]:
             yield from rubrics_of(environment.rubric)
 
 
-def finite(value: Any) -> float | None:
-    """The value as a float, or None when it is no finite number."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _individual(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
     async def call(func: Callable[..., Any], state: dict[str, Any]) -> float:
         def check(value: Any) -> float:
             number = finite(value)
             if number is None:
-                _note(state, _not_finite(func, value))
+                note(state, _not_finite(func, value))
                 return 0.0
             return number
 
-        def fail(error: Exception) -> float:
-            _note(state, _raised(func, error, folder))
+        def fail(error: BaseException) -> float:
+            note(state, _raised(func, error, folder))
             return 0.0
 
         result: float = await original(func=_shell(func, check, fail), state=state)
@@ -74,16 +62,16 @@ def _group(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
                 found = []
             if len(found) != len(states):
                 for state in states:
-                    _note(state, _not_finite(func, values, f"{len(states)} numbers"))
+                    note(state, _not_finite(func, values, f"{len(states)} numbers"))
                 return [0.0] * len(states)
             for state, value in zip(states, found, strict=True):
                 if finite(value) is None:
-                    _note(state, _not_finite(func, value))
+                    note(state, _not_finite(func, value))
             return [finite(value) or 0.0 for value in found]
 
-        def fail(error: Exception) -> list[float]:
+        def fail(error: BaseException) -> list[float]:
             for state in states:
-                _note(state, _raised(func, error, folder))
+                note(state, _raised(func, error, folder))
             return [0.0] * len(states)
 
         result: list[float] = await original(func=_shell(func, check, fail), states=states)
@@ -93,7 +81,7 @@ def _group(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
 
 
 def _shell(
-    func: Callable[..., Any], check: Callable[[Any], Any], fail: Callable[[Exception], Any]
+    func: Callable[..., Any], check: Callable[[Any], Any], fail: Callable[[BaseException], Any]
 ) -> Callable[..., Any]:
     # `wraps` keeps the signature, from which verifiers decides what to pass.
     @functools.wraps(func)
@@ -102,7 +90,11 @@ def _shell(
             value = func(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if cancelled_from_outside(error):
+                raise
             return fail(error)
         return check(value)
 
@@ -110,19 +102,12 @@ def _shell(
     return shell
 
 
-def _note(state: dict[str, Any], problem: Problem) -> None:
-    if state.get(COLUMN) is None:
-        state[COLUMN] = problem.to_json_dict()
-
-
-def _raised(func: Callable[..., Any], error: Exception, folder: Path) -> Problem:
-    where = user_line(error, folder)
-    text = f"reward function {_name(func)} raised {type(error).__name__}: {str(error)[:300]}"
-    return Problem(reason="RewardFunctionError", message=f"{text} (at {where})" if where else text)
+def _raised(func: Callable[..., Any], error: BaseException, folder: Path) -> Problem:
+    return raised("RewardFunctionError", f"reward function {_name(func)} raised ", error, folder)
 
 
 def _not_finite(func: Callable[..., Any], value: Any, wanted: str = "a finite number") -> Problem:
-    message = f"reward function {_name(func)} returned {repr(value)[:100]} where {wanted} is needed"
+    message = f"reward function {_name(func)} returned {shown(value)} where {wanted} is needed"
     return Problem(reason="RewardNotFinite", message=message)
 
 

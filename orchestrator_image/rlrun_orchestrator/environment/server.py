@@ -6,7 +6,7 @@ import time
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from rlrun.schema.wire import EnvironmentInfo, GroupRequest, GroupResult, Problem
+from rlrun.schema.wire import DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
 
 from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
 from rlrun_orchestrator.environment.packages import PackageError, provide
@@ -109,6 +109,7 @@ class EnvironmentServer:
                 web.get("/metrics", metrics_handler(self.metrics.registry)),
                 web.get("/info", self._info),
                 web.post("/groups", self._groups),
+                web.post("/demonstrations", self._demonstrations),
             ]
         )
         return app
@@ -137,3 +138,9 @@ class EnvironmentServer:
             result = await self.pool.run(group)
         self.metrics.of(group, result)
         return answer(result)
+
+    async def _demonstrations(self, request: web.Request) -> web.Response:
+        wanted = DemonstrationRequest.model_validate_json(await request.read())
+        if not self.pool.ready:
+            raise Refusal(503, self._not_ready())
+        return answer(await self.pool.demonstrate(wanted))

@@ -11,11 +11,13 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Protocol
 
 from aiohttp import web
-from rlrun.schema.wire import EnvironmentInfo, GroupRequest, Problem
+from rlrun.schema.wire import DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
 
 from rlrun_orchestrator.answers import Refusal, answer, problems, runner_of, stop_event
+from rlrun_orchestrator.environment.demonstrations import demonstrate
 from rlrun_orchestrator.environment.loading import Loaded, LoadError, load
 from rlrun_orchestrator.environment.packages import installed_version
 from rlrun_orchestrator.environment.settings import EnvironmentSettings, settings_from
@@ -23,6 +25,27 @@ from rlrun_orchestrator.environment.settings import EnvironmentSettings, setting
 log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 16 * 1024**2
+
+
+class Runner(Protocol):
+    """Rolls examples of one loaded environment out."""
+
+    async def run(self, request: GroupRequest) -> GroupResult:
+        """One group; failures are in its rollouts."""
+
+    async def close(self) -> None:
+        """Put away what it holds."""
+
+
+def runner_for(loaded: Loaded, folder: Path) -> Runner:
+    """What fits the environment. Only one that needs it imports verifiers and openai, which takes seconds."""
+    if loaded.plain:
+        from rlrun_orchestrator.environment.plain import PlainRunner
+
+        return PlainRunner(loaded, folder)
+    from rlrun_orchestrator.environment.groups import GroupRunner
+
+    return GroupRunner(loaded, folder)
 
 
 def main() -> None:
@@ -56,12 +79,7 @@ async def _serve(
         train_examples=loaded.train_examples if loaded else 0,
         eval_examples=loaded.eval_examples if loaded else 0,
     )
-    groups = None
-    if loaded is not None:
-        # Imported only now: without an environment a worker needs neither openai nor verifiers.
-        from rlrun_orchestrator.environment.groups import GroupRunner
-
-        groups = GroupRunner(loaded, folder)
+    groups = runner_for(loaded, folder) if loaded is not None else None
 
     async def get_info(_: web.Request) -> web.Response:
         return answer(info)
@@ -71,8 +89,14 @@ async def _serve(
             raise Refusal(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
         return answer(await groups.run(GroupRequest.model_validate_json(await request.read())))
 
+    async def post_demonstration(request: web.Request) -> web.Response:
+        if loaded is None:
+            raise Refusal(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
+        return answer(demonstrate(loaded, DemonstrationRequest.model_validate_json(await request.read())))
+
     app = web.Application(middlewares=[problems], client_max_size=MAX_REQUEST_BYTES)
     app.add_routes([web.get("/info", get_info), web.post("/groups", post_group)])
+    app.add_routes([web.post("/demonstrations", post_demonstration)])
     runner = runner_of(app)
     await runner.setup()
     await web.UnixSite(runner, str(socket)).start()

@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.schema.wire import GroupRequest
-from rlrun_orchestrator.environment.groups import GroupRunner
 from rlrun_orchestrator.environment.loading import load
 from rlrun_orchestrator.environment.settings import EnvironmentSettings
+from rlrun_orchestrator.environment.worker import Runner, runner_for
 
 PREAMBLE = """
 import asyncio, os, sys, time
@@ -33,6 +33,8 @@ class Upstream:
     """What the gateway would be: records every request and answers what `reply` says."""
 
     requests: list[tuple[Mapping[str, str], dict[str, Any]]] = field(default_factory=list)
+    rollouts: list[str | None] = field(default_factory=list)
+    """The rollout in each request's path, if there is one."""
     reply: Callable[[int, dict[str, Any]], Any] = lambda n, body: body["messages"][-1]["content"][::-1]
     base_url: str = ""
     cancelled: int = 0
@@ -40,6 +42,7 @@ class Upstream:
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests.append((request.headers, body))
+        self.rollouts.append(request.match_info.get("rollout"))
         try:
             content = self.reply(len(self.requests) - 1, body)
             if hasattr(content, "__await__"):
@@ -49,7 +52,7 @@ class Upstream:
             raise
         if isinstance(content, web.Response):
             return content
-        message = {"role": "assistant", "content": content}
+        message = content if isinstance(content, dict) else {"role": "assistant", "content": content}
         return web.json_response(
             {
                 "id": "c",
@@ -66,7 +69,8 @@ class Upstream:
 async def upstream() -> AsyncIterator[Upstream]:
     state = Upstream()
     app = web.Application()
-    app.router.add_post("/groups/{group}/v1/chat/completions", state.handle)
+    for prefix in ("/groups/{group}/v1", "/groups/{group}/rollouts/{rollout}/v1"):
+        app.router.add_post(f"{prefix}/chat/completions", state.handle)
     server = TestServer(app)
     await server.start_server()
     state.base_url = f"http://127.0.0.1:{server.port}/groups/g1/v1"
@@ -79,9 +83,9 @@ def write_environment(tmp_path: Path) -> Iterator[Callable[[str], EnvironmentSet
     """Write a module into tmp_path and return settings whose id names it."""
     path, handlers = list(sys.path), {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
 
-    def write(code: str, **more: Any) -> EnvironmentSettings:
+    def write(code: str, preamble: str = PREAMBLE, **more: Any) -> EnvironmentSettings:
         name = f"env-{uuid.uuid4().hex[:8]}"
-        (tmp_path / f"{name.replace('-', '_')}.py").write_text(PREAMBLE + textwrap.dedent(code))
+        (tmp_path / f"{name.replace('-', '_')}.py").write_text(preamble + textwrap.dedent(code))
         return EnvironmentSettings.model_validate({"id": f"tester/{name}", **more})
 
     yield write
@@ -93,12 +97,12 @@ def write_environment(tmp_path: Path) -> Iterator[Callable[[str], EnvironmentSet
 @pytest.fixture
 async def make_runner(
     write_environment: Callable[..., EnvironmentSettings], tmp_path: Path
-) -> AsyncIterator[Callable[..., GroupRunner]]:
-    """A GroupRunner over an environment given as code."""
+) -> AsyncIterator[Callable[..., Runner]]:
+    """The runner that a worker would take for an environment given as code."""
     runners = []
 
-    def make(code: str, **more: Any) -> GroupRunner:
-        runners.append(GroupRunner(load(write_environment(code, **more), tmp_path), tmp_path))
+    def make(code: str, **more: Any) -> Runner:
+        runners.append(runner_for(load(write_environment(code, **more), tmp_path), tmp_path))
         return runners[-1]
 
     yield make

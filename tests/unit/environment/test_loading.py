@@ -27,7 +27,7 @@ def problem_of(settings: EnvironmentSettings, folder: Path):
         (
             "import types\ndef load_environment():\n    return types.SimpleNamespace(env_id='', env_args=None)",
             {},
-            ["returned SimpleNamespace, not a verifiers.Environment"],
+            ["returned SimpleNamespace, which is neither", "it has no method rollout"],
         ),
         ("x = 1", {}, ["does not have a 'load_environment' function"]),
         (
@@ -70,3 +70,39 @@ def test_a_user_package_cannot_replace_the_images_own(write_environment, tmp_pat
     code = "import aiohttp\nassert aiohttp.ClientSession\n"
     code += "def load_environment():\n    return vf.SingleTurnEnv(dataset=rows('a'))"
     assert load(write_environment(code), tmp_path).train_examples == 1
+
+
+def test_args_taskset_and_harness_reach_load_environment(write_environment, tmp_path):
+    code = """
+    def load_environment(count, config):
+        texts = [f"{config['taskset']['split']}-{config['harness']['max_turns']}"] * count
+        return vf.SingleTurnEnv(dataset=rows(*texts))
+    """
+    settings = write_environment(code, taskset={"split": "easy"}, harness={"max_turns": 3}, args={"count": 2})
+    loaded = load(settings, tmp_path)
+    assert loaded.train_examples == 2
+    assert loaded.train[1]["prompt"][0]["content"] == "easy-3"
+    assert loaded.environment.env_args["count"] == 2
+
+
+TASKSET = """
+class Settings(vf.EnvConfig):
+    taskset: vf.TasksetConfig
+    harness: vf.HarnessConfig
+
+def load_environment(config: Settings):
+    source = [{"prompt": [{"role": "user", "content": text}], "answer": text[::-1]} for text in ("abc", "def")]
+    return vf.Env(taskset=vf.Taskset(source=source, config=config.taskset), harness=vf.Harness(config=config.harness))
+"""
+
+
+def test_taskset_and_harness_become_verifiers_own_config(write_environment, tmp_path):
+    settings = write_environment(TASKSET, taskset={"taskset_id": "words"}, harness={"max_turns": 3})
+    environment = load(settings, tmp_path).environment
+    assert environment.taskset.taskset_id == "words"
+    assert environment.harness.config.max_turns == 3
+
+
+def test_a_field_that_taskset_does_not_have_is_named(write_environment, tmp_path):
+    problem = problem_of(write_environment(TASKSET, taskset={"no_such_field": 1}), tmp_path)
+    assert "no_such_field" in problem.message

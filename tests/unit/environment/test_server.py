@@ -12,7 +12,7 @@ import pytest
 import rlrun
 import rlrun_orchestrator
 from aiohttp.test_utils import TestServer
-from rlrun.schema.wire import EnvironmentInfo, GroupRequest, GroupResult
+from rlrun.schema.wire import Demonstration, EnvironmentInfo, GroupRequest, GroupResult
 from rlrun_orchestrator.environment.server import EnvironmentServer
 from rlrun_orchestrator.environment.settings import EnvironmentSettings, Surroundings, settings_from
 
@@ -46,6 +46,10 @@ class Client:
             body = await response.read()
             return response.status, GroupResult.model_validate_json(body) if response.status == 200 else body.decode()
 
+    async def demonstration(self, index: int) -> tuple[int, str]:
+        async with self.http.post(f"{self.base}/demonstrations", json={"exampleIndex": index}) as response:
+            return response.status, await response.text()
+
     async def until(self, condition: Callable[[EnvironmentInfo], bool], seconds: float = 240) -> EnvironmentInfo:
         ends = time.monotonic() + seconds
         while True:
@@ -62,8 +66,8 @@ async def serve(write_environment, tmp_path: Path, monkeypatch) -> AsyncIterator
     roots = {str(Path(str(package.__file__)).parents[1]) for package in (rlrun, rlrun_orchestrator)}
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
 
-    async def start(code: str = ENVIRONMENT, workers: int = 1, **surroundings: Any) -> Client:
-        written: EnvironmentSettings = write_environment(code)
+    async def start(code: str = ENVIRONMENT, workers: int = 1, verifiers: bool = True, **surroundings: Any) -> Client:
+        written: EnvironmentSettings = write_environment(code, **({} if verifiers else {"preamble": ""}))
         # Without packages URL nothing is fetched: the module lies in the folder already.
         settings = written.model_copy(update={"workers": workers, "name": "words"})
         server = EnvironmentServer(settings, Surroundings(dir=tmp_path, **surroundings))
@@ -85,12 +89,18 @@ async def test_from_starting_to_groups(serve, make_group):
     assert (status, "EnvironmentStarting" in text) == (503, True)
     assert (await client.get("/healthz"))[0] == 200
     assert (await client.group(make_group()))[0] == 503
+    assert (await client.demonstration(0))[0] == 503
     info = await client.until(lambda i: i.ready)
     assert (info.name, info.train_examples, info.eval_examples, info.problem) == ("words", 2, 2, None)
     assert (await client.get("/readyz"))[0] == 200
     status, result = await client.group(make_group(rollouts=3))
     assert [r.reward for r in result.rollouts] == [1.0, 1.0, 1.0]
     status, text = await client.group(make_group(example_index=9))
+    assert (status, "ExampleNotFound" in text) == (404, True)
+    status, text = await client.demonstration(1)
+    assert status == 200
+    assert Demonstration.model_validate_json(text).completion == [{"role": "assistant", "content": "cba"}]
+    status, text = await client.demonstration(9)
     assert (status, "ExampleNotFound" in text) == (404, True)
     async with client.http.post(f"{client.base}/groups", json={"groupId": "g"}) as response:
         assert response.status == 422
@@ -198,3 +208,55 @@ async def test_closing_tears_the_environment_down(serve, tmp_path):
     assert (await client.until(lambda i: i.ready)).ready
     await client.server.pool.close()
     assert (tmp_path / "tidied").exists()
+
+
+PLAIN = """
+import os, subprocess, sys
+from openai import AsyncOpenAI
+
+CHILD = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+class Noisy:
+    dataset = [{"prompt": "abc", "answer": "cba"}]
+
+    async def rollout(self, example, *, base_url, api_key, model, sampling):
+        for _ in range(64):
+            sys.stdout.write("x" * 2**20)
+        client = AsyncOpenAI(base_url=base_url, api_key=api_key)
+        messages = [{"role": "user", "content": example["prompt"]}]
+        reply = await client.chat.completions.create(model=model, messages=messages)
+        text = reply.choices[0].message.content
+        if text == "die":
+            os._exit(5)
+        return {"reward": float(text == example["answer"]), "metrics": {"child": CHILD.pid}}
+
+def load_environment():
+    return Noisy()
+"""
+
+
+async def test_a_plain_environment_that_prints_without_end_and_has_children(serve, make_group, upstream, capfd):
+    client = await serve(PLAIN, verifiers=False)
+    info = await client.until(lambda i: i.ready)
+    assert (info.train_examples, info.eval_examples) == (1, 1)
+    _, result = await client.group(make_group(rollouts=4))
+    assert [(r.reward, r.error) for r in result.rollouts] == [(1.0, None)] * 4
+    assert (await client.demonstration(0))[0] == 200
+    child = int(result.rollouts[0].metrics["child"])
+    assert _alive(child)
+    upstream.reply = lambda n, body: "die"
+    _, result = await client.group(make_group(rollouts=2))
+    assert [r.error.reason for r in result.rollouts] == ["EnvironmentWorkerDied"] * 2
+    await client.until(lambda i: i.ready)
+    assert not _alive(child)
+    # 4 x 64 MiB were printed; what reached the log is what a person might read.
+    assert len(capfd.readouterr().out) < 8 * 2**20
+    metrics = (await client.get("/metrics"))[1]
+    assert 'rlrun_environment_rollouts_total{reason="EnvironmentWorkerDied"} 2.0' in metrics
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,201 @@
+"""Environments that are plain scripts around an OpenAI client, without verifiers.
+
+`load_environment` may return any object with a `dataset` and a method
+
+    async def rollout(self, example, *, base_url, api_key, model, sampling) -> float | dict
+
+where a dict has `reward` and, if it likes, `metrics`, `completion`, `stop_condition` and `is_truncated`. Every rollout
+gets a base URL of its own, so that the gateway knows whose request it is whatever client makes it. Functions that are
+not async run in a thread of their own. With `score_group(example, rollouts)`, which gets what the rollouts of one
+example returned, rewards may depend on one another.
+"""
+
+import asyncio
+import copy
+import inspect
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlrun.schema.wire import GroupRequest, GroupResult, Problem, RolloutResult
+
+from rlrun_orchestrator.environment import bounds
+from rlrun_orchestrator.environment.containment import Failed, Terms, cancelled_from_outside, raised, walled
+from rlrun_orchestrator.environment.loading import Loaded
+from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
+from rlrun_orchestrator.environment.rows import row_of
+
+log = logging.getLogger(__name__)
+
+API_KEY = "none"
+"""The gateway asks for no key; OpenAI clients refuse to start without one."""
+Score = Callable[[dict[str, Any], list[dict[str, Any]]], Any]
+
+
+class PlainRunner:
+    """Rolls examples of one loaded plain environment out."""
+
+    def __init__(self, loaded: Loaded, folder: Path) -> None:
+        self.loaded = loaded
+        self.folder = folder
+        self._score: Score | None = getattr(loaded.environment, "score_group", None)
+
+    async def close(self) -> None:
+        """There is nothing to put away: connections are the environment's own."""
+
+    async def run(self, request: GroupRequest) -> GroupResult:
+        """All rollouts of the group, scored, within `deadline_seconds`; failures are in the rollouts.
+
+        Raises Refusal when there is no such example.
+        """
+        row = row_of(self.loaded, request.split, request.example_index)
+        started = time.monotonic()
+        try:
+            rollouts = await asyncio.wait_for(self._group(request, row), request.deadline_seconds)
+        except TimeoutError:
+            rollouts = failed_rollouts(request, timed_out(request))
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    async def _group(self, request: GroupRequest, row: dict[str, Any]) -> list[RolloutResult]:
+        terms = Terms.of(request)
+        ids = [uuid.uuid4().hex for _ in range(request.rollouts)]
+        found = await asyncio.gather(*[self._rollout(request, copy.deepcopy(row), rollout, terms) for rollout in ids])
+        sound = [entry for entry in found if isinstance(entry, dict)]
+        if self._score is not None and request.score and sound:
+            verdicts = iter(await self._scored(self._score, row, sound))
+            found = [next(verdicts) if isinstance(entry, dict) else entry for entry in found]
+        return [_result(rollout, entry, request.score) for rollout, entry in zip(ids, found, strict=True)]
+
+    async def _rollout(
+        self, request: GroupRequest, row: dict[str, Any], rollout: str, terms: Terms
+    ) -> dict[str, Any] | Problem:
+        base = request.base_url.rstrip("/").removesuffix("/v1")
+        work = called(
+            self.loaded.environment.rollout,
+            row,
+            base_url=f"{base}/rollouts/{rollout}/v1",
+            api_key=API_KEY,
+            model=request.model,
+            sampling=dict(request.sampling),
+        )
+        try:
+            returned = await walled(work, terms, self.folder)
+        except Failed as failed:
+            return failed.problem
+        if not isinstance(returned, Mapping):
+            return {"reward": returned}
+        if "reward" not in returned and self._score is None:
+            keys = bounds.shown(list(returned), 200)
+            return Problem(reason="RewardNotFinite", message=f"rollout returned a dict without `reward`: it has {keys}")
+        return dict(returned)
+
+    async def _scored(
+        self, score: Score, row: dict[str, Any], sound: list[dict[str, Any]]
+    ) -> list[dict[str, Any] | Problem]:
+        try:
+            rewards = await called(score, row, sound)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if cancelled_from_outside(error):
+                raise
+            log.exception("score_group failed")
+            problem = raised("RewardFunctionError", "score_group raised ", error, self.folder)
+            return [problem] * len(sound)
+        if not isinstance(rewards, list | tuple) or len(rewards) != len(sound):
+            words = f"score_group returned {bounds.shown(rewards)} where a list of {len(sound)} rewards is needed"
+            return [Problem(reason="RewardNotFinite", message=words)] * len(sound)
+        return [
+            {**entry, **(reward if isinstance(reward, Mapping) else {"reward": reward})}
+            for entry, reward in zip(sound, rewards, strict=True)
+        ]
+
+
+def why_not_plain(environment: Any) -> str | None:
+    """What keeps an object from being a plain environment, in words; None when it is one."""
+    rollout = getattr(environment, "rollout", None)
+    if not callable(rollout):
+        return "it has no method rollout"
+    try:
+        inspect.signature(rollout).bind({}, base_url="", api_key="", model="", sampling={})
+    except TypeError as error:
+        wanted = "rollout(self, example, *, base_url, api_key, model, sampling)"
+        return f"its method must be {wanted}, but calling it so gives: {error}"
+    sets = {name: getattr(environment, name, None) for name in ("dataset", "eval_dataset")}
+    if all(rows is None for rows in sets.values()):
+        return "it has no dataset"
+    for name, rows in sets.items():
+        try:
+            fits = rows is None or len(rows) == 0 or isinstance(rows[0], Mapping)
+        except Exception:
+            fits = False
+        if not fits:
+            return f"its {name} is {bounds.shown(rows)} and no list of dicts"
+    return None
+
+
+async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The function's result: awaited when it is async, else from a thread of its own.
+
+    A thread cannot be ended from outside. One that hangs is left behind; as a daemon it holds up nothing, and as it
+    came from no pool it takes nobody's place.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            # A future takes no StopIteration and wraps nothing else: users' code may raise any of them.
+            future.set_result(_Raised(error))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as raised_there:
+            error = raised_there
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            log.info("a rollout ended behind the end of its worker")
+
+    threading.Thread(target=run, daemon=True, name="rollout").start()
+    value = await future
+    if isinstance(value, _Raised):
+        raise value.error
+    return await value if isinstance(value, Awaitable) else value
+
+
+class _Raised:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _result(rollout: str, entry: dict[str, Any] | Problem, score: bool) -> RolloutResult:
+    if isinstance(entry, Problem):
+        return RolloutResult(rollout_id=rollout, reward=0.0, error=entry)
+    reward = bounds.finite(entry.get("reward")) if score else 0.0
+    error = None
+    if reward is None:
+        shown = bounds.shown(entry.get("reward"))
+        error = Problem(reason="RewardNotFinite", message=f"the reward is {shown} where a finite number is needed")
+    stop = entry.get("stop_condition")
+    return RolloutResult(
+        rollout_id=rollout,
+        reward=reward or 0.0,
+        metrics=bounds.metrics(entry.get("metrics")),
+        stop_condition=bounds.clean(str(stop), bounds.MAX_NAME) if stop is not None else None,
+        is_truncated=entry.get("is_truncated") is True,
+        completion=bounds.completion(entry.get("completion")),
+        error=error,
+    )

@@ -1,0 +1,31 @@
+"""How much of what a worker prints reaches the log."""
+
+import asyncio
+import os
+
+from rlrun_orchestrator.environment.output import Allowance, Output
+
+
+def test_a_burst_then_so_much_a_second():
+    allowance = Allowance(burst=100, rate=10, now=0.0)
+    assert [allowance.take(60, 0.0), allowance.take(60, 0.0), allowance.take(60, 0.0)] == [60, 40, 0]
+    assert [allowance.take(60, 3.0), allowance.take(60, 3.0)] == [30, 0]
+    assert allowance.take(500, 1000.0) == 100
+
+
+async def test_what_is_left_out_is_told():
+    written: list[bytes] = []
+    output = Output("worker 0", written.append)
+    descriptor = await output.open()
+    await asyncio.to_thread(_print, descriptor, b"first\n" + b"x" * 4 * 1024**2)
+    await output.close()
+    text = b"".join(written)
+    assert text.startswith(b"first\n")
+    assert 1024**2 <= len(text) < 2 * 1024**2
+    assert b"worker 0 printed " in text
+    assert text.endswith(b"bytes more than its log takes\n")
+
+
+def _print(descriptor: int, data: bytes) -> None:
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
