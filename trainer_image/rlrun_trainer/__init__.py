@@ -3,9 +3,9 @@
 server      routes, nothing else                     settings    flags and RLRUN_* variables
 sessions    which run has which slot                 session     one run: steps, publishing, checkpoints
 slots       base model and adapter slots             step        one optimizer step
-packing     samples -> token-packed micro-batches    objective   one micro-batch's share of the gradient
-loss        importance ratios, policy gradient       distribution  the engine's log-probs from the trainer's logits
-kl_penalty  the price on leaving the starting model  schedule    the learning rate
+packing     samples -> token-packed micro-batches    objective   a micro-batch's share of loss and gradient
+loss        importance ratios, policy gradient       distribution    the engine's log-probs from our logits
+schedule    the learning rate                        kl_penalty  the price of leaving the starting model
 adapters    the stock peft file format               checkpoint  everything needed to continue, bit for bit
 publish     policy versions in S3, pruned            uploads     background uploads that retry
 """

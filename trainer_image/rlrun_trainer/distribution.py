@@ -12,6 +12,7 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -189,9 +190,12 @@ def stop_tokens(model: Any) -> tuple[int, ...]:
 
 @functools.cache
 def _tokenizer_end(folder: str) -> int | None:
+    # transformers makes up a tokenizer where there is none.
+    if not any((Path(folder) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
     try:
         end: int | None = AutoTokenizer.from_pretrained(folder, local_files_only=True).eos_token_id
     except (OSError, ValueError, KeyError, ImportError) as error:
-        log.warning("no tokenizer in %s, so minTokens goes by the generation config alone: %s", folder, error)
+        log.warning("the tokenizer of %s does not load, so minTokens goes by its generation config: %s", folder, error)
         return None
     return end

@@ -9,6 +9,7 @@ single long row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,9 +52,9 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same micro-batch on that device."""
-        return replace(
-            self, **{k: v.to(device) for k, v in vars(self).items() if isinstance(v, torch.Tensor | History)}
-        )
+        tensors = {k: v for k, v in vars(self).items() if isinstance(v, torch.Tensor | History)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True)
