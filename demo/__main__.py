@@ -67,7 +67,7 @@ def figures(kubectl: Kubectl, s3: S3Access, run: dict[str, Any]) -> dict[str, An
     """What the run left in its status and in S3."""
     store = s3.store()
     layout = RunLayout.of(BUCKET, "", NAMESPACE, run["metadata"]["uid"])
-    lines = read_metrics(store, layout)
+    lines = [line for line in read_metrics(store, layout) if "reward/mean" in line]
     rewards = [line["reward/mean"] for line in lines]
     on_policy = [line["mismatch_kl/on_policy/mean"] for line in lines if "mismatch_kl/on_policy/mean" in line]
     checkpoints = kubectl.list("rlcheckpoints", NAMESPACE)

@@ -1,27 +1,21 @@
 """What a run left in S3, read back: one line of metrics per step."""
 
-import json
 from statistics import fmean
-from typing import Any
 
 from rlrun.artifacts.layout import RunLayout
+from rlrun.artifacts.metric_lines import Line, merged, parse_lines
 from rlrun.artifacts.store import Store
-
-Line = dict[str, Any]
 
 
 def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
     """The metric lines of a run by step.
 
     A step that was trained twice, because its trainer died before the next checkpoint, is there once: as trained last.
+    Where a policy was evaluated before the first step, there is a line of step 0, without rewards.
     """
-    lines: dict[int, Line] = {}
     folder = layout.root / "metrics"
-    for name, _ in sorted(store.list_files(folder)):
-        for text in store.get_bytes(folder / name).decode().splitlines():
-            line = json.loads(text)
-            lines[line["step"]] = line
-    return [lines[step] for step in sorted(lines)]
+    parts = [store.get_bytes(folder / name).decode() for name, _ in sorted(store.list_files(folder))]
+    return merged(line for part in parts for line in parse_lines(part))
 
 
 def mean_of(lines: list[Line], name: str) -> float:

@@ -37,6 +37,8 @@ class Board:
         self.kl_tokens = 0
         self.metrics: dict[str, float] = {}
         """Of the newest step."""
+        self.evaluations: dict[str, float] = {}
+        """The newest results of evaluation and validation."""
         self._waiting: dict[str, Problem] = {}
         self._warnings: dict[str, Problem] = {}
 
@@ -52,6 +54,10 @@ class Board:
     def warn(self, problem: Problem) -> None:
         """Something a person should know; one warning per reason, the newest words."""
         self._warnings[problem.reason] = problem
+
+    def withdraw(self, reason: str) -> None:
+        """What a warning said does not hold any more."""
+        self._warnings.pop(reason, None)
 
     def failed(self, problem: Problem) -> None:
         """The end, badly."""
@@ -78,11 +84,13 @@ class Board:
         message = f"{count} and are not trained on; first: {first}"
         self.warn(Problem(reason=reason, message=message[:MESSAGE_LIMIT]))
 
-    def step_done(self, step: int, reward: float, seconds: float, now: datetime) -> None:
-        """A step is behind the run."""
+    def step_done(self, step: int, reward: float | None, seconds: float | None, now: datetime) -> None:
+        """A step is behind the run. Steps on demonstrations have no reward, steps that were not watched no duration."""
         self.step = step
-        self.rewards.append((step, reward))
-        self.step_seconds.append(seconds)
+        if reward is not None:
+            self.rewards.append((step, reward))
+        if seconds is not None:
+            self.step_seconds.append(seconds)
         self.last_step_time = now
 
     def mismatch(self, kl_mean: float | None, tokens: int) -> None:

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.gateway.routing import RoutingStats
+from rlrun_orchestrator.histogram import RewardHistograms
 from rlrun_orchestrator.inference import ReplicaPool
 from rlrun_orchestrator.recorder import Recorder
 
@@ -23,13 +24,20 @@ class RunCollector(Collector):
     """Every metric of the newest step under its own name, plus what changes between steps."""
 
     def __init__(
-        self, board: Board, pool: ReplicaPool, groups: LiveGroups, routing: RoutingStats, recorder: Recorder | None
+        self,
+        board: Board,
+        pool: ReplicaPool,
+        groups: LiveGroups,
+        routing: RoutingStats,
+        recorder: Recorder | None,
+        rewards: RewardHistograms | None = None,
     ) -> None:
         self._board = board
         self._pool = pool
         self._groups = groups
         self._routing = routing
         self._recorder = recorder
+        self._rewards = rewards or RewardHistograms()
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry for each scrape."""
@@ -63,9 +71,24 @@ class RunCollector(Collector):
             ("rlrun_lost_writes", self._recorder.lost if self._recorder else 0, "Objects not written to S3"),
         ):
             yield CounterMetricFamily(name, text, value)
+        histogram = HistogramMetricFamily("rlrun_reward", "Rewards of trained rollouts", labels=["environment"])
+        for environment, found in sorted(self._rewards.by_environment.items()):
+            histogram.add_metric([environment], found.cumulative(), found.total)
+        yield histogram
+        refusals = CounterMetricFamily("rlrun_gateway_refusals", "Requests not passed on, by reason", labels=["reason"])
+        for reason, count in self._routing.refusals.items():
+            refusals.add_metric([reason], count)
+        yield refusals
+        chats = CounterMetricFamily(
+            "rlrun_gateway_continued_chats", "Chats that continue one, by the prefix of their tokens", labels=["prefix"]
+        )
+        for prefix in ("exact", "bridged", "broken"):
+            chats.add_metric([prefix], self._routing.prefixes[prefix])
+        yield chats
         # Two names may become one; twice the same family would make the whole page invalid.
-        for name, (text, number) in {metric_name(n): (n, v) for n, v in board.metrics.items()}.items():
-            yield GaugeMetricFamily(name, f"{text} of the newest step", number)
+        newest = {**board.evaluations, **board.metrics}
+        for name, (text, number) in {metric_name(n): (n, v) for n, v in newest.items()}.items():
+            yield GaugeMetricFamily(name, f"{text}, newest value", number)
 
 
 def registry_of(collector: RunCollector) -> CollectorRegistry:

@@ -2,14 +2,15 @@
 
 A bounded queue and one writer: S3 that is slow or away never holds up a step, and what cannot be written is counted and
 shown, not silently lost. Metrics are small files of a few dozen lines, each rewritten whole until it is full, so that a
-reader sees every step within seconds although S3 cannot append. Parts sort by time; of two lines with the same step
-(after a restart from a checkpoint) the later one counts.
+reader sees every step within seconds although S3 cannot append. Parts sort by time. A reader merges the lines of a
+step, and the later one wins: an evaluation has a line of its own, and a step that is made again after a restart writes
+its line again.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -54,8 +55,8 @@ class Recorder:
         """Begins to write."""
         self._writer = asyncio.create_task(self._write(), name="recorder")
 
-    def metrics(self, step: int, time: datetime, values: dict[str, float]) -> None:
-        """One line: the step, the time, and all its numbers."""
+    def metrics(self, step: int, time: datetime, values: Mapping[str, float | Sequence[float]]) -> None:
+        """One line: the step, the time, and all its numbers; a histogram is a list of them."""
         if len(self._lines) >= LINES_PER_PART:
             self._part += 1
             self._lines = []

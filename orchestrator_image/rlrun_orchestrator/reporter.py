@@ -1,0 +1,187 @@
+"""Where the numbers of a step go: the board, S3, Weights & Biases, and the diagnosis, all under the same names.
+
+One line per step, and one per finished evaluation under the step whose policy it measured: readers merge the lines of
+a step, the later one wins.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from rlrun.schema.wire import Problem
+
+from rlrun_orchestrator.batching import rollout_lines
+from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.diagnosis import HISTORY, diagnose
+from rlrun_orchestrator.histogram import RewardHistograms
+from rlrun_orchestrator.metrics import Value, batch_histograms, finite, rewards_by_environment, trainer_metrics
+from rlrun_orchestrator.recorder import Recorder
+from rlrun_orchestrator.rollouts import Group
+from rlrun_orchestrator.totals import Totals
+from rlrun_orchestrator.wandb_log import WandbLog
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Where the seconds of a step went."""
+
+    step: float
+    """All of it, from the end of the step before."""
+    collect: float
+    """Until the batch was complete."""
+    waited_for_policy: float
+    """Part of `collect`, with nothing to dispatch until a newer policy is there."""
+    train: float
+    """Until the trainer answered."""
+    publish: float
+    """Of the newest publication, which runs beside the steps."""
+    save: float = 0.0
+    """Asking for the checkpoint and the adapter after the step before."""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What the loop knows of a step that is done."""
+
+    step: int
+    """Steps done, this one included."""
+    groups: Sequence[Group]
+    """None in a step on demonstrations."""
+    trainer: Mapping[str, float]
+    """The trainer's own metrics."""
+    times: StepTimes
+    reward: float | None = None
+    """Mean over the rollouts."""
+    trained_tokens: int = 0
+    """That the policy drew, or that a demonstration has."""
+    tokens: int = 0
+    """Of all sequences, prompts included."""
+    samples: int = 0
+    """Sequences."""
+    problems: int = 0
+    """Examples."""
+    in_flight: int = 0
+    """Groups in flight now."""
+    cancelled: int = 0
+    """Groups given up since the step before."""
+    filtered: int = 0
+    """Groups filtered since the step before."""
+    more: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of the batch and of other parts (pools of examples, ...), under their final names."""
+
+
+class Reporter:
+    """Tells everybody about steps and evaluations."""
+
+    def __init__(
+        self,
+        board: Board,
+        recorder: Recorder,
+        rewards: RewardHistograms,
+        wandb: WandbLog | None = None,
+        *,
+        rollouts_per_example: int,
+    ) -> None:
+        self._board = board
+        self._recorder = recorder
+        self._rewards = rewards
+        self._wandb = wandb
+        self._rollouts_per_example = rollouts_per_example
+        self._totals = Totals()
+        self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
+        self._warned: set[str] = set()
+        self._noted: dict[str, str] = {}
+        """Who has a problem that is on the board, and its reason."""
+
+    def step(self, facts: StepFacts) -> None:
+        """A step is done."""
+        now = datetime.now(UTC)
+        groups = list(facts.groups)
+        self._board.mismatch(facts.trainer.get("mismatch_kl/all/mean"), facts.trained_tokens)
+        numbers = finite(self._numbers(facts))
+        self._board.metrics = numbers
+        self._board.step_done(facts.step, facts.reward, facts.times.step, now)
+        if groups:
+            self._rewards.add(rewards_by_environment(groups))
+        self._history.append(numbers)
+        self._write(facts.step, now, {**numbers, **(batch_histograms(groups) if groups else {})})
+        if groups:
+            self._recorder.rollouts(facts.step, rollout_lines(groups, facts.step))
+        self._diagnose()
+        self._note("recorder", self._recorder.problem)
+        self._note("wandb", self._wandb.problem if self._wandb else None)
+        told = "-" if facts.reward is None else f"{facts.reward:.4f}"
+        log.info("step %d/%d reward %s in %.1f s", facts.step, self._board.max_steps, told, facts.times.step)
+
+    def measured(self, step: int, values: dict[str, float]) -> None:
+        """An evaluation of the policy after `step` steps has finished."""
+        if values:
+            self._write(step, datetime.now(UTC), finite(values))
+
+    def rewound(self) -> None:
+        """Steps will be made again: what came before says nothing of the pace and the trend."""
+        self._history.clear()
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint, as JSON types."""
+        return {"totals": self._totals.state()}
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Continues from what `state` gave."""
+        totals = (state or {}).get("totals")
+        self._totals.restore(totals if isinstance(totals, Mapping) else None)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _numbers(self, facts: StepFacts) -> dict[str, float]:
+        times, each = facts.times, self._rollouts_per_example
+        return {
+            **trainer_metrics(facts.trainer),
+            **facts.more,
+            **self._totals.add(facts.tokens, facts.samples, facts.problems),
+            "time/step": times.step,
+            "time/generate_completions": times.collect,
+            "time/wait_for_policy": times.waited_for_policy,
+            "time/wait_for_ckpt": times.waited_for_policy,
+            "time/trainer": times.train,
+            "time/update_weights": times.publish,
+            "time/save_ckpt": times.save,
+            "perf/throughput": facts.trained_tokens / times.step if times.step > 0 else 0.0,
+            "batch/async_level": float(facts.step - 1 - self._board.policy_version),
+            "batch/inflight_rollouts": float(facts.in_flight * each),
+            "batch/cancelled_rollouts": float(facts.cancelled * each),
+            "filtered_rollouts": float(facts.filtered * each),
+            "progress/step": float(facts.step),
+            "progress/ckpt_step": float(self._board.policy_version),
+            "progress/trainer_restarts": float(self._board.trainer_restarts),
+        }
+
+    def _write(self, step: int, now: datetime, values: Mapping[str, Value]) -> None:
+        self._recorder.metrics(step, now, values)
+        if self._wandb is not None:
+            self._wandb.log(step, values)
+
+    def _diagnose(self) -> None:
+        problems = diagnose(list(self._history))
+        for problem in problems:
+            self._board.warn(problem)
+        reasons = {problem.reason for problem in problems}
+        for reason in self._warned - reasons:
+            self._board.withdraw(reason)
+        self._warned = reasons
+
+    def _note(self, key: str, problem: Problem | None) -> None:
+        """Warns while there is a problem, under whatever reason it has, and withdraws it afterwards."""
+        known = self._noted.get(key)
+        if known is not None and (problem is None or problem.reason != known):
+            self._board.withdraw(known)
+        if problem is None:
+            self._noted.pop(key, None)
+            return
+        self._noted[key] = problem.reason
+        self._board.warn(problem)
