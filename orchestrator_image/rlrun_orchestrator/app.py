@@ -40,6 +40,7 @@ from rlrun_orchestrator.teacher import Teacher
 from rlrun_orchestrator.tokenizer import Tokenizer
 from rlrun_orchestrator.trainer_client import TrainerClient
 from rlrun_orchestrator.trainer_session import TrainerSession
+from rlrun_orchestrator.wandb_log import wandb_log
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +72,9 @@ class Orchestrator:
         )
         self._rules = assembly.sampling_rules(run)
         self._rewards = RewardHistograms()
+        self._wandb = wandb_log(run, store, self._layout)
         self._reporter = Reporter(
-            self.board, self._recorder, self._rewards, rollouts_per_example=run.spec.rollouts_per_example
+            self.board, self._recorder, self._rewards, self._wandb, rollouts_per_example=run.spec.rollouts_per_example
         )
         self._environments = {
             use: Environments(
@@ -91,10 +93,15 @@ class Orchestrator:
         async with self._serving():
             self._pool.start()
             self._recorder.start()
+            if self._wandb is not None:
+                self._wandb.start()
             try:
                 await self._train()
             finally:
-                await self._recorder.close(self._settings.drain_deadline)
+                closing = [self._recorder.close(self._settings.drain_deadline)]
+                if self._wandb is not None:
+                    closing.append(self._wandb.close(self._settings.drain_deadline))
+                await asyncio.gather(*closing)
                 for environments in self._environments.values():
                     await environments.close()
                 await self._pool.close()
@@ -118,7 +125,7 @@ class Orchestrator:
         deal = Deal(assembly.buffer(self._run, self._examples()))
         unheard = saved.restore(self._run.run.uid, left, state, self.board, deal)
         loop = self._loop(session, deal, unheard)
-        loop.restore(left)
+        loop.restore(left or saved.own(self._run.run.uid, state))
         try:
             await loop.run(state, unheard)
         finally:

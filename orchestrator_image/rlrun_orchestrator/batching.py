@@ -17,10 +17,11 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
             "logprobs": sequence.logprobs,
             "advantage": rollout.advantage,
             "policyVersion": group.version,
+            **({"tokenAdvantages": rollout.token_advantages[index]} if rollout.token_advantages is not None else {}),
         }
         for group in groups
         for rollout in group.good
-        for sequence in rollout.trajectory.sequences
+        for index, sequence in enumerate(rollout.trajectory.sequences)
     ]
 
 
@@ -35,6 +36,7 @@ def rollout_lines(groups: list[Group], step: int) -> list[dict[str, Any]]:
         {
             "step": step,
             "group": group.id,
+            "ordinal": group.ordinal,
             "environment": group.example.environment,
             "example": group.example.index,
             "policyVersion": group.version,

@@ -5,17 +5,18 @@ reaches a threshold, and only `normal` examples are drawn; a fixed share of the 
 draw. When an environment has none left, its hard ones come back (the policy has learnt since), and after them its easy
 ones: a run never stands still because its thresholds were met.
 
-An epoch's order follows from (seed, environment, epoch) alone, so a checkpoint holds two numbers and the exceptions
-instead of a shuffled data set.
+The n-th choice of an environment follows from (seed, n) alone, an epoch's order from (seed, environment, epoch), so a
+checkpoint holds a few numbers and the exceptions instead of generators and shuffled data sets.
 """
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Example:
     """One row of one environment's training set."""
 
@@ -97,13 +98,25 @@ class Buffer:
         self.settings = settings
         self.weights = [float(w) for w in (weights if weights is not None else [1.0] * len(sizes))]
         self._pools = {name: _Pool(name, size, settings.seed) for name, size in sizes.items()}
-        self._random = random.Random(f"{settings.seed}/environments")
+        self._draws = 0
+        self._evicted: Counter[str] = Counter()
+
+    @property
+    def names(self) -> list[str]:
+        """The environments, in the run's order."""
+        return list(self._pools)
+
+    def holds(self, example: Example) -> bool:
+        """Whether there is such an example."""
+        pool = self._pools.get(example.environment)
+        return pool is not None and 0 <= example.index < pool.size
 
     def draw(self, environments: Sequence[str] | None = None) -> Example:
         """The next example, only from these environments when given (at least one, with a weight above 0)."""
         names = [name for name in self._pools if environments is None or name in environments]
         weights = [w for name, w in zip(self._pools, self.weights, strict=True) if name in names]
-        name = self._random.choices(names, weights)[0]
+        name = random.Random(f"{self.settings.seed}/environments/{self._draws}").choices(names, weights)[0]
+        self._draws += 1
         return Example(name, self._pools[name].draw())
 
     def drawable(self, environments: Sequence[str]) -> bool:
@@ -118,29 +131,37 @@ class Buffer:
         if not self.settings.filtering:
             return
         if mean_reward >= self.settings.easy_threshold:
-            if not self._stays(example, "easy", self.settings.easy_fraction):
-                pool.easy.add(example.index)
-        elif mean_reward <= self.settings.hard_threshold and not self._stays(
-            example, "hard", self.settings.hard_fraction
-        ):
-            pool.hard.add(example.index)
+            difficulty, members, share = "easy", pool.easy, self.settings.easy_fraction
+        elif mean_reward <= self.settings.hard_threshold:
+            difficulty, members, share = "hard", pool.hard, self.settings.hard_fraction
+        else:
+            return
+        if not self._stays(example, difficulty, share):
+            members.add(example.index)
+            self._evicted[difficulty] += 1
 
     def _stays(self, example: Example, pool: str, share: float) -> bool:
         # By the example and not by chance each time: otherwise every example would leave the draw in the end.
         return random.Random(f"{self.settings.seed}/{example.environment}/{example.index}/{pool}").random() < share
 
     def metrics(self) -> dict[str, float]:
-        """Shares of the pools over all environments."""
+        """Shares of the pools over all environments, and how many examples left the draw since the last call."""
         total = sum(pool.size for pool in self._pools.values())
         easy = sum(len(pool.easy) for pool in self._pools.values())
         hard = sum(len(pool.hard) for pool in self._pools.values())
-        return {"pool/easy": easy / total, "pool/hard": hard / total, "pool/normal": (total - easy - hard) / total}
+        evicted = {f"evicted_examples/{pool}": float(self._evicted[pool]) for pool in ("easy", "hard")}
+        self._evicted.clear()
+        return {
+            "pool/easy": easy / total,
+            "pool/hard": hard / total,
+            "pool/normal": (total - easy - hard) / total,
+            **evicted,
+        }
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, as JSON types."""
-        version, internal, gauss = self._random.getstate()
         return {
-            "random": [version, list(internal), gauss],
+            "draws": self._draws,
             "pools": {
                 name: {
                     "size": pool.size,
@@ -155,12 +176,12 @@ class Buffer:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from `state`; an environment whose data set has another size since starts anew."""
-        version, internal, gauss = state["random"]
-        self._random.setstate((version, tuple(internal), gauss))
-        for name, saved in state["pools"].items():
-            pool = self._pools.get(name)
-            if pool is None or pool.size != saved["size"]:
+        draws, saved = int(state["draws"]), {**state["pools"]}
+        for name, pool in self._pools.items():
+            found = saved.get(name)
+            if found is None or pool.size != found["size"]:
                 continue
-            pool.epoch, pool.cursor = saved["epoch"], saved["cursor"]
+            easy, hard = set(found["easy"]), set(found["hard"])
+            pool.epoch, pool.cursor, pool.easy, pool.hard = int(found["epoch"]), int(found["cursor"]), easy, hard
             pool.shuffle()
-            pool.easy, pool.hard = set(saved["easy"]), set(saved["hard"])
+        self._draws = draws

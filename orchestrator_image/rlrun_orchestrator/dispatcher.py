@@ -7,26 +7,27 @@ while there is room, an environment that is well, and a replica that serves the 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rlrun.schema.wire import GroupRequest, PolicyRef, Problem
 
-from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.board import Board
-from rlrun_orchestrator.buffer import Buffer, Example
+from rlrun_orchestrator.deal import Deal, Dealt
+from rlrun_orchestrator.drought import Drought
 from rlrun_orchestrator.environments import Environment, Environments
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
+from rlrun_orchestrator.errors import EXIT_RESTART, RunFailed
+from rlrun_orchestrator.filtering import Cause
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.http import RequestFailed, Unavailable
 from rlrun_orchestrator.inference import ReplicaPool
 from rlrun_orchestrator.rollouts import Group, Scoring, score
 from rlrun_orchestrator.scheduler import Scheduler, Verdict
+from rlrun_orchestrator.teacher import Teacher
 
 log = logging.getLogger(__name__)
 
-EMPTY_BATCHES = 5
-"""In a row, before the run fails."""
 TICK_SECONDS = 0.5
 """Longest sleep of the pump: pauses end without an event."""
 
@@ -49,42 +50,45 @@ class Dispatcher:
     def __init__(
         self,
         scheduler: Scheduler,
-        buffer: Buffer,
+        deal: Deal,
         environments: Environments,
         groups: LiveGroups,
         pool: ReplicaPool,
         scoring: Scoring,
         settings: DispatchSettings,
         board: Board,
+        teacher: Teacher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler = scheduler
-        self.buffer = buffer
+        self.deal = deal
         self.failure: RunFailed | None = None
         """Why no batch will ever come, if so."""
         self.cancelled = 0
         """Groups given up while in flight, since the last batch."""
         self.filtered = 0
+        """Groups filtered since the last batch."""
+        self._causes: Counter[Cause] = Counter()
         self._environments = environments
         self._groups = groups
         self._pool = pool
         self._scoring = scoring
+        self._teacher = teacher
         self._settings = settings
         self._board = board
         self._clock = clock
         self._policy: PolicyRef | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._dealt: dict[str, Dealt] = {}
+        """Of groups in flight."""
         self._finished: dict[str, Group] = {}
+        """Ready ones."""
+        self._taken: list[Group] = []
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self._barren = 0
-        """Groups that environments answered since the last usable one."""
-        self._barren_errors = 0
-        self._empty_batches = 0
-        self._pause = Backoff(settings.empty_batch_backoff, 10 * settings.empty_batch_backoff)
+        self._drought = Drought(scheduler.settings.groups_per_batch, settings.empty_batch_backoff)
         self._no_replica_since: float | None = None
-        self._last_error: Problem | None = None
 
     # --- for the loop -------------------------------------------------------------------------------------------------
 
@@ -104,22 +108,39 @@ class Dispatcher:
         batch = self.scheduler.take_batch()
         if batch is None:
             return None
-        groups = [self._finished.pop(group) for group in batch]
+        self._taken = [self._finished.pop(group) for group in batch]
         self._abandon(self.scheduler.expire())
+        self.deal.settle()
         self._wake.set()
-        return groups
+        return self._taken
 
     def batch_trained(self) -> None:
         """The trainer is done with the batch that was taken."""
         self.scheduler.batch_trained()
+        self.deal.done(group.dealt for group in self._taken)
+        self._taken = []
         self._count()
+
+    def stepped(self, step: int, dealt: Iterable[Dealt]) -> None:
+        """The trainer has learnt from demonstrations of these examples and is at `step` now."""
+        self.scheduler.stepped(step)
+        self.deal.done(dealt)
 
     def rewind(self, step: int) -> None:
         """The trainer is back at `step`."""
         self._abandon(self.scheduler.rewind(step))
+        self.deal.done(group.dealt for group in self._taken)
+        self._taken = []
         if self.scheduler.version is None:
             self._policy = None
         self._wake.set()
+
+    def metrics(self) -> dict[str, float]:
+        """The difficulty pools, and what was filtered since the last call."""
+        share = self._settings.rollouts_per_example
+        filtered = {f"filtered_rollouts/{cause}": float(self._causes[cause] * share) for cause in Cause}
+        self._causes.clear()
+        return self.deal.buffer.metrics() | filtered
 
     async def changed(self, timeout: float) -> None:
         """Returns when a group has finished, or after `timeout` seconds."""
@@ -172,13 +193,13 @@ class Dispatcher:
     def _dispatch(self, now: float) -> None:
         if self._environments.failure is not None:
             raise self._environments.failure
-        if self._policy is None or not self._replica_serves(self._policy, now) or not self._pause.open(now):
+        if self._policy is None or not self._replica_serves(self._policy, now) or not self._drought.open(now):
             return
         while self.scheduler.room() > 0:
-            able = self._environments.available(now)
-            if not self.buffer.drawable(able):
+            dealt = self.deal.draw(self._environments.available(now))
+            if dealt is None:
                 return
-            self._start(self.buffer.draw(able), self._policy, now)
+            self._start(dealt, self._policy, now)
 
     def _replica_serves(self, policy: PolicyRef, now: float) -> bool:
         if self._pool.serving(policy.name):
@@ -193,29 +214,38 @@ class Dispatcher:
             raise RunFailed(problem, EXIT_RESTART)
         return False
 
-    def _start(self, example: Example, policy: PolicyRef, now: float) -> None:
-        live = self._groups.open(policy)
-        self.scheduler.dispatched(live.id)
-        task = asyncio.create_task(self._roll_out(live, example, now), name=f"group {live.id}")
+    def _start(self, dealt: Dealt, policy: PolicyRef, now: float) -> None:
+        live = self._groups.open(policy, ordinal=dealt.ordinal)
+        self.scheduler.dispatched(live.id, dealt.ordinal)
+        self._dealt[live.id] = dealt
+        task = asyncio.create_task(self._roll_out(live, dealt, now), name=f"group {live.id}")
         self._tasks[live.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(live.id, None))
 
-    async def _roll_out(self, live: LiveGroup, example: Example, started: float) -> None:
+    async def _roll_out(self, live: LiveGroup, dealt: Dealt, started: float) -> None:
+        example = dealt.example
         member = self._environments.members[example.environment]
-        group = Group(live.id, example, live.policy.version)
+        group = Group(live.id, example, live.policy.version, ordinal=dealt.ordinal)
         request = GroupRequest(
             group_id=live.id,
             example_index=example.index,
             rollouts=self._settings.rollouts_per_example,
             base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live.id}/v1",
-            model=live.policy.name,
+            model=live.model,
             sampling=self._settings.sampling,
             deadline_seconds=self._settings.group_deadline,
+            score=self._scoring.verify,
         )
         answered = True
         try:
             result = await member.client.roll_out(request)
-            group = score(result, live.recorded, example, live.policy.version, self._scoring)
+            self._groups.close(live.id)
+            scored = score(result, live, example, self._scoring)
+            if self._teacher is not None and scored.verdict is Verdict.usable:
+                await self._teacher.judge(scored)
+            group = scored
+        except RunFailed as failure:
+            self._fail(failure)
         except Unavailable as error:
             answered = False
             self._environments.unreachable(example.environment, error.problem)
@@ -231,68 +261,44 @@ class Dispatcher:
         self._finish(group, live, answered, started)
 
     def _environment_failed(self, member: Environment, problem: Problem, started: float) -> None:
-        self._last_error = problem
+        self._drought.last_error = problem
         member.backoff.failed(self._clock(), started)
         self._board.warn(problem)
 
     def _finish(self, group: Group, live: LiveGroup, answered: bool, started: float) -> None:
         if not self.scheduler.finished(live.id, group.verdict):
             return
-        group.id = live.id
+        dealt = self._dealt.pop(live.id)
         self._board.group_done(group)
-        self._last_error = group.first_error or self._last_error
+        self._drought.last_error = group.first_error or self._drought.last_error
         if group.verdict is not Verdict.errored:
             self._environments.members[group.example.environment].backoff.succeeded()
-            self.buffer.scored(group.example, group.mean_reward)
+            if self._scoring.verify:
+                self.deal.scored(dealt, group.mean_reward)
         elif group.rollouts:
             self._environments.members[group.example.environment].backoff.failed(self._clock(), started)
         if live.id in self.scheduler.ready:
             self._finished[live.id] = group
-        self.filtered += group.verdict is Verdict.filtered
+        else:
+            self.deal.done([dealt])
+        if group.cause is not None:
+            self.filtered += 1
+            self._causes[group.cause] += 1
         # Rollouts that failed for want of a replica say nothing of the environment.
         if answered and (group.verdict is not Verdict.errored or self._pool.serving(live.policy.name)):
-            self._note_yield(group.verdict)
+            self._drought.note(group.verdict, group.cause, self._clock())
+            self._board.wait("batch", self._drought.problem)
+            self.failure = self._drought.failure or self.failure
         self._wake.set()
         self._done.set()
-
-    def _note_yield(self, verdict: Verdict) -> None:
-        """Counts towards the five empty batches that end a run which learns nothing."""
-        if verdict is Verdict.usable:
-            self._barren = self._barren_errors = self._empty_batches = 0
-            self._pause.succeeded()
-            self._board.wait("batch", None)
-            return
-        self._barren += 1
-        self._barren_errors += verdict is Verdict.errored
-        size = self.scheduler.settings.groups_per_batch
-        if self._barren < size:
-            return
-        self._empty_batches += 1
-        errors, self._barren, self._barren_errors = self._barren_errors, 0, 0
-        problem = self._empty_problem()
-        if self._empty_batches >= EMPTY_BATCHES:
-            self.failure = RunFailed(problem, EXIT_CONFIGURATION)
-            return
-        self._board.wait("batch", problem)
-        if 2 * errors >= size:
-            self._pause.failed(self._clock())
-            log.warning("%s; next try in %.0f s", problem.message, self._pause.pause)
-
-    def _empty_problem(self) -> Problem:
-        cause = (
-            f"the last error was {self._last_error.reason}: {self._last_error.message}"
-            if self._last_error
-            else "online difficulty filtering dropped every group: all rewards are 0, or all are 1; change the "
-            "environment's difficulty or switch buffer.onlineDifficultyFiltering off"
-        )
-        batches = "batch" if self._empty_batches == 1 else "batches in a row"
-        message = f"{self._empty_batches} {batches} without one usable group: {cause}"
-        return Problem(reason="EmptyBatches", message=message[:1000])
 
     def _abandon(self, groups: list[str]) -> None:
         for group in groups:
             self._groups.close(group)
-            self._finished.pop(group, None)
+            finished = self._finished.pop(group, None)
+            dealt = finished.dealt if finished is not None else self._dealt.pop(group, None)
+            if dealt is not None:
+                self.deal.done([dealt])
             task = self._tasks.get(group)
             if task is not None:
                 task.cancel()

@@ -1,10 +1,14 @@
 """One environment server, seen from here."""
 
+import asyncio
+
 import aiohttp
-from rlrun.schema.wire import EnvironmentInfo, GroupRequest, GroupResult
+from rlrun.schema.wire import Demonstration, DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
 
-from rlrun_orchestrator.http import parse, request
+from rlrun_orchestrator.http import Refused, parse, request
 
+MAX_ANSWER = 256 * 1024**2
+"""Bytes of an answer that are read: the environment is user code, and this process has a run to lose."""
 SHORT_SECONDS = 15.0
 GRACE_SECONDS = 30.0
 """Beyond a group's own deadline, for the server to say so itself."""
@@ -28,4 +32,17 @@ class EnvironmentClient:
         body = group.model_dump_json(by_alias=True, exclude_none=True).encode()
         timeout = group.deadline_seconds + GRACE_SECONDS
         url = f"{self._url}/groups"
-        return parse(GroupResult, await request(self._http, "POST", url, body=body, timeout=timeout), url)
+        answer = await request(self._http, "POST", url, body=body, timeout=timeout, max_bytes=MAX_ANSWER)
+        # Checking megabytes of conversations takes a while, in which the gateway goes on.
+        result = await asyncio.to_thread(parse, GroupResult, answer, url)
+        if result.group_id != group.group_id:
+            message = f"{url} was asked for group {group.group_id} and answered {result.group_id}"
+            raise Refused(Problem(reason="AnswerInvalid", message=message[:500]))
+        return result
+
+    async def demonstration(self, asked: DemonstrationRequest) -> Demonstration:
+        """The right answer to an example, as its data set has it. Refused where it has none."""
+        url = f"{self._url}/demonstrations"
+        body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
+        answer = await request(self._http, "POST", url, body=body, timeout=SHORT_SECONDS, max_bytes=MAX_ANSWER)
+        return parse(Demonstration, answer, url)

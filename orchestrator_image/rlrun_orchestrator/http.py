@@ -41,13 +41,16 @@ async def request(
     *,
     body: bytes | None = None,
     timeout: float,
+    max_bytes: int | None = None,
 ) -> bytes:
-    """The body of a successful answer. Raises Unavailable or Refused; never waits longer than `timeout` seconds."""
+    """The body of a successful answer. Raises Unavailable or Refused; never waits longer than `timeout` seconds and
+    never reads much more than `max_bytes`.
+    """
     limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
     headers = {"Content-Type": "application/json"} if body is not None else None
     try:
         async with session.request(method, url, data=body, headers=headers, timeout=limits) as response:
-            data = await response.read()
+            data = await _read(response, url, max_bytes)
             if response.status < 400:
                 return data
             problem = problem_of(response.status, data, url)
@@ -56,6 +59,18 @@ async def request(
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         words = str(error) or type(error).__name__
         raise Unavailable(Problem(reason="Unreachable", message=f"{method} {url}: {words}"[:TEXT_LIMIT])) from error
+
+
+async def _read(response: aiohttp.ClientResponse, url: str, limit: int | None) -> bytes:
+    if limit is None:
+        return await response.read()
+    data = bytearray()
+    async for chunk in response.content.iter_any():
+        data += chunk
+        if len(data) > limit:
+            message = f"the answer of {url} is larger than {limit} bytes"
+            raise Refused(Problem(reason="AnswerTooLarge", message=message), response.status)
+    return bytes(data)
 
 
 def parse(model: type[M], data: bytes, source: str) -> M:

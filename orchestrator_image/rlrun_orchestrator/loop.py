@@ -7,23 +7,25 @@ publication of the next one runs beside the collection of the next batch, and S3
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from rlrun.schema.wire import PolicyRef, RunPhase, SessionState, StepResult
 
-from rlrun_orchestrator.batching import rollout_lines, trained_tokens, training_samples
+from rlrun_orchestrator import saved
+from rlrun_orchestrator.batch import Batch
 from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.errors import EXIT_RESTART, RunFailed
 from rlrun_orchestrator.evaluator import Evaluator
 from rlrun_orchestrator.http import Unavailable
 from rlrun_orchestrator.inference import ReplicaPool
-from rlrun_orchestrator.metrics import batch_metrics, finite, mean
+from rlrun_orchestrator.metrics import finite, trainer_metrics
 from rlrun_orchestrator.recorder import Recorder
-from rlrun_orchestrator.rollouts import Group
+from rlrun_orchestrator.reporter import Reporter, StepFacts, StepTimes
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trainer_client import SessionLost
 from rlrun_orchestrator.trainer_session import TrainerSession
@@ -41,6 +43,8 @@ class Cadence:
     max_steps: int
     checkpoints: int
     adapters: int
+    supervised: int = 0
+    """Steps at the beginning that learn from demonstrations."""
 
     def checkpoint_due(self, step: int) -> bool:
         """After every `checkpoints` steps and after the last."""
@@ -51,24 +55,18 @@ class Cadence:
         return step >= self.max_steps or (self.adapters > 0 and step % self.adapters == 0)
 
 
-@dataclass
-class Collected:
-    """A batch on its way to the trainer, and what collecting it cost in seconds."""
-
-    groups: list[Group]
-    seconds: float
-    waited_for_policy: float
-
-
 class RunLoop:
     """Everything is ready when this starts: trainer session open, environments ready, replicas being watched."""
 
     def __init__(
         self,
+        run_uid: str,
         session: TrainerSession,
         dispatcher: Dispatcher,
+        demonstrations: Demonstrations,
         pool: ReplicaPool,
         recorder: Recorder,
+        reporter: Reporter,
         evaluator: Evaluator,
         board: Board,
         cadence: Cadence,
@@ -77,25 +75,39 @@ class RunLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.step = 0
+        self._run_uid = run_uid
         self._session = session
         self._dispatcher = dispatcher
+        self._demonstrations = demonstrations
         self._pool = pool
         self._recorder = recorder
+        self._reporter = reporter
         self._evaluator = evaluator
         self._board = board
         self._cadence = cadence
         self._settings = settings
         self._rollouts_per_example = rollouts_per_example
         self._clock = clock
-        self._batch: Collected | None = None
+        self._batch: Batch | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._publish_seconds = 0.0
+        self._save_seconds = 0.0
 
-    async def run(self, state: SessionState) -> None:
-        """From the trainer's present step to the last one. Raises RunFailed."""
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Continues totals and evaluations from the state of an earlier process."""
+        self._reporter.restore((state or {}).get("reporter"))
+        self._evaluator.restore((state or {}).get("evaluator"))
+
+    async def run(self, state: SessionState, unheard: saved.Unheard | None = None) -> None:
+        """From the trainer's present step to the last one; `unheard` is the step that led there, if it has no line of
+        metrics yet. Raises RunFailed.
+        """
         await self._begin(state)
         while True:
             try:
+                if unheard is not None:
+                    step, unheard = unheard, None
+                    await self._catch_up(state, step)
                 while self.step < self._cadence.max_steps:
                     await self._one_step()
                 await self._finish()
@@ -117,57 +129,83 @@ class RunLoop:
         self.step = state.step
         self._board.rewound(state.step)
         self._dispatcher.rewind(state.step)
-        if state.step >= self._cadence.max_steps:
+        if state.step >= self._cadence.max_steps and not self._evaluator.owes(state.step, state.policy):
             self._board.phase = RunPhase.running
             return
         # Engines may take as long to start as a run may take to start.
         await self._publish_now(state.policy, max(self._settings.start_deadline, self._settings.inference_deadline))
         self._board.phase = RunPhase.running
         self._board.started_at = self._board.started_at or datetime.now(UTC)
-        self._dispatcher.start()
-        self._evaluator.before_first_step(state.step, state.policy)
+        if state.step < self._cadence.max_steps:
+            self._dispatcher.start()
+        self._evaluator.begin(state.step, state.policy)
+
+    async def _catch_up(self, state: SessionState, unheard: saved.Unheard) -> None:
+        """Does what was left to do after a step whose result nobody heard: its line of metrics, its artifacts."""
+        batch, step = unheard.batch, state.step
+        told = state.last.metrics if state.last is not None and state.last.step == step else {}
+        log.info("step %d was made while nobody listened: its metrics are written now", step)
+        values = trainer_metrics(told) | dict(batch.values if batch else {}) | {"progress/step": float(step)}
+        if "time/step" in told:
+            values["time/trainer"] = told["time/step"]
+        self._board.mismatch(told.get("mismatch_kl/all/mean"), batch.tokens if batch else 0)
+        self._board.metrics = finite(values)
+        self._board.step_done(step, batch.reward if batch else None, None, datetime.now(UTC))
+        self._reporter.measured(step, values)
+        self._recorder.state(self.state())
+        await self._save(step)
 
     async def _one_step(self) -> None:
         began = self._clock()
         if self._batch is None:
             self._batch = await self._collect()
+            # Before it is sent: whoever comes after this process can then tell what the step was made of.
+            self._recorder.state(self.state())
         batch = self._batch
         sent = self._clock()
-        result = await self._train(batch.groups)
+        result = await self._session.step(self.step, batch.samples)
         trained = self._clock()
         self._batch = None
-        self._dispatcher.batch_trained()
+        if batch.groups:
+            self._dispatcher.batch_trained()
+        else:
+            self._dispatcher.stepped(result.step, batch.dealt)
         self.step = result.step
         self._publish(result.policy)
         self._report(batch, result, seconds=trained - began, train_seconds=trained - sent)
         await self._save(result.step)
         self._evaluator.after_step(result.step, result.policy)
 
-    async def _collect(self) -> Collected:
+    async def _collect(self) -> Batch:
         began = self._clock()
+        if self.step < self._cadence.supervised:
+            self._check()
+            batch = Batch.of_lessons(await self._demonstrations.batch(), self.step)
+            batch.seconds = self._clock() - began
+            return batch
         waited = 0.0
         while (groups := self._dispatcher.take_batch()) is None:
             self._check()
             waits, before = self._dispatcher.scheduler.waits_for_policy, self._clock()
             await self._dispatcher.changed(0.05 if waits else TICK_SECONDS)
             waited += self._clock() - before if waits else 0.0
-        return Collected(groups, self._clock() - began, waited)
-
-    async def _train(self, groups: list[Group]) -> StepResult:
-        return await self._session.step(self.step, training_samples(groups))
+        batch = Batch.of_groups(groups, self.step, self._rollouts_per_example)
+        batch.seconds, batch.waited_for_policy = self._clock() - began, waited
+        return batch
 
     async def _save(self, step: int) -> None:
+        began = self._clock()
         if self._cadence.checkpoint_due(step):
             state = await self._session.checkpoint(step, self.state())
             if state.problem is not None:
                 self._board.warn(state.problem)
         if self._cadence.adapter_due(step):
             await self._session.adapter(step, self.state())
+        self._save_seconds = self._clock() - began
 
     async def _finish(self) -> None:
         await self._dispatcher.close()
-        for step, values in await self._evaluator.finish(self._settings.finish_deadline):
-            self._recorder.metrics(step, datetime.now(UTC), finite(values))
+        await self._evaluator.finish(self._settings.finish_deadline)
         await self._session.finish(self.step, self.state())
         self._recorder.state(self.state())
         self._board.phase = RunPhase.completed
@@ -181,10 +219,15 @@ class RunLoop:
             log.info("the trainer is still at step %d: the batch is sent again", state.step)
         else:
             log.info("back from step %d to step %d", self.step, state.step)
-            self._batch = None
-            self.step = state.step
+            if self._batch is not None:
+                self._dispatcher.deal.done(self._batch.dealt)
+                self._batch = None
             self._board.rewound(state.step)
+            self._reporter.rewound()
             self._dispatcher.rewind(state.step)
+            if state.step != self.step:
+                saved.rewind(self._run_uid, state, self._dispatcher.deal)
+            self.step = state.step
         self._publish(state.policy)
 
     # --- beside the steps ---------------------------------------------------------------------------------------------
@@ -218,41 +261,34 @@ class RunLoop:
         if self._publishing is not None and self._publishing.done() and not self._publishing.cancelled():
             self._publishing.result()
 
-    def _report(self, batch: Collected, result: StepResult, *, seconds: float, train_seconds: float) -> None:
-        now = datetime.now(UTC)
-        groups = batch.groups
-        reward = mean(reward for group in groups for reward in group.rewards)
-        tokens = trained_tokens(groups)
-        self._board.mismatch(result.metrics.get("mismatch_kl/all/mean"), tokens)
-        values = {
-            **{name: value for name, value in result.metrics.items() if name not in ("time/step",)},
-            **batch_metrics(groups, result.step - 1, self._rollouts_per_example),
-            **self._dispatcher.buffer.metrics(),
-            **self._evaluator.results(),
-            "time/step": seconds,
-            "time/generate_completions": batch.seconds,
-            "time/wait_for_policy": batch.waited_for_policy,
-            "time/trainer": train_seconds,
-            "time/update_weights": self._publish_seconds,
-            "perf/throughput": tokens / seconds if seconds > 0 else 0.0,
-            "batch/async_level": float(result.step - 1 - self._board.policy_version),
-            "batch/inflight_rollouts": float(self._dispatcher.in_flight * self._rollouts_per_example),
-            "batch/cancelled_rollouts": float(self._dispatcher.cancelled * self._rollouts_per_example),
-            "filtered_rollouts": float(self._dispatcher.filtered * self._rollouts_per_example),
-            "progress/step": float(result.step),
-            "progress/trainer_restarts": float(self._board.trainer_restarts),
-        }
+    def _report(self, batch: Batch, result: StepResult, *, seconds: float, train_seconds: float) -> None:
+        facts = StepFacts(
+            step=result.step,
+            groups=batch.groups,
+            trainer=result.metrics,
+            times=StepTimes(
+                step=seconds,
+                collect=batch.seconds,
+                waited_for_policy=batch.waited_for_policy,
+                train=train_seconds,
+                publish=self._publish_seconds,
+                save=self._save_seconds,
+            ),
+            reward=batch.reward,
+            trained_tokens=batch.tokens,
+            tokens=sum(len(sample["tokenIds"]) for sample in batch.samples),
+            samples=len(batch.samples),
+            problems=len(batch.dealt),
+            in_flight=self._dispatcher.in_flight,
+            cancelled=self._dispatcher.cancelled,
+            filtered=self._dispatcher.filtered,
+            more=batch.values | self._dispatcher.metrics(),
+        )
         self._dispatcher.cancelled = self._dispatcher.filtered = 0
-        self._board.metrics = finite(values)
-        self._board.step_done(result.step, reward, seconds, now)
-        self._recorder.metrics(result.step, now, self._board.metrics)
-        self._recorder.rollouts(result.step, rollout_lines(groups, result.step))
+        self._reporter.step(facts)
         self._recorder.state(self.state())
-        if self._recorder.problem is not None:
-            self._board.warn(self._recorder.problem)
-        log.info("step %d/%d reward %.4f in %.1f s", result.step, self._cadence.max_steps, reward, seconds)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the orchestrator."""
-        reward = self._board.rewards[-1][1] if self._board.rewards else None
-        return {"version": 1, "reward": reward, "board": self._board.state(), "buffer": self._dispatcher.buffer.state()}
+        """What a checkpoint and the next process get of this one."""
+        state = saved.state_of(self._run_uid, self.step, self._board, self._dispatcher.deal, self._batch)
+        return state | {"reporter": self._reporter.state(), "evaluator": self._evaluator.state()}

@@ -1,16 +1,22 @@
-"""What became of one group: the environment's verdict on each rollout joined with the tokens the gateway recorded."""
+"""What became of one group: the environment's verdict on each rollout joined with the tokens the gateway recorded.
+
+The environment is user code, so its answer is a claim. What it says of a rollout that the gateway did not see, that
+nobody asked for, or that it has judged already is an error of that rollout, counted and never trained on.
+"""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rlrun.schema.trajectory import TrajectoryStrategy
 from rlrun.schema.wire import GroupResult, Problem, RolloutResult
 
-from rlrun_orchestrator.advantages import group_advantages, judge
+from rlrun_orchestrator.advantages import group_advantages
 from rlrun_orchestrator.buffer import Example
+from rlrun_orchestrator.deal import Dealt
+from rlrun_orchestrator.filtering import Cause, Filtering
+from rlrun_orchestrator.gateway.groups import LiveGroup
 from rlrun_orchestrator.scheduler import Verdict
-from rlrun_orchestrator.trajectories import Trajectory, Turn, build_trajectory
+from rlrun_orchestrator.trajectories import Trajectory, build_trajectory
 
 REWARD_REASONS = frozenset({"RewardFunctionError", "RewardNotFinite"})
 """Reasons of errors that are the reward function's, not the rollout's."""
@@ -23,7 +29,18 @@ class Scoring:
     rollouts_per_example: int
     strategy: TrajectoryStrategy
     seq_len: int
-    online_filtering: bool
+    filtering: Filtering = field(default_factory=Filtering)
+    verify: bool = True
+    """False where the environments are not asked for rewards: all are 0 and none filters."""
+    baseline: bool = True
+    """Whether a rollout is compared with its siblings. One alone has nothing to be compared with, so that a group then
+    needs two of them, unless the run asks for groups of one.
+    """
+
+    @property
+    def needed(self) -> int:
+        """Good rollouts without which a group is of no use."""
+        return min(2, self.rollouts_per_example) if self.baseline else 1
 
 
 @dataclass
@@ -36,6 +53,8 @@ class Rollout:
     truncated: bool
     error: Problem | None = None
     advantage: float = 0.0
+    token_advantages: list[list[float]] | None = None
+    """A teacher's opinion instead: one number per token of each sequence, 0.0 where the policy did not draw it."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -58,6 +77,15 @@ class Group:
     rollouts: list[Rollout] = field(default_factory=list)
     verdict: Verdict = Verdict.errored
     seconds: float = 0.0
+    ordinal: int = 0
+    """Number of the group since the beginning of the run."""
+    cause: Cause | None = None
+    """Why it was filtered."""
+
+    @property
+    def dealt(self) -> Dealt:
+        """The example under its number."""
+        return Dealt(self.ordinal, self.example)
 
     @property
     def good(self) -> list[Rollout]:
@@ -80,31 +108,47 @@ class Group:
         return next((rollout.error for rollout in self.rollouts if rollout.error is not None), None)
 
 
-def score(
-    result: GroupResult, recorded: Callable[[str], list[Turn]], example: Example, version: int, scoring: Scoring
-) -> Group:
-    """Joins an environment's answer with the recorded turns and judges the group.
+def score(result: GroupResult, live: LiveGroup, example: Example, scoring: Scoring) -> Group:
+    """Joins an environment's answer with the turns that the gateway recorded for the group, and judges it.
 
-    A rollout that the environment calls good but whose tokens the gateway never saw is an error: there is nothing to
-    train on, and whoever made up its id learns nothing by it.
+    Rollouts are in the order in which their first requests arrived, whatever the order of the answer.
     """
-    group = Group(result.group_id, example, version, seconds=result.seconds)
+    group = Group(live.id, example, live.policy.version, seconds=result.seconds, ordinal=live.ordinal)
     seen: set[str] = set()
-    for outcome in result.rollouts:
-        turns = recorded(outcome.rollout_id) if outcome.rollout_id not in seen else []
+    for outcome in sorted(result.rollouts, key=lambda outcome: live.order(outcome.rollout_id)):
+        group.rollouts.append(_rollout(outcome, live, scoring, seen))
         seen.add(outcome.rollout_id)
-        trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
-        truncated = outcome.is_truncated or any(turn.finish_reason == "length" for turn in turns)
-        error = outcome.error or _own_error(outcome, trajectory)
-        group.rollouts.append(Rollout(outcome, trajectory, len(turns), truncated, error))
-    group.verdict = judge(
-        group.rewards,
-        rollouts_per_example=scoring.rollouts_per_example,
-        online_filtering=scoring.online_filtering,
-    )
-    for rollout, advantage in zip(group.good, group_advantages(group.rewards), strict=True):
-        rollout.advantage = advantage
+    _judge(group, scoring)
     return group
+
+
+def _rollout(outcome: RolloutResult, live: LiveGroup, scoring: Scoring, seen: set[str]) -> Rollout:
+    turns = live.recorded(outcome.rollout_id) if outcome.rollout_id not in seen else []
+    trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
+    truncated = outcome.is_truncated or any(turn.finish_reason == "length" for turn in turns)
+    if not scoring.verify:
+        outcome = outcome.model_copy(update={"reward": 0.0})
+    error: Problem | None
+    if outcome.rollout_id in seen:
+        error = Problem(reason="RolloutRepeated", message=f"rollout {outcome.rollout_id!r} was answered before")
+    elif len(seen) >= scoring.rollouts_per_example:
+        message = f"{scoring.rollouts_per_example} rollouts were asked for, and {outcome.rollout_id!r} is one more"
+        error = Problem(reason="RolloutUnasked", message=message)
+    else:
+        error = outcome.error or _own_error(outcome, trajectory)
+    return Rollout(outcome, trajectory, len(turns), truncated, error)
+
+
+def _judge(group: Group, scoring: Scoring) -> None:
+    rewards = group.rewards
+    if len(rewards) < scoring.needed:
+        group.verdict = Verdict.errored
+        return
+    group.cause = scoring.filtering.cause(rewards) if scoring.verify else None
+    group.verdict = Verdict.usable if group.cause is None else Verdict.filtered
+    if scoring.baseline:
+        for rollout, advantage in zip(group.good, group_advantages(rewards), strict=True):
+            rollout.advantage = advantage
 
 
 def _own_error(outcome: RolloutResult, trajectory: Trajectory) -> Problem | None:

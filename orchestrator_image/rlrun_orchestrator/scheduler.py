@@ -9,14 +9,16 @@ version it was dispatched with. Two rules carry the staleness bound:
 
 The first rule is the bound; the second makes it cheap, because what is started can also be used in time. With
 max_async_level 0 the second rule starts exactly one batch per version: strictly on-policy. Batches take the oldest
-version first, so that waiting never turns a usable group stale while a younger one is trained.
+version first, so that waiting never turns a usable group stale while a younger one is trained, and the lowest ordinal
+among equals, so that the order of arrival decides nothing.
 
-Every dispatched group ends in exactly one of trained, filtered, errored, stale.
+Every dispatched group ends in exactly one of trained, filtered, errored, stale. docs/design/008 has the argument.
 """
 
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from rlrun.schema.wire import GroupCounts
 
@@ -37,6 +39,8 @@ class SchedulerSettings:
     max_groups_in_flight: int
     max_async_level: int
     max_steps: int
+    first_step: int = 0
+    """The first step that trains on groups; those before it learn from demonstrations."""
 
     @classmethod
     def of(
@@ -47,6 +51,7 @@ class SchedulerSettings:
         oversampling_factor: float,
         max_async_level: int,
         max_steps: int,
+        first_step: int = 0,
     ) -> "SchedulerSettings":
         """From the run's own numbers; `batch_size` counts rollouts."""
         return cls(
@@ -54,7 +59,15 @@ class SchedulerSettings:
             max_groups_in_flight=max(1, math.ceil(oversampling_factor * batch_size / rollouts_per_example)),
             max_async_level=max_async_level,
             max_steps=max_steps,
+            first_step=first_step,
         )
+
+
+class Place(NamedTuple):
+    """What decides a group's turn: older versions first, then lower ordinals."""
+
+    version: int
+    ordinal: int
 
 
 @dataclass
@@ -64,11 +77,11 @@ class Scheduler:
     settings: SchedulerSettings
     step: int = 0
     version: int | None = None
-    in_flight: dict[str, int] = field(default_factory=dict)
-    """Group id to version."""
-    ready: dict[str, int] = field(default_factory=dict)
-    """Scored and usable, in order of arrival."""
-    taken: dict[str, int] = field(default_factory=dict)
+    in_flight: dict[str, Place] = field(default_factory=dict)
+    """By group id."""
+    ready: dict[str, Place] = field(default_factory=dict)
+    """Scored and usable."""
+    taken: dict[str, Place] = field(default_factory=dict)
     """In the batch that the trainer has now."""
     trained: int = 0
     filtered: int = 0
@@ -77,7 +90,7 @@ class Scheduler:
 
     def room(self) -> int:
         """How many groups may be dispatched now."""
-        if self.version is None:
+        if self.version is None or self.version < self.settings.first_step:
             return 0
         last_step = min(self.version + self.settings.max_async_level, self.settings.max_steps - 1)
         places = max(0, last_step - self.step + 1) * self.settings.groups_per_batch
@@ -90,45 +103,49 @@ class Scheduler:
         missing = self.settings.groups_per_batch - len(self.ready)
         return missing > len(self.in_flight) and self.room() == 0
 
-    def dispatched(self, group: str) -> int:
-        """Notes a group that starts with the newest version, and says which that is."""
+    def dispatched(self, group: str, ordinal: int) -> int:
+        """Notes a group that starts with the newest version, and says which that is. Raises ValueError without one."""
         if self.version is None:
             raise ValueError("no policy has been published yet")
-        self.in_flight[group] = self.version
+        self.in_flight[group] = Place(self.version, ordinal)
         return self.version
 
     def finished(self, group: str, verdict: Verdict) -> bool:
         """Notes the end of a group; False when it had already been given up as stale."""
-        version = self.in_flight.pop(group, None)
-        if version is None:
+        place = self.in_flight.pop(group, None)
+        if place is None:
             return False
         if verdict is Verdict.filtered:
             self.filtered += 1
         elif verdict is Verdict.errored:
             self.errored += 1
-        elif self._too_old(version):
+        elif self._too_old(place):
             self.stale += 1
         else:
-            self.ready[group] = version
+            self.ready[group] = place
         return True
 
     def take_batch(self) -> list[str] | None:
-        """The groups of the next batch, oldest version first, or None while there are too few.
+        """The groups of the next batch in the order of their ordinals, or None while there are too few.
 
         The step counts as begun: `step` moves on, and what became too old by that is to be dropped (`expire`).
         """
         if len(self.ready) < self.settings.groups_per_batch or self.taken or self.step >= self.settings.max_steps:
             return None
-        oldest_first = sorted(self.ready, key=self.ready.__getitem__)  # stable: arrival decides among equals
+        oldest_first = sorted(self.ready, key=self.ready.__getitem__)
         batch = oldest_first[: self.settings.groups_per_batch]
         self.taken = {group: self.ready.pop(group) for group in batch}
         self.step += 1
-        return batch
+        return sorted(batch, key=lambda group: self.taken[group].ordinal)
 
     def batch_trained(self) -> None:
         """The trainer has made its step with the batch that was taken."""
         self.trained += len(self.taken)
         self.taken = {}
+
+    def stepped(self, step: int) -> None:
+        """The trainer has made a step without groups and is at `step` now."""
+        self.step = step
 
     def published(self, version: int) -> None:
         """From now on new groups start with this version."""
@@ -136,7 +153,7 @@ class Scheduler:
 
     def expire(self) -> list[str]:
         """Drops every group that no future step may train on and returns them: those in flight are to be cancelled."""
-        gone = [group for group, version in (self.in_flight | self.ready).items() if self._too_old(version)]
+        gone = [group for group, place in (self.in_flight | self.ready).items() if self._too_old(place)]
         return self._drop(gone)
 
     def rewind(self, step: int) -> list[str]:
@@ -147,7 +164,7 @@ class Scheduler:
         self.step = step
         if self.version is not None and self.version > step:
             self.version = None
-        gone = [group for group, version in (self.in_flight | self.ready).items() if version > step]
+        gone = [group for group, place in (self.in_flight | self.ready).items() if place.version > step]
         return lost + self._drop(gone) + self.expire()
 
     def close(self) -> list[str]:
@@ -164,8 +181,8 @@ class Scheduler:
             in_flight=len(self.in_flight) + len(self.ready) + len(self.taken),
         )
 
-    def _too_old(self, version: int) -> bool:
-        return self.step - version > self.settings.max_async_level
+    def _too_old(self, place: Place) -> bool:
+        return self.step - place.version > self.settings.max_async_level
 
     def _drop(self, groups: list[str]) -> list[str]:
         for group in groups:

@@ -37,6 +37,8 @@ class Settings:
     """For at least one replica to serve the policy."""
     environment_deadline: float = 900.0
     """For a lost environment to come back."""
+    teacher_deadline: float = 900.0
+    """For a distillation's teacher that does not answer to come back."""
     group_deadline: float = 1800.0
     """For one group of rollouts, all turns and scoring included."""
     finish_deadline: float = 1800.0

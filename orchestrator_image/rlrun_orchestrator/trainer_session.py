@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from rlrun.artifacts.layout import RunLayout, S3Uri, step_of
 from rlrun.artifacts.store import Corrupt, Store, StoreError
 from rlrun.schema.resolved import ResolvedRun
-from rlrun.schema.wire import Problem, SessionSpec, SessionState, StepResult
+from rlrun.schema.wire import PolicyKind, Problem, SessionSpec, SessionState, StepResult
 
 from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.board import Board
@@ -36,22 +36,30 @@ FINAL_REPEAT_SECONDS = 30.0
 
 
 def session_spec(run: ResolvedRun, resume_from: S3Uri | None) -> SessionSpec:
-    """What the trainer has to know of this run."""
-    spec, model = run.spec, run.model
+    """What the trainer has to know of this run; of the adapter, the run's own wishes go before the model's."""
+    spec, model, lora, sampling = run.spec, run.model, run.spec.lora, run.spec.sampling
     return SessionSpec(
         run_uri=run.artifacts.run_uri,
         run_name=run.run.name,
         run_uid=run.run.uid,
         namespace=run.run.namespace,
         model=spec.model,
-        lora_rank=model.lora.rank,
+        kind=PolicyKind.adapter if lora.enabled else PolicyKind.weights,
+        lora_rank=lora.rank if lora.rank is not None else model.lora.rank,
         lora_alpha=spec.lora_alpha,
-        target_modules=model.lora.target_modules,
-        lora_dropout=model.lora.dropout,
+        target_modules=lora.target_modules or model.lora.target_modules,
+        lora_dropout=lora.dropout if lora.dropout is not None else model.lora.dropout,
         learning_rate=spec.learning_rate,
         max_steps=spec.max_steps,
         seq_len=model.seq_len,
-        temperature=spec.sampling.temperature,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        repetition_penalty=sampling.repetition_penalty,
+        min_tokens=sampling.min_tokens,
+        warmup_steps=spec.warmup_steps,
+        gradient_accumulation_steps=spec.gradient_accumulation_steps,
+        loss=spec.loss,
+        kl_penalty=spec.kl_penalty,
         micro_batch_tokens=model.trainer.micro_batch_tokens,
         seed=spec.seed,
         resume_from=str(resume_from) if resume_from else None,
@@ -97,7 +105,7 @@ class TrainerSession:
             spec = session_spec(self._run, place)
             log.info("opening the session; a new one starts from %s", place or self._run.warm_start_from or "the base")
             try:
-                return await self._open(spec, deadline)
+                return await self._published(await self._open(spec, deadline), deadline)
             except SessionLost as error:
                 problem = Problem(reason="SessionConflict", message=f"the trainer does not open the session: {error}")
                 raise RunFailed(problem, EXIT_RESTART) from error
@@ -122,6 +130,15 @@ class TrainerSession:
         with contextlib.suppress(SessionLost):
             await self._patiently(self._client.delete, deadline)
         return await self._patiently(put, deadline)
+
+    async def _published(self, state: SessionState, deadline: float) -> SessionState:
+        """The state once the policy of its step is published. A trainer in the middle of that (its step was asked for
+        by a process that is no more) still shows the policy before, which no rollout of the next step may come from.
+        """
+        if state.policy.version >= state.step:
+            return state
+        result = await self._patiently(lambda: self._client.step(state.step - 1, [], deadline), deadline)
+        return state.model_copy(update={"policy": result.policy, "last": result})
 
     async def step(self, step: int, samples: list[dict[str, Any]]) -> StepResult:
         """Optimizer step `step`; asking twice makes it once."""

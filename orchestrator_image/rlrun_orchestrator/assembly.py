@@ -1,0 +1,150 @@
+"""From the fields of a run's spec to the settings of the parts that act on them: one function per part, no I/O."""
+
+from collections.abc import Mapping
+
+from rlrun.schema.algorithm import AlgorithmName
+from rlrun.schema.resolved import ResolvedRun
+from rlrun.schema.trajectory import TrajectoryStrategy
+from rlrun.schema.wire import GroupCounts, Problem
+
+from rlrun_orchestrator.buffer import Buffer, BufferSettings
+from rlrun_orchestrator.dispatcher import DispatchSettings
+from rlrun_orchestrator.errors import EXIT_CONFIGURATION, RunFailed
+from rlrun_orchestrator.evaluator import EvaluatorSettings
+from rlrun_orchestrator.filtering import Filtering
+from rlrun_orchestrator.gateway.sampling import SamplingRules
+from rlrun_orchestrator.loop import Cadence
+from rlrun_orchestrator.rollouts import Scoring
+from rlrun_orchestrator.saved import Unheard
+from rlrun_orchestrator.scheduler import Scheduler, SchedulerSettings
+from rlrun_orchestrator.settings import Settings
+
+
+def supervised_steps(run: ResolvedRun) -> int:
+    """How many steps at the beginning learn from demonstrations."""
+    algorithm = run.spec.algorithm
+    return run.spec.max_steps if algorithm.name is AlgorithmName.sft else algorithm.sft_steps
+
+
+def cadence(run: ResolvedRun, settings: Settings) -> Cadence:
+    """What happens after which steps."""
+    spec = run.spec
+    interval = spec.checkpoints.interval or settings.checkpoint_interval
+    return Cadence(spec.max_steps, interval, spec.adapters.interval, supervised_steps(run))
+
+
+def scheduler(run: ResolvedRun, before: GroupCounts, unheard: Unheard | None) -> Scheduler:
+    """With the counts of earlier processes. What the last one had in flight ended with it, but for the batch of a
+    step that the trainer has made since.
+    """
+    spec = run.spec
+    trained = unheard.batch.groups if unheard is not None and unheard.batch is not None else 0
+    return Scheduler(
+        SchedulerSettings.of(
+            batch_size=spec.batch_size,
+            rollouts_per_example=spec.rollouts_per_example,
+            oversampling_factor=spec.oversampling_factor,
+            max_async_level=spec.max_async_level,
+            max_steps=spec.max_steps,
+            first_step=supervised_steps(run),
+        ),
+        trained=before.trained + trained,
+        filtered=before.filtered,
+        errored=before.errored,
+        stale=before.stale + before.in_flight - trained,
+    )
+
+
+def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> Buffer:
+    """`sizes`: examples per training environment. Raises RunFailed without any."""
+    spec = run.spec
+    by_environment = [e.weight for e in spec.env if e.weight is not None]
+    try:
+        return Buffer(
+            sizes,
+            spec.buffer.env_ratios or by_environment or None,
+            BufferSettings(
+                seed=spec.buffer.seed if spec.buffer.seed is not None else spec.seed,
+                filtering=spec.buffer.online_difficulty_filtering,
+                easy_threshold=spec.buffer.easy_threshold,
+                hard_threshold=spec.buffer.hard_threshold,
+                easy_fraction=spec.buffer.easy_fraction,
+                hard_fraction=spec.buffer.hard_fraction,
+            ),
+        )
+    except ValueError as error:
+        message = f"{error}: load_environment must give a dataset with examples"
+        raise RunFailed(Problem(reason="NoExamples", message=message), EXIT_CONFIGURATION) from error
+
+
+def filtering(run: ResolvedRun) -> Filtering:
+    """Which groups are not worth training on."""
+    online, rules = run.spec.buffer.online_difficulty_filtering, run.spec.difficulty_filter
+    if rules is None or not rules.enabled:
+        return Filtering(online)
+    return Filtering(online, rules.min_reward_variance, rules.max_reward, rules.min_reward)
+
+
+def scoring(run: ResolvedRun) -> Scoring:
+    """How groups are judged."""
+    spec = run.spec
+    return Scoring(
+        rollouts_per_example=spec.rollouts_per_example,
+        strategy=spec.trajectory_strategy,
+        seq_len=run.model.seq_len,
+        filtering=filtering(run),
+        verify=not spec.buffer.skip_verification,
+        baseline=spec.algorithm.name is AlgorithmName.grpo,
+    )
+
+
+def sampling_rules(run: ResolvedRun) -> SamplingRules:
+    """The run's sampling section as the gateway applies it."""
+    sampling = run.spec.sampling
+    return SamplingRules(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        stop=list(sampling.stop),
+        min_tokens=sampling.min_tokens,
+        repetition_penalty=sampling.repetition_penalty,
+        # Asynchronous rollouts depend on the clock anyway, so that a seed would only make them look repeatable.
+        seed=run.spec.seed if sampling.seed is None and run.spec.max_async_level == 0 else sampling.seed,
+    )
+
+
+def exact_prefixes(run: ResolvedRun) -> bool:
+    """Whether the next turn of a chat may be sent as tokens: its turns are joined, and nobody rewrites the answers."""
+    rewritten = any(argument.startswith("--reasoning-parser") for argument in run.model.inference.extra_args)
+    return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved and not rewritten
+
+
+def client_sampling(run: ResolvedRun) -> dict[str, object]:
+    """What environments are told to ask the gateway for; it knows the rest itself."""
+    return {"temperature": run.spec.sampling.temperature, "max_tokens": run.spec.sampling.max_tokens}
+
+
+def dispatch(run: ResolvedRun, settings: Settings) -> DispatchSettings:
+    """What every group request carries."""
+    return DispatchSettings(
+        gateway_url=run.endpoints.gateway_url,
+        rollouts_per_example=run.spec.rollouts_per_example,
+        sampling=client_sampling(run),
+        group_deadline=settings.group_deadline,
+        inference_deadline=settings.inference_deadline,
+        empty_batch_backoff=settings.empty_batch_backoff,
+    )
+
+
+def evaluation(run: ResolvedRun, settings: Settings) -> EvaluatorSettings:
+    """What every evaluation request carries."""
+    spec = run.spec
+    return EvaluatorSettings(
+        gateway_url=run.endpoints.gateway_url,
+        max_steps=spec.max_steps,
+        sampling=client_sampling(run),
+        group_deadline=settings.group_deadline,
+        rollouts_in_flight=int(spec.batch_size * spec.oversampling_factor),
+        base_model=spec.eval is not None and spec.eval.eval_base_model,
+        warm_start=run.warm_start_from is not None,
+    )

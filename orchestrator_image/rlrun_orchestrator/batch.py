@@ -1,0 +1,101 @@
+"""What one step trains on, as the trainer gets it and as the state keeps it while the trainer has it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlrun_orchestrator.batching import trained_tokens, training_samples
+from rlrun_orchestrator.deal import Dealt
+from rlrun_orchestrator.demonstrations import Lesson, lesson_metrics, lesson_samples
+from rlrun_orchestrator.metrics import batch_metrics, mean
+from rlrun_orchestrator.rollouts import Group
+from rlrun_orchestrator.teacher import teacher_metrics
+
+
+@dataclass
+class Batch:
+    """A batch on its way to the trainer, and what collecting it cost."""
+
+    step: int
+    """The optimizer step that it is for: it trains version `step` into `step + 1`."""
+    samples: list[dict[str, Any]]
+    """`Sample`s under their JSON names."""
+    dealt: list[Dealt]
+    tokens: int
+    """That are trained."""
+    groups: list[Group] = field(default_factory=list)
+    """None in a supervised step."""
+    reward: float | None = None
+    """Mean over its rollouts."""
+    values: dict[str, float] = field(default_factory=dict)
+    """What its line of metrics says of it."""
+    seconds: float = 0.0
+    """It took to collect."""
+    waited_for_policy: float = 0.0
+    """Seconds of these in which only a newer policy could help."""
+
+    @classmethod
+    def of_groups(cls, groups: list[Group], step: int, rollouts_per_example: int) -> "Batch":
+        """Rollouts."""
+        return cls(
+            step,
+            training_samples(groups),
+            [group.dealt for group in groups],
+            trained_tokens(groups),
+            groups,
+            mean(reward for group in groups for reward in group.rewards),
+            batch_metrics(groups, step, rollouts_per_example) | teacher_metrics(groups),
+        )
+
+    @classmethod
+    def of_lessons(cls, lessons: Sequence[Lesson], step: int) -> "Batch":
+        """Demonstrations."""
+        return cls(
+            step,
+            lesson_samples(lessons, step),
+            [lesson.dealt for lesson in lessons],
+            sum(sum(lesson.sequence.loss_mask) for lesson in lessons),
+            values=lesson_metrics(lessons),
+        )
+
+    def sent(self) -> "SentBatch":
+        """What is kept of it while the trainer has it."""
+        return SentBatch(
+            self.step, [d.ordinal for d in self.dealt], len(self.groups), self.tokens, self.reward, self.values
+        )
+
+
+@dataclass(frozen=True)
+class SentBatch:
+    """A batch whose result the process that sent it may not live to hear."""
+
+    step: int
+    ordinals: list[int]
+    groups: int
+    tokens: int
+    reward: float | None
+    values: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {
+            "step": self.step,
+            "ordinals": self.ordinals,
+            "groups": self.groups,
+            "tokens": self.tokens,
+            "reward": self.reward,
+            "values": dict(self.values),
+        }
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> "SentBatch":
+        """Raises KeyError, TypeError or ValueError for another shape."""
+        reward = saved["reward"]
+        return cls(
+            int(saved["step"]),
+            [int(ordinal) for ordinal in saved["ordinals"]],
+            int(saved["groups"]),
+            int(saved["tokens"]),
+            float(reward) if reward is not None else None,
+            {str(name): float(value) for name, value in saved["values"].items()},
+        )

@@ -1,0 +1,103 @@
+"""Examples and their numbers, dealt so that a run that was interrupted is dealt the same ones as a run that was not.
+
+Every group gets an ordinal, counted from the beginning of the run; its example follows from the ordinals before it.
+Two things could let timing into that, and neither does. How hard an example turned out changes the draw only between
+two batches, in the order of the ordinals, whatever the order in which groups came back. And what was dealt but not
+trained when the state was saved is part of the state: after a restart it is dealt again, first and under its old
+ordinal, so that no example is skipped and no seed of the sampling moves.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun_orchestrator.buffer import Buffer, Example
+
+
+@dataclass(frozen=True, order=True)
+class Dealt:
+    """One example and the number of the group that rolls it out."""
+
+    ordinal: int
+    example: Example
+
+
+class Deal:
+    """Draws from the buffer, remembers what is under way."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.next = 0
+        """Ordinal of the next example that is drawn for the first time."""
+        self._open: dict[int, Dealt] = {}
+        self._again: list[Dealt] = []
+        self._scores: list[tuple[Dealt, float]] = []
+        self._origin = self.state()
+
+    def draw(self, environments: Collection[str]) -> Dealt | None:
+        """The next example of these environments, what has to be dealt again before what is new; None without any."""
+        dealt = next((d for d in self._again if d.example.environment in environments), None)
+        if dealt is not None:
+            self._again.remove(dealt)
+        else:
+            names = [name for name in self.buffer.names if name in environments]
+            if not self.buffer.drawable(names):
+                return None
+            dealt = self._new(names)
+            while dealt.ordinal in self._open:  # a group that outlived a rewind still has this number
+                dealt = self._new(names)
+        self._open[dealt.ordinal] = dealt
+        return dealt
+
+    def _new(self, names: Sequence[str]) -> Dealt:
+        dealt = Dealt(self.next, self.buffer.draw(names))
+        self.next += 1
+        return dealt
+
+    def done(self, dealt: Iterable[Dealt]) -> None:
+        """These were trained on or given up: they are not dealt again."""
+        for one in dealt:
+            self._open.pop(one.ordinal, None)
+
+    def scored(self, dealt: Dealt, mean_reward: float) -> None:
+        """Notes how hard an example was; the draw hears of it with `settle`."""
+        self._scores.append((dealt, mean_reward))
+
+    def settle(self) -> None:
+        """A batch is complete: what is known by now counts in the draw."""
+        for dealt, mean_reward in sorted(self._scores):
+            self.buffer.scored(dealt.example, mean_reward)
+        self._scores.clear()
+
+    # --- between two processes ----------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything as JSON types; what is under way is to be dealt again."""
+        waiting = sorted([*self._open.values(), *self._again])
+        return {
+            "next": self.next,
+            "again": [[d.ordinal, d.example.environment, d.example.index] for d in waiting],
+            "buffer": self.buffer.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any], *, without: Collection[int] = ()) -> None:
+        """Continues from `state`, in which the ordinals `without` count as trained; groups that live on keep theirs.
+
+        Raises KeyError, TypeError or ValueError for a state of another shape, and then is unchanged.
+        """
+        number = int(state["next"])
+        waiting = [Dealt(int(o), Example(str(name), int(index))) for o, name, index in state["again"]]
+        self.buffer.restore(state["buffer"])
+        self.next = number
+        known = [d for d in waiting if self.buffer.holds(d.example)]
+        self._again = [d for d in known if d.ordinal not in self._open and d.ordinal not in without]
+        self._scores.clear()
+
+    def restart(self) -> None:
+        """Goes back to where the run began."""
+        self.restore(self._origin)
+
+    def begin_with(self, buffer_state: Mapping[str, Any]) -> None:
+        """Begins where the run began, but with another run's buffer. Raises as `restore` does."""
+        self.restart()
+        self.buffer.restore(buffer_state)

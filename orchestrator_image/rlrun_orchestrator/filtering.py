@@ -1,0 +1,53 @@
+"""Which groups teach too little to be trained on, and why.
+
+Two settings meet here. Online difficulty filtering drops examples that are hopeless or solved, by a mean reward of
+exactly 0 or 1. The difficulty filter drops by thresholds of the run's own: rewards that vary too little, groups that
+are too good or too bad.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why a group was dropped; the metric is `filtered_rollouts/` and this."""
+
+    zero_mean = "zero_mean"
+    one_mean = "one_mean"
+    low_variance = "low_variance"
+    high_reward = "high_reward"
+    low_reward = "low_reward"
+
+
+@dataclass(frozen=True)
+class Filtering:
+    """The run's rules; a rule that is None drops nothing."""
+
+    online: bool = False
+    """Whether groups of mean reward 0 or 1 are dropped."""
+    min_reward_variance: float | None = None
+    """Population variance; 0 drops the groups whose rewards are all equal."""
+    max_reward: float | None = None
+    min_reward: float | None = None
+
+    def cause(self, rewards: Sequence[float]) -> Cause | None:
+        """Why a group with these rewards (at least one) is dropped; None for one that is kept."""
+        mean = math.fsum(rewards) / len(rewards)
+        if self.online and mean in (0.0, 1.0):
+            return Cause.zero_mean if mean == 0.0 else Cause.one_mean
+        if self.min_reward_variance is not None and self._too_equal(rewards, mean, self.min_reward_variance):
+            return Cause.low_variance
+        if self.max_reward is not None and mean > self.max_reward:
+            return Cause.high_reward
+        if self.min_reward is not None and mean < self.min_reward:
+            return Cause.low_reward
+        return None
+
+    @staticmethod
+    def _too_equal(rewards: Sequence[float], mean: float, least: float) -> bool:
+        # Of equal rewards the variance may come out as a rounding error above 0.
+        if max(rewards) == min(rewards):
+            return True
+        return math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards) < least
