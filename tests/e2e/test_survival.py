@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from rlrun.artifacts.layout import RunLayout
 
 from demo.install import BUCKET, SYSTEM_NAMESPACE
@@ -28,7 +29,6 @@ class Killer:
     steps_lost: dict[str, int] = field(default_factory=dict)
     newest: int = 0
     last_victim: str | None = None
-    killed_at: dict[str, int] = field(default_factory=dict)
 
     def look(self, run: Object) -> None:
         """Called with every look at the run."""
@@ -39,7 +39,6 @@ class Killer:
         self.newest = max(self.newest, step)
         if self.left and step >= self.next_step and run["status"].get("phase") == "Running":
             self.last_victim = self.left.pop(0)
-            self.killed_at[self.last_victim] = step
             self.kill(self.last_victim)
             self.next_step = step + 4
 
@@ -71,15 +70,13 @@ def test_run_completes_though_every_pod_is_deleted_once(
     assert done["status"]["progress"]["step"] == MAX_STEPS
     assert all(lost <= CHECKPOINT_INTERVAL for lost in killer.steps_lost.values()), killer.steps_lost
     lines = read_metrics(platform.s3.store(), RunLayout.of(BUCKET, "", namespace, done["metadata"]["uid"]))
-    missing = set(range(1, MAX_STEPS + 1)) - {line["step"] for line in lines}
-    # The trainer may be in mid-step when the orchestrator dies: the step is made, its line is never written.
-    under_way = range(killer.killed_at["orchestrator"] + 1, killer.killed_at["orchestrator"] + 4)
-    assert len(missing) <= 1, missing
-    assert missing <= set(under_way), missing
+    assert [line["step"] for line in lines] == list(range(1, MAX_STEPS + 1))
+    assert all("reward/mean" in line for line in lines), "the step under way when the orchestrator died has its rewards"
     assert mean_of(lines[-4:], "reward/mean") > mean_of(lines[:4], "reward/mean")
     assert done["status"]["restarts"] >= len(VICTIMS) - 1
 
 
+@pytest.mark.proves("checkpoints.interval", "checkpoints.keepCloud")
 def test_checkpoints_are_kept_by_the_retention_rule(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
     namespace = fresh_namespace("retention")
     run = platform.run_object(
