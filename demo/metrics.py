@@ -6,6 +6,8 @@ from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.metric_lines import Line, merged, parse_lines
 from rlrun.artifacts.store import Store
 
+__all__ = ["Line", "mean_of", "read_metrics"]
+
 
 def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
     """The metric lines of a run by step.

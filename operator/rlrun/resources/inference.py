@@ -29,19 +29,21 @@ def engine_args(resolved: ResolvedRun) -> list[str]:
     """vLLM's command line.
 
     A rollout may be drawn from any of the last maxAsyncLevel policies while the newest is in use and the next is being
-    loaded: hence two adapters more than maxAsyncLevel. Where all weights are trained, the engine holds one version.
+    loaded: hence two adapters more than maxAsyncLevel. Evaluation and validation go on with one that training has left
+    behind, and must not take its place. Where all weights are trained, the engine holds one version.
     """
-    model = resolved.model
+    model, spec = resolved.model, resolved.spec
+    adapters = spec.max_async_level + 2 + (spec.eval is not None) + (spec.val is not None)
     lora = [
         "--enable-lora",
-        "--max-loras", str(resolved.spec.max_async_level + 2),
+        "--max-loras", str(adapters),
         "--max-lora-rank", str(allowed_rank(model.lora.rank)),
     ]  # fmt: skip
     return [
         MODEL_DIR,
         "--served-model-name", model.id,
         "--port", str(INFERENCE_PORT),
-        *(lora if resolved.spec.lora.enabled else []),
+        *(lora if spec.lora.enabled else []),
         "--max-model-len", str(model.seq_len),
         "--logprobs-mode", "processed_logprobs",
         *model.inference.extra_args,

@@ -17,6 +17,23 @@ Obj = dict[str, Any]
 CONFIGURATION_ERROR = 64
 BACKOFF_LIMIT = 1000
 """The operator counts crashes itself (maxRestarts); the Job only has to go on."""
+WANDB_KEY = "WANDB_API_KEY"
+
+
+def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
+    """The key of Weights & Biases from each Secret that may hold it, and nothing else of these Secrets.
+
+    The Secrets are the environments' own; which of them has the key, if any, is seen only when the pod starts.
+    """
+    if resolved.spec.wandb is None:
+        return []
+    return [
+        {
+            "name": f"{WANDB_KEY}_{i}",
+            "valueFrom": {"secretKeyRef": {"name": source.secret_ref.name, "key": WANDB_KEY, "optional": True}},
+        }
+        for i, source in enumerate(resolved.spec.env_from)
+    ]
 
 
 def orchestrator(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
@@ -37,6 +54,7 @@ def orchestrator(identity: RunIdentity, settings: Settings, resolved: ResolvedRu
         resources=resources_of(settings.orchestrator_resources),
         probes=http_probes("status", startup_seconds=120, ready_path="/healthz"),
     )
+    main["env"] += wandb_keys(resolved)
     config_items = [{"key": CONFIG_KEY, "path": CONFIG_KEY}]
     template = pod_template(
         identity,

@@ -126,7 +126,7 @@ def test_engine_is_called_as_the_stock_image_wants_it() -> None:
     pairs = dict(zip(args[1::2], args[2::2], strict=False))
     assert args[0] == "/models/base", "`vllm serve` takes the model first"
     assert pairs["--served-model-name"] == "a/b"
-    assert args[args.index("--max-loras") + 1] == "4"
+    assert args[args.index("--max-loras") + 1] == "5", "maxAsyncLevel 2 needs four, and the evaluation one of its own"
     assert args[args.index("--max-lora-rank") + 1] == "32"
     assert args[args.index("--max-model-len") + 1] == "512"
     assert args[args.index("--logprobs-mode") + 1] == "processed_logprobs"

@@ -17,6 +17,7 @@ CONDITION_ORDER = (
     "OrchestratorReady",
     "Running",
     "RewardFunctionsHealthy",
+    "TrainingHealthy",
     "Warnings",
     "ArtifactsListed",
     "Completed",

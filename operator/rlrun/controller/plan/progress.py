@@ -1,8 +1,11 @@
 """The orchestrator's numbers in the run's status."""
 
 from rlrun.controller.plan.draft import Draft
+from rlrun.schema.diagnosis import Hint, Trouble
 from rlrun.schema.run_status import Groups, Progress
 from rlrun.schema.wire import GroupCounts, RunPhase, RunStatus
+
+DIAGNOSES = frozenset([*Trouble, *Hint])
 
 
 def show_progress(draft: Draft, told: RunStatus) -> None:
@@ -43,8 +46,20 @@ def has_begun(told: RunStatus) -> bool:
     return told.phase in (RunPhase.running, RunPhase.completed)
 
 
+def show_training(draft: Draft, told: RunStatus) -> None:
+    """What the metrics say of the training: False with the worst trouble, True with a hint for more speed."""
+    troubles = [w for w in told.warnings if w.reason in set(Trouble)]
+    hints = [w for w in told.warnings if w.reason in set(Hint)]
+    if troubles:
+        draft.set("TrainingHealthy", False, troubles[0].reason, " ".join(w.message for w in troubles))
+    elif hints:
+        draft.set("TrainingHealthy", True, hints[0].reason, hints[0].message)
+    elif told.step > 0:
+        draft.set("TrainingHealthy", True, "NothingUnusual")
+
+
 def show_warnings(draft: Draft, told: RunStatus) -> None:
-    """Reward functions that fail get a condition of their own; other warnings share one."""
+    """Reward functions that fail and training that leads nowhere have conditions of their own; the rest shares one."""
     rewards = next((w for w in told.warnings if w.reason.startswith("RewardFunction")), None)
     if rewards:
         draft.set("RewardFunctionsHealthy", False, rewards.reason, rewards.message)
@@ -58,7 +73,8 @@ def show_warnings(draft: Draft, told: RunStatus) -> None:
         )
     else:
         draft.set("RewardFunctionsHealthy", True, "NoErrors")
-    others = [w for w in told.warnings if w is not rewards]
+    show_training(draft, told)
+    others = [w for w in told.warnings if w is not rewards and w.reason not in DIAGNOSES]
     if others:
         draft.set("Warnings", True, others[0].reason, "; ".join(w.message for w in others))
     elif draft.condition("Warnings"):
