@@ -335,7 +335,7 @@ async def test_a_step_that_was_not_published_is_published_when_asked_again(
         trained.append(1)
         return train_step(*arguments)
 
-    monkeypatch.setattr("rlrun_trainer.session.train_step", counted)
+    monkeypatch.setattr("rlrun_trainer.crew.train_step", counted)
     monkeypatch.setattr(publisher, "_store", dead)
     status, text = await client.raw_step(1, 1)
     assert (status, Problem.model_validate_json(text).reason) == (503, "S3Unreachable")
@@ -405,7 +405,7 @@ async def test_health_answers_while_a_step_computes(
         assert go_on.wait(30)
         return train_step(*arguments)
 
-    monkeypatch.setattr("rlrun_trainer.session.train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.crew.train_step", slow)
     step = asyncio.create_task(client.step(0))
     assert await asyncio.to_thread(started.wait, 30)
     for path in ("/healthz", "/readyz", "/metrics", "/sessions/run"):
@@ -426,7 +426,7 @@ async def test_a_client_that_gives_up_does_not_stop_the_step(
         assert go_on.wait(30)
         return train_step(*arguments)
 
-    monkeypatch.setattr("rlrun_trainer.session.train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.crew.train_step", slow)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.step(0), 0.5)
     go_on.set()

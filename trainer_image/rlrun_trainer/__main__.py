@@ -1,8 +1,12 @@
-"""`python -m rlrun_trainer`: listen, load the model, serve until SIGTERM, finish the uploads."""
+"""`python -m rlrun_trainer`: listen, load the model, serve until SIGTERM, finish the uploads.
+
+Under torchrun one process does that; the others load the model and follow.
+"""
 
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -11,15 +15,19 @@ import time
 # environments a step of 0.2 s was seen to take 20 s. Has to be known before torch starts its threads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import torch
 from aiohttp import web
 from rlrun.artifacts.store import Store
 
 from rlrun_trainer.compute import Compute
+from rlrun_trainer.crew import BEAT_SECONDS, Crew
+from rlrun_trainer.distributed import join
+from rlrun_trainer.loading import device_of
 from rlrun_trainer.problems import Refused
 from rlrun_trainer.server import Server
 from rlrun_trainer.sessions import Sessions
 from rlrun_trainer.settings import Settings, parse
-from rlrun_trainer.slots import load_base
+from rlrun_trainer.slots import BaseModel, load_base
 
 log = logging.getLogger("rlrun_trainer")
 
@@ -38,7 +46,9 @@ async def serve(settings: Settings) -> int:
     await web.TCPSite(runner, settings.host, settings.port).start()
     log.info("listening on port %d, %d threads", settings.port, settings.threads)
     compute = Compute()
-    loading = asyncio.create_task(compute.run(load_base, settings))
+    if settings.scratch is not None:
+        shutil.rmtree(settings.scratch, ignore_errors=True)
+    loading = asyncio.create_task(compute.run(_load, settings))
     waiting = asyncio.create_task(stopping.wait())
     await asyncio.wait({loading, waiting}, return_when=asyncio.FIRST_COMPLETED)
     code = 0
@@ -49,7 +59,9 @@ async def serve(settings: Settings) -> int:
             _last_words(error)
             code = 1
         else:
+            beating = asyncio.create_task(_beat(server.sessions))
             await waiting
+            beating.cancel()
             code = await _shut_down(server.sessions, settings)
     waiting.cancel()
     compute.close()
@@ -61,9 +73,43 @@ async def _shut_down(sessions: Sessions, settings: Settings) -> int:
     log.info("stopping: up to %.0f s for uploads", settings.shutdown_seconds)
     started = time.monotonic()
     left = await sessions.drain(settings.shutdown_seconds)
+    await sessions.stop(1.0)
     if left:
         log.warning("%d uploads are lost; the newest complete checkpoint is the one to resume from", left)
     log.info("stopped after %.1f s", time.monotonic() - started)
+    return 0
+
+
+async def _beat(sessions: Sessions) -> None:
+    while True:
+        await asyncio.sleep(BEAT_SECONDS)
+        await sessions.beat()
+
+
+def _load(settings: Settings) -> BaseModel:
+    device = device_of(settings.device, torch.cuda.is_available())
+    return load_base(settings, join(device.type))
+
+
+def follow(settings: Settings) -> int:
+    """What a process does that does not lead; returns the exit code."""
+    stopping: list[int] = []
+    # The one that leads ends the others, once its uploads are done.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: stopping.append(number))
+    try:
+        base = _load(settings)
+    except Refused as error:
+        _last_words(error)
+        return 1
+    crew = Crew(base)
+    log.info("process %d of %d is ready", base.world.rank, base.world.size)
+    try:
+        crew.follow()
+    except RuntimeError as error:
+        # The connection of one that stopped in the middle of a step looks like that of one that crashed.
+        log.log(logging.INFO if stopping else logging.ERROR, "the process that leads is gone: %s", error)
+        return 0 if stopping else 1
     return 0
 
 
@@ -80,7 +126,8 @@ def main() -> None:
     """Entry point."""
     settings = parse(sys.argv[1:])
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    code = asyncio.run(serve(settings))
+    leads = os.environ.get("RANK", "0") == "0"
+    code = asyncio.run(serve(settings)) if leads else follow(settings)
     logging.shutdown()
     # A step that still runs on the compute thread cannot be stopped, and the interpreter would wait for it.
     os._exit(code)

@@ -1,31 +1,38 @@
 """A checkpoint: everything a session needs to go on as if nothing had happened, to the bit.
 
     adapter_model.safetensors, adapter_config.json   the adapter, loadable by stock peft
+    model.safetensors, config.json, tokenizer ...    instead of it, of a run that trains all weights: in float32
     optimizer.safetensors                            AdamW's moments, by parameter
-    rng.safetensors                                  states of torch's generators
+    rng.safetensors                                  states of torch's generators, of every process
     trainer.json                                     counters and the settings that have to match
     orchestrator_state.json                          what the orchestrator asked to keep: progress, buffer
 
-No pickles: reading a checkpoint of another run executes nothing.
+No pickles: reading a checkpoint of another run executes nothing. Neither does it matter how many processes wrote it.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
+from rlrun.schema.wire import PolicyKind
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save, save_file
 
-from rlrun_trainer.adapters import WEIGHTS, AdapterShape, read_weights
+from rlrun_trainer import adapters, weights
+from rlrun_trainer.distributed import World, assign, whole
+from rlrun_trainer.files import Files
 from rlrun_trainer.problems import UNPROCESSABLE, Refused
-from rlrun_trainer.slots import Slot
+from rlrun_trainer.slots import BaseModel, Slot
 
 OPTIMIZER = "optimizer.safetensors"
 RNG = "rng.safetensors"
 TRAINER = "trainer.json"
 ORCHESTRATOR = "orchestrator_state.json"
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+MOMENTS = ("exp_avg", "exp_avg_sq")
+STEP = "step"
 
 
 @dataclass(frozen=True)
@@ -37,75 +44,140 @@ class Progress:
     orchestrator_state: dict[str, Any]
 
 
-def snapshot(slot: Slot, progress: Progress) -> dict[str, bytes]:
-    """The checkpoint's files, as of now: later updates do not reach them."""
+def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
+    """The checkpoint's files, as of now: later updates do not reach them. All processes have to call it.
+
+    Those that do not lead get nothing.
+    """
+    folder = weights.write_model(base, slot, torch.float32) if slot.shape is None else None
     state = slot.optimizer.state
-    moments = {
-        f"{name}/{key}": state[parameter][key].detach().cpu().contiguous()
-        for name, parameter in slot.parameters.items()
-        if parameter in state
-        for key in MOMENTS
-    }
-    facts = {
+    moments: dict[str, torch.Tensor] = {}
+    for name, parameter in slot.parameters.items():
+        for key in (*MOMENTS, STEP) if parameter in state else ():
+            tensor = whole(state[parameter][key].detach())
+            if base.world.leads:
+                moments[f"{name}/{key}"] = tensor.cpu().contiguous()
+    generators = base.world.gather(slot.rng)
+    if not base.world.leads:
+        return {}
+    facts = _shape(slot) | {
         "step": progress.step,
         "run_uid": progress.run_uid,
         "updates": slot.updates,
         "kl_beta": slot.kl_beta,
+    }
+    small = {
+        RNG: save({_generator(d, rank): s for rank, rng in enumerate(generators) for d, s in rng.items()}),
+        TRAINER: json.dumps(facts, indent=1).encode(),
+        ORCHESTRATOR: json.dumps(progress.orchestrator_state).encode(),
+    }
+    if folder is None:
+        return slot.files() | small | {OPTIMIZER: save(moments)}
+    save_file(moments, folder.path / OPTIMIZER)
+    for name, data in small.items():
+        (folder.path / name).write_bytes(data)
+    return folder
+
+
+def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
+    """Puts a checkpoint into a freshly opened slot. All processes have to call it; the first one has the folder.
+
+    Raises Refused on all of them when the checkpoint is of another shape or is damaged.
+    """
+    world = base.world
+    source: _Source | None = None
+    problem: Refused | None = None
+    if folder is not None:
+        try:
+            source = _Source(slot, folder)
+        except Refused as error:
+            problem = error
+    problem = world.tell(problem)
+    if problem is not None:
+        raise problem
+    facts: dict[str, Any] = world.tell(source.facts if source else {})
+    moved: list[str] = world.tell(source.moved if source else [])
+    saved: dict[str, torch.Tensor] = world.tell(source.generators if source else {})
+    orchestrator: dict[str, Any] = world.tell(source.orchestrator if source else {})
+    for name, parameter in slot.parameters.items():
+        _fill(world, parameter, source.tensors.pop(name) if source else None)
+        if name in moved:
+            _fill_moments(world, slot, parameter, name, source)
+    # A checkpoint of another kind of device or of fewer processes lacks a generator, which then keeps the seed's state.
+    for device in slot.rng:
+        slot.rng[device] = saved.get(_generator(device, world.rank), slot.rng[device])
+    slot.updates = int(facts["updates"])
+    slot.kl_beta = facts.get("kl_beta")
+    return Progress(int(facts["step"]), str(facts["run_uid"]), orchestrator)
+
+
+class _Source:
+    """A checkpoint's folder, proved to fit. Raises Refused when it does not."""
+
+    def __init__(self, slot: Slot, folder: Path) -> None:
+        main = adapters.WEIGHTS if slot.shape is not None else weights.WEIGHTS
+        if not (folder / TRAINER).is_file():
+            raise _mismatch(f"the checkpoint has no {TRAINER}")
+        self.facts = json.loads((folder / TRAINER).read_bytes())
+        _check_shape(slot, self.facts)
+        missing = [name for name in (main, OPTIMIZER, RNG) if not (folder / name).is_file()]
+        if missing:
+            raise _mismatch(f"the checkpoint has no {', '.join(missing)}")
+        try:
+            self.tensors = load_file(folder / main) if slot.shape is not None else weights.read_model(folder)
+            self.generators = load_file(folder / RNG)
+            self.moments: Any = safe_open(folder / OPTIMIZER, "pt")
+        except SafetensorError as error:
+            raise _mismatch(f"the checkpoint is damaged: {error}") from error
+        self.moved = [key.removesuffix(f"/{STEP}") for key in self.moments.keys() if key.endswith(f"/{STEP}")]  # noqa: SIM118
+        state = folder / ORCHESTRATOR
+        self.orchestrator: dict[str, Any] = json.loads(state.read_bytes()) if state.is_file() else {}
+        if self.tensors.keys() != slot.parameters.keys():
+            raise _mismatch("the checkpoint has other layers than the model")
+        for name, parameter in slot.parameters.items():
+            there = self.tensors[name].shape
+            if there != parameter.shape:
+                raise _mismatch(f"{name} is {list(there)} in the checkpoint, {list(parameter.shape)} here")
+
+
+def _fill(world: World, target: torch.Tensor, value: torch.Tensor | None) -> None:
+    assign(target, world.tell_tensor(value, target.shape, torch.float32))
+
+
+def _fill_moments(
+    world: World, slot: Slot, parameter: torch.nn.Parameter, name: str, source: _Source | None
+) -> None:
+    step = source.moments.get_tensor(f"{name}/{STEP}") if source else None
+    state = {STEP: world.tell_tensor(step, (), torch.float32)}
+    for key in MOMENTS:
+        state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        _fill(world, state[key], source.moments.get_tensor(f"{name}/{key}") if source else None)
+    slot.optimizer.state[parameter] = state
+
+
+def _generator(device: str, rank: int) -> str:
+    return device if rank == 0 else f"{device}.{rank}"
+
+
+def _shape(slot: Slot) -> dict[str, Any]:
+    if slot.shape is None:
+        return {"kind": PolicyKind.weights.value, "model": slot.model}
+    return {
+        "kind": PolicyKind.adapter.value,
         "model": slot.model,
         "rank": slot.shape.rank,
         "alpha": slot.shape.alpha,
         "target_modules": sorted(slot.shape.target_modules),
     }
-    return slot.files() | {
-        OPTIMIZER: save(moments),
-        RNG: save(slot.rng),
-        TRAINER: json.dumps(facts, indent=1).encode(),
-        ORCHESTRATOR: json.dumps(progress.orchestrator_state).encode(),
-    }
 
 
-def restore(slot: Slot, files: Mapping[str, bytes]) -> Progress:
-    """Puts a checkpoint into a freshly opened slot. Raises Refused when it is of another shape or is damaged."""
-    missing = {WEIGHTS, OPTIMIZER, RNG, TRAINER} - files.keys()
-    if missing:
-        raise _mismatch(f"the checkpoint has no {', '.join(sorted(missing))}")
-    facts = json.loads(files[TRAINER])
-    _check_shape(slot.model, slot.shape, facts)
-    weights = read_weights(files[WEIGHTS])
-    if weights.keys() != slot.parameters.keys():
-        raise _mismatch("the checkpoint's adapter has other layers than the model")
-    for name, parameter in slot.parameters.items():
-        if weights[name].shape != parameter.shape:
-            raise _mismatch(f"{name} is {list(weights[name].shape)} in the checkpoint, {list(parameter.shape)} here")
-    with torch.no_grad():
-        for name, parameter in slot.parameters.items():
-            parameter.copy_(weights[name])
-    moments = load(files[OPTIMIZER])
-    state = {
-        index: {key: moments[f"{name}/{key}"] for key in MOMENTS}
-        for index, name in enumerate(slot.parameters)
-        if f"{name}/step" in moments
-    }
-    slot.optimizer.load_state_dict({"state": state, "param_groups": slot.optimizer.state_dict()["param_groups"]})
-    saved = load(files[RNG])
-    # A checkpoint made on another kind of device lacks this one's generator, which then keeps the seed's state.
-    slot.rng |= {device: saved[device] for device in slot.rng if device in saved}
-    slot.updates = int(facts["updates"])
-    slot.kl_beta = facts.get("kl_beta")
-    orchestrator = json.loads(files.get(ORCHESTRATOR, b"{}"))
-    return Progress(int(facts["step"]), str(facts["run_uid"]), orchestrator)
-
-
-def _check_shape(model: str, shape: AdapterShape, facts: Mapping[str, Any]) -> None:
-    here = {
-        "model": model,
-        "rank": shape.rank,
-        "alpha": shape.alpha,
-        "target_modules": sorted(shape.target_modules),
-    }
-    differing = [
-        f"{key} is {facts.get(key)} there, {value} here" for key, value in here.items() if facts.get(key) != value
-    ]
+def _check_shape(slot: Slot, facts: Mapping[str, Any]) -> None:
+    # Checkpoints were of adapters only, once.
+    there = {"kind": PolicyKind.adapter.value} | dict(facts)
+    here = _shape(slot)
+    if there["kind"] != here["kind"]:
+        here = {"kind": here["kind"]}
+    differing = [f"{key} is {there.get(key)} there, {value} here" for key, value in here.items() if there.get(key) != value]
     if differing:
         raise _mismatch("; ".join(differing) + ": give this run the checkpoint's values")
 

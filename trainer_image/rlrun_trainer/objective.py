@@ -31,7 +31,7 @@ class Objective:
     """Weight of the divergence; None spares the second forward pass."""
     version: int
     """Of the policy as it is before the step."""
-    trainable: int
+    trainable: float
     """Trainable tokens of the whole batch."""
 
 
@@ -43,7 +43,8 @@ def backward(base: BaseModel, slot: Slot, batch: MicroBatch, objective: Objectiv
     maxima = dict.fromkeys(MAXIMA, sums["kl"])
     loss = torch.zeros((), device=base.device)
     reference = None
-    if objective.beta is not None and n:
+    # Sharded weights need all processes in every pass, whatever their own micro-batch holds.
+    if objective.beta is not None and (n or base.world.size > 1):
         with base.reference(slot):
             reference, _ = _policy_logprobs(base, _hidden(base, batch), batch, objective.distribution)
     hidden = _hidden(base, batch)

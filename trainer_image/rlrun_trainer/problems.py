@@ -23,6 +23,9 @@ class Refused(Exception):
         self.status = status
         self.problem = Problem(reason=reason, message=message)
 
+    def __reduce__(self) -> tuple[type["Refused"], tuple[int, str, str]]:
+        return Refused, (self.status, self.problem.reason, self.problem.message)
+
 
 def refused_opening(error: StoreError) -> Refused:
     """An S3 failure while a session opens: only an unreachable server is worth waiting for."""

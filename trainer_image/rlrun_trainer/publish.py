@@ -2,15 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store, StoreError
-from rlrun.schema.wire import PolicyRef, SessionSpec
+from rlrun.schema.wire import PolicyKind, PolicyRef, SessionSpec
 
-from rlrun_trainer.adapters import digest
+from rlrun_trainer import adapters, weights
+from rlrun_trainer.files import Files, Folder, source_of
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +26,14 @@ def manifest_facts(spec: SessionSpec) -> dict[str, Any]:
 
 
 def adapter_details(spec: SessionSpec, policy_version: int, reward: float | None) -> dict[str, Any]:
-    """What the manifests of adapters and checkpoints say of the adapter."""
-    details: dict[str, Any] = {
-        "model": spec.model,
-        "rank": spec.lora_rank,
-        "alpha": spec.lora_alpha,
-        "target_modules": list(spec.target_modules),
-        "policy_version": policy_version,
-    }
+    """What the manifests of adapters and checkpoints say of the adapter, or of all weights."""
+    details: dict[str, Any] = {"model": spec.model, "kind": spec.kind.value, "policy_version": policy_version}
+    if spec.kind is PolicyKind.adapter:
+        details |= {
+            "rank": spec.lora_rank,
+            "alpha": spec.lora_alpha,
+            "target_modules": list(spec.target_modules),
+        }
     return details if reward is None else details | {"reward": reward}
 
 
@@ -50,12 +50,12 @@ class Publisher:
         # the numbers repeat.
         self._published = store.list_folders(self._layout.root / "policy")
 
-    def publish(self, version: int, files: Mapping[str, bytes]) -> PolicyRef:
-        """Writes the adapter as that version; once it returns, any reader of S3 finds it whole."""
-        sha = digest(files)
+    def publish(self, version: int, files: Files) -> PolicyRef:
+        """Writes the adapter or the model as that version; once it returns, any reader of S3 finds it whole."""
+        sha = weights.digest(files) if isinstance(files, Folder) else adapters.digest(files)
         uri = self._layout.policy(version, sha)
         self._store.upload_artifact(
-            files,
+            source_of(files),
             uri,
             ArtifactKind.policy,
             **manifest_facts(self._spec),
@@ -66,7 +66,7 @@ class Publisher:
         name = uri.key.rsplit("/", 1)[-1]
         with self._lock:
             self._published = [n for n in self._published if n != name] + [name]
-        return PolicyRef(version=version, digest=sha, uri=str(uri))
+        return PolicyRef(version=version, digest=sha, uri=str(uri), kind=self._spec.kind)
 
     def prune(self) -> None:
         """Deletes all but the newest published versions. What cannot be deleted now is tried again next time."""

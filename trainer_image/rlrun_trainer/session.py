@@ -15,16 +15,17 @@ from rlrun.artifacts.store import Store, StoreError
 from rlrun.schema.wire import PolicyRef, Sample, SampleLoss, SessionSpec, SessionState, StepResult
 
 from rlrun_trainer import checkpoint
-from rlrun_trainer.adapters import AdapterShape
 from rlrun_trainer.compute import Compute
+from rlrun_trainer.crew import Crew
 from rlrun_trainer.distribution import stop_tokens
+from rlrun_trainer.files import Files, discard
 from rlrun_trainer.packing import check
 from rlrun_trainer.problems import CONFLICT, UNPROCESSABLE, Refused, refused_opening, refused_publishing
 from rlrun_trainer.publish import Publisher
 from rlrun_trainer.schedule import learning_rate
 from rlrun_trainer.settings import Settings
-from rlrun_trainer.slots import BaseModel, Slot
-from rlrun_trainer.step import StepPlan, train_step
+from rlrun_trainer.slots import Slot
+from rlrun_trainer.step import StepPlan
 from rlrun_trainer.uploads import Job, Uploads, completed_steps
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Start:
 
 @dataclass
 class _Unpublished:
-    files: Mapping[str, bytes]
+    files: Files
     metrics: dict[str, float]
     seconds: float
     """Of the step until now."""
@@ -53,7 +54,7 @@ class Session:
         self,
         name: str,
         spec: SessionSpec,
-        base: BaseModel,
+        crew: Crew,
         slot: Slot,
         start: Start,
         compute: Compute,
@@ -66,7 +67,7 @@ class Session:
         self.spec = spec
         self.uploads = uploads
         self.last: StepResult | None = None
-        self._base = base
+        self._crew = crew
         self._slot = slot
         self._step = start.step
         self._orchestrator_state = start.orchestrator_state
@@ -131,7 +132,7 @@ class Session:
         async with self._turn:
             if not self._already(ArtifactKind.checkpoint, step):
                 progress = checkpoint.Progress(step, self.spec.run_uid, orchestrator_state)
-                files = await self._compute.run(checkpoint.snapshot, self._slot, progress)
+                files = await self._compute.run(self._crew.snapshot, self.name, progress)
                 self._submit(ArtifactKind.checkpoint, step, self._layout.checkpoint(step), files)
         return self.state
 
@@ -140,18 +141,20 @@ class Session:
         self._note_reward(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.adapter, step):
-                files = await self._compute.run(self._slot.files)
+                files = await self._compute.run(self._crew.files, self.name)
                 self._submit(ArtifactKind.adapter, step, self._layout.adapter(step), files)
         return self.state
 
     async def close(self) -> None:
         """Frees the slot after the request that runs; uploads go on, they hold their own copies."""
         async with self._turn:
-            await self._compute.run(self._base.close, self.name)
+            await self._compute.run(self._crew.close, self.name)
+            if self._unpublished is not None:
+                discard(self._unpublished.files)
 
-    def _train(self, samples: list[Sample]) -> tuple[dict[str, float], Mapping[str, bytes]]:
+    def _train(self, samples: list[Sample]) -> tuple[dict[str, float], Files]:
         spec, settings = self.spec, self._settings
-        check(samples, spec.seq_len, self._base.vocab_size)
+        check(samples, spec.seq_len, self._crew.base.vocab_size)
         plan = StepPlan(
             learning_rate=learning_rate(
                 spec.learning_rate, spec.warmup_steps or settings.warmup_steps, self._slot.updates
@@ -163,12 +166,12 @@ class Session:
             top_p=spec.top_p,
             repetition_penalty=spec.repetition_penalty,
             min_tokens=spec.min_tokens,
-            stop_tokens=stop_tokens(self._base.model) if spec.min_tokens else (),
+            stop_tokens=stop_tokens(self._crew.base.model) if spec.min_tokens else (),
             loss=spec.loss,
             kl_penalty=spec.kl_penalty,
             micro_batches=spec.gradient_accumulation_steps,
         )
-        return train_step(self._base, self._slot, samples, plan), self._slot.files()
+        return self._crew.train(self.name, samples, plan), self._crew.files(self.name)
 
     async def _finish(self) -> StepResult:
         """Publishes what is not published yet, and gives the result of the step done last."""
@@ -184,6 +187,7 @@ class Session:
             self._policy = policy
             self.last = StepResult(step=self._step, policy=policy, metrics=metrics)
             self._unpublished = None
+            discard(waiting.files)
             if self._pruning is None or self._pruning.done():
                 self._pruning = asyncio.create_task(asyncio.to_thread(self._publisher.prune))
         assert self.last is not None
@@ -200,7 +204,7 @@ class Session:
             return True
         raise Refused(CONFLICT, "StepConflict", f"{kind} of step {step} was asked for, the session is at {self._step}")
 
-    def _submit(self, kind: ArtifactKind, step: int, uri: S3Uri, files: Mapping[str, bytes]) -> None:
+    def _submit(self, kind: ArtifactKind, step: int, uri: S3Uri, files: Files) -> None:
         reward = self._reward[1] if self._reward is not None and self._reward[0] == step else None
         self.uploads.submit(Job(kind, step, uri, files, reward))
 
@@ -212,7 +216,7 @@ class Session:
 
 
 async def open_session(
-    name: str, spec: SessionSpec, base: BaseModel, compute: Compute, store: Store, settings: Settings
+    name: str, spec: SessionSpec, crew: Crew, compute: Compute, store: Store, settings: Settings
 ) -> Session:
     """Claims a slot, restores what the spec names, publishes the policy to start from.
 
@@ -224,37 +228,37 @@ async def open_session(
         found = S3Uri.parse(source) if source else None
     except ValueError as error:
         raise Refused(UNPROCESSABLE, "SessionInvalid", str(error)) from error
-    shape = AdapterShape(spec.lora_rank, spec.lora_alpha, tuple(spec.target_modules), spec.lora_dropout)
-    slot = await compute.run(base.open, name, spec.model, shape, spec.seed)
+    slot = await compute.run(crew.open, name, spec)
     try:
         start = Start(0, None)
         if found is not None:
-            files = await asyncio.to_thread(_download, store, found)
-            start = await compute.run(_restore, slot, spec, files)
+            with tempfile.TemporaryDirectory(prefix="rlrun-") as room:
+                folder = Path(room) / "checkpoint"
+                await asyncio.to_thread(_download, store, found, folder)
+                start = _start(spec, await compute.run(crew.restore, name, folder))
         publisher = await asyncio.to_thread(Publisher, store, spec, settings.keep_policies)
-        policy = await asyncio.to_thread(publisher.publish, start.step, await compute.run(slot.files))
+        files = await compute.run(crew.files, name)
+        policy = await asyncio.to_thread(publisher.publish, start.step, files)
+        discard(files)
         uploads = Uploads(store, spec, settings.upload_queue, settings.upload_tries)
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder)
     except BaseException as error:
-        await compute.run(base.close, name)
+        await compute.run(crew.close, name)
         if isinstance(error, StoreError):
             raise refused_opening(error) from error
         raise
     log.info("session %s opens at step %d with %s", name, start.step, policy.name)
-    return Session(name, spec, base, slot, start, compute, publisher, uploads, policy, settings)
+    return Session(name, spec, crew, slot, start, compute, publisher, uploads, policy, settings)
 
 
-def _download(store: Store, uri: S3Uri) -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as room:
-        manifest = store.download_artifact(uri, Path(room) / "checkpoint")
-        if manifest.kind != ArtifactKind.checkpoint:
-            raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"{uri} holds a {manifest.kind}, not a checkpoint")
-        return {entry.name: (Path(room) / "checkpoint" / entry.name).read_bytes() for entry in manifest.files}
+def _download(store: Store, uri: S3Uri, folder: Path) -> None:
+    manifest = store.download_artifact(uri, folder)
+    if manifest.kind != ArtifactKind.checkpoint:
+        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"{uri} holds a {manifest.kind}, not a checkpoint")
 
 
-def _restore(slot: Slot, spec: SessionSpec, files: Mapping[str, bytes]) -> Start:
-    progress = checkpoint.restore(slot, files)
+def _start(spec: SessionSpec, progress: checkpoint.Progress) -> Start:
     if not spec.resume_from:
         return Start(0, None)
     if progress.run_uid != spec.run_uid:

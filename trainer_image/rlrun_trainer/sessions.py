@@ -1,16 +1,20 @@
 """Which runs have a session here. Opening twice is one session; a crash while opening leaves none."""
 
 import asyncio
+import logging
 
 from rlrun.artifacts.store import Store
 from rlrun.schema.wire import SessionSpec
 
 from rlrun_trainer.compute import Compute
+from rlrun_trainer.crew import Crew
 from rlrun_trainer.problems import SESSION_MISSING, UNPROCESSABLE, Refused
 from rlrun_trainer.session import Session, open_session
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.uploads import Uploads
+
+log = logging.getLogger(__name__)
 
 ONLY_FOR_OPENING = {"resume_from", "warm_start_from"}
 """Fields that say where a session starts; once it is open they have no meaning, so they may differ."""
@@ -20,7 +24,7 @@ class Sessions:
     """All sessions of this process."""
 
     def __init__(self, base: BaseModel, compute: Compute, store: Store, settings: Settings) -> None:
-        self._base = base
+        self._crew = Crew(base)
         self._compute = compute
         self._store = store
         self._settings = settings
@@ -51,7 +55,7 @@ class Sessions:
             if session is not None:
                 _check_same(session.spec, spec)
                 return session
-            session = await open_session(name, spec, self._base, self._compute, self._store, self._settings)
+            session = await open_session(name, spec, self._crew, self._compute, self._store, self._settings)
             self._open[name] = session
             return session
 
@@ -62,6 +66,17 @@ class Sessions:
             if session is not None:
                 await session.close()
                 self._leaving = [u for u in self._leaving if u.pending] + [session.uploads]
+
+    async def beat(self) -> None:
+        """Shows that the other processes of this trainer are there; where one is gone, this one ends."""
+        await self._compute.run(self._crew.beat)
+
+    async def stop(self, seconds: float) -> None:
+        """Lets the other processes go, if the compute thread is free within so long."""
+        try:
+            await asyncio.wait_for(self._compute.run(self._crew.stop), seconds)
+        except TimeoutError:
+            log.warning("a step is still under way: the other processes end when this one is gone")
 
     async def drain(self, seconds: float) -> int:
         """Waits up to so long for all background uploads; returns how many are left."""

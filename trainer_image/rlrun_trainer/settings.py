@@ -33,23 +33,27 @@ class Settings:
     keep_policies: int = 8
     """Newest policy versions of a run that stay in S3."""
     upload_queue: int = 4
-    """Background uploads of one session that may wait at once; each holds its snapshot in memory."""
+    """Background uploads of one session that may wait at once; each holds its snapshot in memory or on disk."""
     upload_tries: int = 10
     shutdown_seconds: float = 25.0
     """For background uploads to end after SIGTERM."""
+    scratch: Path | None = None
+    """Folder for models on their way to S3; the system's when None. Emptied when the trainer starts."""
     log_level: str = "INFO"
 
 
 def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> int:
-    """Threads for torch: RLRUN_THREADS, else the container's CPU limit, else the machine's cores."""
+    """Threads for torch: RLRUN_THREADS, else this process's share of the container's CPU limit or of the cores."""
     if environ.get("RLRUN_THREADS"):
         return max(1, int(environ["RLRUN_THREADS"]))
+    processes = max(1, int(environ.get("LOCAL_WORLD_SIZE", "1")))
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = cgroup.read_text().split()
     except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+        return max(1, cores // processes)
+    limit = cores if quota == "max" else min(cores, round(int(quota) / int(period)))
+    return max(1, limit // processes)
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
@@ -84,6 +88,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     add("--upload-queue", type=_positive, default=default("upload_queue", base.upload_queue))
     add("--upload-tries", type=_positive, default=default("upload_tries", base.upload_tries))
     add("--shutdown-seconds", type=float, default=default("shutdown_seconds", base.shutdown_seconds))
+    add("--scratch", type=Path, default=default("scratch", base.scratch) or None, help="folder for models on their way")
     add("--log-level", default=default("log_level", base.log_level))
     return Settings(**vars(parser.parse_args(arguments)))
 

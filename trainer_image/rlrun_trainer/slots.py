@@ -1,10 +1,11 @@
-"""One base model, frozen, and K adapter slots on it.
+"""One base model, frozen, and K adapter slots on it; or one run that trains the model itself.
 
 A slot is everything that belongs to one run's learning: LoRA parameters, AdamW's moments, a random number generator's
 state and the count of updates. Exactly one slot is active during a step, and a step touches nothing outside its slot,
-so a run learns the same, to the bit, whoever shares the model with it.
+so a run learns the same, to the bit, whoever shares the model with it. A run that trains all weights shares with nobody.
 """
 
+import gc
 import logging
 import math
 import warnings
@@ -14,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
-from transformers.utils import is_flash_attn_2_available
-from transformers.utils.logging import disable_progress_bar
 
 from rlrun_trainer.adapters import ALL_LINEAR, AdapterShape, adapter_files, peft_name
+from rlrun_trainer.distributed import World
 from rlrun_trainer.distribution import Head
+from rlrun_trainer.loading import DECODE, Loader, at_rest
 from rlrun_trainer.problems import LATER, UNPROCESSABLE, Refused
 from rlrun_trainer.settings import Settings
 
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 CHECK_TOKENS = 8
+RANK_STRIDE = 1_000_003
+"""Between the seeds of processes that train together."""
 
 
 @dataclass
@@ -36,9 +38,10 @@ class Slot:
 
     name: str
     model: str
-    shape: AdapterShape
+    shape: AdapterShape | None
+    """None where all weights of the model are trained."""
     parameters: dict[str, torch.nn.Parameter]
-    """By peft's name, in a fixed order."""
+    """By peft's name, or by the model's own, in a fixed order."""
     optimizer: torch.optim.Optimizer
     rng: dict[str, torch.Tensor]
     """States of torch's generators, by device type."""
@@ -49,12 +52,13 @@ class Slot:
 
     def files(self) -> dict[str, bytes]:
         """The adapter as stock peft files."""
+        assert self.shape is not None
         return adapter_files(self.parameters, self.shape.peft_config(self.model), self.model)
 
 
 @dataclass
 class BaseModel:
-    """The frozen model with its slots. Not thread-safe: everything happens on the one compute thread."""
+    """The model with its slots. Not thread-safe: everything happens on the one compute thread."""
 
     model: Any
     device: torch.device
@@ -62,7 +66,15 @@ class BaseModel:
     weight_decay: float
     single_row: bool
     """Whether attention takes variable lengths in one long row (flash) instead of a mask per row."""
+    loader: Loader
     slots: dict[str, Slot] = field(default_factory=dict)
+    start: Any = None
+    """A frozen copy of what a run that trains all weights starts from, if it has to be compared with it."""
+
+    @property
+    def world(self) -> World:
+        """The processes that hold this model together."""
+        return self.loader.world
 
     @property
     def vocab_size(self) -> int:
@@ -71,8 +83,7 @@ class BaseModel:
 
     def hidden(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Last hidden states [rows, width, H] under the active adapter."""
-        output = self.model.get_decoder()(input_ids=input_ids, position_ids=position_ids, use_cache=False)
-        states: torch.Tensor = output.last_hidden_state
+        states: torch.Tensor = getattr(self.model, DECODE)(input_ids, position_ids)
         return states
 
     @property
@@ -96,6 +107,7 @@ class BaseModel:
 
     def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> Slot:
         """Claims a slot with a fresh adapter, the same for the same seed. Raises Refused."""
+        self._check_unshared()
         if len(self.slots) >= self.capacity:
             raise Refused(LATER, "NoFreeSlot", f"all {self.capacity} adapter slots are taken by {sorted(self.slots)}")
         taken = {slot.name for slot in self.slots.values()}
@@ -112,28 +124,80 @@ class BaseModel:
         self.slots[name] = slot
         return slot
 
+    def open_weights(self, name: str, model: str, seed: int, compared: bool) -> Slot:
+        """Claims the whole trainer for a run that trains all weights; `compared` keeps what it starts from.
+
+        The weights are kept in float32 and computed with in the trainer's dtype. Raises Refused.
+        """
+        self._check_unshared()
+        if self.slots:
+            raise Refused(
+                LATER,
+                "NoFreeSlot",
+                f"training all weights needs the whole trainer, which {sorted(self.slots)} use: wait for their end",
+            )
+        self._reload(trainable=True)
+        if compared:
+            self.start = self.loader.load()
+        parameters = dict(self.model.named_parameters())
+        slot = Slot("weights", model, None, parameters, self._optimizer(parameters), self._rng(seed))
+        self.slots[name] = slot
+        return slot
+
     def close(self, name: str) -> None:
         """Gives the slot back; nothing happens when there is none of that name."""
         slot = self.slots.pop(name, None)
-        if slot is not None:
+        if slot is None:
+            return
+        if slot.shape is None:
+            slot.parameters.clear()
+            slot.optimizer.state.clear()
+            slot.optimizer.param_groups.clear()
+            self._reload(trainable=False)
+        else:
             self._forget(slot.name)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def activate(self, slot: Slot) -> None:
         """Makes the slot's adapter the one that forward passes use and gradients reach."""
-        self.model.set_adapter(slot.name)
+        at_rest(self.model)
+        if slot.shape is not None:
+            self.model.set_adapter(slot.name)
 
     @contextmanager
     def reference(self, slot: Slot) -> Iterator[None]:
         """Inside, forward passes are those of the model that the slot's training starts from; no gradients."""
+        if slot.shape is None:
+            trained, self.model = self.model, self.start
+            try:
+                with torch.no_grad():
+                    yield
+            finally:
+                self.model = trained
+            return
         self.model.disable_adapters()
         try:
             with torch.no_grad():
                 yield
         finally:
             self.model.enable_adapters()
-            self.activate(slot)
+            self.model.set_adapter(slot.name)
+
+    def _check_unshared(self) -> None:
+        whole = [name for name, slot in self.slots.items() if slot.shape is None]
+        if whole:
+            raise Refused(
+                LATER, "NoFreeSlot", f"{whole[0]} trains all weights and so has the whole trainer: wait for its end"
+            )
+
+    def _reload(self, trainable: bool) -> None:
+        # Never two of them at a time: the old one goes first.
+        self.model = self.start = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.model = self.loader.load(trainable)
 
     def _forget(self, adapter: str) -> None:
         with warnings.catch_warnings():
@@ -159,6 +223,8 @@ class BaseModel:
         )
 
     def _rng(self, seed: int) -> dict[str, torch.Tensor]:
+        # Processes see different samples and so draw different numbers; the first one those of a trainer that is alone.
+        seed = (seed + self.world.rank * RANK_STRIDE) % 2**63
         states = {"cpu": torch.Generator().manual_seed(seed).get_state()}
         if self.device.type == "cuda":
             states["cuda"] = torch.Generator(self.device).manual_seed(seed).get_state()
@@ -176,62 +242,21 @@ def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
         parameter.requires_grad_(True)
 
 
-def load_base(settings: Settings) -> BaseModel:
+def load_base(settings: Settings, world: World | None = None) -> BaseModel:
     """Loads the frozen base model as the settings say. Raises Refused when that cannot work."""
-    torch.set_num_threads(settings.threads)
-    disable_progress_bar()
-    device = _device(settings.device)
-    dtype = _dtype(settings.dtype, device)
-    attention = settings.attention
-    if attention == "auto":
-        attention = "flash_attention_2" if device.type == "cuda" and is_flash_attn_2_available() else "sdpa"
-    if not (settings.model_dir / "config.json").is_file():
-        raise Refused(
-            UNPROCESSABLE,
-            "ModelMissing",
-            f"{settings.model_dir} holds no config.json: check the RLModel's source and the fetch container's log",
-        )
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            settings.model_dir, dtype=dtype, attn_implementation=attention, local_files_only=True
-        )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise Refused(UNPROCESSABLE, "ModelLoadFailed", f"{settings.model_dir} does not load: {error}") from error
-    model.requires_grad_(False)
-    model.to(device)
-    _no_dropout(model)
-    # Training mode, because only there transformers recomputes activations; without dropout it changes nothing else.
-    model.train()
-    if settings.gradient_checkpointing == "on" or (settings.gradient_checkpointing == "auto" and device.type == "cuda"):
-        model.activation_checkpointing_enable({"use_reentrant": False})
-    base = BaseModel(model, device, settings.slots, settings.weight_decay, attention.startswith("flash"))
+    loader = Loader(settings, world or World())
+    base = BaseModel(
+        loader.load(),
+        loader.device,
+        settings.slots,
+        settings.weight_decay,
+        loader.attention.startswith("flash"),
+        loader,
+    )
     _check_head(base)
-    log.info("base model %s on %s, %s, %s attention", settings.model_dir, device, dtype, attention)
+    at_rest(base.model)
+    log.info("base model %s on %s, %s, %s attention", settings.model_dir, base.device, loader.dtype, loader.attention)
     return base
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise Refused(UNPROCESSABLE, "DeviceMissing", "--device cuda, but torch sees no GPU: set the model's gpus to 0")
-    return torch.device(name)
-
-
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
-def _no_dropout(model: Any) -> None:
-    # The engine samples without dropout, so the base model has to be scored without it.
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
 
 
 def _check_head(base: BaseModel) -> None:

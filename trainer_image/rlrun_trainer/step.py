@@ -4,15 +4,17 @@ Whatever goes wrong before the update (a loss that is no number, memory that run
 and random numbers as they were.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from rlrun.schema.algorithm import KlPenalty, Loss
 from rlrun.schema.wire import Sample
 
+from rlrun_trainer.distributed import whole
 from rlrun_trainer.distribution import Distribution
 from rlrun_trainer.kl_penalty import first_beta, next_beta
 from rlrun_trainer.objective import MAXIMA, SUMS, Objective, backward
@@ -60,7 +62,10 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
     started = time.perf_counter()
     base.activate(slot)
     distribution, penalty = plan.distribution, plan.penalty
-    batches = pack(samples, plan.micro_batch_tokens, base.single_row, plan.micro_batches, distribution.bent)
+    world = base.world
+    # Every process has something to do where there are samples enough.
+    at_least = max(plan.micro_batches, world.size)
+    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, distribution.bent)
     trainable = sum(len(batch.targets) for batch in batches)
     parameters = list(slot.parameters.values())
     beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
@@ -68,11 +73,13 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
     with _memory_limits(plan), _random_state(slot), _clean_gradients(slot):
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)
-        parts = [backward(base, slot, batch, objective) for batch in batches]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm)
+        with world.agreed():
+            parts = _backward_share(base, slot, batches, objective)
+        world.sum_gradients(parameters)
+        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
         # One transfer from the device for everything that is to be known.
-        added = torch.stack([sums for sums, _ in parts]).sum(0)
-        largest = torch.stack([maxima for _, maxima in parts]).amax(0)
+        added = world.total(torch.stack([sums for sums, _ in parts]).sum(0))
+        largest = world.largest(torch.stack([maxima for _, maxima in parts]).amax(0))
         figures = torch.cat([added, largest, norm.double()[None]]).tolist()
         forward_backward = time.perf_counter() - started
         metrics = _learning_metrics(batches, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
@@ -103,8 +110,23 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
         "batch/padding": 1 - tokens / sum(batch.input_ids.numel() for batch in batches),
     }
     if base.device.type == "cuda":
-        metrics["perf/peak_memory"] = torch.cuda.max_memory_allocated(base.device) / 2**30
+        metrics["perf/peak_memory"] = max(world.gather(torch.cuda.max_memory_allocated(base.device))) / 2**30
     return metrics
+
+
+def _backward_share(
+    base: BaseModel, slot: Slot, batches: Sequence[MicroBatch], objective: Objective
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Adds the gradients of this process's micro-batches; figures as of `backward`, zeros where it only joined in."""
+    parts = []
+    for batch in base.world.share(batches):
+        if batch is not None:
+            parts.append(backward(base, slot, batch, objective))
+            continue
+        # With sharded weights everybody takes part in every pass: a copy of the smallest one, divided to nothing.
+        sums, maxima = backward(base, slot, batches[-1], replace(objective, trainable=math.inf))
+        parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
+    return parts
 
 
 def _learning_metrics(

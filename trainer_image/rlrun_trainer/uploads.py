@@ -1,12 +1,12 @@
 """Background uploads of one session: a short queue, one at a time, repeated until S3 has them.
 
 The snapshot was taken before a job comes here, so training goes on meanwhile. The queue is short on purpose: each job
-holds its files in memory, and an S3 that is slower than the checkpoint interval is something to hear about.
+holds its files in memory or on disk, and an S3 that is slower than the checkpoint interval is something to hear about.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rlrun.artifacts.layout import S3Uri, step_of
@@ -14,6 +14,7 @@ from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store, StoreError
 from rlrun.schema.wire import Problem, SessionSpec
 
+from rlrun_trainer.files import Files, discard, source_of
 from rlrun_trainer.problems import LATER, Refused
 from rlrun_trainer.publish import adapter_details, manifest_facts
 
@@ -30,7 +31,7 @@ class Job:
     kind: ArtifactKind
     step: int
     uri: S3Uri
-    files: Mapping[str, bytes]
+    files: Files
     reward: float | None
 
 
@@ -107,6 +108,7 @@ class Uploads:
                 await self._upload(job)
             finally:
                 self._waiting.remove(job)
+                discard(job.files)
 
     async def _upload(self, job: Job) -> None:
         for failures in range(1, self.tries + 1):
@@ -130,7 +132,7 @@ class Uploads:
 
     def _write(self, job: Job) -> list[int]:
         self.store.upload_artifact(
-            job.files,
+            source_of(job.files),
             job.uri,
             job.kind,
             **manifest_facts(self.spec),
