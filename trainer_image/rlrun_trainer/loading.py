@@ -1,0 +1,106 @@
+"""The model from its folder into memory: device, precision, attention, recomputation, and its share of the weights."""
+
+import types
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import is_flash_attn_2_available
+from transformers.utils.logging import disable_progress_bar
+
+from rlrun_trainer.distributed import World, group_of_one
+from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.settings import Settings
+from rlrun_trainer.sharding import DECODE, at_rest, shard
+
+__all__ = ["DECODE", "Loader", "at_rest"]
+
+
+class Loader:
+    """Loads the same model again and again. Raises Refused where the settings ask for what is not there."""
+
+    def __init__(self, settings: Settings, world: World) -> None:
+        torch.set_num_threads(settings.threads)
+        disable_progress_bar()
+        self.settings = settings
+        self.world = world
+        self.device = device_of(settings.device, torch.cuda.is_available(), world.local_rank)
+        self.dtype = dtype_of(settings.dtype, self.device.type)
+        """What the model computes in, and what the engines serve."""
+        self.attention = attention_of(settings.attention, self.device.type, is_flash_attn_2_available())
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def load(self, trainable: bool = False) -> Any:
+        """The model, frozen, or with all weights trainable and in float32. Raises Refused."""
+        folder = self.settings.model_dir
+        if not (folder / "config.json").is_file():
+            raise Refused(
+                UNPROCESSABLE,
+                "ModelMissing",
+                f"{folder} holds no config.json: check the RLModel's source and the fetch container's log",
+            )
+        kept = torch.float32 if trainable else self.dtype
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=kept, attn_implementation=self.attention, local_files_only=True
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise Refused(UNPROCESSABLE, "ModelLoadFailed", f"{folder} does not load: {error}") from error
+        model.requires_grad_(trainable)
+        setattr(model, DECODE, types.MethodType(_decode, model))
+        # Weights in float32 that are computed with in less: that is what FSDP does, for one process as well.
+        if self.world.size > 1 or kept != self.dtype:
+            group_of_one(self.device.type)
+            shard(model, self.device, self.world.size, self.dtype)
+        model.to(self.device)
+        _no_dropout(model)
+        # Training mode, because only there transformers recomputes activations; without dropout nothing else changes.
+        model.train()
+        if recomputes(self.settings.gradient_checkpointing, self.device.type):
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        return model
+
+
+def device_of(name: str, cuda: bool, local_rank: int = 0) -> torch.device:
+    """The device that a setting means, where there is CUDA or not. Raises Refused (DeviceMissing)."""
+    if name == "auto":
+        name = "cuda" if cuda else "cpu"
+    if name == "cuda" and not cuda:
+        raise Refused(UNPROCESSABLE, "DeviceMissing", "--device cuda, but torch sees no GPU: set the model's gpus to 0")
+    return torch.device("cuda", local_rank) if name == "cuda" else torch.device(name)
+
+
+def dtype_of(name: str, device: str) -> torch.dtype:
+    """The precision that a setting means on that kind of device."""
+    if name == "auto":
+        return torch.bfloat16 if device == "cuda" else torch.float32
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def attention_of(name: str, device: str, flash: bool) -> str:
+    """transformers' name of the attention that a setting means; `flash` says whether it is installed."""
+    if name == "auto":
+        return "flash_attention_2" if device == "cuda" and flash else "sdpa"
+    return name
+
+
+def recomputes(setting: str, device: str) -> bool:
+    """Whether the backward pass computes activations a second time instead of keeping them."""
+    return setting == "on" or (setting == "auto" and device == "cuda")
+
+
+def _decode(model: Any, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+    output = model.get_decoder()(input_ids=input_ids, position_ids=position_ids, use_cache=False)
+    states: torch.Tensor = output.last_hidden_state
+    return states
+
+
+def _no_dropout(model: Any) -> None:
+    # The engine samples without dropout, so the base model has to be scored without it.
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0

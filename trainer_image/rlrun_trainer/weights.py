@@ -1,0 +1,75 @@
+"""All weights of a model in the form that stock tools load: a Hugging Face folder with one model.safetensors."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
+
+from rlrun_trainer.distributed import whole
+from rlrun_trainer.files import Folder
+from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.slots import BaseModel, Slot
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+COMPANIONS = (".json", ".txt", ".model", ".jinja", ".py")
+"""Endings of what lies beside the weights: configuration, tokenizer, chat template, code."""
+
+
+def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | None:
+    """The slot's model in a folder, its weights in `dtype`. All processes have to call it; only the first one gets it.
+
+    Beside the float32 weights in memory it holds one copy, and none where they are on the CPU in `dtype` already.
+    """
+    state: dict[str, torch.Tensor] = {}
+    for name, parameter in slot.parameters.items():
+        tensor = whole(parameter.detach())
+        if base.world.leads:
+            state[name] = tensor.to("cpu", dtype)
+    if not base.world.leads:
+        return None
+    settings = base.loader.settings
+    folder = Folder(settings.scratch)
+    # Some models are loaded with their experts stacked; on disk each one has its own name.
+    stock = revert_weight_conversion(base.model, state)
+    del state
+    save_file({name: _own(tensor) for name, tensor in stock.items()}, folder.path / WEIGHTS, metadata={"format": "pt"})
+    _write_companions(settings.model_dir, folder.path, dtype)
+    return folder
+
+
+def read_model(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of such a folder by the names of the model in memory, float32 on the CPU. Raises Refused."""
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"the checkpoint's model does not load: {error}") from error
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def digest(folder: Folder) -> str:
+    """SHA-256 of the weights, hexadecimal."""
+    with (folder.path / WEIGHTS).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    # safetensors takes no windows into a larger tensor.
+    tensor = tensor.contiguous()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _write_companions(model_dir: Path, folder: Path, dtype: torch.dtype) -> None:
+    for path in sorted(model_dir.iterdir()):
+        if path.is_file() and path.suffix in COMPANIONS and not path.name.endswith(".index.json"):
+            shutil.copyfile(path, folder / path.name)
+    config = json.loads((model_dir / CONFIG).read_text(encoding="utf-8"))
+    # Readers differ in which of the two names they know.
+    config |= dict.fromkeys(("dtype", "torch_dtype"), str(dtype).removeprefix("torch."))
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
