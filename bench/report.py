@@ -132,6 +132,13 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
     return path
 
 
+def measured(benchmark: str, name: str, folder: Path = BUILD) -> bool:
+    """Whether the file already has a number under that name."""
+    path = folder / f"{benchmark}.json"
+    entries: list[dict[str, Any]] = json.loads(path.read_text())["results"] if path.exists() else []
+    return any(entry["name"] == name and entry["ratio"] is not None for entry in entries)
+
+
 def line(entry: Mapping[str, Any]) -> str:
     """A result in a few words: `3.4 x (aim >= 3: met)`."""
     if entry["ratio"] is None:

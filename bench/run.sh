@@ -36,7 +36,10 @@ wanted=" ${*:-trainer gateway publish async trl} "
 for name in trainer gateway publish async trl; do
     [[ $wanted == *" $name "* ]] || continue
     case $name in
-    trainer) part trainer 12 "$PY" -m bench.trainer --in-image ;;
+    trainer)
+        part trainer 12 "$PY" -m bench.trainer --in-image
+        part trainer-gpu 12 "$PY" -m bench.trainer --device cuda
+        ;;
     gateway) part gateway 8 "$PY" -m bench.gateway ;;
     publish) part publish 8 "$PY" -m bench.publish ;;
     async) part async 12 "$PY" -m bench.async_levels ;;

@@ -1,0 +1,148 @@
+"""A run on the local cluster, applied as its user would and timed from the lines of metrics that it leaves in S3."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rlrun.artifacts.layout import RunLayout
+from rlrun.artifacts.metric_lines import TRAINED, Line
+
+from bench.curves import Step, Trace, arrival
+from bench.prepare import ensure_in_s3
+from bench.tasks import Task
+from demo.cluster import local_cluster
+from demo.install import BUCKET, S3Access, install_chart, push_environment
+from demo.kubectl import Kubectl, Object, WaitedTooLong, wait_for
+from demo.metrics import read_metrics
+from demo.watch import TERMINAL, Follower, RunFailed, describe, pods
+
+NAMESPACE = "bench"
+LOOK_SECONDS = 2.0
+"""Between two looks: each costs a start of kubectl on cores that the run wants."""
+GONE_SECONDS = 120.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The local cluster with chart, models and environments in place."""
+
+    kubectl: Kubectl
+    s3: S3Access
+
+    @classmethod
+    def ready(cls, tasks: Sequence[Task], say: Say = print) -> "Cluster":
+        """Installs what the tasks need; safe to repeat. Raises CalledProcessError when no cluster is up."""
+        kubectl, s3 = local_cluster()
+        install_chart(kubectl, say)
+        kubectl.ensure_namespace(NAMESPACE)
+        for model in {task.model.id: task.model for task in tasks}.values():
+            ensure_in_s3(model, s3, say)
+            kubectl.apply(model.manifest())
+            wait_for(f"rlmodel {model.name}", lambda name=model.name: kubectl.get("rlmodel", name), 30)  # type: ignore[misc]
+        for folder in sorted({task.folder for task in tasks}):
+            push_environment(s3, folder, say)
+        return cls(kubectl, s3)
+
+    def run(
+        self, task: Task, name: str, seed: int, *, target: float | None, say: Say = print, **spec: Any
+    ) -> tuple[Trace, Object]:
+        """The run's trace and its last state; it is stopped at the target, where one is given, and removed.
+
+        Raises:
+            RunFailed: it failed, or was not done within the task's seconds.
+        """
+        # An earlier bench that was killed may have left one of the same name.
+        self.remove(name)
+        applied = time.time()
+        self.kubectl.apply(task.run_object(name, NAMESPACE, seed, **spec))
+        say(f"applied {name}")
+        try:
+            run = self._watch(task, name, target, say)
+            lines = self.lines(run)
+            if not steps_of(lines, task.batch_size):
+                raise RunFailed(f"rlrun {NAMESPACE}/{name} left no metrics:\n{describe(run)}")
+            return trace_of(lines, applied, task.batch_size), run
+        finally:
+            self.remove(name)
+
+    def lines(self, run: Object) -> list[Line]:
+        """The metrics that the run has left so far."""
+        return read_metrics(self.s3.store(), RunLayout.of(BUCKET, "", NAMESPACE, run["metadata"]["uid"]))
+
+    def remove(self, name: str) -> None:
+        """Deletes the run and waits until its pods are gone: what is measured next needs the cores."""
+        self.kubectl("delete", "rlrun", name, "-n", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=180)
+        try:
+            wait_for("an empty namespace", lambda: not self.kubectl.list("pods", NAMESPACE), GONE_SECONDS)
+        except WaitedTooLong:
+            self.kubectl("delete", "pods", "--all", "-n", NAMESPACE, "--grace-period=0", "--force", timeout=180)
+
+    def _watch(self, task: Task, name: str, target: float | None, say: Say) -> Object:
+        follower = Follower(say)
+        deadline = time.monotonic() + task.seconds
+        arrived = False
+        while True:
+            run = self.kubectl.get("rlrun", name, NAMESPACE)
+            if run is None:
+                raise RunFailed(f"rlrun {NAMESPACE}/{name} is not there")
+            follower.see(run)
+            phase = run.get("status", {}).get("phase")
+            if phase == "Completed" or (arrived and phase in TERMINAL):
+                return run
+            if phase in TERMINAL or time.monotonic() > deadline:
+                why = f"ended {phase}" if phase in TERMINAL else f"still {phase} after {task.seconds} s"
+                raise RunFailed(f"rlrun {name} {why}:\n{describe(run)}\n{pods(self.kubectl, NAMESPACE)}")
+            if target is not None and not arrived and follower.rewards and max(follower.rewards.values()) >= target:
+                # The status skips steps; the lines in S3 have them all.
+                arrived = arrival(steps_of(self.lines(run), task.batch_size), target) is not None
+                if arrived:
+                    say(f"{name} has reached {target}: it is stopped")
+                    patch = '{"spec":{"stop":true}}'
+                    self.kubectl("patch", "rlrun", name, "-n", NAMESPACE, "--type=merge", "-p", patch)
+            time.sleep(LOOK_SECONDS)
+
+
+def steps_of(lines: Sequence[Line], batch_size: int) -> list[Step]:
+    """The steps of a run, with the clock started when the first one started. Pure."""
+    trained = [line for line in lines if TRAINED in line]
+    if not trained:
+        return []
+    began = first_step_began(trained)
+    return [
+        Step(
+            seconds=_time(line) - began,
+            reward=float(line["reward/mean"]),
+            rollouts=int(line.get("batch/effective_batch_size", batch_size)),
+        )
+        for line in trained
+    ]
+
+
+def first_step_began(lines: Sequence[Line]) -> float:
+    """When the first step started, in seconds since the epoch: a line is written at the end of its step."""
+    first = next(line for line in lines if TRAINED in line)
+    return _time(first) - float(first["time/step"])
+
+
+def trace_of(lines: Sequence[Line], applied: float, batch_size: int) -> Trace:
+    """The run's trace, and where its steps' time went (means over all steps, seconds)."""
+    names = ("time/step", "time/generate_completions", "time/wait_for_policy", "time/trainer", "time/update_weights")
+    means = {
+        name: sum(values) / len(values) for name in names if (values := [line[name] for line in lines if name in line])
+    }
+    off_policy = [line["batch/off_policy_level/mean"] for line in lines if "batch/off_policy_level/mean" in line]
+    mismatch = [line["mismatch_kl/all/mean"] for line in lines if "mismatch_kl/all/mean" in line]
+    facts: dict[str, Any] = {"mean_seconds": means}
+    if off_policy:
+        facts["off_policy_steps_mean"] = sum(off_policy) / len(off_policy)
+    if mismatch:
+        facts["mismatch_kl_mean"] = sum(mismatch) / len(mismatch)
+    return Trace(steps_of(lines, batch_size), first_step_began(lines) - applied, facts)
+
+
+def _time(line: Line) -> float:
+    return datetime.fromisoformat(line["time"]).timestamp()

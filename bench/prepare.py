@@ -1,0 +1,112 @@
+"""What is made once and kept under the cache: TRL's virtual environment and the models, before anything is timed.
+
+python -m bench.prepare          about 3 minutes for TRL's environment and 5 for the middle-sized model, once each
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from rlrun.artifacts.manifest import ArtifactKind
+
+from bench import trl_venv
+from bench.tasks import MIDDLE, TINY, Model
+from demo.cluster import local_cluster
+from demo.install import CACHE, EXAMPLES, ROOT, S3Access, ensure_model, install_chart, model_files
+
+Say = Callable[[str], None]
+
+MIDDLE_SCRIPT = ROOT / "bench" / "uneven-text-model" / "make_uneven_model.py"
+MAKE_SECONDS = 1200
+
+
+def middle_files() -> list[Path]:
+    """All that decides what the middle-sized model is."""
+    data = ROOT / "bench" / "uneven-text"
+    return [
+        MIDDLE_SCRIPT,
+        EXAMPLES / "reverse_text_model" / "make_model.py",
+        data / "uneven_text_data.py",
+        data / "reverse_text_data.py",
+    ]
+
+
+def middle_folder(say: Say = print) -> Path:
+    """The middle-sized model's folder: made on one core in five minutes, unless these very scripts made it before.
+
+    Raises RuntimeError with the script's last lines when it fails.
+    """
+    digest = hashlib.sha256(b"".join(f.read_bytes() for f in middle_files())).hexdigest()[:16]
+    folder = CACHE / "models" / f"{MIDDLE.name}-{digest}"
+    if folder.is_dir():
+        return folder
+    say(f"making the model {MIDDLE.id} (about five minutes, once)")
+    draft = folder.with_suffix(".draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    done = subprocess.run(
+        [str(trl_venv.python()), str(MIDDLE_SCRIPT), "--folder", str(draft)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=MAKE_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{MIDDLE_SCRIPT.name} failed:\n{(done.stdout + done.stderr)[-2000:]}")
+    draft.rename(folder)
+    return folder
+
+
+def tiny_folder(say: Say = print) -> Path:
+    """The example model's folder: from the cache, else from the cluster's S3, which `ensure_in_s3` has put it into."""
+    digest = hashlib.sha256(b"".join(f.read_bytes() for f in model_files())).hexdigest()[:16]
+    folder = CACHE / "models" / f"{TINY.name}-{digest}"
+    if not folder.is_dir():
+        _, s3 = local_cluster()
+        say(f"downloading {TINY.uri}")
+        s3.store().download_artifact(TINY.uri, folder)
+    return folder
+
+
+def folder_of(model: Model, say: Say = print) -> Path:
+    """A model's Hugging Face folder on this machine."""
+    return middle_folder(say) if model == MIDDLE else tiny_folder(say)
+
+
+def ensure_in_s3(model: Model, s3: S3Access, say: Say = print) -> None:
+    """The model is in the cluster's S3 afterwards."""
+    if model == TINY:
+        kubectl, _ = local_cluster()
+        ensure_model(kubectl, s3, say)
+        return
+    folder = middle_folder(say)
+    store = s3.store()
+    manifest = store.read_manifest(model.uri)
+    if manifest is None or manifest.details.get("scripts") != folder.name:
+        store.upload_artifact(folder, model.uri, ArtifactKind.model, model=model.id, details={"scripts": folder.name})
+    say(f"model {model.id} is in S3")
+
+
+def main() -> None:
+    """Prepare everything that the cluster and TRL need."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.prepare",
+        description="Install TRL beside the project and make the models, once. About 8 minutes, then seconds.",
+    )
+    parser.add_argument("--no-cluster", action="store_true", help="only what needs no cluster")
+    args = parser.parse_args()
+    print(f"TRL: {trl_venv.python()}")
+    print(f"{MIDDLE.id}: {middle_folder()}")
+    if not args.no_cluster:
+        kubectl, s3 = local_cluster()
+        install_chart(kubectl)
+        for model in (TINY, MIDDLE):
+            ensure_in_s3(model, s3)
+
+
+if __name__ == "__main__":
+    main()

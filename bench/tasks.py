@@ -1,0 +1,175 @@
+"""The three tasks on which a run is timed: model, texts, reward and hyper-parameters, the same for both sides.
+
+Whatever a side needs is derived from here: an RLRun and an RLModel for the cluster, a JSON file for TRL's process. The
+texts are made by the environments' own data modules, which need no library, so both sides draw from the same list and
+score with the same function.
+"""
+
+import copy
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rlrun.artifacts.layout import S3Uri
+
+from demo.install import BUCKET, EXAMPLES
+
+ENVIRONMENTS = EXAMPLES / "environments"
+OWN = Path(__file__).parent
+LORA_RANK = 16
+TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A base model as the catalogue has it."""
+
+    id: str
+    micro_batch_tokens: int = 4096
+    kv_cache_bytes: int = 2**27
+    trainer_memory: str = "3Gi"
+
+    @property
+    def name(self) -> str:
+        """Name of the RLModel."""
+        return self.id.rpartition("/")[2]
+
+    @property
+    def uri(self) -> S3Uri:
+        """Where its files are in the cluster's S3."""
+        return S3Uri(BUCKET, f"models/{self.id}")
+
+    def manifest(self) -> dict[str, Any]:
+        """The RLModel: the example's, with what differs."""
+        model: dict[str, Any] = yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text())
+        model["metadata"] = {"name": self.name}
+        spec = model["spec"]
+        spec |= {"id": self.id, "source": str(self.uri)}
+        spec["lora"] = {"rank": LORA_RANK, "targetModules": list(TARGET_MODULES)}
+        spec["trainer"]["microBatchTokens"] = self.micro_batch_tokens
+        spec["trainer"]["resources"]["limits"]["memory"] = self.trainer_memory
+        flags = spec["inference"]["extraArgs"]
+        flags[flags.index("--kv-cache-memory-bytes") + 1] = str(self.kv_cache_bytes)
+        return model
+
+
+TINY = Model("rlrun/reverse-text-tiny")
+MIDDLE = Model("rlrun/uneven-text-28m", kv_cache_bytes=2**28)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task; every number that both sides must share stands here once."""
+
+    name: str
+    title: str
+    model: Model
+    environment: str
+    """The environment's id, as `rlrun env push` gives it."""
+    folder: Path
+    """The environment's package."""
+    env_args: dict[str, Any]
+    target: float
+    """Mean reward, over the last three steps, at which the clock stops."""
+    aim: float
+    """How many times faster than TRL the run ought to be there."""
+    max_steps: int
+    """A side that has not reached the target by then has not reached it."""
+    seconds: int
+    """Deadline for one side, start-up included."""
+    max_tokens: int
+    batch_size: int = 128
+    rollouts_per_example: int = 8
+    learning_rate: float = 1e-3
+    lora_alpha: int = 32
+    temperature: float = 1.0
+    max_async_level: int = 1
+    oversampling_factor: float = 1.0
+    waits: bool = False
+    """Whether the reward waits for an outside call."""
+    notes: tuple[str, ...] = field(default=())
+
+    def run_object(self, name: str, namespace: str, seed: int, **spec: Any) -> dict[str, Any]:
+        """The RLRun; `spec` overrides fields of it."""
+        return {
+            "apiVersion": "rlrun.dev/v1alpha1",
+            "kind": "RLRun",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "model": self.model.id,
+                "maxSteps": self.max_steps,
+                "batchSize": self.batch_size,
+                "rolloutsPerExample": self.rollouts_per_example,
+                "learningRate": self.learning_rate,
+                "loraAlpha": self.lora_alpha,
+                "oversamplingFactor": self.oversampling_factor,
+                "maxAsyncLevel": self.max_async_level,
+                "seed": seed,
+                "sampling": {"maxTokens": self.max_tokens, "temperature": self.temperature},
+                "env": [{"id": self.environment, "args": copy.deepcopy(self.env_args)}],
+                "checkpoints": {"interval": 1000, "keepCloud": 1},
+                "adapters": {"interval": 1000, "keepLast": 1},
+            }
+            | spec,
+        }
+
+    def trl_settings(self, model_folder: Path, seed: int, threads: int) -> dict[str, Any]:
+        """The same for `bench/trl_worker.py`, as JSON."""
+        shared = asdict(self)
+        keep = ("env_args", "target", "max_steps", "max_tokens", "batch_size", "rollouts_per_example", "learning_rate")
+        return {
+            **{key: shared[key] for key in (*keep, "lora_alpha", "temperature", "waits")},
+            "environment_folder": str(self.folder),
+            "model_folder": str(model_folder),
+            "lora_rank": LORA_RANK,
+            "target_modules": list(TARGET_MODULES),
+            "seed": seed,
+            "threads": threads,
+        }
+
+
+DEMO = Task(
+    name="demo",
+    title="demo task (0.45 M parameters, answers of 5 to 10 tokens: overheads show)",
+    model=TINY,
+    environment="rlrun/reverse-text",
+    folder=ENVIRONMENTS / "reverse_text",
+    env_args={"num_examples": 2000, "min_length": 5, "max_length": 10},
+    target=0.70,
+    aim=0.5,
+    max_steps=40,
+    seconds=420,
+    max_tokens=24,
+)
+UNEVEN = Task(
+    name="uneven",
+    title="28 M parameters, answers of 4 to 48 tokens, most of them short",
+    model=MIDDLE,
+    environment="rlrun/uneven-text",
+    folder=OWN / "uneven-text",
+    env_args={"num_examples": 2000, "min_length": 4, "max_length": 48},
+    target=0.70,
+    aim=1.3,
+    max_steps=40,
+    seconds=900,
+    max_tokens=56,
+    batch_size=64,
+)
+WAITING = Task(
+    name="waiting",
+    title="each reward waits about a second for an outside call, unevenly (0.45 M parameters)",
+    model=TINY,
+    environment="rlrun/slow-api",
+    folder=ENVIRONMENTS / "slow_api",
+    env_args={"num_examples": 2000, "min_length": 5, "max_length": 10},
+    target=0.70,
+    aim=3.0,
+    max_steps=40,
+    seconds=600,
+    max_tokens=24,
+    max_async_level=2,
+    oversampling_factor=2.0,
+    waits=True,
+)
+TASKS = {task.name: task for task in (DEMO, UNEVEN, WAITING)}

@@ -1,0 +1,220 @@
+"""The trainer's tokens per second beside a plain peft + transformers loop, on the same batch, one core each.
+
+    python -m bench.trainer --in-image            on CPUs, inside the trainer's image (torch lives there)
+    python -m bench.trainer                       on CPUs, with this Python's torch
+    python -m bench.trainer --device cuda         on a GPU: MFU and peak memory of a Qwen3-0.6B-shaped model
+
+On CPUs there are two models (0.45 M and 28 M parameters, random weights) and texts of very uneven length, as the
+benchmark `trl --task uneven` trains on. Three ways are timed in turns, so that what else the machine does hits all of
+them: the trainer as it is, the trainer with packing off (each sample in a row of its own, padded to the longest), and
+the plain loop. Tokens are those of the samples: padding is work, not result.
+"""
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.report import BUILD, ROOT, Aim, Result, at_least, at_most, machine, measured, record
+
+MARK = "RESULT "
+"""Begins a line that carries a result out of the image."""
+MINUTES = 4
+"""On one core."""
+REPEATS = {"tiny": 7, "28m": 3}
+ANCHORS = {16384: (10.9, 5.1), 65536: (25.2, 11.5)}
+"""Tokens: MFU in percent and peak GiB of prime-rl with LoRA rank 16 on an H100 (its baselines of January 2026)."""
+
+
+def main() -> int:
+    """The exit code: 0 when everything that this machine can measure was measured."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.trainer",
+        description=(__doc__ or "").splitlines()[0],
+        epilog=f"Expected minutes: {MINUTES} on one core; 3 on a GPU.",
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--in-image", action="store_true", help="run inside the trainer's image, and record here")
+    parser.add_argument("--emit", action="store_true", help="print results as lines for --in-image; record nothing")
+    parser.add_argument("--repeats", type=int, help=f"timed steps of each way (default {REPEATS})")
+    parser.add_argument("--model", choices=sorted(REPEATS), action="append", help="CPU: only this one; repeatable")
+    parser.add_argument("--folder", type=Path, default=BUILD, help="where results go (default build/bench)")
+    args = parser.parse_args()
+    if args.in_image:
+        return in_image([a for a in sys.argv[1:] if a != "--in-image"], args.folder)
+
+    def out(result: Result) -> None:
+        if args.emit:
+            print(MARK + json.dumps(asdict(result)), flush=True)
+        else:
+            record("trainer", result, args.folder)
+
+    if args.device == "cuda":
+        return on_gpu(lambda result: keep(out, result, args.folder), args.repeats or 3)
+    for name in args.model or list(REPEATS):
+        out_all(out, on_cpu(name, args.repeats or REPEATS[name]))
+    return 0
+
+
+def in_image(arguments: list[str], folder: Path) -> int:
+    """Runs this program inside the trainer's image and records what it prints. Returns its exit code."""
+    inside = ["python", "-m", "bench.trainer", *arguments, "--emit"]
+    argv = [sys.executable, "-m", "local_cluster.images", "run", "--env", "HF_HUB_OFFLINE=1", "trainer", "--", *inside]
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        at = line.find(MARK)
+        if at < 0:
+            print(line, end="", flush=True)
+            continue
+        record("trainer", parsed(json.loads(line[at + len(MARK) :])), folder)
+    return process.wait()
+
+
+def parsed(values: dict[str, Any]) -> Result:
+    """A result from what `asdict` made of it."""
+    return Result(**(values | {"aim": Aim(**values["aim"]) if values["aim"] else None}))
+
+
+def keep(out: Callable[[Result], None], result: Result, folder: Path) -> None:
+    """Hands it over, unless it only says that nothing was measured where an earlier run on a GPU did measure."""
+    if result.ratio is not None or not measured("trainer", result.name, folder):
+        out(result)
+
+
+def out_all(out: Callable[[Result], None], results: list[Result]) -> None:
+    """Hands over each of them."""
+    for result in results:
+        out(result)
+
+
+def on_cpu(name: str, repeats: int) -> list[Result]:
+    """Times the three ways in turns on one pinned core."""
+    from bench.trainer_batches import SHAPES, uneven_samples
+    from bench.trainer_ways import Ways
+
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    shape = SHAPES[name]
+    samples = uneven_samples(shape.samples, shape.vocabulary)
+    tokens = sum(len(s.token_ids) for s in samples)
+    with tempfile.TemporaryDirectory() as room:
+        ways = Ways(shape.save(Path(room)), "cpu", "float32", shape.budget)
+        steps: list[dict[str, Any]] = []
+        # The first step of each way is a warm-up, and shows that the same update is meant.
+        losses = {way: ways.step(way, samples)["loss"] for way in ways.names}
+        for repeat in range(repeats):
+            for way in ways.names[repeat % 3 :] + ways.names[: repeat % 3]:
+                found = ways.step(way, samples)
+                steps.append({"way": way, "repeat": repeat, "tokens_per_second": tokens / found["seconds"], **found})
+                print(f"{name} {way}: {tokens / found['seconds']:.0f} tokens/s", flush=True)
+    rates = {way: median(m["tokens_per_second"] for m in steps if m["way"] == way) for way in ways.names}
+    story = ", ".join(f"{way} {rate:.0f}" for way, rate in rates.items())
+    padding = {way: next(m["padding"] for m in steps if m["way"] == way) for way in ways.names}
+    common: dict[str, Any] = {
+        "samples": steps,
+        "unit": "x the plain loop",
+        "versions": machine(packages=("torch", "transformers", "peft"))["versions"],
+        "figures": {"tokens_per_second": rates, "padding": padding, "first_loss": losses, "tokens": tokens},
+    }
+    what = f"trainer's tokens/s against peft + transformers, {shape.title}"
+    return [
+        Result(
+            name=f"{name}, packed",
+            what=f"{what}, packing on",
+            ratio=rates["packed"] / rates["plain"],
+            aim=at_least(1.0),
+            notes=[f"tokens per second on one core: {story}"],
+            **common,
+        ),
+        Result(
+            name=f"{name}, padded",
+            what=f"{what}, packing off",
+            ratio=rates["padded"] / rates["plain"],
+            aim=None,
+            **(common | {"samples": [m for m in steps if m["way"] != "packed"]}),
+        ),
+    ]
+
+
+def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
+    """MFU and peak memory at each anchor, or that there was no GPU."""
+    try:
+        import torch
+
+        missing = "" if torch.cuda.is_available() else "not run: no GPU"
+    except ImportError:
+        missing = "not run: no torch" if Path("/dev/nvidia0").exists() else "not run: no GPU"
+    for tokens, (mfu, gib) in ANCHORS.items():
+        found = {} if missing else gpu_steps(tokens, repeats)
+        notes = [missing or found["error"]] if missing or "error" in found else list(found["notes"])
+        common: dict[str, Any] = {
+            "samples": found.get("samples", ()),
+            "notes": notes,
+            "versions": found.get("versions", {}),
+            "figures": found.get("figures", {}),
+        }
+        model = f"Qwen3-0.6B shape, LoRA r16, bf16, one sequence of {tokens} tokens"
+        out_all(
+            out,
+            [
+                Result(f"MFU, {tokens // 1024}k", f"MFU of {model}", found.get("mfu"), at_least(mfu), "%", **common),
+                Result(
+                    f"memory, {tokens // 1024}k",
+                    f"peak memory of {model}",
+                    found.get("gib"),
+                    at_most(gib),
+                    "GiB",
+                    **common,
+                ),
+            ],
+        )
+    return 0
+
+
+def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
+    """Times train_step on one sequence of so many tokens. Memory that runs out is a result, not a crash."""
+    import torch
+    from rlrun_trainer.problems import Refused
+
+    from bench.trainer_batches import SHAPES, long_sample
+    from bench.trainer_ways import Ways, flops_per_token, peak_flops
+
+    shape = SHAPES["0.6b"]
+    sample = long_sample(tokens, shape.vocabulary)
+    versions = machine(packages=("torch", "transformers", "peft", "flash-attn"))["versions"]
+    versions |= {"gpu": torch.cuda.get_device_name(0)}
+    with tempfile.TemporaryDirectory() as room:
+        ways = Ways(shape.save(Path(room), tokens, torch.bfloat16), "cuda", "bfloat16", tokens, plain=False)
+        try:
+            ways.step("packed", [sample])
+            steps = [ways.step("packed", [sample]) for _ in range(repeats)]
+        except Refused as error:
+            return {"error": f"{tokens} tokens: {error.problem.message}", "versions": versions}
+        finally:
+            attention = ways.attention
+            del ways
+            gc.collect()
+            torch.cuda.empty_cache()
+    seconds = median(m["seconds"] for m in steps)
+    peak, known = peak_flops(versions["gpu"])
+    mfu = 100 * flops_per_token(shape, tokens) * tokens / seconds / peak
+    notes = [
+        f"{tokens / seconds:.0f} tokens/s, {attention} attention; the anchor was measured on an H100",
+        f"MFU counts 6 FLOP per weight outside of the embeddings and causal attention, of {peak / 1e12:.0f} TFLOP/s"
+        + ("" if known else " (an H100's: this GPU is not known)"),
+    ]
+    figures = {"tokens_per_second": tokens / seconds, "flops_per_token": flops_per_token(shape, tokens)}
+    gib = max(m["peak_gib"] for m in steps)
+    return {"mfu": mfu, "gib": gib, "samples": steps, "notes": notes, "versions": versions, "figures": figures}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

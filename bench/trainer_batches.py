@@ -1,0 +1,80 @@
+"""Models of random weights and batches of random tokens, as the trainer's benchmark needs them."""
+
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rlrun.schema.wire import Sample
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+MIN_LENGTH, MAX_LENGTH = 4, 48
+"""Characters of a text, as in bench/uneven-text."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Qwen3 and the batch that it is timed on."""
+
+    title: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    pairs: int
+    head_dim: int
+    vocabulary: int
+    samples: int
+    budget: int
+    """Tokens of a micro-batch, padding included."""
+
+    def save(self, folder: Path, context: int = 128, dtype: torch.dtype = torch.float32) -> Path:
+        """Writes the model with random weights; returns the folder."""
+        torch.manual_seed(0)
+        config = Qwen3Config(
+            vocab_size=self.vocabulary,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.pairs,
+            head_dim=self.head_dim,
+            max_position_embeddings=max(context, 128),
+            tie_word_embeddings=True,
+        )
+        Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
+        return folder
+
+
+SHAPES = {
+    "tiny": Shape("0.45 M parameters, 128 samples of 10 to 98 tokens", 128, 256, 3, 4, 2, 32, 30, 128, 4096),
+    "28m": Shape("28 M parameters, 64 samples of 10 to 98 tokens", 512, 1536, 9, 16, 8, 32, 30, 64, 4096),
+    "0.6b": Shape("Qwen3-0.6B shape", 1024, 3072, 28, 16, 8, 128, 151936, 1, 65536),
+}
+
+
+def uneven_samples(count: int, vocabulary: int, seed: int = 0) -> list[Sample]:
+    """Prompt and answer of one length each, which is log-uniform between MIN_LENGTH and MAX_LENGTH."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        length = int(math.exp(rng.uniform(math.log(MIN_LENGTH), math.log(MAX_LENGTH + 1))))
+        made.append(_sample(rng, length + 1, length + 1, vocabulary))
+    return made
+
+
+def long_sample(tokens: int, vocabulary: int, seed: int = 0) -> Sample:
+    """One sequence of so many tokens; all but the first 512 are trainable."""
+    return _sample(random.Random(seed), 512, tokens - 512, vocabulary)
+
+
+def _sample(rng: random.Random, prompt: int, answer: int, vocabulary: int) -> Sample:
+    # A random model is nearly undecided: with these log-probs its ratios are near 1, and no token is left out.
+    return Sample(
+        token_ids=[rng.randrange(vocabulary) for _ in range(prompt + answer)],
+        loss_mask=[False] * prompt + [True] * answer,
+        logprobs=[0.0] * prompt + [-math.log(vocabulary)] * answer,
+        advantage=rng.uniform(-1, 1),
+        policy_version=0,
+    )

@@ -1,0 +1,86 @@
+"""A run of TRL's GRPOTrainer, timed from the events that its process writes."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import trl_venv
+from bench.curves import Step, Trace
+from bench.prepare import folder_of
+from bench.report import BUILD
+from bench.tasks import Task
+
+WORKER = Path(__file__).parent / "trl_worker.py"
+CORES = 2
+"""What both sides get: torch's own default on a machine of two cores."""
+LAST_LINES = 2000
+
+Say = Callable[[str], None]
+Event = dict[str, Any]
+
+
+class TrlFailed(RuntimeError):
+    """TRL's process ended with an error, or without a step; the message carries its last lines."""
+
+
+def run(task: Task, seed: int, *, threads: int = CORES, target: float | None = None, say: Say = print) -> Trace:
+    """Trains until the target (the task's, unless another is given), max_steps or the task's deadline, with TRL.
+
+    Raises TrlFailed.
+    """
+    room = BUILD / "work" / f"trl-{task.name}-{seed}"
+    room.mkdir(parents=True, exist_ok=True)
+    settings, trace, log = room / "settings.json", room / "trace.jsonl", room / "log.txt"
+    values = task.trl_settings(folder_of(task.model, say), seed, threads)
+    values |= {"target": task.target if target is None else target}
+    settings.write_text(json.dumps(values, indent=1) + "\n")
+    trace.unlink(missing_ok=True)
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    environment.pop("PYTHONPATH", None)
+    say(f"TRL: {task.name}, seed {seed}")
+    started = time.time()
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [str(trl_venv.python()), str(WORKER), str(settings), str(trace)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(task.seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    events = [json.loads(line) for line in trace.read_text().splitlines()] if trace.exists() else []
+    # A run that was cut off by the deadline has steps to show; one that failed has an error.
+    if code or not any(event["event"] == "step" for event in events):
+        why = f"ended with code {code}" if code is not None else f"made no step within {task.seconds} s"
+        raise TrlFailed(f"TRL {why} ({log}):\n{log.read_text()[-LAST_LINES:]}")
+    found = trace_of(events, started)
+    say(f"TRL: {len(found.steps)} steps in {found.steps[-1].seconds:.1f} s, reward {found.steps[-1].reward:.3f}")
+    return found
+
+
+def trace_of(events: Sequence[Event], started: float) -> Trace:
+    """The run's trace from the worker's events; `started` is when the process was. Pure."""
+    began = next(event["at"] for event in events if event["event"] == "began")
+    facts = next(({"versions": e["versions"], "threads": e["threads"]} for e in events if e["event"] == "loaded"), {})
+    steps = [
+        Step(seconds=event["ended"] - began, reward=event["reward"], rollouts=event["rollouts"])
+        for event in events
+        if event["event"] == "step"
+    ]
+    return Trace(steps, began - started, facts)

@@ -1,0 +1,1 @@
+../../examples/environments/reverse_text/reverse_text_data.py
