@@ -26,10 +26,13 @@ from rlrun.schema.monitoring import Wandb
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import Problem
 
+from rlrun_orchestrator import wandb_writer
 from rlrun_orchestrator.wandb_writer import Header
 
 log = logging.getLogger(__name__)
 
+# As a file, because it needs nothing of this package; -P, because a module beside it is named like one of Python's own.
+COMMAND = (sys.executable, "-P", wandb_writer.__file__)
 KEY = "WANDB_API_KEY"
 QUEUE_LENGTH = 256
 """Lines that wait for a client that is slow or still connecting; what comes on top is left out and counted."""
@@ -37,11 +40,12 @@ START_SECONDS = 180.0
 """For the client to open the run, online and then offline."""
 WRITE_SECONDS = 60.0
 """For the client to take one line."""
+FINISH_SHARE = 0.8
+"""Of the time for the end, what the client may take; the rest is for keeping its files."""
 FOLDER = "wandb"
 """Of a run's artifacts."""
 PASSED_ON = (
     "PATH",
-    "PYTHONPATH",
     "LANG",
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
@@ -84,7 +88,7 @@ class WandbLog:
         layout: RunLayout,
         environment: Mapping[str, str] = os.environ,
         init_seconds: float = 60.0,
-        command: Sequence[str] = (sys.executable, "-m", "rlrun_orchestrator.wandb_writer"),
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self.problem: Problem | None = None
         """Why metrics do not arrive there, if so."""
@@ -128,15 +132,19 @@ class WandbLog:
         end = time.monotonic() + deadline
         if not self._task.done():
             try:
-                async with asyncio.timeout(deadline / 2):
+                async with asyncio.timeout(FINISH_SHARE * deadline):
                     await self._queue.put(None)
                     await asyncio.wait({self._task})
             except TimeoutError:
-                self._fail(f"the client did not end within {deadline / 2:.0f} s")
+                self._fail(f"the client did not end within {FINISH_SHARE * deadline:.0f} s")
                 self._offline = True
         self._kill()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._process.wait()
         try:
             if self._offline:
                 async with asyncio.timeout(max(1.0, end - time.monotonic())):
@@ -190,7 +198,6 @@ class WandbLog:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**passed, **places, "HOME": folder, **({KEY: key} if key else {})},
-            cwd=folder,
             start_new_session=True,
         )
 

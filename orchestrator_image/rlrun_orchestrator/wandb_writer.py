@@ -1,6 +1,6 @@
 """Writes one run of Weights & Biases: a process of its own, because its client hangs, forks and exits as it likes.
 
-    python -m rlrun_orchestrator.wandb_writer
+    python -P wandb_writer.py
 
 Reads JSON lines: first what the run is (`Header`), then {"step": ..., "values": {...}} for each line of metrics; the
 end of the input ends the run. Writes one JSON line when the run is open: {"mode": "online"} or {"mode": "offline",
@@ -8,9 +8,11 @@ end of the input ends the run. Writes one JSON line when the run is open: {"mode
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -56,6 +58,8 @@ def open_run(wandb: Any, header: Header) -> tuple[Any, str | None]:
             return _init(wandb, header, "online"), None
         except Exception as error:
             wandb.teardown()
+            # What the attempt left is an empty run, which nobody wants to sync.
+            shutil.rmtree(Path(header.folder) / "wandb", ignore_errors=True)
             problem = f"{type(error).__name__}: {error}"
             return _init(wandb, header, "offline"), problem
     return _init(wandb, header, "offline"), None
