@@ -1,6 +1,8 @@
 """Does it learn? A reward that likes one token, sampled from the very policy that is trained."""
 
+import pytest
 import torch
+from rlrun.schema.algorithm import KlPenalty, Loss, RatioLimit, RatioType
 from rlrun.schema.wire import Sample
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.step import StepPlan, train_step
@@ -41,11 +43,20 @@ def liked(batch: list[Sample]) -> float:
     return tokens.count(LIKED) / len(tokens)
 
 
-def test_a_simple_reward_rises(base: BaseModel) -> None:
+@pytest.mark.parametrize(
+    ("loss", "penalty"),
+    [
+        (Loss(), None),
+        (Loss(), KlPenalty(beta=0.001)),
+        (Loss(ratio_limit=RatioLimit.ppo, ratio_low=0.8, ratio_high=1.2), None),
+        (Loss(ratio_limit=RatioLimit.clip, ratio_type=RatioType.sequence), None),
+    ],
+)
+def test_a_simple_reward_rises(base: BaseModel, loss: Loss, penalty: KlPenalty | None) -> None:
     slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
     base.activate(slot)
     generator = torch.Generator().manual_seed(0)
-    plan = StepPlan(learning_rate=2e-2, temperature=1.0, micro_batch_tokens=256, max_grad_norm=1.0)
+    plan = StepPlan(2e-2, temperature=1.0, micro_batch_tokens=256, max_grad_norm=1.0, loss=loss, kl_penalty=penalty)
     rewards = []
     for _ in range(30):
         batch = rollouts(base, 64, generator)
