@@ -66,6 +66,9 @@ Rule = Callable[[Sequence[Metrics]], Problem | None]
 def diagnose(history: Sequence[Metrics]) -> list[Problem]:
     """Everything that holds now; `history` has the metrics of the newest steps, oldest first. Worst first."""
     found = [problem for rule in RULES if (problem := rule(history)) is not None]
+    if not found:
+        # Whoever has trouble does not want to hear how to be faster.
+        return [hint for hint in (bound(history),) if hint is not None]
     # The same groups seen twice: flat rewards have no diversity either.
     if any(p.reason in (Trouble.reward_flat_at_zero, Trouble.reward_flat_at_one) for p in found):
         found = [p for p in found if p.reason != Trouble.no_reward_diversity]
@@ -245,7 +248,6 @@ RULES: tuple[Rule, ...] = (
     masked,
     entropy,
     stalled,
-    bound,
 )
 
 
