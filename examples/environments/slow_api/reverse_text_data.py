@@ -1,0 +1,1 @@
+../reverse_text/reverse_text_data.py
