@@ -145,7 +145,8 @@ class Dispatcher:
     async def changed(self, timeout: float) -> None:
         """Returns when a group has finished, or after `timeout` seconds."""
         try:
-            await asyncio.wait_for(self._done.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._done.wait()
         except TimeoutError:
             return
         finally:
@@ -182,7 +183,9 @@ class Dispatcher:
                 return
             self._count()
             try:
-                await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
+                # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 

@@ -11,6 +11,7 @@ an older one go on with the newer: the logprobs of their tokens say what these w
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -149,10 +150,10 @@ class ReplicaPool:
     async def changed(self, timeout: float) -> None:
         """Returns when any replica's state may have changed, or after `timeout` seconds."""
         event = self._changed
-        try:
-            await asyncio.wait_for(event.wait(), timeout)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
+            async with asyncio.timeout(timeout):
+                await event.wait()
 
     async def publish(
         self,
@@ -268,10 +269,9 @@ class ReplicaPool:
                 replica.wake.clear()
                 await asyncio.sleep(min(replica.backoff.pause, max(self._poll, 0.01) * 2**replica.backoff.failures))
             self._notify()
-            try:
-                await asyncio.wait_for(replica.wake.wait(), self._poll)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll):
+                    await replica.wake.wait()
 
     async def _reconcile(self, replica: Replica) -> None:
         """Loads what is missing, newest first, then unloads what nobody uses."""

@@ -2,9 +2,10 @@
 
 import asyncio
 import io
+import itertools
 import json
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +19,22 @@ from rlrun.artifacts.store import AccessDenied
 from rlrun.schema.wire import ROLLOUT_ID_HEADER, PolicyRef
 from rlrun_orchestrator.gateway.answers import UnusableAnswer, read_turn
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.gateway.limits import Limits
 from rlrun_orchestrator.gateway.packages import Packages, newest
 from rlrun_orchestrator.gateway.routing import Router
 from rlrun_orchestrator.gateway.sampling import BadRequest, Draw, Kind, SamplingRules
 from rlrun_orchestrator.gateway.server import Gateway
 from rlrun_orchestrator.inference import Endpoint, Replica, ReplicaPool, choose
 from rlrun_orchestrator.sidecar_client import SidecarClient
+from yarl import URL
 
 from tests.unit.orchestrator.fakes import FakeEngine, MemoryStore, chat_answer, policy, serve
 
 POLICY = policy(3, "s3://bucket/run")
 NOBODY: Any = None
+BASE_MODEL = "owner/tiny"
+CLOCK = itertools.count()
+LIMITS = Limits(in_flight=3, rollouts=5, turns=4, body_bytes=10_000, body_seconds=0.3)
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 
@@ -42,6 +48,7 @@ class CannedEngine:
         self.arrived = asyncio.Event()
         self.gone = asyncio.Event()
         self.hangs = False
+        self.last = 0
 
     def application(self) -> web.Application:
         app = web.Application()
@@ -51,6 +58,7 @@ class CannedEngine:
 
     async def complete(self, request: web.Request) -> web.Response:
         self.asked.append(json.loads(await request.read()))
+        self.last = next(CLOCK)
         self.arrived.set()
         if self.hangs:
             try:
@@ -59,6 +67,28 @@ class CannedEngine:
                 self.gone.set()
                 raise
         return web.json_response(self.answer, status=self.status)
+
+
+def text_answer(prompt_ids: list[int], completion_ids: list[int]) -> dict[str, Any]:
+    """The shape of vLLM 0.32's answer to a text completion of two tokens."""
+    choice = {
+        "index": 0,
+        "text": "ab",
+        "logprobs": {
+            "text_offset": [0, 1],
+            "token_logprobs": [-0.1, -0.2],
+            "tokens": ["a", "b"],
+            "top_logprobs": [{"a": -0.1}, {"b": -0.2}],
+        },
+        "finish_reason": "length",
+        "stop_reason": None,
+        "token_ids": completion_ids,
+        "prompt_token_ids": prompt_ids,
+        "prompt_logprobs": None,
+    }
+    usage = {"prompt_tokens": 2, "total_tokens": 4, "completion_tokens": 2}
+    head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": POLICY.name}
+    return head | {"choices": [choice], "usage": usage}
 
 
 @dataclass
@@ -70,10 +100,25 @@ class Setup:
     engines: list[CannedEngine]
     http: aiohttp.ClientSession
 
-    def open(self, ref: PolicyRef = POLICY) -> tuple[LiveGroup, openai.AsyncOpenAI]:
-        group = self.groups.open(ref)
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """What all engines were asked."""
+        return [asked for engine in self.engines for asked in engine.asked]
+
+    def newest(self) -> dict[str, Any]:
+        """What an engine was asked last."""
+        return max((engine for engine in self.engines if engine.asked), key=lambda e: e.last).asked[-1]
+
+    def open(self, ref: PolicyRef = POLICY, **how: Any) -> tuple[LiveGroup, openai.AsyncOpenAI]:
+        group = self.groups.open(ref, **how)
         client = openai.AsyncOpenAI(base_url=f"{self.url}groups/{group.id}/v1", api_key="none", max_retries=0)
         return group, client
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 (what a server's handlers do has no event)
+            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -81,7 +126,7 @@ async def setup() -> AsyncIterator[Setup]:
     engines = [CannedEngine(), CannedEngine()]
     servers = []
     async with aiohttp.ClientSession() as http:
-        groups = LiveGroups()
+        groups = LiveGroups(BASE_MODEL)
 
         async def nobody() -> list[Endpoint]:
             return []
@@ -95,7 +140,8 @@ async def setup() -> AsyncIterator[Setup]:
             replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, answers=True)
             pool.replicas[replica.endpoint] = replica
         router = Router(http, pool, groups, wait=0.3, deadline=10)
-        gateway = Gateway(groups, SamplingRules(max_tokens=64, temperature=0.8, stop=["END"]), router, None)
+        rules = SamplingRules(max_tokens=64, temperature=0.8, stop=["END"], seed=7)
+        gateway = Gateway(groups, rules, router, None, limits=LIMITS)
         front = TestServer(gateway.application())
         await front.start_server()
         servers.append(front)
@@ -164,30 +210,7 @@ async def test_a_streaming_client_gets_a_stream_and_the_turn_is_recorded(setup: 
 async def test_a_text_completion_is_recorded_from_its_own_format(setup: Setup) -> None:
     group, client = setup.open()
     for engine in setup.engines:
-        engine.answer = {
-            "id": "cmpl-1",
-            "object": "text_completion",
-            "created": 1,
-            "model": POLICY.name,
-            "choices": [
-                {
-                    "index": 0,
-                    "text": "ab",
-                    "logprobs": {
-                        "text_offset": [0, 1],
-                        "token_logprobs": [-0.1, -0.2],
-                        "tokens": ["a", "b"],
-                        "top_logprobs": [{"a": -0.1}, {"b": -0.2}],
-                    },
-                    "finish_reason": "length",
-                    "stop_reason": None,
-                    "token_ids": [7, 8],
-                    "prompt_token_ids": [5, 6],
-                    "prompt_logprobs": None,
-                }
-            ],
-            "usage": {"prompt_tokens": 2, "total_tokens": 4, "completion_tokens": 2},
-        }
+        engine.answer = text_answer([5, 6], [7, 8])
     answer = await client.completions.create(model="m", prompt="x", extra_headers={ROLLOUT_ID_HEADER: "r"})
     assert answer.choices[0].text == "ab"
     (turn,) = group.recorded("r")
@@ -302,6 +325,111 @@ async def test_a_client_that_hangs_up_is_not_recorded_and_frees_the_engine(setup
     assert all(replica.requests == 0 for replica in setup.pool.replicas.values())
 
 
+async def test_the_base_model_answers_where_an_evaluation_asks_for_it(setup: Setup) -> None:
+    group, client = setup.open(record=False, base=True)
+    for replica in setup.pool.replicas.values():
+        replica.adapters.clear()
+    answer = await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert answer.choices[0].message.content == "hi"
+    assert setup.newest()["model"] == BASE_MODEL
+    assert [model.id async for model in client.models.list()] == [BASE_MODEL]
+    assert setup.groups.policies() == {}, "it holds no adapter in the engines"
+    assert group.recorded("r") == []
+
+
+# --- floods and odd clients -------------------------------------------------------------------------------------------
+
+
+async def test_requests_at_a_time_are_bounded_and_counted(setup: Setup) -> None:
+    group, client = setup.open()
+    for engine in setup.engines:
+        engine.hangs = True
+    waiting = [asyncio.create_task(client.chat.completions.create(model="m", messages=MESSAGES)) for _ in range(3)]
+    await until(lambda: group.in_flight == 3)
+    with pytest.raises(openai.RateLimitError, match="3 requests under way") as raised:
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert raised.value.response.headers["Retry-After"] == "1"
+    _, other = setup.open()
+    for engine in setup.engines:
+        engine.hangs = False
+    await other.chat.completions.create(model="m", messages=MESSAGES)
+    for task in waiting:
+        task.cancel()
+    await until(lambda: group.in_flight == 0)
+    assert setup.router.stats.refusals == {"TooManyRequests": 1}
+
+
+async def test_turns_of_a_rollout_and_rollouts_of_a_group_are_bounded(setup: Setup) -> None:
+    group, client = setup.open()
+    for _ in range(4):
+        await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
+    with pytest.raises(openai.BadRequestError, match="rollout r has made 4 requests"):
+        await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
+    for _ in range(4):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    with pytest.raises(openai.BadRequestError, match="this group has 5 rollouts"):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert len(group.recorded("r")) == 4
+    assert setup.router.stats.refusals == {"TooManyTurns": 1, "TooManyRollouts": 1}
+
+
+async def test_a_body_that_is_too_large_is_refused_in_the_clients_language(setup: Setup) -> None:
+    _, client = setup.open()
+    with pytest.raises(openai.APIStatusError, match="larger than 10000 bytes") as raised:
+        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 20_000}])
+    assert raised.value.status_code == 413
+    assert setup.router.stats.refusals == {"BodyTooLarge": 1}
+
+
+async def test_a_client_that_never_sends_its_body_is_let_go(setup: Setup) -> None:
+    group, _ = setup.open()
+    address = URL(setup.url)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(
+        f"POST /groups/{group.id}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{{".encode()
+    )
+    assert (await asyncio.wait_for(reader.readline(), 5)).split()[1] == b"408"
+    writer.close()
+    assert group.in_flight == 0
+    assert setup.router.stats.refusals == {"BodyTooSlow": 1}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"' + b"\xff", b"[" * 9000])
+async def test_a_body_that_is_no_request_is_refused(setup: Setup, body: bytes) -> None:
+    group, _ = setup.open()
+    async with setup.http.post(f"{setup.url}groups/{group.id}/v1/chat/completions", data=body) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["type"] == "invalid_request_error"
+    assert group.in_flight == 0
+    assert not setup.asked
+
+
+async def test_a_rollout_id_cannot_write_headers(setup: Setup) -> None:
+    group, _ = setup.open()
+    for rollout in ("r%0d%0aX-Evil:1", "%00", "x" * 201):
+        url = URL(f"{setup.url}groups/{group.id}/rollouts/{rollout}/v1/chat/completions", encoded=True)
+        async with setup.http.post(url, json={"messages": MESSAGES}) as response:
+            assert response.status == 400
+            assert "X-Evil" not in response.headers
+    assert group.rollouts == {}
+
+
+async def test_a_plain_client_with_tools_and_a_stream_and_the_id_in_the_path_is_recorded(setup: Setup) -> None:
+    group, _ = setup.open()
+    url = f"{setup.url}groups/{group.id}/rollouts/r7/v1"
+    client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    stream = await client.chat.completions.create(
+        model="m", messages=MESSAGES, tools=[tool], tool_choice="auto", stream=True
+    )
+    assert "".join([c.choices[0].delta.content or "" async for c in stream]) == "hi"
+    assert setup.newest()["tools"] == [tool]
+    setup.engines[0].answer = setup.engines[1].answer = text_answer([5, 6], [7, 8])
+    text = await client.completions.create(model="m", prompt=[5, 6], stream=True)
+    assert "".join([c.choices[0].text async for c in text]) == "ab"
+    assert [turn.prompt_ids for turn in group.recorded("r7")] == [[1, 2, 3], [5, 6]]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -310,6 +438,10 @@ async def test_a_client_that_hangs_up_is_not_recorded_and_frees_the_engine(setup
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": []}, "messages is missing"),
         ({"max_tokens": "many"}, "max_tokens"),
+        ({"stop": 5}, "stop must be"),
+        ({"stop": ["x", 5]}, "stop must be"),
+        ({"messages": "hello"}, "messages must be a list"),
+        ({"stream_options": "usage"}, "stream_options"),
     ],
 )
 def test_requests_that_cannot_be_trained_on_are_refused(changes: dict[str, Any], words: str) -> None:
@@ -326,6 +458,53 @@ def test_harmless_and_unknown_fields_do_no_harm() -> None:
     assert one["top_k"] == 0
     assert one["min_tokens"] == 8
     assert not {"presence_penalty", "echo", "response_format"} & one.keys()
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_two_draws_of_a_run_share_a_seed_and_every_draw_keeps_its_own() -> None:
+    draws = [
+        Draw(g, r, t, training) for g in range(9) for r in range(9) for t in range(9) for training in (True, False)
+    ]
+    seeds = [draw.seed(3) for draw in draws]
+    assert len(set(seeds)) == len(draws)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert Draw(1, 2, 3).seed(3) == Draw(1, 2, 3).seed(3)
+    assert Draw(1, 2, 3).seed(4) != Draw(1, 2, 3).seed(3)
+
+
+async def test_seeds_depend_on_the_order_of_rollouts_and_turns_and_not_on_the_clock(setup: Setup) -> None:
+    """Two groups of one ordinal, whose second turns are asked in another order: the same seeds."""
+    found = []
+    for second_turns in (("a", "b"), ("b", "a")):
+        _, client = setup.open(ordinal=4)
+        seeds = {}
+        for turn, rollouts in enumerate((("a", "b"), second_turns)):
+            for rollout in rollouts:
+                before = len(setup.asked)
+                await client.chat.completions.create(
+                    model="m", messages=MESSAGES, seed=99, extra_headers={ROLLOUT_ID_HEADER: f"{rollout}-{len(found)}"}
+                )
+                assert len(setup.asked) == before + 1
+                seeds[rollout, turn] = setup.newest()["seed"]
+        found.append(seeds)
+    assert found[0] == found[1]
+    assert len(set(found[0].values())) == 4
+
+
+def test_groups_are_numbered_and_evaluations_apart() -> None:
+    groups = LiveGroups()
+    assert [groups.open(POLICY).ordinal for _ in range(2)] == [0, 1]
+    assert groups.open(POLICY, record=False).ordinal == 0
+    assert groups.open(POLICY, ordinal=40).ordinal == 40
+
+
+def test_rollouts_are_ordered_by_their_first_request() -> None:
+    group = LiveGroups().open(POLICY)
+    for rollout in ("b", "a", "b"):
+        group.speaker(rollout)
+    assert sorted(("x", "a", "b"), key=group.order) == ["b", "a", "x"]
 
 
 @pytest.mark.parametrize("missing", ["prompt_token_ids", "token_ids", "logprobs"])
