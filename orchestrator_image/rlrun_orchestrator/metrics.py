@@ -62,6 +62,7 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
         "batch/zero_variance": mean(float(len(set(group.rewards)) <= 1) for group in groups),
         "batch/samples_per_rollout": mean(float(count) for count in samples),
         "batch/prefix_breaks": float(sum(rollout.trajectory.prefix_breaks for rollout in good)),
+        "batch/prefix_bridges": float(sum(rollout.trajectory.bridged for rollout in good)),
         "batch/missing_rollouts": float(len(groups) * rollouts_per_example - len(good)),
         "time/group": mean(group.seconds for group in groups),
     }

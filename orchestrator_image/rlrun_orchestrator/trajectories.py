@@ -53,6 +53,8 @@ class Trajectory:
 
     sequences: list[TokenSequence]
     prefix_breaks: int
+    bridged: int = 0
+    """Turns that would have been breaks, had the gateway not sent them as tokens."""
 
 
 def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_len: int) -> Trajectory:
@@ -70,4 +72,5 @@ def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_le
         current.extend(turn)
     for sequence in sequences:
         sequence.cut(seq_len)
-    return Trajectory([sequence for sequence in sequences if any(sequence.loss_mask)], breaks)
+    bridged = sum(turn.bridged for turn in turns)
+    return Trajectory([sequence for sequence in sequences if any(sequence.loss_mask)], breaks, bridged)

@@ -179,7 +179,7 @@ async def test_an_answer_that_would_be_tokenized_otherwise_is_bridged(setup: Set
     assert second.prompt_ids == [*exact, NEWLINE, USER, *tokenize("on"), TO_USER, NEWLINE, TO_MODEL]
     assert [route for route, _ in setup.engine.prompts] == ["chat", "text"]
     trajectory = build_trajectory([first, second], TrajectoryStrategy.interleaved, 999)
-    assert (len(trajectory.sequences), trajectory.prefix_breaks) == (1, 0)
+    assert (len(trajectory.sequences), trajectory.prefix_breaks, trajectory.bridged) == (1, 0, 1)
     assert setup.router.stats.prefixes == {"bridged": 1}
     assert (first.bridged, second.bridged) == (False, True)
     assert answers[1].object == "chat.completion"
