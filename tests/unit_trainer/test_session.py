@@ -1,10 +1,8 @@
 """The server as the orchestrator sees it: HTTP in front, a real S3 behind."""
 
 import asyncio
-import json
 import threading
-import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,88 +10,16 @@ from aiohttp.test_utils import TestClient, TestServer
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
-from rlrun.schema.wire import Problem, SessionSpec, SessionState, StepResult
+from rlrun.schema.wire import Problem, StepResult
 from rlrun_trainer import uploads as uploads_module
 from rlrun_trainer.adapters import CONFIG, WEIGHTS, digest
-from rlrun_trainer.compute import Compute
 from rlrun_trainer.server import Server
-from rlrun_trainer.sessions import Sessions
-from rlrun_trainer.settings import Settings
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.step import train_step
 
 from tests.unit.artifacts.seaweedfs import S3Server
 from tests.unit_trainer import tiny
-
-
-class Client:
-    """The trainer's routes as calls."""
-
-    def __init__(self, http: TestClient[Any, Any], sessions: Sessions) -> None:
-        self.http = http
-        self.sessions = sessions
-
-    async def call(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
-        async with self.http.request(method, path, data=body) as response:
-            return response.status, await response.text()
-
-    async def open(self, spec: SessionSpec, name: str = "run") -> SessionState:
-        status, text = await self.call("PUT", f"/sessions/{name}", spec.model_dump_json(by_alias=True))
-        assert status == 200, text
-        return SessionState.model_validate_json(text)
-
-    async def state(self, name: str = "run") -> SessionState:
-        status, text = await self.call("GET", f"/sessions/{name}")
-        assert status == 200, text
-        return SessionState.model_validate_json(text)
-
-    async def raw_step(self, step: int, seed: int, name: str = "run") -> tuple[int, str]:
-        batch = [s.model_dump(by_alias=True) for s in tiny.samples(10, seed)]
-        return await self.call("POST", f"/sessions/{name}/steps/{step}", json.dumps({"samples": batch}))
-
-    async def step(self, step: int, name: str = "run") -> StepResult:
-        status, text = await self.raw_step(step, step, name)
-        assert status == 200, text
-        return StepResult.model_validate_json(text)
-
-    async def save(self, kind: str, step: int, body: str | None = None, name: str = "run") -> SessionState:
-        status, text = await self.call("POST", f"/sessions/{name}/{kind}/{step}", body)
-        assert status == 202, text
-        return SessionState.model_validate_json(text)
-
-    async def settled(self, name: str = "run") -> SessionState:
-        assert await self.sessions.drain(30) == 0
-        return await self.state(name)
-
-
-@pytest.fixture
-async def make_client(base: BaseModel, store: Store) -> AsyncIterator[Callable[..., Any]]:
-    made: list[tuple[TestClient[Any, Any], Compute]] = []
-
-    async def make(**settings: Any) -> Client:
-        compute = Compute()
-        server = Server()
-        server.sessions = Sessions(base, compute, store, Settings(**settings))
-        http: TestClient[Any, Any] = TestClient(TestServer(server.application()))
-        await http.start_server()
-        made.append((http, compute))
-        return Client(http, server.sessions)
-
-    yield make
-    for http, compute in made:
-        await http.close()
-        compute.close()
-
-
-@pytest.fixture
-async def client(make_client: Callable[..., Any]) -> Client:
-    made: Client = await make_client()
-    return made
-
-
-@pytest.fixture
-def run_uri(s3_server: S3Server) -> str:
-    return f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
+from tests.unit_trainer.client import Client
 
 
 def layout(run_uri: str) -> RunLayout:

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import torch
@@ -9,7 +10,10 @@ from rlrun.schema.wire import Sample, SessionSpec
 from rlrun_trainer.adapters import AdapterShape
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.slots import BaseModel, load_base
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 VOCABULARY = 40
 MODEL = "test/tiny-qwen3"
@@ -34,6 +38,36 @@ def save_model(folder: Path, seed: int = 0) -> Path:
         attention_dropout=0.3,
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
+    return _save_tokenizer(folder)
+
+
+def save_moe(folder: Path, seed: int = 0) -> Path:
+    """A mixture of four experts, two for each token."""
+    torch.manual_seed(seed)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        initializer_range=0.15,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
+    return _save_tokenizer(folder)
+
+
+def _save_tokenizer(folder: Path) -> Path:
+    words = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", *ascii_lowercase])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
     return folder
 
 

@@ -144,9 +144,7 @@ def _fill(world: World, target: torch.Tensor, value: torch.Tensor | None) -> Non
     assign(target, world.tell_tensor(value, target.shape, torch.float32))
 
 
-def _fill_moments(
-    world: World, slot: Slot, parameter: torch.nn.Parameter, name: str, source: _Source | None
-) -> None:
+def _fill_moments(world: World, slot: Slot, parameter: torch.nn.Parameter, name: str, source: _Source | None) -> None:
     step = source.moments.get_tensor(f"{name}/{STEP}") if source else None
     state = {STEP: world.tell_tensor(step, (), torch.float32)}
     for key in MOMENTS:
@@ -177,7 +175,9 @@ def _check_shape(slot: Slot, facts: Mapping[str, Any]) -> None:
     here = _shape(slot)
     if there["kind"] != here["kind"]:
         here = {"kind": here["kind"]}
-    differing = [f"{key} is {there.get(key)} there, {value} here" for key, value in here.items() if there.get(key) != value]
+    differing = [
+        f"{key} is {there.get(key)} there, {value} here" for key, value in here.items() if there.get(key) != value
+    ]
     if differing:
         raise _mismatch("; ".join(differing) + ": give this run the checkpoint's values")
 

@@ -36,6 +36,7 @@ def shard(model: Any, device: torch.device, size: int, compute: torch.dtype) -> 
         if isinstance(module, FSDPModule):
             # Sums, not means: the loss is divided by the tokens of the whole batch already.
             module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
     # Forward passes begin at the decoder, and FSDP has to notice.
     register_fsdp_forward_method(model, DECODE)
 

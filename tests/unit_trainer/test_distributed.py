@@ -1,0 +1,233 @@
+"""Two real processes under torchrun do what one does."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.store import Store
+from rlrun.schema.algorithm import KlPenalty
+from rlrun.schema.wire import Problem, SessionSpec, SessionState, StepResult, TrainBatch
+from rlrun_trainer.compute import Compute
+from rlrun_trainer.sessions import Sessions
+from rlrun_trainer.settings import Settings
+from safetensors.torch import load
+
+from tests.unit.artifacts.seaweedfs import S3Server
+from tests.unit_trainer import tiny
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 240
+METRICS = (
+    "loss/mean",
+    "optim/grad_norm",
+    "entropy/all/mean",
+    "mismatch_kl/all/mean",
+    "mismatch_kl/all/max",
+    "importance_ratio/max",
+    "is_masked/mean",
+    "batch/tokens",
+    "batch/trainable_tokens",
+)
+# AdamW divides by the gradient's own size, so rounding where that is almost nothing moves a weight by up to the rate.
+SLOW: dict[str, Any] = {"learning_rate": 2e-4}
+FULL: dict[str, Any] = SLOW | {"kind": "weights"}
+ATTENTION: dict[str, Any] = SLOW | {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+PENALTY: dict[str, Any] = {"kl_penalty": KlPenalty(beta=0.5)}
+
+
+class Trainer:
+    """A trainer of two processes, and its routes."""
+
+    def __init__(self, model_dir: Path, environment: dict[str, str], log: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        paths = [str(ROOT), str(ROOT / "operator"), str(ROOT / "trainer_image")]
+        self.log = log
+        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command += ["-m", "tests.unit_trainer.faulty", "--model-dir", str(model_dir), "--port", str(self.port)]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *command, "--device", "cpu", "--slots", "2"],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RLRUN_THREADS": "1"} | environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while self.call("GET", "/readyz")[0] != 200:
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.2)
+
+    def call(self, method: str, path: str, body: str = "") -> tuple[int, str]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data=body.encode() or None, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except (urllib.error.URLError, ConnectionError) as error:
+            return 0, str(error)
+
+    def open(self, spec: SessionSpec) -> SessionState:
+        status, text = self.call("PUT", "/sessions/run", spec.model_dump_json(by_alias=True))
+        assert status == 200, text + self.log.read_text()
+        return SessionState.model_validate_json(text)
+
+    def step(self, step: int, batch: TrainBatch) -> StepResult:
+        status, text = self.call("POST", f"/sessions/run/steps/{step}", batch.model_dump_json(by_alias=True))
+        assert status == 200, text + self.log.read_text()
+        return StepResult.model_validate_json(text)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(40)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trap") / "armed"
+
+
+@pytest.fixture(scope="module")
+def dense(model_dir: Path, s3_server: S3Server, trap: Path) -> Iterator[Trainer]:
+    trainer = Trainer(model_dir, s3_server.environment | {"TRAP": str(trap)}, trap.parent / "dense.log")
+    try:
+        trainer.wait_ready()
+        yield trainer
+    finally:
+        trainer.end()
+
+
+def batch(count: int, seed: int) -> TrainBatch:
+    return TrainBatch(samples=tiny.samples(count, seed))
+
+
+async def alone(model_dir: Path, store: Store, spec: SessionSpec, batches: list[TrainBatch]) -> list[StepResult]:
+    """What a trainer of one process makes of the same."""
+    compute = Compute()
+    sessions = Sessions(tiny.load(model_dir), compute, store, Settings())
+    session = await sessions.open("run", spec)
+    results = [await session.train(step, one.samples) for step, one in enumerate(batches)]
+    compute.close()
+    return results
+
+
+def tensors(store: Store, uri: str) -> dict[str, torch.Tensor]:
+    place = S3Uri.parse(uri)
+    name = next(name for name, _ in store.list_files(place) if name.endswith(".safetensors"))
+    read: dict[str, torch.Tensor] = load(store.get_bytes(place / name))
+    return read
+
+
+def compare(store: Store, ours: list[StepResult], theirs: list[StepResult]) -> None:
+    for one, two in zip(ours, theirs, strict=True):
+        for key in METRICS:
+            assert one.metrics[key] == pytest.approx(two.metrics[key], rel=1e-4, abs=1e-6), key
+        first, second = tensors(store, one.policy.uri), tensors(store, two.policy.uri)
+        assert first.keys() == second.keys()
+        for name, tensor in first.items():
+            assert torch.allclose(tensor, second[name], atol=1e-5), name
+
+
+@pytest.fixture
+def run_uri(s3_server: S3Server) -> str:
+    return f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
+
+
+@pytest.mark.parametrize("changes", [SLOW, FULL, SLOW | PENALTY, FULL | PENALTY])
+async def test_two_processes_learn_what_one_does(
+    dense: Trainer, model_dir: Path, store: Store, run_uri: str, changes: dict[str, Any]
+) -> None:
+    # An even number of micro-batches, an odd one, and fewer samples than processes.
+    batches = [batch(12, 0), batch(17, 1), batch(1, 2)]
+    dense.open(tiny.spec(run_uri, **changes))
+    ours = [dense.step(step, one) for step, one in enumerate(batches)]
+    dense.call("DELETE", "/sessions/run")
+    compare(store, ours, await alone(model_dir, store, tiny.spec(run_uri + "-alone", **changes), batches))
+
+
+@pytest.mark.parametrize("changes", [{"lora_dropout": 0.2}, FULL])
+def test_two_processes_resume_to_the_bit(
+    dense: Trainer, store: Store, run_uri: str, changes: dict[str, Any], wait_for: Callable[..., None]
+) -> None:
+    dense.open(tiny.spec(run_uri, **changes))
+    dense.step(0, batch(9, 0))
+    assert dense.call("POST", "/sessions/run/checkpoints/1", "{}")[0] == 202
+    expected = dense.step(1, batch(9, 1))
+    uri = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)
+    wait_for(lambda: store.is_complete(uri))
+    dense.call("DELETE", "/sessions/run")
+    assert dense.open(tiny.spec(run_uri, resume_from=str(uri), **changes)).step == 1
+    assert dense.step(1, batch(9, 1)).policy.digest == expected.policy.digest
+    dense.call("DELETE", "/sessions/run")
+
+
+def test_what_is_refused_is_refused_by_all(dense: Trainer, run_uri: str) -> None:
+    spec = tiny.spec(run_uri, target_modules=["nope"])
+    status, text = dense.call("PUT", "/sessions/run", spec.model_dump_json(by_alias=True))
+    assert (status, Problem.model_validate_json(text).reason) == (422, "AdapterInvalid")
+    spec = tiny.spec(run_uri, resume_from=f"{run_uri}/checkpoints/step-000007")
+    assert dense.call("PUT", "/sessions/run", spec.model_dump_json(by_alias=True))[0] == 422
+    dense.open(tiny.spec(run_uri))
+    dense.call("DELETE", "/sessions/run")
+
+
+@pytest.mark.parametrize("changes", [SLOW, FULL])
+async def test_a_loss_that_is_no_number_on_one_process_changes_nothing_on_any(
+    dense: Trainer, model_dir: Path, store: Store, run_uri: str, changes: dict[str, Any]
+) -> None:
+    dense.open(tiny.spec(run_uri, **changes))
+    bad = batch(12, 0)
+    bad.samples[3].advantage = 3e38
+    status, text = dense.call("POST", "/sessions/run/steps/0", bad.model_dump_json(by_alias=True))
+    assert (status, Problem.model_validate_json(text).reason) == (422, "StepNotFinite")
+    ours = [dense.step(0, batch(12, 0))]
+    dense.call("DELETE", "/sessions/run")
+    compare(store, ours, await alone(model_dir, store, tiny.spec(run_uri + "-alone", **changes), [batch(12, 0)]))
+
+
+async def test_a_mixture_of_experts(tmp_path: Path, s3_server: S3Server, store: Store, run_uri: str) -> None:
+    model_dir = tiny.save_moe(tmp_path / "moe")
+    trainer = Trainer(model_dir, s3_server.environment, tmp_path / "log")
+    try:
+        trainer.wait_ready()
+        batches = [batch(12, 0), batch(7, 1)]
+        for kind in (ATTENTION, FULL):
+            uri = f"{run_uri}-{len(kind)}"
+            trainer.open(tiny.spec(uri, **kind))
+            ours = [trainer.step(step, one) for step, one in enumerate(batches)]
+            trainer.call("DELETE", "/sessions/run")
+            compare(store, ours, await alone(model_dir, store, tiny.spec(uri + "-alone", **kind), batches))
+    finally:
+        trainer.end()
+    assert trainer.process.poll() is not None
+
+
+def test_a_process_that_dies_ends_all(dense: Trainer, trap: Path, run_uri: str) -> None:
+    dense.open(tiny.spec(run_uri))
+    dense.step(0, batch(9, 0))
+    trap.write_text("die")
+    assert dense.call("POST", "/sessions/run/steps/1", batch(9, 1).model_dump_json(by_alias=True))[0] != 200
+    assert dense.process.wait(60) != 0
