@@ -165,9 +165,9 @@ def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
         out_all(
             out,
             [
-                Result(f"MFU, {tokens // 1024}k", f"MFU of {model}", found.get("mfu"), at_least(mfu), "%", **common),
+                Result(f"MFU, {tokens // 1000}k", f"MFU of {model}", found.get("mfu"), at_least(mfu), "%", **common),
                 Result(
-                    f"memory, {tokens // 1024}k",
+                    f"memory, {tokens // 1000}k",
                     f"peak memory of {model}",
                     found.get("gib"),
                     at_most(gib),

@@ -50,7 +50,8 @@ def run(task: Task, seed: int, *, threads: int = CORES, target: float | None = N
     started = time.time()
     with log.open("w") as output:
         process = subprocess.Popen(
-            [str(trl_venv.python()), str(WORKER), str(settings), str(trace)],
+            # -P: the worker's own folder has a trl.py as well.
+            [str(trl_venv.python()), "-P", str(WORKER), str(settings), str(trace)],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,

@@ -1,6 +1,6 @@
 """One GRPO run with TRL, in TRL's own virtual environment: what a user would write, with this project's settings.
 
-    <trl's python> bench/trl_worker.py SETTINGS.json TRACE.jsonl
+    <trl's python> -P bench/trl_worker.py SETTINGS.json TRACE.jsonl
 
 SETTINGS is `bench.tasks.Task.trl_settings`. TRACE gets a line per event: `loaded` with versions, `began` when the first
 step starts, `step` with reward and seconds at the end of each one. The run ends at the target, or at max_steps.
@@ -34,6 +34,17 @@ def texts_of(settings: dict[str, Any]) -> tuple[list[str], Callable[[str, str], 
     return texts, similarity
 
 
+def waits(mean_seconds: float, sigma: float, seed: int) -> Callable[[str], float]:
+    """How long the next call for an answer takes: the very draws of examples/environments/slow_api."""
+    draws: dict[str, random.Random] = {}
+
+    def seconds(answer: str) -> float:
+        mine = draws.setdefault(answer, random.Random(f"{seed}-{answer}"))
+        return mine.lognormvariate(math.log(mean_seconds) - sigma**2 / 2, sigma)
+
+    return seconds
+
+
 def main() -> None:
     """Load, train, stop at the target."""
     settings = json.loads(Path(sys.argv[1]).read_text())
@@ -53,7 +64,7 @@ def main() -> None:
 
     texts, similarity = texts_of(settings)
     rows = [{"prompt": [{"role": "user", "content": text}], "text": text} for text in texts]
-    delays = random.Random(f"delays-{settings['seed']}")
+    wait = waits(**{name: settings["env_args"].get(name, 0) for name in ("mean_seconds", "sigma", "seed")})
 
     def score(completions: list[Any], text: list[str]) -> list[float]:
         return [similarity(c[-1]["content"] or "", t) for c, t in zip(completions, text, strict=True)]
@@ -63,9 +74,7 @@ def main() -> None:
 
     async def slow_reward(completions: list[Any], text: list[str], **_: Any) -> list[float]:
         """All of a step's rollouts wait at once: what TRL offers for slow rewards, used as well as it can be."""
-        waits = settings["delay"]
-        mu = math.log(waits["mean"]) - waits["sigma"] ** 2 / 2
-        await asyncio.gather(*(asyncio.sleep(delays.lognormvariate(mu, waits["sigma"])) for _ in completions))
+        await asyncio.gather(*(asyncio.sleep(wait(t[::-1])) for t in text))
         return score(completions, text)
 
     class Watch(TrainerCallback):  # type: ignore[misc]
