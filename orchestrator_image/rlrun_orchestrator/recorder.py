@@ -46,7 +46,7 @@ class Recorder:
         self._layout = layout
         self._retry_seconds = retry_seconds
         self._queue: asyncio.Queue[_Job] = asyncio.Queue(QUEUE_LENGTH)
-        self._began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        self._began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         self._part = 0
         self._lines: list[str] = []
         self._writer: asyncio.Task[None] | None = None

@@ -1,12 +1,14 @@
 """A whole run in one process: the orchestrator itself, small servers for everyone else."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from aiohttp.test_utils import TestServer, unused_port
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import RunStatus
@@ -14,7 +16,7 @@ from rlrun_orchestrator.app import attempt
 from rlrun_orchestrator.inference import Endpoint
 from rlrun_orchestrator.settings import Settings
 
-from tests.unit.orchestrator.fakes import FakeEngine, FakeEnvironment, FakeTrainer, MemoryStore, serve
+from tests.unit.orchestrator.fakes import FakeEngine, FakeEnvironment, FakeTeacher, FakeTrainer, MemoryStore, serve
 
 RUN_URI = "s3://bucket/runs/ns/uid-1"
 
@@ -36,6 +38,10 @@ class World:
     servers: list[TestServer] = field(default_factory=list)
     gateway_port: int = 0
     status_port: int = 0
+    attempts: int = 0
+    seq_len: int = 256
+    teacher: FakeTeacher | None = None
+    teacher_url: str = ""
 
     def __post_init__(self) -> None:
         self.trainer = FakeTrainer(self.store)
@@ -45,6 +51,8 @@ class World:
     async def start(self) -> None:
         """Starts everyone but the orchestrator."""
         self.gateway_port, self.status_port = unused_port(), unused_port()
+        if self.teacher is not None:
+            self.teacher_url = f"{await self._serve(self.teacher.application())}/v1"
         self.trainer_url = await self._serve(self.trainer.application())
         for name, environment in (self.environments | self.eval_environments).items():
             self.urls[name] = await self._serve(environment.application())
@@ -79,7 +87,7 @@ class World:
             {
                 "run": {"namespace": "ns", "name": "run", "uid": "uid-1", "attempt": 1},
                 "spec": spec | self.spec,
-                "model": {"id": "owner/tiny", "source": "hf://owner/tiny", "seqLen": 256},
+                "model": {"id": "owner/tiny", "source": "hf://owner/tiny", "seqLen": self.seq_len},
                 "endpoints": {
                     "trainerUrl": self.trainer_url,
                     "inferenceHost": "unused",
@@ -92,6 +100,9 @@ class World:
 
     async def run(self, timeout: float = 30.0) -> int:
         """One attempt of the orchestrator; its exit code."""
+        if self.attempts:  # the one before may not have given its ports back yet
+            self.gateway_port, self.status_port = unused_port(), unused_port()
+        self.attempts += 1
         settings = Settings(
             **{
                 "gateway_port": self.gateway_port,
@@ -124,6 +135,16 @@ class World:
     def last_word(self) -> RunStatus:
         """The termination message."""
         return RunStatus.model_validate_json((self.folder / "termination").read_bytes())
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines of metrics, as written."""
+        parts = sorted(key for key in self.store.objects if "/metrics/part-" in key)
+        return [json.loads(line) for part in parts for line in self.store.objects[part].decode().splitlines()]
+
+    def rollouts(self, step: int) -> list[dict[str, Any]]:
+        """The rollouts that led to `step`, as written."""
+        data = self.store.objects[f"{RUN_URI}/rollouts/step-{step:06d}.jsonl.zst"]
+        return [json.loads(line) for line in zstandard.decompress(data).decode().splitlines()]
 
     async def until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
         """Returns when the condition holds."""

@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import itertools
 import json
+import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,8 @@ from rlrun.artifacts.store import NotFound
 from rlrun.schema.wire import (
     ROLLOUT_ID_HEADER,
     CheckpointRequest,
+    Demonstration,
+    DemonstrationRequest,
     EnvironmentInfo,
     GroupRequest,
     GroupResult,
@@ -89,6 +93,9 @@ class FakeTrainer:
         """Steps at which the trainer is replaced, once each, instead of doing them."""
         self.answer: tuple[int, Problem] | None = None
         """What every step is answered with instead, when set."""
+        self.hold: set[int] = set()
+        """Steps that are made and whose answer nobody gets until `released` is set."""
+        self.released = asyncio.Event()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=2**30)
@@ -110,6 +117,7 @@ class FakeTrainer:
             checkpoints=sorted(self.checkpoints),
             adapters=sorted(self.adapters),
             orchestrator_state=self.resumed_state,
+            last=self.results.get(self.step - 1),
         )
 
     @property
@@ -155,6 +163,8 @@ class FakeTrainer:
         metrics = {"loss/mean": 0.1, "mismatch_kl/all/mean": 0.001 * (step + 1)}
         result = StepResult(step=self.step, policy=self.state().policy, metrics=metrics)
         self.results[step] = result
+        if step in self.hold:
+            await self.released.wait()
         return web.json_response(result.to_json_dict())
 
     async def checkpoint(self, request: web.Request) -> web.Response:
@@ -221,11 +231,19 @@ class FakeEngine:
     """Every answer is 500."""
     refuses_loads: bool = False
     delay: float = 0.002
+    jitter: random.Random | None = None
+    """Answers take up to ten times the delay, as this says."""
+    seeded: bool = False
+    """Answers follow from the request's seed, as an engine's do; else each is another one."""
+    tokenizations: list[dict[str, Any]] = field(default_factory=list)
+    thoughtful: bool = False
+    """Its chat template puts something into the prompt once the answer follows."""
     numbers: Any = field(default_factory=lambda: itertools.count(100))
 
     def application(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_post("/tokenize", self.tokenize)
         app.router.add_get("/adapters", self.listed)
         app.router.add_put("/adapters/{name}", self.load)
         app.router.add_delete("/adapters/{name}", self.unload)
@@ -242,12 +260,25 @@ class FakeEngine:
         if body["model"] not in self.adapters:
             message = f"The model `{body['model']}` does not exist."
             return web.json_response({"error": {"message": message, "code": 404}}, status=404)
-        await asyncio.sleep(self.delay)
+        await asyncio.sleep(self.delay * (10 * self.jitter.random() if self.jitter else 1))
         words = " ".join(str(m["content"]) for m in body["messages"])
         prompt_ids = [ord(c) for c in words]
-        number = next(self.numbers)
+        number = 100 + body["seed"] % 900 if self.seeded and "seed" in body else next(self.numbers)
         text = f"<{number}>"
         return web.json_response(chat_answer(body["model"], prompt_ids, [ord(c) for c in text], text))
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """A template that writes `role:content;` and asks with `assistant:`; one token per character."""
+        body = json.loads(await request.read())
+        self.tokenizations.append(body)
+        messages = body["messages"]
+        text = "".join(f"{message['role']}:{message['content']};" for message in messages)
+        if body["add_generation_prompt"]:
+            text += "assistant:"
+        elif self.thoughtful:
+            text = "thought;" + text
+        tokens = [ord(c) for c in text]
+        return web.json_response({"count": len(tokens), "max_model_len": 256, "tokens": tokens})
 
     async def listed(self, request: web.Request) -> web.Response:
         if self.broken:
@@ -281,6 +312,13 @@ class FakeEnvironment:
     reward_error: Problem | None = None
     """Every second rollout fails with this."""
     rewards: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.5, 0.25])
+    reward_of: Callable[[str], float] | None = None
+    """Of the text of the last answer, instead of the wheel."""
+    shows: bool = True
+    """Whether it has demonstrations."""
+    demonstrated: list[int] = field(default_factory=list)
+    turned_away: int = 0
+    """Requests that got no answer because it is away."""
     away: bool = False
     groups: Counter[str] = field(default_factory=Counter)
     requests: list[GroupRequest] = field(default_factory=list)
@@ -290,6 +328,7 @@ class FakeEnvironment:
         app = web.Application()
         app.router.add_get("/info", self.info)
         app.router.add_post("/groups", self.roll_out)
+        app.router.add_post("/demonstrations", self.demonstrate)
         app.cleanup_ctx.append(self._client)
         return app
 
@@ -320,6 +359,21 @@ class FakeEnvironment:
         result = GroupResult(group_id=asked.group_id, rollouts=list(outcomes), seconds=0.1)
         return web.json_response(result.to_json_dict())
 
+    async def demonstrate(self, request: web.Request) -> web.Response:
+        if self.away:
+            self.turned_away += 1
+            return web.Response(status=503)
+        asked = DemonstrationRequest.model_validate_json(await request.read())
+        if not self.shows:
+            problem = Problem(reason="DemonstrationsMissing", message="its columns are question")
+            return web.json_response(problem.to_json_dict(), status=404)
+        self.demonstrated.append(asked.example_index)
+        shown = Demonstration(
+            prompt=[{"role": "user", "content": f"example {asked.example_index}"}],
+            completion=[{"role": "assistant", "content": f"answer {asked.example_index}"}],
+        )
+        return web.json_response(shown.to_json_dict())
+
     async def _one(self, asked: GroupRequest, index: int) -> RolloutResult:
         assert self.http is not None
         rollout = f"r{index}"
@@ -334,16 +388,54 @@ class FakeEnvironment:
                     problem = Problem(reason="ModelError", message=f"{response.status}: {await response.text()}"[:200])
                     return RolloutResult(rollout_id=rollout, reward=0.0, error=problem)
                 answer = await response.json()
+            said = answer["choices"][0]["message"]["content"]
             # The fake engine joins contents by one space: leaving out the space keeps the token prefix exact.
             messages = [
                 {
                     "role": "user",
-                    "content": f"{messages[0]['content']}{answer['choices'][0]['message']['content']}!{turn}",
+                    "content": f"{messages[0]['content']}{said}!{turn}",
                 }
             ]
         error = self.reward_error if self.reward_error and index % 2 else None
-        reward = self.rewards[index % len(self.rewards)]
+        reward = self.reward_of(said) if self.reward_of else self.rewards[index % len(self.rewards)]
         return RolloutResult(rollout_id=rollout, reward=reward, metrics={"turns": float(self.turns)}, error=error)
+
+
+@dataclass
+class FakeTeacher:
+    """The part of vLLM's completions that a teacher needs: log probabilities of a prompt."""
+
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    failures: int = 0
+    """Requests that get no answer before the first that does."""
+    refusal: str | None = None
+    foreign: bool = False
+    """Its tokenizer is another one."""
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/completions", self.complete)
+        return app
+
+    async def complete(self, request: web.Request) -> web.Response:
+        if self.failures > 0:
+            self.failures -= 1
+            return web.Response(status=503)
+        if self.refusal is not None:
+            return web.json_response({"error": {"message": self.refusal, "code": 400}}, status=400)
+        body = json.loads(await request.read())
+        self.requests.append(body)
+        found: list[dict[str, Any] | None] = [None]
+        for token in body["prompt"][1:]:
+            name = str(token + 1 if self.foreign else token)
+            found.append({name: {"logprob": self.logprob(token), "rank": 1, "decoded_token": "?"}})
+        choice = {"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": found}
+        return web.json_response({"id": "cmpl-1", "object": "text_completion", "choices": [choice]})
+
+    @staticmethod
+    def logprob(token: int) -> float:
+        """It finds `<` impossible and is sure of everything else."""
+        return -9999.0 if token == ord("<") else -0.001 * token
 
 
 async def serve(app: web.Application) -> TestServer:

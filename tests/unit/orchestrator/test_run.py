@@ -1,26 +1,13 @@
 """Whole runs: the real orchestrator against small servers."""
 
 import asyncio
-import json
 from collections import Counter
-from typing import Any
 
 import aiohttp
-import zstandard
 from rlrun.schema.wire import Problem, RunPhase, RunStatus
 
 from tests.unit.orchestrator.conftest import RUN_URI, World
-from tests.unit.orchestrator.fakes import FakeEnvironment, MemoryStore
-
-
-def metric_lines(store: MemoryStore) -> list[dict[str, Any]]:
-    parts = sorted(key for key in store.objects if "/metrics/part-" in key)
-    return [json.loads(line) for part in parts for line in store.objects[part].decode().splitlines()]
-
-
-def rollout_lines(store: MemoryStore, step: int) -> list[dict[str, Any]]:
-    data = store.objects[f"{RUN_URI}/rollouts/step-{step:06d}.jsonl.zst"]
-    return [json.loads(line) for line in zstandard.decompress(data).decode().splitlines()]
+from tests.unit.orchestrator.fakes import FakeEnvironment
 
 
 async def test_a_run_of_five_steps(world: World) -> None:
@@ -59,13 +46,13 @@ async def test_a_run_of_five_steps(world: World) -> None:
     assert world.trainer.adapters == {5}
     assert world.trainer.adapter_states[-1]["reward"] == 0.4375
 
-    lines = metric_lines(world.store)
+    lines = world.lines()
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     expected = {"reward/mean", "seq_len/mean", "is_truncated/mean", "batch/off_policy_level/max", "loss/mean"}
     expected |= {"time/step", "time/wait_for_policy"}
     assert expected <= lines[-1].keys()
     assert lines[-1]["batch/prefix_breaks"] == 0.0
-    rollouts = rollout_lines(world.store, 3)
+    rollouts = world.rollouts(3)
     assert len(rollouts) == 8
     assert {line["turns"] for line in rollouts} == {2}
 
@@ -102,8 +89,8 @@ async def test_a_replaced_trainer_goes_on_from_the_newest_checkpoint(world: Worl
     # Version 3 was trained twice and is another policy each time: nothing of the first one may be trained on.
     served = {name for engine in world.engines for name in engine.loads if name.startswith("policy-v000003-")}
     assert len(served) == 2
-    assert "trainer_restarts" in str(metric_lines(world.store)[-1])
-    assert metric_lines(world.store)[-1]["progress/trainer_restarts"] == 1.0
+    assert "trainer_restarts" in str(world.lines()[-1])
+    assert world.lines()[-1]["progress/trainer_restarts"] == 1.0
 
 
 async def test_a_trainer_replaced_before_the_first_checkpoint_starts_again(world: World) -> None:
@@ -256,7 +243,7 @@ async def test_evaluation_and_validation_run_beside_training(world: World) -> No
     }
     await world.start()
     assert await world.run() == 0
-    lines = metric_lines(world.store)
+    lines = world.lines()
     measured = {line["step"]: line for line in lines if "eval/exam/avg@2" in line}
     assert 5 in measured, "the final policy is always evaluated"
     assert measured[5]["eval/exam/avg@2"] == 0.5
