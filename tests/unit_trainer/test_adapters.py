@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from rlrun.schema.wire import SampleLoss
+from rlrun_trainer import checkpoint
 from rlrun_trainer.adapters import CONFIG, WEIGHTS, AdapterShape, digest
 from rlrun_trainer.problems import Refused
 from rlrun_trainer.slots import BaseModel
@@ -145,3 +147,82 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
     with pytest.raises(Refused, match="does not load"):
         tiny.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("targets", "layers"),
+    [(("q_proj",), {"q_proj"}), (("o_proj", "down_proj"), {"o_proj", "down_proj"})],
+)
+def test_target_modules_choose_the_layers(base: BaseModel, targets: tuple[str, ...], layers: set[str]) -> None:
+    slot = base.open("a", tiny.MODEL, AdapterShape(4, 8.0, targets), 0)
+    assert {name.split(".")[-3] for name in slot.parameters} == layers
+    assert len(slot.parameters) == 2 * 2 * len(layers)
+    before = {name: p.clone() for name, p in slot.parameters.items()}
+    for seed in range(2):
+        train_step(base, slot, tiny.samples(8, seed), PLAN)
+    assert not any(torch.equal(p, before[name]) for name, p in slot.parameters.items())
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_run_may_have_a_rank_of_its_own(base: BaseModel, rank: int) -> None:
+    base.open("other", tiny.MODEL, tiny.SHAPE, 0)
+    slot = base.open("a", tiny.MODEL, AdapterShape(rank, 8.0, tiny.TARGETS), 0)
+    assert {min(p.shape) for p in slot.parameters.values()} == {rank}
+    assert json.loads(slot.files()[CONFIG])["r"] == rank
+
+
+def test_dropout_changes_the_gradient_and_follows_the_seed(model_dir: Path) -> None:
+    def learned(dropout: float, seed: int) -> bytes:
+        base = tiny.load(model_dir)
+        slot = base.open("a", tiny.MODEL, AdapterShape(4, 8.0, tiny.TARGETS, dropout), 0)
+        slot.rng = base.open("b", tiny.MODEL, tiny.SHAPE, seed).rng
+        for step in range(2):
+            train_step(base, slot, tiny.samples(8, step), PLAN)
+        return slot.files()[WEIGHTS]
+
+    assert learned(0.3, 1) == learned(0.3, 1)
+    assert len({learned(0.3, 1), learned(0.3, 2), learned(0.1, 1), learned(0.0, 1)}) == 4
+    assert learned(0.0, 1) == learned(0.0, 2)
+
+
+def test_dropout_goes_on_from_a_checkpoint_where_it_was(model_dir: Path, tmp_path: Path) -> None:
+    shape = AdapterShape(4, 8.0, tiny.TARGETS, dropout=0.3)
+    base = tiny.load(model_dir)
+    slot = base.open("a", tiny.MODEL, shape, 0)
+    train_step(base, slot, tiny.samples(8, 0), PLAN)
+    files = checkpoint.snapshot(base, slot, checkpoint.Progress(1, "uid", {}))
+    assert isinstance(files, dict)
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    train_step(base, slot, tiny.samples(8, 1), PLAN)
+    again = base.open("b", tiny.MODEL, shape, 99)
+    checkpoint.restore(base, again, tmp_path)
+    train_step(base, again, tiny.samples(8, 1), PLAN)
+    assert again.files() == slot.files()
+
+
+def test_a_mixture_of_experts_trains_and_stock_peft_loads_its_adapter(tmp_path: Path) -> None:
+    model_dir = tiny.save_moe(tmp_path / "moe")
+    base = tiny.load(model_dir)
+    slot = base.open("a", tiny.MODEL, AdapterShape(4, 8.0, ("q_proj", "k_proj", "v_proj", "o_proj")), 0)
+    samples = [s.model_copy(update={"loss": SampleLoss.cross_entropy}) for s in tiny.samples(8)]
+    metrics = [train_step(base, slot, samples, PLAN) for _ in range(4)]
+    assert metrics[-1]["loss/mean"] < metrics[0]["loss/mean"]
+    for name, data in slot.files().items():
+        (tmp_path / name).write_bytes(data)
+    stock = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), tmp_path)
+    stock.eval()
+    ids = torch.randint(tiny.VOCABULARY, (3, 20))
+    with torch.no_grad():
+        ours, theirs = base.model(input_ids=ids).logits, stock(input_ids=ids).logits
+        with stock.disable_adapter():
+            plain = stock(input_ids=ids).logits
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert (theirs - plain).abs().max() > 0.01
+
+
+def test_experts_are_no_layers_for_an_adapter(tmp_path: Path) -> None:
+    base = tiny.load(tiny.save_moe(tmp_path))
+    with pytest.raises(Refused, match="gate_proj") as caught:
+        base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    assert caught.value.problem.reason == "AdapterInvalid"

@@ -32,3 +32,12 @@ def test_threads_follow_the_cpu_limit(tmp_path: Path, text: str, limit: int) -> 
 def test_warm_up_is_linear_and_then_constant() -> None:
     assert [learning_rate(1.0, 0, u) for u in (0, 5)] == [1.0, 1.0]
     assert [learning_rate(1.0, 3, u) for u in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_processes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    file.write_text("800000 100000")
+    cores = cpu_threads({}, file)
+    assert cpu_threads({"LOCAL_WORLD_SIZE": "2"}, file) == max(1, cores // 2)
+    assert cpu_threads({"LOCAL_WORLD_SIZE": "64"}, file) == 1
+    assert cpu_threads({"LOCAL_WORLD_SIZE": "2", "RLRUN_THREADS": "3"}, file) == 3

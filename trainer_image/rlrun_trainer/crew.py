@@ -55,7 +55,7 @@ class Crew:
         self._all("_close", name)
 
     def restore(self, name: str, folder: Path) -> checkpoint.Progress:
-        """Puts the checkpoint in the folder into a freshly opened slot. Raises Refused; the slot is then to be closed."""
+        """Puts the checkpoint in the folder into a freshly opened slot. After Refused the slot is to be closed."""
         progress: checkpoint.Progress = self._all("_restore", name, folder)
         return progress
 

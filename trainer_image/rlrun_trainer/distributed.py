@@ -116,7 +116,7 @@ class World:
 
 
 def join(device: str, environ: Mapping[str, str] = os.environ) -> World:
-    """Meets the other processes that torchrun started, if it did. `device` is cpu or cuda. Raises on a bad rendezvous."""
+    """Meets the other processes that torchrun started, if it did. `device` is cpu or cuda."""
     size = int(environ.get("WORLD_SIZE", "1"))
     world = World(int(environ.get("RANK", "0")), size, int(environ.get("LOCAL_RANK", "0"))) if size > 1 else World()
     if size > 1 and not dist.is_initialized():

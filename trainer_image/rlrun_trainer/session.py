@@ -233,9 +233,9 @@ async def open_session(
         start = Start(0, None)
         if found is not None:
             with tempfile.TemporaryDirectory(prefix="rlrun-") as room:
-                folder = Path(room) / "checkpoint"
-                await asyncio.to_thread(_download, store, found, folder)
-                start = _start(spec, await compute.run(crew.restore, name, folder))
+                there = Path(room) / "checkpoint"
+                await asyncio.to_thread(_download, store, found, there)
+                start = _start(spec, await compute.run(crew.restore, name, there))
         publisher = await asyncio.to_thread(Publisher, store, spec, settings.keep_policies)
         files = await compute.run(crew.files, name)
         policy = await asyncio.to_thread(publisher.publish, start.step, files)

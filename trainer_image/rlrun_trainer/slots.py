@@ -2,7 +2,7 @@
 
 A slot is everything that belongs to one run's learning: LoRA parameters, AdamW's moments, a random number generator's
 state and the count of updates. Exactly one slot is active during a step, and a step touches nothing outside its slot,
-so a run learns the same, to the bit, whoever shares the model with it. A run that trains all weights shares with nobody.
+so a run learns the same, to the bit, whoever shares the model with it. Who trains all weights shares it with nobody.
 """
 
 import gc
