@@ -1,0 +1,219 @@
+"""What the rollout gateway costs: requests per second on one core, and milliseconds on top of a real engine.
+
+    python -m bench.gateway                          both, with vLLM from the inference image (about 4 minutes)
+    python -m bench.gateway --part throughput        only the first: a canned engine, no vLLM (half a minute)
+    python -m bench.gateway --engine URL --model ID  latency against a vLLM that runs already
+
+Throughput: the gateway runs alone on one core; a canned engine that answers at once with 64 tokens, logprobs and ids,
+and a client with 32 connections share another one. A round straight from client to engine shows that these two are not
+the bottleneck. Latency: pairs of equal requests, one to the engine and one through the gateway, in turns; whichever
+goes first changes from pair to pair.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from bench import canned
+from bench.report import ROOT, Result, at_least, at_most, record
+
+TOKENS = 64
+CONNECTIONS = 32
+ROUNDS = 7
+ROUND_REQUESTS = 1500
+WARM_UP = 300
+PAIRS = 150
+LATENCY_TOKENS = 16
+ROLLOUT = "X_Rollout_Id"
+START_SECONDS = 300.0
+MESSAGES = [{"role": "user", "content": "reverse the words of this text please"}]
+
+
+def main() -> int:
+    """The exit code: 0 when everything could be measured."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--part", choices=("throughput", "latency"), help="only this one")
+    parser.add_argument("--engine", help="base URL of a vLLM that runs already, without /v1")
+    parser.add_argument("--model", default="owner/tiny", help="served name of its model")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of throughput")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="of requests for the latency")
+    parser.add_argument("--profile", type=Path, help="write a profile of the gateway here (it is slower meanwhile)")
+    args = parser.parse_args()
+    if args.part != "latency":
+        record("gateway", asyncio.run(measure_throughput(args.rounds, args.profile)))
+    if args.part != "throughput":
+        with engine(args.engine) as url:
+            record("gateway", asyncio.run(measure_latency(url, args.model, args.pairs)))
+    return 0
+
+
+@contextmanager
+def gateway(engine_url: str, *options: str) -> Iterator[str]:
+    """A gateway process before that engine; the base URL of its group."""
+    command = [sys.executable, "-m", "bench.gateway_process", "--engine", engine_url, *options]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin
+    assert process.stdout
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.stdin.close()
+        process.wait(30)
+
+
+# --- throughput -------------------------------------------------------------------------------------------------------
+
+
+async def measure_throughput(rounds: int, profile: Path | None = None) -> Result:
+    """Requests per second of the gateway's process on a core of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    options = ["--core", str(cores[0]), *(["--profile", str(profile)] if profile else [])]
+    os.sched_setaffinity(0, {cores[-1]})
+    server, url = await canned.upstream(TOKENS)
+    try:
+        with gateway(url, *options) as base:
+            place, direct = urlsplit(base), urlsplit(url)
+            assert place.hostname
+            assert place.port
+            assert direct.port
+            samples: list[dict[str, Any]] = []
+            bare: list[float] = []
+            for number in range(-1, rounds):
+                size = WARM_UP if number < 0 else ROUND_REQUESTS
+                seconds, found = await canned.throughput(
+                    place.hostname, place.port, _requests(place.netloc, place.path, size, number), CONNECTIONS
+                )
+                if number < 0:
+                    continue
+                samples.append(
+                    {"round": number, "requests": size, "seconds": seconds, "per_second": size / seconds}
+                    | {"latency_p50_ms": 1000 * median(found), "latency_max_ms": 1000 * max(found)}
+                )
+                alone, _ = await canned.throughput(
+                    "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", size, number), CONNECTIONS
+                )
+                bare.append(size / alone)
+    finally:
+        server.close()
+        os.sched_setaffinity(0, cores)
+    rates = [sample["per_second"] for sample in samples]
+    notes = [
+        f"client and canned engine alone, on their one core: {median(bare):.0f} req/s: the gateway is the bottleneck",
+        *(["with fewer than two cores all three shared one"] if len(cores) < 2 else []),
+    ]
+    return Result(
+        name="throughput",
+        what=f"gateway on one core before an engine that answers at once with {TOKENS} tokens, logprobs and ids",
+        ratio=median(rates),
+        aim=at_least(300),
+        unit="req/s",
+        samples=samples,
+        notes=notes,
+        figures={"milliseconds_per_request": 1000 / median(rates), "direct_per_second": bare},
+    )
+
+
+def _requests(host: str, path: str, count: int, round_number: int) -> list[bytes]:
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": TOKENS, "temperature": 1.0}
+    return [
+        canned.request(host, f"{path}/chat/completions", body, **{ROLLOUT: f"rollout-{(round_number, n % 200)}"})
+        for n in range(count)
+    ]
+
+
+# --- latency ----------------------------------------------------------------------------------------------------------
+
+
+async def measure_latency(url: str, model: str, pairs: int) -> Result:
+    """Milliseconds that the gateway adds to one request at a time: the median of the pairs' differences."""
+    direct_body = {
+        "model": model, "messages": MESSAGES, "max_tokens": LATENCY_TOKENS, "min_tokens": LATENCY_TOKENS,
+        "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "n": 1, "stream": False,
+        "logprobs": True, "return_token_ids": True,
+    }  # fmt: skip
+    with gateway(url, "--model", model, "--tokens", str(LATENCY_TOKENS)) as base:
+        ways: dict[str, tuple[canned.Client, bytes]] = {}
+        for name, target, body in (
+            ("direct", urlsplit(f"{url}/v1"), direct_body),
+            ("gateway", urlsplit(base), {"model": model, "messages": MESSAGES, "max_tokens": LATENCY_TOKENS}),
+        ):
+            assert target.hostname
+            assert target.port
+            client = await canned.Client.connected(target.hostname, target.port)
+            ways[name] = client, canned.request(target.netloc, f"{target.path}/chat/completions", body)
+        samples = []
+        for number in range(-10, pairs):
+            took = {}
+            for name in ("direct", "gateway") if number % 2 else ("gateway", "direct"):
+                client, request = ways[name]
+                began = time.perf_counter()
+                status, answer = await client.post(request)
+                took[name] = 1000 * (time.perf_counter() - began)
+                if status != 200:
+                    raise RuntimeError(f"{name} answered {status}: {answer[:300]!r}")
+            if number >= 0:
+                samples.append({"pair": number, "direct_ms": took["direct"], "gateway_ms": took["gateway"]})
+    medians = {name: median(sample[f"{name}_ms"] for sample in samples) for name in ways}
+    return Result(
+        name="latency",
+        what=f"added by the gateway to a chat with vLLM ({LATENCY_TOKENS} tokens), one request at a time",
+        ratio=median(sample["gateway_ms"] - sample["direct_ms"] for sample in samples),
+        aim=at_most(5),
+        unit="ms p50",
+        samples=samples,
+        notes=[f"p50 directly {medians['direct']:.1f} ms, through the gateway {medians['gateway']:.1f} ms"],
+        figures={"p50_ms": medians, "difference_of_medians_ms": medians["gateway"] - medians["direct"]},
+    )
+
+
+@contextmanager
+def engine(url: str | None) -> Iterator[str]:
+    """The engine's URL: the one given, or a vLLM started from the inference image for as long as this lasts."""
+    if url:
+        yield url.rstrip("/")
+        return
+    from demo.install import CACHE
+
+    folders = sorted((CACHE / "models").glob("reverse-text-tiny-*/model.safetensors"), key=lambda p: p.stat().st_mtime)
+    if not folders:
+        raise SystemExit("the demo's model was never made here: run `make demo` once, or give --engine")
+    port = 18080
+    command = [
+        sys.executable, "-m", "local_cluster.images", "run", "inference", "--volume", f"{folders[-1].parent}:/model:ro",
+        "--", "vllm", "serve", "/model", "--served-model-name", "owner/tiny", "--host", "127.0.0.1",
+        "--port", str(port), "--max-model-len", "128", "--dtype", "float32", "--enforce-eager",
+        "--logprobs-mode", "processed_logprobs", "--kv-cache-memory-bytes", str(2**27),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    try:
+        _wait_until_healthy(f"http://127.0.0.1:{port}", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait(60)
+
+
+def _wait_until_healthy(url: str, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urlopen(f"{url}/health", timeout=2) as response:
+                if response.status == 200:
+                    return
+        except OSError:
+            time.sleep(1)
+    raise SystemExit(f"vLLM at {url} did not become healthy within {START_SECONDS:.0f} s: its log stands above")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

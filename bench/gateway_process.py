@@ -1,0 +1,78 @@
+"""The rollout gateway as a process of its own, with one replica that is always in rotation and one open group.
+
+python -m bench.gateway_process --engine http://127.0.0.1:8000 --model owner/name --core 0
+
+Prints the group's base URL and then serves until its standard input is closed. `--profile FILE` writes what cProfile
+saw, `--tokens N` bounds the answers.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import os
+import sys
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from rlrun.schema.wire import PolicyRef
+from rlrun_orchestrator.answers import runner_of
+from rlrun_orchestrator.gateway.groups import LiveGroups
+from rlrun_orchestrator.gateway.routing import Router
+from rlrun_orchestrator.gateway.sampling import SamplingRules
+from rlrun_orchestrator.gateway.server import Gateway
+from rlrun_orchestrator.inference import Endpoint, Replica, ReplicaPool
+from rlrun_orchestrator.sidecar_client import SidecarClient
+
+POLICY = PolicyRef(version=0, digest="0" * 64, uri="s3://bench/policy")
+
+
+async def serve(engine: str, model: str, tokens: int) -> None:
+    """Serves on a free port until standard input ends."""
+    # As in `rlrun_orchestrator.app.attempt`.
+    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=5, keepalive_timeout=3.0)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        groups = LiveGroups(model)
+        pool = ReplicaPool(http, _nobody, groups.policies, poll_interval=60)
+        replica = Replica(Endpoint(engine, engine), SidecarClient(http, engine), answers=True)
+        pool.replicas[replica.endpoint] = replica
+        router = Router(http, pool, groups, wait=5, deadline=60)
+        rules = SamplingRules(max_tokens=tokens, min_tokens=tokens)
+        runner = runner_of(Gateway(groups, rules, router, None).application())
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        # The base model, so that any engine will do; recorded like the rollouts of a training group.
+        group = groups.open(POLICY, base=True)
+        host, port = runner.addresses[0][:2]
+        print(f"http://{host}:{port}/groups/{group.id}/v1", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        await runner.cleanup()
+
+
+async def _nobody() -> list[Endpoint]:
+    return []
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gateway_process", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--engine", required=True, help="base URL of the engine, without /v1")
+    parser.add_argument("--model", default="canned", help="name of the model there")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--core", type=int, help="the only core to run on")
+    parser.add_argument("--profile", type=Path, help="where to write a profile")
+    args = parser.parse_args()
+    if args.core is not None:
+        os.sched_setaffinity(0, {args.core})
+    profile = cProfile.Profile() if args.profile else None
+    if profile:
+        profile.enable()
+    asyncio.run(serve(args.engine, args.model, args.tokens))
+    if profile:
+        profile.disable()
+        profile.dump_stats(args.profile)
+
+
+if __name__ == "__main__":
+    main()
