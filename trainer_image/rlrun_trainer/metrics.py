@@ -12,6 +12,7 @@ GAUGES = {
     "trainer_learning_rate": ("optim/lr", "Learning rate"),
     "trainer_entropy": ("entropy/all/mean", "Mean entropy of the policy over trainable tokens, in nats"),
     "trainer_mismatch_kl": ("mismatch_kl/all/mean", "Mean r - log r - 1 between trainer and engine, in nats"),
+    "trainer_mfu_percent": ("perf/mfu", "Model FLOPs utilisation of the newest step, GPUs that are known only"),
     "trainer_step_seconds": ("time/step", "Seconds of the newest step, publishing included"),
     "trainer_peak_memory_gib": ("perf/peak_memory", "Largest GPU memory of the newest step"),
 }
@@ -26,6 +27,12 @@ class Metrics:
         self._step = Gauge("trainer_step", "Optimizer steps done", LABELS, registry=self._registry)
         self._time = Gauge(
             "trainer_last_step_timestamp_seconds", "When the newest step ended", LABELS, registry=self._registry
+        )
+        self._ratio = Gauge(
+            "trainer_kl_ent_ratio",
+            "Mismatch over entropy: 1 is noise as large as choice",
+            LABELS,
+            registry=self._registry,
         )
         self._gauges = {
             name: (key, Gauge(name, text, LABELS, registry=self._registry)) for name, (key, text) in GAUGES.items()
@@ -42,10 +49,13 @@ class Metrics:
         for key, gauge in self._gauges.values():
             if key in result.metrics:
                 gauge.labels(session).set(result.metrics[key])
+        entropy, mismatch = result.metrics.get("entropy/all/mean"), result.metrics.get("mismatch_kl/all/mean")
+        if entropy and mismatch is not None:
+            self._ratio.labels(session).set(mismatch / entropy)
 
     def closed(self, session: str) -> None:
         """A session's numbers end here."""
-        for gauge in (self._step, self._time, *(g for _, g in self._gauges.values())):
+        for gauge in (self._step, self._time, self._ratio, *(g for _, g in self._gauges.values())):
             gauge.remove_by_labels({"session": session})
 
     def text(self) -> bytes:

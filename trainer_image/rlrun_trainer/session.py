@@ -19,6 +19,7 @@ from rlrun_trainer.compute import Compute
 from rlrun_trainer.crew import Crew
 from rlrun_trainer.distribution import stop_tokens
 from rlrun_trainer.files import Files, discard
+from rlrun_trainer.pace import Pace
 from rlrun_trainer.packing import check
 from rlrun_trainer.problems import CONFLICT, UNPROCESSABLE, Refused, refused_opening, refused_publishing
 from rlrun_trainer.publish import Publisher
@@ -80,6 +81,7 @@ class Session:
         self._reward: tuple[int, float] | None = None
         self._turn = asyncio.Lock()
         self._pruning: asyncio.Task[None] | None = None
+        self._pace = Pace()
 
     @property
     def state(self) -> SessionState:
@@ -115,8 +117,10 @@ class Session:
                 raise Refused(UNPROCESSABLE, "RunComplete", f"all {self.spec.max_steps} steps of this run are done")
             if self._unpublished is not None:
                 await self._finish()
+            between = self._pace.begin()
             started = time.perf_counter()
             metrics, files = await self._compute.run(self._train, samples)
+            metrics |= between
             lags = [step - sample.policy_version for sample in samples if sample.loss is SampleLoss.policy]
             if lags:
                 metrics["batch/off_policy_level/mean"] = sum(lags) / len(lags)
@@ -132,7 +136,8 @@ class Session:
         async with self._turn:
             if not self._already(ArtifactKind.checkpoint, step):
                 progress = checkpoint.Progress(step, self.spec.run_uid, orchestrator_state)
-                files = await self._compute.run(self._crew.snapshot, self.name, progress)
+                with self._pace.saving():
+                    files = await self._compute.run(self._crew.snapshot, self.name, progress)
                 self._submit(ArtifactKind.checkpoint, step, self._layout.checkpoint(step), files)
         return self.state
 
@@ -141,7 +146,8 @@ class Session:
         self._note_reward(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.adapter, step):
-                files = await self._compute.run(self._crew.files, self.name)
+                with self._pace.saving():
+                    files = await self._compute.run(self._crew.files, self.name)
                 self._submit(ArtifactKind.adapter, step, self._layout.adapter(step), files)
         return self.state
 
@@ -185,6 +191,7 @@ class Session:
             seconds = time.perf_counter() - started
             metrics = waiting.metrics | {"time/broadcast_weights": seconds, "time/step": waiting.seconds + seconds}
             self._policy = policy
+            self._pace.done()
             self.last = StepResult(step=self._step, policy=policy, metrics=metrics)
             self._unpublished = None
             discard(waiting.files)

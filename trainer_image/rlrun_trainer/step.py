@@ -17,6 +17,7 @@ from rlrun.schema.wire import Sample
 from rlrun_trainer.distributed import whole
 from rlrun_trainer.distribution import Distribution
 from rlrun_trainer.kl_penalty import first_beta, next_beta
+from rlrun_trainer.mfu import active_weights, peak_flops, step_flops
 from rlrun_trainer.objective import MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.packing import MicroBatch, pack
 from rlrun_trainer.problems import OUT_OF_MEMORY, UNPROCESSABLE, Refused
@@ -111,6 +112,11 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
     }
     if base.device.type == "cuda":
         metrics["perf/peak_memory"] = max(world.gather(torch.cuda.max_memory_allocated(base.device))) / 2**30
+        if peak := peak_flops(torch.cuda.get_device_name(base.device)):
+            config = base.model.config
+            weights = active_weights(((name, p.numel()) for name, p in base.model.named_parameters()), config)
+            work = step_flops(weights, config, [len(sample.token_ids) for sample in samples])
+            metrics["perf/mfu"] = 100 * work / seconds / (peak * world.size)
     return metrics
 
 
@@ -119,6 +125,7 @@ def _backward_share(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Adds the gradients of this process's micro-batches; figures as of `backward`, zeros where it only joined in."""
     parts = []
+    base.guard.failure = None
     for batch in base.world.share(batches):
         if batch is not None:
             parts.append(backward(base, slot, batch, objective))
@@ -126,6 +133,7 @@ def _backward_share(
         # With sharded weights everybody takes part in every pass: a copy of the smallest one, divided to nothing.
         sums, maxima = backward(base, slot, batches[-1], replace(objective, trainable=math.inf))
         parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
+    base.guard.settle()
     return parts
 
 
