@@ -106,7 +106,7 @@ def test_what_the_engine_drew_has_no_mismatch(base: BaseModel, way: str, monkeyp
     drawn = [rollout(base, how, seed) for seed in range(10)]
     batch = [sample for sample, _ in drawn]
     # Chunks of 5 tokens: a history is cut where the logits are.
-    monkeypatch.setattr("rlrun_trainer.objective.CHUNK_ELEMENTS", 5 * tiny.VOCABULARY)
+    monkeypatch.setattr("rlrun_trainer.objective._chunk", lambda _: 5)
     metrics = train_step(base, slot, batch, plan(how))
     assert metrics["batch/micro_batches"] > 2
     assert metrics["mismatch_kl/all/max"] < 1e-9
@@ -189,8 +189,9 @@ def test_nothing_is_paid_for_what_is_not_set(base: BaseModel, monkeypatch: pytes
     monkeypatch.setattr(HistoryBuilder, "add", never)
     neutral = Distribution(0.7, top_p=1.0, repetition_penalty=1.0, min_tokens=0, stop_tokens=STOPS)
     metrics = train_step(base, slot, tiny.samples(12), plan(neutral))
-    assert len(sizes) == metrics["batch/micro_batches"]
-    assert sum(shape[0] for shape in sizes) == metrics["batch/trainable_tokens"]
+    # One token more per micro-batch tells whether the head itself is trained.
+    assert len(sizes) == 2 * metrics["batch/micro_batches"]
+    assert sum(shape[0] for shape in sizes) == metrics["batch/trainable_tokens"] + metrics["batch/micro_batches"]
 
 
 def test_history_counts_turns_and_first_appearances() -> None:
@@ -208,7 +209,10 @@ def test_history_counts_turns_and_first_appearances() -> None:
 
 def test_stop_tokens_are_those_of_tokenizer_and_generation_config(tmp_path: Path) -> None:
     folder = tiny.save_model(tmp_path / "model")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
     model = tiny.load(folder).model
+    model.generation_config = GenerationConfig()
     assert stop_tokens(model) == ()
     model.generation_config = GenerationConfig(eos_token_id=[7, 5])
     assert stop_tokens(model) == (5, 7)

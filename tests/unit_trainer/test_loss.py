@@ -98,17 +98,22 @@ def test_entropy_is_that_of_the_sampling_distribution(base: BaseModel) -> None:
     assert metrics["entropy/all/mean"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-5)
 
 
-def test_chunks_change_nothing() -> None:
+@pytest.mark.parametrize("trained_head", [False, True])
+@pytest.mark.parametrize("chunk", [5, 100])
+def test_chunks_change_nothing(chunk: int, trained_head: bool) -> None:
     torch.manual_seed(0)
-    weight = torch.randn(50, 8)
+    weight = torch.randn(50, 8, requires_grad=trained_head)
     hidden, targets = torch.randn(23, 8, requires_grad=True), torch.randint(50, (23,))
-    whole = token_logprobs(hidden, targets, lambda h: h @ weight.T, Distribution(0.9), 100)
-    [wanted] = torch.autograd.grad((whole[0] * torch.arange(23)).sum(), hidden)
-    pieces = token_logprobs(hidden, targets, lambda h: h @ weight.T, Distribution(0.9), 5)
-    [got] = torch.autograd.grad((pieces[0] * torch.arange(23)).sum(), hidden)
-    assert torch.allclose(whole[0], pieces[0], atol=1e-6)
-    assert torch.allclose(whole[1], pieces[1], atol=1e-6)
-    assert torch.allclose(wanted, got, atol=1e-5)
+    wanted = torch.log_softmax(hidden @ weight.T / 0.9, -1)
+    got, entropy = token_logprobs(hidden, targets, lambda h: h @ weight.T, Distribution(0.9), chunk)
+    assert torch.allclose(got, wanted[range(23), targets], atol=1e-6)
+    assert torch.allclose(entropy, torch.distributions.Categorical(logits=wanted).entropy(), atol=1e-6)
+    assert not entropy.requires_grad
+    inputs = [hidden, weight] if trained_head else [hidden]
+    scale = torch.arange(23)
+    theirs = torch.autograd.grad((wanted[range(23), targets] * scale).sum(), inputs)
+    for ours, expected in zip(torch.autograd.grad((got * scale).sum(), inputs), theirs, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-5)
 
 
 def test_the_vocabulary_is_never_held_for_the_whole_pack() -> None:

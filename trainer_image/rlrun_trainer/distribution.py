@@ -129,30 +129,84 @@ def token_logprobs(
     """log p(target) and entropy under `distribution`, both [N] float32.
 
     hidden: [N, H]; targets: [N]; `history` is needed where the distribution is bent. Gradients flow through the first
-    result only. With more than `chunk` tokens the logits are made chunk by chunk and, where a gradient is wanted, a
-    second time in the backward pass: the vocabulary is never held for a whole micro-batch.
+    result only. Logits exist for `chunk` tokens at a time: the vocabulary is never held for a whole micro-batch.
     """
-    if distribution.bent and history is None:
-        raise ValueError("a bent distribution needs the tokens' history")
-
-    def piece(h: torch.Tensor, t: torch.Tensor, past: History | None) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = head(h).float()
-        logits = logits / distribution.temperature if past is None else _bend(logits, t, distribution, past)
-        logp = torch.log_softmax(logits, dim=-1)
-        with torch.no_grad():
-            entropy = -(logp.exp() * logp).nan_to_num(nan=0.0).sum(-1)
-        return logp.gather(-1, t[:, None]).squeeze(-1), entropy
-
     if not distribution.bent:
         history = None
-    if len(targets) <= chunk:
-        return piece(hidden, targets, history)
-    pieces = []
-    for i in range(0, len(targets), chunk):
+    elif history is None:
+        raise ValueError("a bent distribution needs the tokens' history")
+    score = _differentiable if head(hidden[:1].detach()).requires_grad else _frozen
+    values, entropies = [], []
+    for i in range(0, max(1, len(targets)), chunk):
         past = history.rows(i, i + chunk) if history is not None else None
-        rows = hidden[i : i + chunk], targets[i : i + chunk], past
-        pieces.append(checkpoint(piece, *rows, use_reentrant=False, preserve_rng_state=False))
-    return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])
+        value, entropy = score(hidden[i : i + chunk], targets[i : i + chunk], head, distribution, past)
+        values.append(value)
+        entropies.append(entropy)
+    return torch.cat(values), torch.cat(entropies)
+
+
+def _differentiable(
+    hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: Distribution, history: History | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For a head that is trained itself: the logits are made a second time in the backward pass."""
+
+    def piece(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logp = torch.log_softmax(_processed(head(h), targets, distribution, history), dim=-1)
+        return logp.gather(-1, targets[:, None]).squeeze(-1), _entropy(logp.detach(), logp.detach().exp(), distribution)
+
+    result: tuple[torch.Tensor, torch.Tensor] = checkpoint(piece, hidden, use_reentrant=False, preserve_rng_state=False)
+    return result
+
+
+def _frozen(
+    hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: Distribution, history: History | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For a head that stays as it is: d log p / d hidden is worked out while the logits are there."""
+    wanted = torch.is_grad_enabled() and hidden.requires_grad
+    h = hidden.detach().requires_grad_(wanted)
+    logits = _processed(head(h), targets, distribution, history)
+    with torch.no_grad():
+        logp = torch.log_softmax(logits, dim=-1)
+        value = logp.gather(-1, targets[:, None]).squeeze(-1)
+        p = logp.exp()
+        entropy = _entropy(logp, p, distribution)
+        if not wanted:
+            return value, entropy
+        # d log p(t) / d logits is 1 at t, minus p.
+        slope = p.neg_()
+        slope[torch.arange(len(targets), device=targets.device), targets] += 1
+    [slopes] = torch.autograd.grad(logits, h, slope)
+    known: torch.Tensor = _Known.apply(hidden, value, slopes)
+    return known, entropy
+
+
+class _Known(torch.autograd.Function):  # type: ignore[misc]
+    """Values [N] of hidden [N, H] whose slopes [N, H] are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(slopes)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return (gradients[0][:, None] * slopes).to(slopes.dtype), None, None
+
+
+def _processed(
+    logits: torch.Tensor, targets: torch.Tensor, distribution: Distribution, history: History | None
+) -> torch.Tensor:
+    logits = logits.float()
+    if history is not None:
+        return _bend(logits, targets, distribution, history)
+    return logits if distribution.temperature == 1 else logits / distribution.temperature
+
+
+def _entropy(logp: torch.Tensor, p: torch.Tensor, distribution: Distribution) -> torch.Tensor:
+    terms = p * logp
+    # Where tokens are impossible, 0 times minus infinity means 0.
+    return -(terms.nan_to_num_(nan=0.0) if distribution.bent else terms).sum(-1)
 
 
 def _bend(logits: torch.Tensor, targets: torch.Tensor, how: Distribution, history: History) -> torch.Tensor:

@@ -15,8 +15,6 @@ from rlrun.schema.algorithm import Loss, RatioLimit, RatioType
 
 LOG_RATIO_LIMIT = 20.0
 """Keeps ratio and mismatch numbers when one side gives a token no probability at all."""
-CHUNK_ELEMENTS = 2**25
-"""Logits (tokens * vocabulary) that are in memory at once: 128 MiB in float32."""
 
 
 @dataclass

@@ -11,13 +11,17 @@ from rlrun.schema.algorithm import Loss
 
 from rlrun_trainer.distribution import PLAIN, Distribution, token_logprobs
 from rlrun_trainer.kl_penalty import divergence
-from rlrun_trainer.loss import CHUNK_ELEMENTS, policy_loss
+from rlrun_trainer.loss import policy_loss
 from rlrun_trainer.packing import MicroBatch
 from rlrun_trainer.slots import BaseModel, Slot
 
 SUMS = ("policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "present", "present_mismatch", "kl")
 """What micro-batches add up over their tokens; `present` are those that the present version of the policy drew."""
 MAXIMA = ("mismatch", "ratio")
+CHUNK_ELEMENTS = 2**25
+"""Logits (tokens * vocabulary) that a GPU holds at once: 128 MiB in float32."""
+CPU_CHUNK_ELEMENTS = 2**22
+FEWEST_CHUNK_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,31 @@ class Objective:
 def backward(base: BaseModel, slot: Slot, batch: MicroBatch, objective: Objective) -> tuple[torch.Tensor, torch.Tensor]:
     """Adds the micro-batch's gradient. Returns its SUMS and MAXIMA, two float64 tensors on the model's device."""
     batch = batch.to(base.device)
+    reference = None
+    # Sharded weights need all processes in every pass, whatever their own micro-batch holds.
+    if objective.beta is not None and (batch.policy_tokens or base.world.size > 1):
+        with base.reference(slot):
+            hidden = _hidden(base, batch)
+            with base.guard.attempt():
+                reference, _ = _policy_logprobs(base, hidden, batch, objective.distribution)
+    hidden = _hidden(base, batch)
+    # In two halves, because only the first one may fail without the other processes: it is this one's own affair.
+    leaf = hidden.detach().requires_grad_()
+    figures = tuple(torch.zeros(len(n), dtype=torch.float64, device=base.device) for n in (SUMS, MAXIMA))
+    with base.guard.attempt():
+        figures = _backward_to(base, leaf, batch, objective, reference)
+    hidden.backward(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+    return figures[0], figures[1]
+
+
+def _backward_to(
+    base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, objective: Objective, reference: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient as far back as the hidden states that predict tokens [N, H], and the figures."""
     n = batch.policy_tokens
     sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=base.device))
     maxima = dict.fromkeys(MAXIMA, sums["kl"])
     loss = torch.zeros((), device=base.device)
-    reference = None
-    # Sharded weights need all processes in every pass, whatever their own micro-batch holds.
-    if objective.beta is not None and (n or base.world.size > 1):
-        with base.reference(slot):
-            reference, _ = _policy_logprobs(base, _hidden(base, batch), batch, objective.distribution)
-    hidden = _hidden(base, batch)
     if n:
         logprobs, entropy = _policy_logprobs(base, hidden, batch, objective.distribution)
         result = policy_loss(
@@ -96,6 +115,9 @@ def _policy_logprobs(
 
 
 def _chunk(base: BaseModel) -> int:
+    # A CPU is fastest with logits that fit into its cache, unless reading the head's weights then takes longer.
+    if base.device.type == "cpu":
+        return max(FEWEST_CHUNK_TOKENS, CPU_CHUNK_ELEMENTS // base.vocab_size)
     return max(1, CHUNK_ELEMENTS // base.vocab_size)
 
 
