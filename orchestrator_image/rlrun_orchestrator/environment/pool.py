@@ -41,6 +41,8 @@ HEALTHY_SECONDS = 120.0
 POLL_SECONDS = 0.1
 DEMONSTRATION_SECONDS = 10.0
 """For a worker to look one up; a worker that is busy with users' code may take longer, and is asked again."""
+ENDING_SECONDS = 2.0
+"""For a worker whose connection broke to be seen dead."""
 TEARDOWN_SECONDS = 5.0
 """For an environment to put away what it made outside, before its worker is killed."""
 
@@ -259,16 +261,15 @@ class Pool:
 
     async def _died_under(self, worker: Worker, request: GroupRequest) -> list[RolloutResult]:
         worker.ready = False
-        await asyncio.sleep(POLL_SECONDS)  # The exit status is known an instant after the connection broke.
-        process = worker.process
-        if process is not None and process.returncode is None:
-            # Its connection broke and it lives: nothing can be said of its state, so it starts again as well.
-            _kill_group(process.pid)
-        words = (
-            worker.last_words
-            if process is None or process.returncode is None
-            else _ending(process.returncode, worker.hung)
-        )
+        process, words = worker.process, worker.last_words
+        if process is not None:
+            try:
+                # The exit status is known an instant after the connection broke.
+                words = _ending(await asyncio.wait_for(process.wait(), ENDING_SECONDS), worker.hung)
+            except TimeoutError:
+                # It lives, and nothing can be said of its state: it has to start again as well.
+                words = "it broke its connection and was killed"
+                _kill_group(process.pid)
         message = f"the environment's worker died under the group: {words}; it is started again"
         return failed_rollouts(request, Problem(reason="EnvironmentWorkerDied", message=message))
 

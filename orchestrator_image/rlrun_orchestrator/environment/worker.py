@@ -109,7 +109,9 @@ async def _serve(
 def _die_with_parent() -> None:
     # The parent holds the other end of our stdin; when it is gone, however it went, nobody needs this process.
     def wait() -> None:
-        sys.stdin.buffer.read()
+        # The bare descriptor: a thread inside sys.stdin's lock makes the end of the interpreter a fatal error.
+        while os.read(0, 4096):
+            pass
         os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -72,6 +72,7 @@ def test_a_user_package_cannot_replace_the_images_own(write_environment, tmp_pat
     assert load(write_environment(code), tmp_path).train_examples == 1
 
 
+@pytest.mark.proves("env.args", "env.taskset", "env.harness")
 def test_args_taskset_and_harness_reach_load_environment(write_environment, tmp_path):
     code = """
     def load_environment(count, config):
@@ -96,6 +97,7 @@ def load_environment(config: Settings):
 """
 
 
+@pytest.mark.proves("env.taskset", "env.harness")
 def test_taskset_and_harness_become_verifiers_own_config(write_environment, tmp_path):
     settings = write_environment(TASKSET, taskset={"taskset_id": "words"}, harness={"max_turns": 3})
     environment = load(settings, tmp_path).environment
