@@ -91,6 +91,20 @@ class Run(RuleBasedStateMachine):
         self.end(self.batch, "trained")
         self.batch = []
 
+    @precondition(lambda self: not self.batch and self.settings.first_step <= self.s.step < MAX_STEPS)
+    @rule(slow=st.integers(0, 2))
+    def make_a_step(self, slow: int) -> None:
+        """All goes well, but for the `slow` oldest groups, which are still under way: how groups grow old."""
+        self.publish()
+        while self.s.room():
+            self.start(1)
+        for group in self.flying[slow:]:
+            self.flying.remove(group)
+            assert self.s.finished(group, Verdict.usable)
+        self.take()
+        if self.batch:
+            self.train()
+
     @precondition(lambda self: self.s.step < self.settings.first_step)
     @rule()
     def train_on_demonstrations(self) -> None:
@@ -101,7 +115,17 @@ class Run(RuleBasedStateMachine):
     def publish(self) -> None:
         self.s.published(self.s.step - (1 if self.batch else 0))
 
-    @rule(back=st.integers(0, 3))
+    @rule(kind=st.sampled_from(["rewind", "restart", "close"]), back=st.integers(0, 3))
+    def trouble(self, kind: str, back: int) -> None:
+        """One rule for all of it, so that there is more life than death."""
+        match kind:
+            case "rewind":
+                self.rewind(back)
+            case "restart":
+                self.restart()
+            case _:
+                self.close()
+
     def rewind(self, back: int) -> None:
         step = max(0, self.s.step - 1 - back)
         self.end(self.s.rewind(step), "stale")
@@ -109,7 +133,6 @@ class Run(RuleBasedStateMachine):
         for group in [*self.s.in_flight, *self.s.ready]:
             assert self.version[group] <= step, "what belongs to a policy that is no more is gone"
 
-    @rule()
     def restart(self) -> None:
         """The orchestrator dies: the next one knows the counts, and nothing that was under way comes back."""
         c = self.s.counts()
@@ -122,7 +145,6 @@ class Run(RuleBasedStateMachine):
         self.s.rewind(step)
         self.s.published(step)
 
-    @rule()
     def close(self) -> None:
         before = set(self.batch)
         self.end(self.s.close(), "stale")
@@ -142,6 +164,8 @@ class Run(RuleBasedStateMachine):
     def limits_hold(self) -> None:
         if not hasattr(self, "s"):
             return
+        lags = [self.s.step - place.version for place in (self.s.in_flight | self.s.ready).values()]
+        assert all(0 <= lag <= self.settings.max_async_level for lag in lags), "what is too old is gone"
         assert len(self.s.in_flight) <= self.settings.max_groups_in_flight
         assert self.s.room() >= 0
 
