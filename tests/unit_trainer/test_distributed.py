@@ -1,5 +1,6 @@
 """Two real processes under torchrun do what one does."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -50,7 +51,7 @@ PENALTY: dict[str, Any] = {"kl_penalty": KlPenalty(beta=0.5)}
 class Trainer:
     """A trainer of two processes, and its routes."""
 
-    def __init__(self, model_dir: Path, environment: dict[str, str], log: Path) -> None:
+    def __init__(self, model_dir: Path, environment: dict[str, str], log: Path, recompute: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
@@ -60,7 +61,7 @@ class Trainer:
         command += ["-m", "tests.unit_trainer.faulty", "--model-dir", str(model_dir), "--port", str(self.port)]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, *command, "--device", "cpu", "--slots", "2"],
+                [sys.executable, *command, "--device", "cpu", "--slots", "2", "--gradient-checkpointing", recompute],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RLRUN_THREADS": "1"} | environment,
                 stdout=output,
                 stderr=output,
@@ -112,7 +113,7 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dense(model_dir: Path, s3_server: S3Server, trap: Path) -> Iterator[Trainer]:
-    trainer = Trainer(model_dir, s3_server.environment | {"TRAP": str(trap)}, trap.parent / "dense.log")
+    trainer = Trainer(model_dir, s3_server.environment | {"TRAP": str(trap)}, trap.parent / "dense.log", "on")
     try:
         trainer.wait_ready()
         yield trainer
@@ -210,7 +211,7 @@ async def test_a_loss_that_is_no_number_on_one_process_changes_nothing_on_any(
 
 async def test_a_mixture_of_experts(tmp_path: Path, s3_server: S3Server, store: Store, run_uri: str) -> None:
     model_dir = tiny.save_moe(tmp_path / "moe")
-    trainer = Trainer(model_dir, s3_server.environment, tmp_path / "log")
+    trainer = Trainer(model_dir, s3_server.environment, tmp_path / "log", "off")
     try:
         trainer.wait_ready()
         batches = [batch(12, 0), batch(7, 1)]
@@ -220,9 +221,29 @@ async def test_a_mixture_of_experts(tmp_path: Path, s3_server: S3Server, store: 
             ours = [trainer.step(step, one) for step, one in enumerate(batches)]
             trainer.call("DELETE", "/sessions/run")
             compare(store, ours, await alone(model_dir, store, tiny.spec(uri + "-alone", **kind), batches))
+        started = time.monotonic()
     finally:
         trainer.end()
-    assert trainer.process.poll() is not None
+    # SIGTERM reaches all; those that follow stay until the one that leads has finished its uploads, and not longer.
+    assert time.monotonic() - started < 25
+    log = await asyncio.to_thread(trainer.log.read_text)
+    assert "stopped after" in log
+    assert "is gone" not in log
+
+
+@pytest.mark.parametrize("changes", [SLOW | PENALTY, FULL])
+@pytest.mark.parametrize("where", ["forward", "again", "head"])
+async def test_memory_that_runs_out_on_one_process_changes_nothing_on_any(
+    dense: Trainer, model_dir: Path, store: Store, trap: Path, run_uri: str, where: str, changes: dict[str, Any]
+) -> None:
+    dense.open(tiny.spec(run_uri, **changes))
+    await asyncio.to_thread(trap.write_text, where)
+    status, text = dense.call("POST", "/sessions/run/steps/0", batch(12, 0).model_dump_json(by_alias=True))
+    await asyncio.to_thread(trap.unlink)
+    assert (status, Problem.model_validate_json(text).reason) == (507, "TrainerOutOfMemory")
+    ours = [dense.step(0, batch(12, 0))]
+    dense.call("DELETE", "/sessions/run")
+    compare(store, ours, await alone(model_dir, store, tiny.spec(run_uri + "-alone", **changes), [batch(12, 0)]))
 
 
 def test_a_process_that_dies_ends_all(dense: Trainer, trap: Path, run_uri: str) -> None:

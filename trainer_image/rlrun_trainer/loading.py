@@ -9,6 +9,7 @@ from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun_trainer.distributed import World, group_of_one
+from rlrun_trainer.guard import Guard
 from rlrun_trainer.problems import UNPROCESSABLE, Refused
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.sharding import DECODE, at_rest, shard
@@ -24,6 +25,7 @@ class Loader:
         disable_progress_bar()
         self.settings = settings
         self.world = world
+        self.guard = Guard()
         self.device = device_of(settings.device, torch.cuda.is_available(), world.local_rank)
         self.dtype = dtype_of(settings.dtype, self.device.type)
         """What the model computes in, and what the engines serve."""
@@ -49,16 +51,18 @@ class Loader:
             raise Refused(UNPROCESSABLE, "ModelLoadFailed", f"{folder} does not load: {error}") from error
         model.requires_grad_(trainable)
         setattr(model, DECODE, types.MethodType(_decode, model))
+        recompute = recomputes(self.settings.gradient_checkpointing, self.device.type)
         # Weights in float32 that are computed with in less: that is what FSDP does, for one process as well.
         if self.world.size > 1 or kept != self.dtype:
             group_of_one(self.device.type)
             shard(model, self.device, self.world.size, self.dtype)
+            self.guard.protect(model.get_decoder().layers, recompute)
+        elif recompute:
+            model.activation_checkpointing_enable({"use_reentrant": False})
         model.to(self.device)
         _no_dropout(model)
         # Training mode, because only there transformers recomputes activations; without dropout nothing else changes.
         model.train()
-        if recomputes(self.settings.gradient_checkpointing, self.device.type):
-            model.activation_checkpointing_enable({"use_reentrant": False})
         return model
 
 

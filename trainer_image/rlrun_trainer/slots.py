@@ -19,6 +19,7 @@ import torch
 from rlrun_trainer.adapters import ALL_LINEAR, AdapterShape, adapter_files, peft_name
 from rlrun_trainer.distributed import World
 from rlrun_trainer.distribution import Head
+from rlrun_trainer.guard import Guard
 from rlrun_trainer.loading import DECODE, Loader, at_rest
 from rlrun_trainer.problems import LATER, UNPROCESSABLE, Refused
 from rlrun_trainer.settings import Settings
@@ -75,6 +76,11 @@ class BaseModel:
     def world(self) -> World:
         """The processes that hold this model together."""
         return self.loader.world
+
+    @property
+    def guard(self) -> Guard:
+        """What failed in the pass under way."""
+        return self.loader.guard
 
     @property
     def vocab_size(self) -> int:
@@ -197,6 +203,7 @@ class BaseModel:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        self.loader.guard = Guard()
         self.model = self.loader.load(trainable)
 
     def _forget(self, adapter: str) -> None:
