@@ -73,7 +73,11 @@ class RunCollector(Collector):
             yield CounterMetricFamily(name, text, value)
         histogram = HistogramMetricFamily("rlrun_reward", "Rewards of trained rollouts", labels=["environment"])
         for environment, found in sorted(self._rewards.by_environment.items()):
-            histogram.add_metric([environment], found.cumulative(), found.total)
+            buckets = found.cumulative()
+            histogram.add_metric([environment], buckets, None)
+            # The client leaves these two out where there are buckets below 0.
+            histogram.add_sample("rlrun_reward_count", {"environment": environment}, buckets[-1][1])
+            histogram.add_sample("rlrun_reward_sum", {"environment": environment}, found.total)
         yield histogram
         refusals = CounterMetricFamily("rlrun_gateway_refusals", "Requests not passed on, by reason", labels=["reason"])
         for reason, count in self._routing.refusals.items():

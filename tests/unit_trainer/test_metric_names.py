@@ -4,6 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from rlrun.schema.metric_names import find
 from rlrun_trainer.mfu import active_weights, peak_flops, step_flops
 from rlrun_trainer.pace import Pace
 
@@ -43,6 +44,7 @@ async def test_a_step_has_every_name(client: Client, run_uri: str) -> None:
     await client.open(tiny.spec(run_uri))
     metrics = (await client.step(0)).metrics
     assert [name for name in NAMES if name not in metrics] == []
+    assert [name for name in [*metrics, *ON_GPU] if find(name) is None] == [], "docs/reference/metrics.md lacks them"
     assert metrics["time/save_ckpt"] == 0.0
     page = (await client.call("GET", "/metrics"))[1]
     told = set(re.findall(r'^(\w+){session="run"} [0-9.e+-]+$', page, re.MULTILINE))

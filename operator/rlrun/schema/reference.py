@@ -15,6 +15,7 @@ from typing import Any
 from rlrun.schema.crd import KINDS, Kind, crd
 from rlrun.schema.generated import update
 from rlrun.schema.kube import GROUP, VERSION
+from rlrun.schema.metric_names import SECTIONS
 from rlrun.schema.names import snake, snake_words
 from rlrun.schema.openapi import INT_OR_STRING, PRESERVE, VALIDATIONS
 
@@ -147,13 +148,50 @@ def toml_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def metrics_page() -> str:
+    """The reference of all metrics."""
+    lines = [
+        "# The metrics of a run",
+        "",
+        NOTE,
+        "",
+        "Three places have them, under the same names:",
+        "",
+        "- S3, below `metrics/` of the run: files of JSON lines, each with `step`, `time` and its metrics. A trained",
+        "  step has one line, each finished evaluation another one under the step that it measured. Files sort by",
+        "  time; merge the lines of a step, the later one wins.",
+        "- Prometheus, `/metrics` of the orchestrator, port 8080: the newest value of each number, `reward/mean` as",
+        "  `rlrun_reward_mean`, and the histogram `rlrun_reward` per environment.",
+        "- Weights & Biases, with `spec.wandb`; `step` is a metric there, and the x axis. Without a key the files of",
+        "  an offline run are below `wandb/` of the run in S3, for `wandb sync`.",
+        "",
+        "`<environment>`, `<name>` and `<cause>` stand for names, `<k>` for a number, `<spread>` for each of `mean`,",
+        "`max` and `min`. A metric without a value in a step is not in its line.",
+        "",
+    ]
+    for section in SECTIONS:
+        lines += [f"## {section.title}", "", *([section.text, ""] if section.text else [])]
+        lines += _table(("Metric", "Unit", "What"), [(f"`{m.name}`", m.unit, m.text) for m in section.metrics])
+        lines += [""]
+    lines += [
+        "## Prometheus of the trainer",
+        "",
+        "`/metrics` of the trainer, port 8080, one label `session`: `trainer_step`, `trainer_loss`,",
+        "`trainer_throughput_tokens_per_sec`, `trainer_last_step_timestamp_seconds`, `trainer_step_seconds`,",
+        "`trainer_grad_norm`, `trainer_learning_rate`, `trainer_entropy`, `trainer_mismatch_kl`,",
+        "`trainer_kl_ent_ratio`, `trainer_mfu_percent` and `trainer_peak_memory_gib`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def render() -> dict[str, str]:
     """File name -> text of every page."""
     pages = {f"{kind.name.lower()}.md": page(kind) for kind in KINDS}
     pages["toml.md"] = toml_page()
+    pages["metrics.md"] = metrics_page()
     index = ["# Reference", "", NOTE, ""]
     index += [f"- [{kind.name}]({kind.name.lower()}.md): {kind.model.__doc__}" for kind in KINDS]
-    index += ["- [The TOML file of a run](toml.md)"]
+    index += ["- [The TOML file of a run](toml.md)", "- [The metrics of a run](metrics.md)"]
     return {"README.md": "\n".join(index) + "\n", **pages}
 
 
