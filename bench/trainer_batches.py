@@ -29,10 +29,9 @@ class Shape:
     budget: int
     """Tokens of a micro-batch, padding included."""
 
-    def save(self, folder: Path, context: int = 128, dtype: torch.dtype = torch.float32) -> Path:
-        """Writes the model with random weights; returns the folder."""
-        torch.manual_seed(0)
-        config = Qwen3Config(
+    def config(self, context: int = 128) -> Qwen3Config:
+        """As transformers wants it, for sequences of at most `context` tokens."""
+        return Qwen3Config(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
@@ -40,10 +39,14 @@ class Shape:
             num_attention_heads=self.heads,
             num_key_value_heads=self.pairs,
             head_dim=self.head_dim,
-            max_position_embeddings=max(context, 128),
+            max_position_embeddings=context,
             tie_word_embeddings=True,
         )
-        Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
+
+    def save(self, folder: Path, context: int = 128, dtype: torch.dtype = torch.float32) -> Path:
+        """Writes the model with random weights; returns the folder."""
+        torch.manual_seed(0)
+        Qwen3ForCausalLM(self.config(context)).to(dtype).save_pretrained(folder)
         return folder
 
 

@@ -1,5 +1,6 @@
 """Three ways to make the same update, each with a model of its own: packed, padded, plain."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,14 +18,12 @@ from rlrun_trainer.slots import load_base
 from rlrun_trainer.step import StepPlan, train_step
 
 from bench.plain_loop import PlainLoop
-from bench.trainer_batches import Shape
 
 RANK, ALPHA = 16, 32.0
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # So small that repeating one batch leaves the ratios, and so the work, as they are.
 LEARNING_RATE = 1e-6
-PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "A6000": 155.0}
-"""Dense bf16, from the vendor's data sheets."""
+ON_GPU = {"perf/peak_memory": "peak_gib", "perf/mfu": "mfu"}
 
 
 class Ways:
@@ -40,7 +39,7 @@ class Ways:
         self.attention = str(getattr(self.base.model.config, "_attn_implementation", "unknown"))
 
     def step(self, way: str, samples: Sequence[Sample]) -> dict[str, float]:
-        """One update: its seconds, its loss, the share of padding, and on a GPU the peak memory in GiB."""
+        """One update: its seconds, loss and share of padding; on a GPU peak memory in GiB and, where known, MFU in %."""
         budget = self.plan.micro_batch_tokens
         if way == "plain" and self.plain is not None:
             longest, tokens = max(len(s.token_ids) for s in samples), sum(len(s.token_ids) for s in samples)
@@ -56,8 +55,7 @@ class Ways:
             metrics = train_step(self.base, self.slot, samples, self.plan)
             seconds = _clock(self.base.device) - started
         found = {"seconds": seconds, "loss": metrics["loss/mean"], "padding": metrics["batch/padding"]}
-        if "perf/peak_memory" in metrics:
-            found["peak_gib"] = metrics["perf/peak_memory"]
+        found |= {short: metrics[name] for name, short in ON_GPU.items() if name in metrics}
         return found
 
 
@@ -101,25 +99,7 @@ def unpacked(samples: Sequence[Sample], budget: int, *more: Any) -> list[MicroBa
     return [side_by_side(flat[i : i + rows]) for i in range(0, len(flat), rows)]
 
 
-def flops_per_token(shape: Shape, tokens: int) -> float:
-    """6 per weight outside of the embeddings, and causal attention over a sequence of so many tokens.
-
-    As prime-rl counts (and so its baselines); LoRA does less, because frozen weights get no gradient.
-    """
-    attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.pairs)
-    weights = shape.layers * (attention + 3 * shape.hidden * shape.intermediate)
-    return 6.0 * weights + 6.0 * shape.layers * shape.heads * shape.head_dim * tokens
-
-
-def peak_flops(gpu: str) -> tuple[float, bool]:
-    """A GPU's dense bf16 FLOP per second by its name, and whether it is known (an H100's else)."""
-    found = next((value for name, value in PEAK_TFLOPS.items() if name in gpu), None)
-    return (found or PEAK_TFLOPS["H100"]) * 1e12, found is not None
-
-
 def _clock(device: torch.device) -> float:
-    import time
-
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

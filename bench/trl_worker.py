@@ -24,6 +24,8 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "environments" / "
 def texts_of(settings: dict[str, Any]) -> tuple[list[str], Callable[[str, str], float]]:
     """The training texts and the score, from the environment's own data module."""
     folder = Path(settings["environment_folder"])
+    if not (folder / "pyproject.toml").exists():
+        raise FileNotFoundError(f"{folder} is no environment")
     sys.path[:0] = [str(folder), str(EXAMPLES)]
     from reverse_text_data import dataset, similarity
 
