@@ -91,6 +91,8 @@ class Client(_Messages):
 
     async def post(self, request: bytes) -> tuple[int, bytes]:
         """Status and body of the answer. Raises ConnectionError when the other side hangs up."""
+        if self.transport.is_closing():
+            raise ConnectionResetError("the server hung up")
         self._waiting = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         return await self._waiting

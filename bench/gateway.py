@@ -35,6 +35,7 @@ WARM_UP = 300
 PAIRS = 150
 LATENCY_TOKENS = 16
 ROLLOUT = "X_Rollout_Id"
+REQUEST_SECONDS = 60.0
 START_SECONDS = 300.0
 MESSAGES = [{"role": "user", "content": "reverse the words of this text please"}]
 
@@ -142,22 +143,26 @@ async def measure_latency(url: str, model: str, pairs: int) -> Result:
         "logprobs": True, "return_token_ids": True,
     }  # fmt: skip
     with gateway(url, "--model", model, "--tokens", str(LATENCY_TOKENS)) as base:
-        ways: dict[str, tuple[canned.Client, bytes]] = {}
+        ways: dict[str, tuple[tuple[str, int], bytes]] = {}
+        clients: dict[str, canned.Client] = {}
         for name, target, body in (
             ("direct", urlsplit(f"{url}/v1"), direct_body),
             ("gateway", urlsplit(base), {"model": model, "messages": MESSAGES, "max_tokens": LATENCY_TOKENS}),
         ):
             assert target.hostname
             assert target.port
-            client = await canned.Client.connected(target.hostname, target.port)
-            ways[name] = client, canned.request(target.netloc, f"{target.path}/chat/completions", body)
+            request = canned.request(target.netloc, f"{target.path}/chat/completions", body)
+            ways[name] = (target.hostname, target.port), request
         samples = []
         for number in range(-10, pairs):
             took = {}
             for name in ("direct", "gateway") if number % 2 else ("gateway", "direct"):
-                client, request = ways[name]
+                address, request = ways[name]
+                # The engine's server closes connections that were idle for some seconds.
+                if name not in clients or clients[name].transport.is_closing():
+                    clients[name] = await canned.Client.connected(*address)
                 began = time.perf_counter()
-                status, answer = await client.post(request)
+                status, answer = await asyncio.wait_for(clients[name].post(request), REQUEST_SECONDS)
                 took[name] = 1000 * (time.perf_counter() - began)
                 if status != 200:
                     raise RuntimeError(f"{name} answered {status}: {answer[:300]!r}")
