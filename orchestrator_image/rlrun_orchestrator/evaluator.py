@@ -265,8 +265,14 @@ class Evaluator:
         results = list(
             await asyncio.gather(*(self._group(member, measurement, index, subject) for index in range(count)))
         )
-        values = measurement.values(results) | {f"{measurement.base_name}/seconds": time.monotonic() - began}
-        self._measured.append((measurement.base_name, subject.name))
+        base = measurement.base_name
+        values = measurement.values(results) | {f"{base}/seconds": time.monotonic() - began}
+        if subject.policy.kind is PolicyKind.weights:
+            # An engine holds one set of weights: what was not done when the next came was drawn from that one.
+            values[f"{base}/drift"] = float(max(0, self._board.policy_version - subject.policy.version))
+        if values[f"{base}/error"] == 0.0:
+            self._board.withdraw("EvaluationErrors")
+        self._measured.append((base, subject.name))
         self._tell(step, values)
         return results
 

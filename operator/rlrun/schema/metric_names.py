@@ -74,11 +74,18 @@ SECTIONS = (
             ("eval/<environment>/is_truncated", "share", "Rollouts cut off at maxTokens or seqLen."),
             ("eval/<environment>/examples", "", "Examples measured."),
             ("eval/<environment>/seconds", "s", "How long it took."),
+            (
+                "eval/<environment>/drift",
+                "steps",
+                "Full fine-tuning: how much newer the engines' weights were at the end than at the beginning; above 0 "
+                "the results are of a mixture.",
+            ),
             ("val_reward/mean", "", "Mean reward of validation over all training environments."),
             ("val_reward/<environment>/mean", "", "Mean reward of one of them."),
             ("val_reward/<environment>/error", "share", "Rollouts that failed."),
             ("val_reward/<environment>/examples", "", "Examples measured."),
             ("val_reward/<environment>/seconds", "s", "How long it took."),
+            ("val_reward/<environment>/drift", "steps", "As of evaluations."),
         ),
     ),
     Section(

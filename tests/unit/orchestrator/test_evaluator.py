@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +14,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.artifacts.metric_lines import Line, merged
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
-from rlrun.schema.wire import Problem, RolloutResult, RunPhase, Split
+from rlrun.schema.wire import (
+    EnvironmentInfo,
+    GroupRequest,
+    GroupResult,
+    PolicyKind,
+    Problem,
+    RolloutResult,
+    RunPhase,
+    Split,
+)
+from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.environments import Environment
 from rlrun_orchestrator.eval_metrics import evaluation_values, ks, pass_at_k, validation_total, validation_values
-from rlrun_orchestrator.evaluator import Measurement
+from rlrun_orchestrator.evaluator import Evaluator, EvaluatorSettings, Measurement
+from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.room import Room
 
 from tests.unit.orchestrator.conftest import World
-from tests.unit.orchestrator.fakes import FakeEngine, FakeEnvironment
+from tests.unit.orchestrator.fakes import FakeEngine, FakeEnvironment, policy
 
 BASE_MODEL = "owner/tiny"
 
@@ -312,6 +325,35 @@ async def test_validation_measures_the_current_policy_on_held_out_examples(world
     assert measured(world, "val_reward/words/mean") == {2: 0.5, 4: 0.5}
     assert measured(world, "val_reward/mean") == {2: 0.5, 4: 0.5}
     assert measured(world, "reward/mean").keys() == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(("kind", "drift"), [(PolicyKind.weights, 3.0), (PolicyKind.adapter, None)])
+async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
+    kind: PolicyKind, drift: float | None
+) -> None:
+    board, told = Board(10), list[dict[str, float]]()
+
+    async def roll_out(request: GroupRequest) -> GroupResult:
+        board.policy_version = 7
+        rollouts = [RolloutResult(rollout_id="r", reward=1.0)]
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=0.1)
+
+    info = EnvironmentInfo(name="exam", id="owner/exam", ready=True, eval_examples=1)
+    client: Any = SimpleNamespace(name="exam", roll_out=roll_out)
+    environments: Any = {EnvironmentUse.eval: SimpleNamespace(members={"exam": Environment(client, info)})}
+    evaluator = Evaluator(
+        [Measurement(EnvironmentUse.eval, "exam", 4, -1, 1)],
+        environments,
+        LiveGroups(BASE_MODEL),
+        board,
+        EvaluatorSettings("http://gateway", 10, {}, 5.0, 8, base_model=False, warm_start=False),
+        lambda step, values: told.append(values),
+    )
+    evaluator.after_step(4, policy(4, "s3://bucket/run").model_copy(update={"kind": kind}))
+    await evaluator.finish(5.0)
+    (values,) = told
+    assert values["eval/exam/avg@1"] == 1.0
+    assert values.get("eval/exam/drift") == drift
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
