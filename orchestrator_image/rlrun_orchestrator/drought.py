@@ -38,6 +38,8 @@ class Drought:
 
     def note(self, verdict: Verdict, cause: Cause | None, now: float) -> None:
         """An environment has answered a group."""
+        if self.failure is not None:
+            return
         if verdict is Verdict.usable:
             self._barren = self._errors = self._empty_batches = 0
             self._causes.clear()

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 
 import aiohttp
+import pytest
 from rlrun.schema.wire import Problem, RunPhase, RunStatus
 
 from tests.unit.orchestrator.conftest import RUN_URI, World
@@ -269,3 +270,32 @@ async def test_prometheus_tells_the_story(world: World) -> None:
     assert "rlrun_reward_mean 0.4375" in text
     assert 'rlrun_groups_total{outcome="trained"}' in text
     assert 'rlrun_inference_replicas{state="serving"} ' in text
+
+
+@pytest.mark.proves("difficultyFilter.maxReward")
+async def test_a_run_whose_groups_are_all_too_easy_says_which_rule_dropped_them(world: World) -> None:
+    world.environments["words"].rewards = [0.9, 1.0]
+    world.spec["difficultyFilter"] = {"maxReward": 0.9}
+    await world.start()
+    assert await world.run() == 64
+    problem = world.last_word.problem
+    assert problem
+    assert problem.reason == "EmptyBatches"
+    assert problem.message.startswith("5 batches in a row")
+    assert "high_reward" in problem.message
+    assert world.last_word.groups.filtered >= 10
+
+
+@pytest.mark.proves("difficultyFilter.minRewardVariance")
+async def test_filtered_rollouts_are_counted_by_cause(world: World) -> None:
+    environment = world.environments["words"]
+    environment.reward_of = lambda said: float(int(said.strip("<>")) % 8 == 0)
+    world.spec["difficultyFilter"] = {"minRewardVariance": 0.0}
+    await world.start()
+    assert await world.run() == 0
+    lines = world.lines()
+    causes = sum(line["filtered_rollouts/low_variance"] for line in lines)
+    assert causes == sum(line["filtered_rollouts"] for line in lines) > 0
+    assert all(line["filtered_rollouts/zero_mean"] == 0.0 for line in lines)
+    for _, batch in world.trainer.batches:
+        assert any(sample.advantage != 0 for sample in batch.samples), "every group teaches something"
