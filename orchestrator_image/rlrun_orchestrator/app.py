@@ -74,7 +74,12 @@ class Orchestrator:
         self._rewards = RewardHistograms()
         self._wandb = wandb_log(run, store, self._layout)
         self._reporter = Reporter(
-            self.board, self._recorder, self._rewards, self._wandb, rollouts_per_example=run.spec.rollouts_per_example
+            self.board,
+            self._recorder,
+            self._rewards,
+            self._wandb,
+            rollouts_per_example=run.spec.rollouts_per_example,
+            learns_from_rewards=assembly.scoring(run).baseline,
         )
         self._environments = {
             use: Environments(

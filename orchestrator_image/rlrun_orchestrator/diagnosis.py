@@ -63,9 +63,13 @@ Metrics = Mapping[str, float]
 Rule = Callable[[Sequence[Metrics]], Problem | None]
 
 
-def diagnose(history: Sequence[Metrics]) -> list[Problem]:
-    """Everything that holds now; `history` has the metrics of the newest steps, oldest first. Worst first."""
-    found = [problem for rule in RULES if (problem := rule(history)) is not None]
+def diagnose(history: Sequence[Metrics], *, rewards: bool = True) -> list[Problem]:
+    """Everything that holds now; `history` has the metrics of the newest steps, oldest first. Worst first.
+
+    `rewards` is False where the algorithm learns from something else, so that flat rewards are no trouble.
+    """
+    rules = RULES if rewards else [rule for rule in RULES if rule not in REWARD_RULES]
+    found = [problem for rule in rules if (problem := rule(history)) is not None]
     if not found:
         # Whoever has trouble does not want to hear how to be faster.
         return [hint for hint in (bound(history),) if hint is not None]
@@ -238,17 +242,8 @@ def bound(history: Sequence[Metrics]) -> Problem | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (
-    flat_at_zero,
-    flat_at_one,
-    no_diversity,
-    most_filtered,
-    collapsed,
-    mismatch,
-    masked,
-    entropy,
-    stalled,
-)
+REWARD_RULES: tuple[Rule, ...] = (flat_at_zero, flat_at_one, no_diversity, most_filtered, collapsed)
+RULES: tuple[Rule, ...] = (*REWARD_RULES, mismatch, masked, entropy, stalled)
 
 
 def _newest(history: Sequence[Metrics], name: str, steps: int) -> list[float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rlrun.schema.wire import PolicyRef, RunPhase, SessionState, StepResult
+from rlrun.schema.wire import PolicyRef, Problem, RunPhase, SessionState, StepResult
 
 from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch
@@ -129,15 +129,28 @@ class RunLoop:
         self.step = state.step
         self._board.rewound(state.step)
         self._dispatcher.rewind(state.step)
-        if state.step >= self._cadence.max_steps and not self._evaluator.owes(state.step, state.policy):
+        if state.step >= self._cadence.max_steps:
             self._board.phase = RunPhase.running
+            await self._owed_evaluation(state)
             return
         # Engines may take as long to start as a run may take to start.
         await self._publish_now(state.policy, max(self._settings.start_deadline, self._settings.inference_deadline))
         self._board.phase = RunPhase.running
         self._board.started_at = self._board.started_at or datetime.now(UTC)
-        if state.step < self._cadence.max_steps:
-            self._dispatcher.start()
+        self._dispatcher.start()
+        self._evaluator.begin(state.step, state.policy)
+
+    async def _owed_evaluation(self, state: SessionState) -> None:
+        """An earlier process may have been cut off in the last evaluation. The run is done all the same."""
+        if not self._evaluator.owes(state.step, state.policy):
+            return
+        try:
+            await self._publish_now(state.policy, self._settings.finish_deadline)
+        except RunFailed as failure:
+            message = f"the final policy is not evaluated: {failure.problem.message}"
+            self._board.wait("policy", None)
+            self._board.warn(Problem(reason="EvaluationTimeout", message=message[:500]))
+            return
         self._evaluator.begin(state.step, state.policy)
 
     async def _catch_up(self, state: SessionState, unheard: saved.Unheard) -> None:

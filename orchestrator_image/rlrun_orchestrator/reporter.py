@@ -86,12 +86,15 @@ class Reporter:
         wandb: WandbLog | None = None,
         *,
         rollouts_per_example: int,
+        learns_from_rewards: bool = True,
     ) -> None:
+        """`learns_from_rewards`: else flat rewards are no trouble."""
         self._board = board
         self._recorder = recorder
         self._rewards = rewards
         self._wandb = wandb
         self._rollouts_per_example = rollouts_per_example
+        self._learns_from_rewards = learns_from_rewards
         self._totals = Totals()
         self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
         self._warned: set[str] = set()
@@ -167,7 +170,7 @@ class Reporter:
             self._wandb.log(step, values)
 
     def _diagnose(self) -> None:
-        problems = diagnose(list(self._history))
+        problems = diagnose(list(self._history), rewards=self._learns_from_rewards)
         for problem in problems:
             self._board.warn(problem)
         reasons = {problem.reason for problem in problems}

@@ -92,6 +92,11 @@ def test_every_trouble_and_hint_has_a_rule_and_advice() -> None:
         assert len(message) < 600, "several have to fit into one condition"
 
 
+def test_flat_rewards_are_no_trouble_where_nothing_is_learnt_from_them() -> None:
+    flat = steps(10, reward__mean=0.0, batch__zero_variance=1.0, **{"mismatch_kl__all__mean": 0.3})
+    assert [problem.reason for problem in diagnose(flat, rewards=False)] == [Trouble.policy_mismatch]
+
+
 def test_a_stall_names_the_side_that_is_slow() -> None:
     slow = {"time/step": 200.0, "time/trainer": 190.0, "time/generate_completions": 10.0}
     (problem,) = diagnose([*steps(12), *[WELL | slow] * 3])

@@ -261,6 +261,24 @@ async def test_a_run_that_was_cut_off_in_its_last_evaluation_makes_up_for_it(wor
     assert len(exam.requests) == asked, "a third process has nothing left to do"
 
 
+async def test_a_run_that_is_done_completes_even_where_nobody_can_evaluate_it_any_more(world: World) -> None:
+    exam = Exam("exam")
+    world.eval_environments = {"exam": exam}
+    world.spec["eval"] = {"evalBaseModel": False, "env": [{"id": "owner/exam"}]}
+    exam.door.clear()
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: world.trainer.step == 5 and exam.inside == 3)
+    world.stop.set()
+    assert await running == 1
+    world.stop.clear()
+    world.endpoints.clear()
+    world.settings["finish_deadline"] = 0.3
+    assert await world.run() == 0
+    assert world.last_word.phase is RunPhase.completed
+    assert [w.reason for w in world.last_word.warnings] == ["EvaluationTimeout"]
+
+
 async def test_a_lost_environment_is_waited_for_and_its_examples_asked_again(world: World) -> None:
     exam = Exam("exam", rewards=[1.0])
     world.eval_environments = {"exam": exam}
