@@ -14,10 +14,12 @@ from rlrun.schema.algorithm import KlPenalty
 from rlrun.schema.wire import PolicyKind, Problem
 from rlrun_trainer import checkpoint, weights
 from rlrun_trainer.crew import Crew
+from rlrun_trainer.distributed import Stranded, World
 from rlrun_trainer.problems import Refused
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.step import StepPlan, train_step
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP
 
 from tests.unit_trainer import tiny
 from tests.unit_trainer.client import Client
@@ -177,3 +179,43 @@ def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> Non
     (files.path / checkpoint.OPTIMIZER).unlink()
     with pytest.raises(Refused, match="no optimizer"):
         crew.restore("run", files.path)
+
+
+def test_a_trainer_of_one_process_has_nobody_to_tell(base: BaseModel) -> None:
+    Crew(base).beat()
+    Crew(base).stop()
+
+
+@pytest.mark.parametrize("recompute", ["on", "off"])
+def test_memory_that_runs_out_within_a_sharded_layer_changes_nothing(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch, recompute: str
+) -> None:
+    def trained(fail: bool) -> dict[str, torch.Tensor]:
+        base = tiny.load(model_dir, dtype="bfloat16", gradient_checkpointing=recompute)
+        slot = base.open_weights("run", tiny.MODEL, 0, compared=False)
+        train_step(base, slot, tiny.samples(8, 0), PLAN)
+        if fail:
+            with monkeypatch.context() as patch:
+                patch.setattr(Qwen3MLP, "forward", _no_memory)
+                with pytest.raises(Refused, match="does not fit"):
+                    train_step(base, slot, tiny.samples(8, 1), PLAN)
+        train_step(base, slot, tiny.samples(8, 2), PLAN)
+        return {name: p.full_tensor() for name, p in slot.parameters.items()}
+
+    disturbed, quiet = trained(True), trained(False)
+    assert all(torch.equal(disturbed[name], p) for name, p in quiet.items())
+
+
+def test_who_leaves_a_pass_in_the_middle_does_not_wait_for_the_others(
+    base: BaseModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
+    base.loader.world = World(rank=1, size=2)
+    monkeypatch.setattr("rlrun_trainer.step.backward", _no_memory)
+    # Not Refused: what happened cannot be undone, and the process has to end.
+    with pytest.raises(Stranded, match="a trap"):
+        train_step(base, slot, tiny.samples(8), PLAN)
+
+
+def _no_memory(*_: Any) -> None:
+    raise torch.OutOfMemoryError("a trap")

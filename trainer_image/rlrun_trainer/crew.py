@@ -24,7 +24,6 @@ from rlrun_trainer.step import StepPlan, train_step
 log = logging.getLogger(__name__)
 
 STOP = "stop"
-BEAT = "beat"
 BEAT_SECONDS = 60.0
 """Between two signs of life: the others wait for a command no longer than `distributed.PATIENCE`."""
 
@@ -78,7 +77,7 @@ class Crew:
 
     def beat(self) -> None:
         """Shows that all processes are there."""
-        self._all(BEAT)
+        self._all("_beat")
 
     def stop(self) -> None:
         """Lets the others go."""
@@ -114,6 +113,9 @@ class Crew:
     def _train(self, name: str, samples: list[Sample], plan: StepPlan) -> dict[str, float]:
         return train_step(self.base, self.base.slots[name], samples, plan)
 
+    def _beat(self) -> None:
+        pass
+
     def _files(self, name: str) -> Files:
         return weights.write_model(self.base, self.base.slots[name], self.base.loader.dtype) or {}
 
@@ -137,8 +139,7 @@ class Crew:
         result: Any = None
         refusal: Refused | None = None
         try:
-            if command != BEAT:
-                result = getattr(self, command)(*arguments)
+            result = getattr(self, command)(*arguments)
         except Refused as error:
             refusal = error
         except Exception:

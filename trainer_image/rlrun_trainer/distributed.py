@@ -24,6 +24,10 @@ PATIENCE = timedelta(minutes=30)
 CPU = torch.device("cpu")
 
 
+class Stranded(Exception):
+    """This process left a pass in the middle, and the others wait for it there: it has to end."""
+
+
 @dataclass(frozen=True)
 class World:
     """This process among those of its trainer."""
@@ -88,10 +92,12 @@ class World:
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """What fails inside on one process is refused by all: nobody goes on alone."""
+        """What fails inside on one process is refused by all: nobody goes on alone. Only `Stranded` goes its way."""
         failure: Exception | None = None
         try:
             yield
+        except Stranded:
+            raise
         except Exception as error:
             if self.size == 1:
                 raise

@@ -72,11 +72,11 @@ class Guard:
             return self.run(layer, run, hidden)
         # Frozen embeddings need no gradient, but what the layer makes of them does.
         anchor = torch.zeros((), device=hidden.device, requires_grad=True)
-        result: torch.Tensor = _Recomputed.apply(self, layer, run, hidden, anchor)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _Recomputed.apply(self, layer, run, hidden, anchor)
         return result
 
 
-class _Recomputed(torch.autograd.Function):
+class _Recomputed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any, guard: Guard, layer: torch.nn.Module, run: Run, hidden: torch.Tensor, anchor: torch.Tensor
@@ -86,7 +86,7 @@ class _Recomputed(torch.autograd.Function):
         return guard.run(layer, run, hidden)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (hidden,) = ctx.saved_tensors
         guard: Guard = ctx.guard
         leaf = hidden.detach().requires_grad_(hidden.requires_grad)

@@ -14,7 +14,7 @@ import torch
 from rlrun.schema.algorithm import KlPenalty, Loss
 from rlrun.schema.wire import Sample
 
-from rlrun_trainer.distributed import whole
+from rlrun_trainer.distributed import Stranded, whole
 from rlrun_trainer.distribution import Distribution
 from rlrun_trainer.kl_penalty import first_beta, next_beta
 from rlrun_trainer.mfu import active_weights, peak_flops, step_flops
@@ -126,13 +126,18 @@ def _backward_share(
     """Adds the gradients of this process's micro-batches; figures as of `backward`, zeros where it only joined in."""
     parts = []
     base.guard.failure = None
-    for batch in base.world.share(batches):
-        if batch is not None:
-            parts.append(backward(base, slot, batch, objective))
-            continue
-        # With sharded weights everybody takes part in every pass: a copy of the smallest one, divided to nothing.
-        sums, maxima = backward(base, slot, batches[-1], replace(objective, trainable=math.inf))
-        parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
+    try:
+        for batch in base.world.share(batches):
+            if batch is not None:
+                parts.append(backward(base, slot, batch, objective))
+                continue
+            # With sharded weights everybody takes part in every pass: a copy of the smallest one, divided to nothing.
+            sums, maxima = backward(base, slot, batches[-1], replace(objective, trainable=math.inf))
+            parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
+    except Exception as error:
+        if base.world.size > 1:
+            raise Stranded(str(error)) from error
+        raise
     base.guard.settle()
     return parts
 
