@@ -71,9 +71,16 @@ class Output:
                 self._tell()
             self._dropped += len(data) - granted
             if granted:
-                self._write(data[:granted])
+                self._put(data[:granted])
 
     def _tell(self) -> None:
         if self._dropped:
-            self._write(f"\n{self._who} printed {self._dropped:,} bytes more than its log takes\n".encode())
-            self._dropped = 0
+            dropped, self._dropped = self._dropped, 0
+            self._put(f"\n{self._who} printed {dropped:,} bytes more than its log takes\n".encode())
+
+    def _put(self, data: bytes) -> None:
+        # A log that takes nothing must not stop the reading: a worker whose pipe is full stands still.
+        try:
+            self._write(data)
+        except OSError:
+            self._dropped += len(data)

@@ -32,6 +32,16 @@ async def test_what_is_left_out_is_told():
     assert shown + sum(told) == len(b"first\n") + 4 * 1024**2
 
 
+async def test_a_log_that_takes_nothing_does_not_hold_the_worker_up():
+    def refuse(data: bytes) -> None:
+        raise BlockingIOError
+
+    output = Output("worker 0", refuse)
+    descriptor = await output.open()
+    await asyncio.wait_for(asyncio.to_thread(_print, descriptor, b"x" * 1024**2), 20)
+    await output.close()
+
+
 def _print(descriptor: int, data: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
