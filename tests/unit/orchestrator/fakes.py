@@ -96,6 +96,8 @@ class FakeTrainer:
         self.hold: set[int] = set()
         """Steps that are made and whose answer nobody gets until `released` is set."""
         self.released = asyncio.Event()
+        self.unpublished = False
+        """The newest step is made, and its policy not published until the step is asked for again."""
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=2**30)
@@ -111,13 +113,14 @@ class FakeTrainer:
 
     def state(self) -> SessionState:
         assert self.spec is not None
+        before = self.step - 1 if self.unpublished else self.step
         return SessionState(
             step=self.step,
-            policy=policy(self.step, self.spec.run_uri, self.lineage),
+            policy=policy(before, self.spec.run_uri, self.lineage),
             checkpoints=sorted(self.checkpoints),
             adapters=sorted(self.adapters),
             orchestrator_state=self.resumed_state,
-            last=self.results.get(self.step - 1),
+            last=None if self.unpublished else self.results.get(self.step - 1),
         )
 
     @property
@@ -153,6 +156,7 @@ class FakeTrainer:
         if self.answer is not None:
             return web.json_response(self.answer[1].to_json_dict(), status=self.answer[0])
         if step in self.results:
+            self.unpublished = False
             return web.json_response(self.results[step].to_json_dict())
         if step != self.step:
             return web.json_response(Problem(reason="StepConflict", message=str(step)).to_json_dict(), status=409)

@@ -193,6 +193,17 @@ async def test_a_step_that_nobody_heard_of_has_its_line_and_its_artifacts(make: 
     assert ours.mismatch_kl == pytest.approx(theirs.mismatch_kl)
 
 
+async def test_a_step_whose_policy_is_not_published_yet_is_asked_for_again(make: MakeWorld) -> None:
+    """No rollout of the next step may come from the policy before, so that the run would wait for ever."""
+    whole, torn = await make(1), await make(2)
+    assert await whole.run() == 0
+    await die_in_step(torn, 3)
+    torn.trainer.unpublished = True
+    assert await torn.run() == 0
+    assert batches(torn) == batches(whole)
+    assert [line["loss/mean"] for line in torn.lines()] == [line["loss/mean"] for line in whole.lines()]
+
+
 async def test_without_the_record_of_the_batch_the_line_has_what_the_trainer_knows(make: MakeWorld) -> None:
     torn = await make(1)
     await die_in_step(torn, 3)

@@ -1,0 +1,81 @@
+"""Which of the states that earlier processes left a new one continues from."""
+
+from typing import Any
+
+import pytest
+from rlrun.schema.wire import PolicyRef, SessionState, StepResult
+from rlrun_orchestrator import saved
+from rlrun_orchestrator.batch import Batch
+from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.buffer import Buffer, BufferSettings, Example
+from rlrun_orchestrator.deal import Deal
+
+POLICY = PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy")
+
+
+def deal() -> Deal:
+    return Deal(Buffer({"a": 50}, None, BufferSettings(filtering=True)))
+
+
+def left(step: int, drawn: int, *, run: str = "uid", sent: bool = False) -> dict[str, Any]:
+    """The state after `step` steps with `drawn` examples, of which the last two are under way."""
+    board, one = Board(9), deal()
+    board.reward_errors = drawn
+    dealt = [found for _ in range(drawn) if (found := one.draw(["a"])) is not None]
+    one.done(dealt[:-2])
+    one.buffer.scored(Example("a", 7), 1.0)
+    batch = Batch(step, [], dealt[-2:], 10, values={"reward/mean": 0.5}, reward=0.5) if sent else None
+    return saved.state_of(run, step, board, one, batch)
+
+
+def session(step: int, checkpointed: dict[str, Any] | None = None, *, made: bool = False) -> SessionState:
+    last = StepResult(step=step, policy=POLICY, metrics={}) if made else None
+    return SessionState(step=step, policy=POLICY, orchestrator_state=checkpointed, last=last)
+
+
+def restored(state: SessionState, found: dict[str, Any] | None) -> tuple[int, int, saved.Unheard | None, Deal]:
+    """(ordinal dealt next, errors on the board, the step nobody heard of, the deal)."""
+    board, one = Board(9), deal()
+    unheard = saved.restore("uid", found, state, board, one)
+    dealt = one.draw(["a"])
+    assert dealt is not None
+    return dealt.ordinal, board.reward_errors, unheard, one
+
+
+def test_a_run_that_begins_is_dealt_from_the_beginning() -> None:
+    assert restored(session(0), None)[:3] == (0, 0, None)
+
+
+def test_the_newest_state_counts_where_the_trainer_is_at_its_step() -> None:
+    assert restored(session(3), left(3, 10))[:3] == (8, 10, None)
+    assert restored(session(3, left(2, 6)), left(3, 10, sent=True))[:3] == (8, 10, None), "the batch was not trained"
+
+
+def test_one_batch_further_its_examples_are_trained() -> None:
+    ordinal, _, unheard, _ = restored(session(4, made=True), left(3, 10, sent=True))
+    assert ordinal == 10
+    assert unheard is not None
+    assert unheard.batch is not None
+    assert (unheard.batch.step, unheard.batch.ordinals, unheard.batch.reward) == (3, [8, 9], 0.5)
+
+
+def test_a_step_made_without_any_record_of_its_batch_is_told_all_the_same() -> None:
+    unheard = restored(session(4, made=True), left(3, 10))[2]
+    assert unheard == saved.Unheard(None)
+    assert restored(session(4), left(3, 10))[2] is None, "the trainer knows nothing of it either"
+
+
+def test_a_trainer_that_went_back_brings_the_draw_of_its_checkpoint_and_not_its_counters() -> None:
+    assert restored(session(2, left(2, 6)), left(5, 20, sent=True))[:3] == (4, 20, None)
+    assert restored(session(0), left(5, 20))[:2] == (0, 20), "no checkpoint: from the beginning"
+
+
+def test_another_runs_checkpoint_brings_its_knowledge_of_the_examples_only() -> None:
+    ordinal, errors, _, one = restored(session(0, left(5, 20, run="other")), None)
+    assert (ordinal, errors) == (0, 0)
+    assert one.buffer.metrics()["pool/easy"] == 1 / 50
+
+
+@pytest.mark.parametrize("broken", [{}, {"step": 3}, {"step": "x", "board": 1}, {"step": 3, "board": {}, "deal": []}])
+def test_a_state_of_another_shape_is_left(broken: dict[str, Any]) -> None:
+    assert restored(session(3, left(3, 6)), broken)[0] == 4
