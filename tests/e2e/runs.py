@@ -1,0 +1,26 @@
+"""What tests want to know of finished runs: their lines of metrics, and whether trainer and engine agreed."""
+
+import math
+
+from rlrun.artifacts.layout import RunLayout
+
+from demo.install import BUCKET
+from demo.kubectl import Object
+from demo.metrics import Line, read_metrics
+from tests.e2e.conftest import Platform
+
+KL_LIMIT = 0.01
+"""Mean r - log r - 1 over a run, in nats: what trainers of the field hold themselves to."""
+LOG_RATIO_LIMIT = 1e-3
+"""Largest |log r| of a token drawn by the very policy that is trained, in float32 on both sides."""
+
+
+def metrics_of(platform: Platform, run: Object) -> list[Line]:
+    """The run's lines, one per step."""
+    layout = RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
+    return [line for line in read_metrics(platform.s3.store(), layout) if "loss/mean" in line]
+
+
+def largest_log_ratio(line: Line) -> float:
+    """|log r| of the token with the largest mismatch: r - log r - 1 is (log r)^2 / 2 for a ratio near 1."""
+    return math.sqrt(2 * line["mismatch_kl/all/max"])

@@ -1,0 +1,35 @@
+"""The trainer knows the distribution that the engine drew from, whatever bends it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from demo.metrics import mean_of
+from demo.watch import follow
+from tests.e2e.conftest import Platform
+from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, metrics_of
+
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "cold": {"maxTokens": 24, "temperature": 0.7},
+    "bent": {"maxTokens": 24, "temperature": 1.3, "topP": 0.9, "repetitionPenalty": 1.2, "minTokens": 4},
+}
+
+
+@pytest.mark.proves(
+    "sampling.temperature", "sampling.topP", "sampling.repetitionPenalty", "sampling.minTokens", "sampling.maxTokens"
+)
+def test_log_probabilities_are_those_of_the_draw(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
+    namespace = fresh_namespace("agreement")
+    for name, sampling in SAMPLINGS.items():
+        platform.kubectl.apply(platform.run_object(name, namespace, maxSteps=5, sampling=sampling))
+    for name, sampling in SAMPLINGS.items():
+        run = follow(platform.kubectl, name, namespace, seconds=400)
+        lines = metrics_of(platform, run)
+        assert len(lines) == 5
+        assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT, name
+        # Before the first step everybody has the fresh adapter: what is left is arithmetic.
+        assert largest_log_ratio(lines[0]) <= LOG_RATIO_LIMIT, name
+        assert max(line["completion_len/max"] for line in lines) <= sampling["maxTokens"]
+        if least := sampling.get("minTokens"):
+            assert min(line["completion_len/min"] for line in lines) >= least

@@ -1,0 +1,75 @@
+"""Strictly on-policy and with one seed, a run is the same run again; cut in two, it is the same run as well."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from demo.kubectl import Object, wait_for
+from demo.metrics import Line
+from demo.watch import follow
+from tests.e2e.conftest import Platform
+from tests.e2e.runs import metrics_of
+
+STEPS = 8
+CUT = 3
+ON_POLICY: dict[str, Any] = {
+    "maxSteps": STEPS,
+    "batchSize": 64,
+    "maxAsyncLevel": 0,
+    "oversamplingFactor": 1.0,
+    "seed": 11,
+    "checkpoints": {"interval": CUT},
+}
+
+
+def numbers(lines: list[Line]) -> tuple[list[int], list[float], list[float]]:
+    """Steps, rewards and losses."""
+    return (
+        [line["step"] for line in lines],
+        [line["reward/mean"] for line in lines],
+        [line["loss/mean"] for line in lines],
+    )
+
+
+def assert_equal(ours: list[Line], theirs: list[Line]) -> None:
+    steps, rewards, losses = numbers(ours)
+    steps_there, rewards_there, losses_there = numbers(theirs)
+    assert steps == steps_there == list(range(1, STEPS + 1))
+    assert rewards == rewards_there
+    # The engine adds floats in the order in which requests happened to share a batch: the last digits are its own.
+    assert losses == pytest.approx(losses_there, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.proves("seed", "sampling.seed", "maxAsyncLevel", "checkpoints.interval", "suspend")
+def test_two_runs_are_equal_and_a_resumed_one_too(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
+    namespace = fresh_namespace("twins")
+    kubectl = platform.kubectl
+    kubectl.apply(platform.run_object("first", namespace, **ON_POLICY))
+    first = metrics_of(platform, follow(kubectl, "first", namespace, seconds=400))
+
+    kubectl.apply(platform.run_object("second", namespace, **ON_POLICY))
+    assert_equal(metrics_of(platform, follow(kubectl, "second", namespace, seconds=400)), first)
+
+    kubectl.apply(platform.run_object("other", namespace, **(ON_POLICY | {"seed": 12, "maxSteps": 1})))
+    other = metrics_of(platform, follow(kubectl, "other", namespace, seconds=400))
+    assert other[0]["reward/mean"] != first[0]["reward/mean"], "the seed has no effect, so equality shows nothing"
+
+    kubectl.apply(platform.run_object("cut", namespace, **ON_POLICY))
+    wait_for("the checkpoint to continue from", lambda: checkpoint_ready(platform, namespace, "cut"), 300, every=0.3)
+    patch(platform, namespace, "cut", {"suspend": True})
+    wait_for("the end of its pods", lambda: not kubectl.list("pods", namespace, "rlrun.dev/run=cut"), 120)
+    step = ((kubectl.get("rlrun", "cut", namespace) or {})["status"].get("progress") or {}).get("step", 0)
+    assert step < STEPS, "the run was over before it could be cut"
+    patch(platform, namespace, "cut", {"suspend": False})
+    assert_equal(metrics_of(platform, follow(kubectl, "cut", namespace, seconds=400)), first)
+
+
+def checkpoint_ready(platform: Platform, namespace: str, run: str) -> bool:
+    found = platform.kubectl.list("rlcheckpoints", namespace)
+    return any(o["spec"]["runName"] == run and o.get("status", {}).get("phase") == "Ready" for o in found)
+
+
+def patch(platform: Platform, namespace: str, run: str, spec: Object) -> None:
+    platform.kubectl("patch", "rlrun", run, "-n", namespace, "--type=merge", "-p", json.dumps({"spec": spec}))

@@ -1,0 +1,53 @@
+"""Environments of every kind take part in one real run, with evaluation and validation beside it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from demo.install import EXAMPLES, push_environment
+from demo.metrics import mean_of
+from demo.watch import follow
+from tests.e2e.conftest import Platform
+from tests.e2e.runs import KL_LIMIT, metrics_of
+
+FOLDERS = ("alphabet_sort", "distinct_words", "number_guess", "plain_script")
+ENVIRONMENTS = [
+    {"id": "rlrun/number-guess", "args": {"letters": True, "limit": 16}, "weight": 1.0},
+    {"id": "rlrun/plain-script", "args": {"words": 3}, "weight": 1.0},
+    {"id": "rlrun/distinct-words", "args": {"num_examples": 200}, "weight": 2.0},
+]
+
+
+@pytest.mark.proves("env.id", "env.args", "eval.interval", "eval.evalBaseModel", "val.interval")
+def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
+    platform: Platform, fresh_namespace: Callable[[str], str]
+) -> None:
+    for folder in FOLDERS:
+        push_environment(platform.s3, EXAMPLES / "environments" / folder)
+    namespace = fresh_namespace("many")
+    run = platform.run_object(
+        "many",
+        namespace,
+        maxSteps=4,
+        batchSize=64,
+        env=ENVIRONMENTS,
+        sampling={"maxTokens": 12},
+        val={"numExamples": 6, "interval": 2},
+        eval={"interval": 2, "numExamples": 4, "rolloutsPerExample": 2, "env": [{"id": "rlrun/alphabet-sort"}]},
+        infrastructure={"computeSize": "S"},
+    )
+    platform.kubectl.apply(run)
+
+    done = follow(platform.kubectl, "many", namespace, seconds=600)
+
+    lines = metrics_of(platform, done)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for name in ("number-guess", "plain-script", "distinct-words"):
+        assert any(f"reward/{name}/mean" in line for line in lines), name
+        assert any(f"val_reward/{name}/mean" in line for line in lines), name
+    assert max(line["num_turns/max"] for line in lines) > 1
+    assert mean_of(lines, "error/mean") == 0, done["status"]["conditions"]
+    assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT
+    # The last policy is always evaluated.
+    assert "eval/alphabet-sort/avg@2" in lines[-1]
+    assert {"eval/alphabet-sort/pass@1", "eval/alphabet-sort/pass@2"} <= lines[-1].keys()
