@@ -50,7 +50,7 @@ class Cluster:
     def run(
         self, task: Task, name: str, seed: int, *, target: float | None, say: Say = print, **spec: Any
     ) -> tuple[Trace, Object]:
-        """The run's trace and its last state; it is stopped at the target, where one is given, and removed.
+        """The run's trace and its last state; it is removed at the target, where one is given.
 
         Raises:
             RunFailed: it failed, or was not done within the task's seconds.
@@ -82,27 +82,28 @@ class Cluster:
             self.kubectl("delete", "pods", "--all", "-n", NAMESPACE, "--grace-period=0", "--force", timeout=180)
 
     def _watch(self, task: Task, name: str, target: float | None, say: Say) -> Object:
+        """The run once it has completed, or has reached the target."""
         follower = Follower(say)
         deadline = time.monotonic() + task.seconds
-        arrived = False
+        seen = 0
         while True:
             run = self.kubectl.get("rlrun", name, NAMESPACE)
             if run is None:
                 raise RunFailed(f"rlrun {NAMESPACE}/{name} is not there")
             follower.see(run)
-            phase = run.get("status", {}).get("phase")
-            if phase == "Completed" or (arrived and phase in TERMINAL):
+            status = run.get("status", {})
+            phase, step = status.get("phase"), (status.get("progress") or {}).get("step", 0)
+            if phase == "Completed":
                 return run
+            if target is not None and step > seen:
+                # The status skips steps; the lines in S3 have them all.
+                seen = step
+                if arrival(steps_of(self.lines(run), task.batch_size), target) is not None:
+                    say(f"{name} has reached {target}")
+                    return run
             if phase in TERMINAL or time.monotonic() > deadline:
                 why = f"ended {phase}" if phase in TERMINAL else f"still {phase} after {task.seconds} s"
                 raise RunFailed(f"rlrun {name} {why}:\n{describe(run)}\n{pods(self.kubectl, NAMESPACE)}")
-            if target is not None and not arrived and follower.rewards and max(follower.rewards.values()) >= target:
-                # The status skips steps; the lines in S3 have them all.
-                arrived = arrival(steps_of(self.lines(run), task.batch_size), target) is not None
-                if arrived:
-                    say(f"{name} has reached {target}: it is stopped")
-                    patch = '{"spec":{"stop":true}}'
-                    self.kubectl("patch", "rlrun", name, "-n", NAMESPACE, "--type=merge", "-p", patch)
             time.sleep(LOOK_SECONDS)
 
 

@@ -39,7 +39,7 @@ class Ways:
         self.attention = str(getattr(self.base.model.config, "_attn_implementation", "unknown"))
 
     def step(self, way: str, samples: Sequence[Sample]) -> dict[str, float]:
-        """One update: its seconds, loss and share of padding; on a GPU peak memory in GiB and, where known, MFU in %."""
+        """One update: its seconds, loss and share of padding; on a GPU peak memory in GiB and MFU in %, if known."""
         budget = self.plan.micro_batch_tokens
         if way == "plain" and self.plain is not None:
             longest, tokens = max(len(s.token_ids) for s in samples), sum(len(s.token_ids) for s in samples)
