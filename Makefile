@@ -20,6 +20,8 @@ CODE := operator trainer_image orchestrator_image local_cluster demo examples be
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=
+# PARTS="trl async" runs these benchmarks only.
+PARTS ?=
 
 .PHONY: help
 help: ## List every target
