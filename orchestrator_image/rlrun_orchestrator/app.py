@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 from rlrun.artifacts.layout import RunLayout, S3Uri
-from rlrun.artifacts.store import AccessDenied, BucketMissing, Store, StoreError
+from rlrun.artifacts.store import Store
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
 from rlrun.schema.wire import Problem
 
@@ -22,7 +21,7 @@ from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.environment_client import EnvironmentClient
 from rlrun_orchestrator.environments import Environments
-from rlrun_orchestrator.errors import EXIT_COMPLETED, EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
+from rlrun_orchestrator.errors import EXIT_COMPLETED, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.evaluator import Evaluator, measurements
 from rlrun_orchestrator.exposition import RunCollector, registry_of
 from rlrun_orchestrator.gateway.groups import LiveGroups
@@ -32,10 +31,11 @@ from rlrun_orchestrator.gateway.server import Gateway
 from rlrun_orchestrator.histogram import RewardHistograms
 from rlrun_orchestrator.inference import ReplicaPool, Resolver, dns_resolver
 from rlrun_orchestrator.loop import RunLoop
-from rlrun_orchestrator.recorder import Recorder, saved_state
+from rlrun_orchestrator.recorder import Recorder
 from rlrun_orchestrator.reporter import Reporter
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.status_server import status_application
+from rlrun_orchestrator.storage import Storage
 from rlrun_orchestrator.teacher import Teacher
 from rlrun_orchestrator.tokenizer import Tokenizer
 from rlrun_orchestrator.trainer_client import TrainerClient
@@ -114,8 +114,9 @@ class Orchestrator:
     async def _train(self) -> None:
         deadline = float(min(self._settings.start_deadline, self._run.spec.start_deadline_seconds))
         # S3 first, because everyone else needs it too and would complain in less clear words.
-        await self._wait_for_s3(deadline)
-        left = await self._saved_state(deadline)
+        s3 = Storage(self._store, self._layout, self.board, self._settings)
+        await s3.ready(deadline)
+        left = await s3.saved_state(deadline)
         session = TrainerSession(
             TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid),
             self._run,
@@ -208,36 +209,6 @@ class Orchestrator:
         finally:
             for runner, _ in runners:
                 await runner.cleanup()
-
-    async def _wait_for_s3(self, deadline: float) -> None:
-        start = time.monotonic()
-        while True:
-            try:
-                await asyncio.to_thread(self._store.check, self._layout.root.bucket)
-                self.board.wait("s3", None)
-                return
-            except StoreError as error:
-                mistake = isinstance(error, AccessDenied | BucketMissing)
-                self.board.wait("s3", error.problem)
-                patience = min(deadline, self._settings.configuration_grace) if mistake else deadline
-                if time.monotonic() - start >= patience:
-                    raise RunFailed(error.problem, EXIT_CONFIGURATION if mistake else EXIT_RESTART) from error
-                log.warning("%s", error)
-                await asyncio.sleep(self._settings.poll_interval)
-
-    async def _saved_state(self, deadline: float) -> dict[str, Any] | None:
-        start = time.monotonic()
-        while True:
-            try:
-                return await saved_state(self._store, self._layout)
-            except ValueError as error:
-                log.warning("the saved state of the orchestrator cannot be read and is left: %s", error)
-                return None
-            except StoreError as error:
-                self.board.wait("s3", error.problem)
-                if time.monotonic() - start >= deadline:
-                    raise RunFailed(error.problem, EXIT_RESTART) from error
-                await asyncio.sleep(self._settings.poll_interval)
 
 
 async def attempt(

@@ -8,12 +8,12 @@ from rlrun.schema.trajectory import TrajectoryStrategy
 from rlrun.schema.wire import GroupCounts, Problem
 
 from rlrun_orchestrator.buffer import Buffer, BufferSettings
+from rlrun_orchestrator.cadence import Cadence
 from rlrun_orchestrator.dispatcher import DispatchSettings
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, RunFailed
 from rlrun_orchestrator.evaluator import EvaluatorSettings
 from rlrun_orchestrator.filtering import Filtering
 from rlrun_orchestrator.gateway.sampling import SamplingRules
-from rlrun_orchestrator.loop import Cadence
 from rlrun_orchestrator.rollouts import Scoring
 from rlrun_orchestrator.saved import Unheard
 from rlrun_orchestrator.scheduler import Scheduler, SchedulerSettings

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from rlrun.schema.wire import PolicyRef, Problem, RunPhase, SessionState, StepRe
 from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch
 from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.cadence import Cadence
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.errors import EXIT_RESTART, RunFailed
@@ -34,25 +34,6 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 """Longest sleep while a batch is collected: failures elsewhere are noticed at least that often."""
-
-
-@dataclass(frozen=True)
-class Cadence:
-    """How often, in steps; 0 is never but at the end."""
-
-    max_steps: int
-    checkpoints: int
-    adapters: int
-    supervised: int = 0
-    """Steps at the beginning that learn from demonstrations."""
-
-    def checkpoint_due(self, step: int) -> bool:
-        """After every `checkpoints` steps and after the last."""
-        return step >= self.max_steps or (self.checkpoints > 0 and step % self.checkpoints == 0)
-
-    def adapter_due(self, step: int) -> bool:
-        """After every `adapters` steps and after the last."""
-        return step >= self.max_steps or (self.adapters > 0 and step % self.adapters == 0)
 
 
 class RunLoop:
