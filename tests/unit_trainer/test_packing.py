@@ -112,11 +112,37 @@ def test_packed_equals_unpacked(base: BaseModel, single_row: bool) -> None:
         ({"logprobs": [0.0, float("nan"), -1.0]}, "logprobs"),
         ({"logprobs": [0.0, 2.0, -1.0]}, "logprobs"),
         ({"advantage": float("inf")}, "advantage"),
+        ({"token_advantages": [0.0, 1.0]}, "tokenAdvantages"),
+        ({"token_advantages": [0.0, float("nan"), 1.0]}, "tokenAdvantages"),
+        ({"loss": "cross_entropy", "logprobs": [0.0]}, "differ in length"),
+        ({"loss": "cross_entropy", "token_ids": [1, 2, tiny.VOCABULARY]}, "vocabulary"),
     ],
 )
 def test_a_bad_sample_is_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused, match=rf"samples\[1\].*{words}"):
         check([sample(3), sample(3, **changes)], 64, tiny.VOCABULARY)
+
+
+def test_demonstrations_need_no_log_probs_and_no_advantage() -> None:
+    nothing = float("nan")
+    check([sample(3, loss="cross_entropy", logprobs=[nothing] * 3, advantage=nothing)], 64, tiny.VOCABULARY)
+    check([sample(3, token_advantages=[nothing, 0.5, -0.5], advantage=nothing)], 64, tiny.VOCABULARY)
+
+
+def test_tokens_of_demonstrations_come_last() -> None:
+    made = [sample(9, loss="cross_entropy"), sample(5), sample(4, loss="cross_entropy"), sample(3, advantage=0.25)]
+    [batch] = pack(made, 1000)
+    assert batch.policy_tokens == 4 + 2
+    assert batch.advantages.tolist() == [0.5] * 4 + [0.25] * 2 + [0.0] * (8 + 3)
+    assert batch.engine_logprobs.tolist() == [-1.0] * 6 + [0.0] * 11
+    assert batch.sample_of.tolist() == [0] * 4 + [1] * 2 + [2] * 8 + [3] * 3
+    before = batch.input_ids.flatten()[batch.predicting]
+    assert (batch.targets - before).tolist() == [1] * 17
+
+
+def test_every_token_has_its_own_advantage() -> None:
+    [batch] = pack([sample(4, prompt=2, token_advantages=[9.0, 9.0, 0.5, -2.0])], 1000)
+    assert batch.advantages.tolist() == [0.5, -2.0]
 
 
 def test_a_batch_has_something_to_train_on() -> None:
