@@ -37,6 +37,7 @@ def created(api: FakeCluster) -> dict[str, object]:
     return item
 
 
+@pytest.mark.proves("name")
 def test_toml_becomes_a_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
     answer = rlrun("run", toml)
     assert answer.code == 0

@@ -150,6 +150,7 @@ async def setup() -> AsyncIterator[Setup]:
             await server.close()
 
 
+@pytest.mark.proves("sampling.stop", "sampling.temperature", "sampling.maxTokens")
 async def test_a_chat_is_answered_and_its_tokens_are_recorded(setup: Setup) -> None:
     group, client = setup.open()
     answer = await client.chat.completions.create(

@@ -52,6 +52,7 @@ def test_a_broken_prefix_opens_a_new_sequence_and_is_counted() -> None:
     assert built.sequences[1].loss_mask == [False] * 5 + [True]
 
 
+@pytest.mark.proves("trajectoryStrategy")
 def test_branching_trains_on_every_turn_by_itself() -> None:
     built = build_trajectory([turn([1], [2]), turn([1, 2, 3], [4])], BRANCHING, 100)
     assert [s.token_ids for s in built.sequences] == [[1, 2], [1, 2, 3, 4]]
