@@ -14,11 +14,10 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
-from bench.cluster_runs import Cluster
+from bench.cluster_runs import FAILURES, Cluster, first_line
 from bench.curves import Trace, arrival, steps_per_hour
 from bench.report import Aim, Result, at_least, record
 from bench.tasks import TASKS, Task
-from demo.watch import RunFailed
 
 LEVELS: dict[int, dict[str, Any]] = {
     0: {"maxAsyncLevel": 0, "oversamplingFactor": 1.0},
@@ -67,9 +66,9 @@ def measure(cluster: Cluster, task: Task, repeats: int) -> tuple[dict[int, list[
                 trace, run = cluster.run(task, name, seed, target=None, **LEVELS[level])
                 groups = run.get("status", {}).get("groups", {})
                 traces[level].append(replace(trace, facts=trace.facts | {"groups": groups}))
-            except RunFailed as error:
+            except FAILURES as error:
                 print(error, file=sys.stderr, flush=True)
-                problems.append(f"level {level}, seed {seed}: {str(error).splitlines()[0]}")
+                problems.append(f"level {level}, seed {seed}: {first_line(error)}")
     return traces, problems
 
 

@@ -1,5 +1,6 @@
 """A run on the local cluster, applied as its user would and timed from the lines of metrics that it leaves in S3."""
 
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +9,14 @@ from typing import Any
 
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.metric_lines import TRAINED, Line
+from rlrun.artifacts.store import StoreError
 
 from bench.curves import Step, Trace, arrival
 from bench.prepare import ensure_in_s3
 from bench.tasks import Task
 from demo.cluster import local_cluster
 from demo.install import BUCKET, S3Access, install_chart, push_environment
-from demo.kubectl import Kubectl, Object, WaitedTooLong, wait_for
+from demo.kubectl import CommandFailed, Kubectl, Object, WaitedTooLong, wait_for
 from demo.metrics import read_metrics
 from demo.watch import TERMINAL, Follower, RunFailed, describe, pods
 
@@ -24,6 +26,8 @@ LOOK_SECONDS = 2.0
 GONE_SECONDS = 120.0
 
 Say = Callable[[str], None]
+FAILURES = (RunFailed, CommandFailed, WaitedTooLong, StoreError, subprocess.TimeoutExpired)
+"""What `Cluster.run` raises: one run that was lost, not a reason to lose those that were measured."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Cluster:
         """The run's trace and its last state; it is removed at the target, where one is given.
 
         Raises:
-            RunFailed: it failed, or was not done within the task's seconds.
+            RunFailed: it failed, or was not done within the task's seconds. What else may happen is in FAILURES.
         """
         # An earlier bench that was killed may have left one of the same name.
         self.remove(name)
@@ -105,6 +109,11 @@ class Cluster:
                 why = f"ended {phase}" if phase in TERMINAL else f"still {phase} after {task.seconds} s"
                 raise RunFailed(f"rlrun {name} {why}:\n{describe(run)}\n{pods(self.kubectl, NAMESPACE)}")
             time.sleep(LOOK_SECONDS)
+
+
+def first_line(error: Exception) -> str:
+    """What happened, for a note."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def steps_of(lines: Sequence[Line], batch_size: int) -> list[Step]:

@@ -21,11 +21,10 @@ from statistics import median
 from typing import Any
 
 from bench import trl_runs
-from bench.cluster_runs import Cluster
+from bench.cluster_runs import FAILURES, Cluster, first_line
 from bench.curves import Arrival, Trace, arrival
 from bench.report import Result, at_least, at_most, record
 from bench.tasks import TASKS, Task
-from demo.watch import RunFailed
 
 SIDES = ("ours", "trl")
 REPEATS = {"demo": 2, "uneven": 1, "waiting": 2}
@@ -105,9 +104,9 @@ def measure(
                     trace, run = cluster.run(task, f"trl-{task.name}-{seed}", seed, target=task.target)
                     groups = run.get("status", {}).get("groups", {})
                     traces[name].append(replace(trace, facts=trace.facts | {"groups": groups}))
-            except (RunFailed, trl_runs.TrlFailed) as error:
+            except (*FAILURES, trl_runs.TrlFailed) as error:
                 print(error, file=sys.stderr, flush=True)
-                problems.append(f"{name}, seed {seed}: {str(error).splitlines()[0]}")
+                problems.append(f"{name}, seed {seed}: {first_line(error)}")
     return traces, problems
 
 
