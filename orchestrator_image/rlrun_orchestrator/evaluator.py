@@ -130,6 +130,8 @@ class Evaluator:
         settings: EvaluatorSettings,
         report: Report,
     ) -> None:
+        self.keep: Callable[[], None] = lambda: None
+        """Called when something is measured that the state now tells of."""
         self._wanted = wanted
         self._environments = environments
         self._groups = groups
@@ -274,6 +276,7 @@ class Evaluator:
             self._board.withdraw("EvaluationErrors")
         self._measured.append((base, subject.name))
         self._tell(step, values)
+        self.keep()
         return results
 
     def _tell(self, step: int, values: dict[str, float]) -> None:

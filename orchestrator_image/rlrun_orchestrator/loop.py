@@ -64,6 +64,7 @@ class RunLoop:
         self._recorder = recorder
         self._reporter = reporter
         self._evaluator = evaluator
+        evaluator.keep = lambda: recorder.state(self.state())
         self._board = board
         self._cadence = cadence
         self._settings = settings
