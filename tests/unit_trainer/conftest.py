@@ -24,8 +24,8 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def base(model_dir: Path) -> BaseModel:
-    return tiny.load(model_dir)
+def base(model_dir: Path, tmp_path: Path) -> BaseModel:
+    return tiny.load(model_dir, scratch=tmp_path / "scratch")
 
 
 @pytest.fixture(scope="session")

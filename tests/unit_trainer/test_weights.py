@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,9 @@ async def test_a_resumed_full_run_equals_the_uninterrupted_one_to_the_bit(
     state = await client.settled()
     assert (state.checkpoints, state.adapters) == ([2], [2])
     await client.call("DELETE", "/sessions/run")
+    # Models on their way to S3 are on disk, and gone from there once they have arrived.
+    assert base.loader.settings.scratch is not None
+    assert os.listdir(base.loader.settings.scratch) == []
     place = RunLayout(S3Uri.parse(run_uri))
     for uri in (place.checkpoint(2), place.adapter(2)):
         folder = fetched(store, str(uri), tmp_path / uri.key.replace("/", "-"))
