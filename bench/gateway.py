@@ -32,6 +32,8 @@ CONNECTIONS = 32
 ROUNDS = 7
 ROUND_REQUESTS = 1500
 WARM_UP = 300
+SINGLES = 300
+"""Requests one at a time, for what a request costs where nothing else wants the core."""
 PAIRS = 150
 LATENCY_TOKENS = 16
 ROLLOUT = "X_Rollout_Id"
@@ -104,6 +106,12 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
                     "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", size, number), CONNECTIONS
                 )
                 bare.append(size / alone)
+            _, single = await canned.throughput(
+                place.hostname, place.port, _requests(place.netloc, place.path, SINGLES, rounds), 1
+            )
+            _, single_direct = await canned.throughput(
+                "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", SINGLES, rounds), 1
+            )
     finally:
         server.close()
         os.sched_setaffinity(0, cores)
@@ -120,7 +128,11 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
         unit="req/s",
         samples=samples,
         notes=notes,
-        figures={"milliseconds_per_request": 1000 / median(rates), "direct_per_second": bare},
+        figures={
+            "milliseconds_per_request": 1000 / median(rates),
+            "direct_per_second": bare,
+            "one_at_a_time_p50_ms": {"gateway": 1000 * median(single), "direct": 1000 * median(single_direct)},
+        },
     )
 
 
