@@ -10,12 +10,10 @@ comes before is reported apart.
 """
 
 import argparse
-import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,10 +26,9 @@ from bench.tasks import TASKS, Task
 
 SIDES = ("ours", "trl")
 REPEATS = {"demo": 2, "uneven": 1, "waiting": 2}
-MINUTES = {"demo": 5, "uneven": 10, "waiting": 8}
+MINUTES = {"demo": 6, "uneven": 12, "waiting": 7}
 """What the repetitions take on two cores."""
 IDLE_SECONDS = 3.0
-CALIBRATION_STEPS = 4
 
 Say = Callable[[str], None]
 
@@ -46,7 +43,7 @@ def main() -> int:
     parser.add_argument("--task", choices=sorted(TASKS), action="append", help="only this one; repeatable")
     parser.add_argument("--repeats", type=int, help=f"repetitions of each side (default {REPEATS})")
     parser.add_argument("--target", type=float, help="another mean reward to reach")
-    parser.add_argument("--threads", type=int, help="torch threads of TRL (default: 1 or 2, whichever is faster here)")
+    parser.add_argument("--threads", type=int, help="torch threads of TRL (default: whatever is fastest)")
     parser.add_argument("--side", choices=SIDES, help="only this side, and nothing is recorded")
     args = parser.parse_args()
     tasks = [TASKS[name] for name in args.task or ("demo", "waiting", "uneven")]
@@ -54,39 +51,27 @@ def main() -> int:
         tasks = [replace(task, target=args.target) for task in tasks]
     cluster = Cluster.ready(tasks) if args.side != "trl" else None
     done = True
-    fastest: dict[str, int] = {}
+    fastest: dict[str, tuple[trl_runs.Options, dict[str, float]]] = {}
+    tried: dict[str, float] = {}
     for task in tasks:
-        threads = args.threads or fastest.get(task.model.id) or (0 if args.side == "ours" else best_threads(task))
-        fastest[task.model.id] = threads
-        traces, problems = measure(cluster, task, args.repeats or REPEATS[task.name], threads, args.side)
+        if args.threads or args.side == "ours":
+            options = trl_runs.Options(args.threads or trl_runs.CORES)
+        else:
+            # Tasks of one model differ in the reward only, which is not what the options are about.
+            if task.model.id not in fastest:
+                fastest[task.model.id] = trl_runs.fastest(task)
+            options, tried = fastest[task.model.id]
+        traces, problems = measure(cluster, task, args.repeats or REPEATS[task.name], options, args.side)
         if args.side:
             continue
-        for result in results_of(task, traces["ours"], traces["trl"], problems):
+        for result in results_of(task, traces["ours"], traces["trl"], problems, tried):
             record("trl", result)
             done = done and result.ratio is not None
     return 0 if done else 1
 
 
-def best_threads(task: Task) -> int:
-    """The number of torch threads with which TRL makes this task's steps fastest, from a few steps with each.
-
-    Two threads that wait for one another are slower than one where matrices are small, and TRL is to have its best.
-    """
-    short = replace(task, max_steps=CALIBRATION_STEPS, waits=False)
-    seconds: dict[int, float] = {}
-    for threads in range(1, trl_runs.CORES + 1):
-        try:
-            steps = trl_runs.run(short, 0, threads=threads, target=math.inf).steps
-            seconds[threads] = min(b.seconds - a.seconds for a, b in pairwise(steps))
-        except (trl_runs.TrlFailed, ValueError) as error:
-            print(error, file=sys.stderr, flush=True)
-    best = min(seconds, key=lambda threads: seconds[threads], default=trl_runs.CORES)
-    print(f"TRL, {task.name}: {seconds} seconds a step by threads; {best} it is", flush=True)
-    return best
-
-
 def measure(
-    cluster: Cluster | None, task: Task, repeats: int, threads: int, side: str | None
+    cluster: Cluster | None, task: Task, repeats: int, options: trl_runs.Options, side: str | None
 ) -> tuple[dict[str, list[Trace]], list[str]]:
     """Traces by side, and what went wrong. A side that fails once does not take the others with it."""
     traces: dict[str, list[Trace]] = {name: [] for name in SIDES}
@@ -98,7 +83,7 @@ def measure(
             try:
                 if name == "trl":
                     idle = idle_cores()
-                    trace = trl_runs.run(task, seed, threads=threads)
+                    trace = trl_runs.run(task, seed, options)
                     traces[name].append(replace(trace, facts=trace.facts | {"cores_busy_before": idle}))
                 elif cluster is not None:
                     trace, run = cluster.run(task, f"trl-{task.name}-{seed}", seed, target=task.target)
@@ -110,7 +95,13 @@ def measure(
     return traces, problems
 
 
-def results_of(task: Task, ours: Sequence[Trace], theirs: Sequence[Trace], problems: Sequence[str]) -> list[Result]:
+def results_of(
+    task: Task,
+    ours: Sequence[Trace],
+    theirs: Sequence[Trace],
+    problems: Sequence[str],
+    tried: Mapping[str, float] | None = None,
+) -> list[Result]:
     """Two results of a task: how many times faster, and how many rollouts that took beside TRL's. Pure."""
     arrivals = {"ours": _arrivals(ours, task.target), "trl": _arrivals(theirs, task.target)}
     missed = [
@@ -124,7 +115,8 @@ def results_of(task: Task, ours: Sequence[Trace], theirs: Sequence[Trace], probl
     versions = next((dict(trace.facts["versions"]) for trace in theirs if "versions" in trace.facts), {})
     figures: dict[str, Any] = {
         "target": task.target,
-        "trl_threads": next((trace.facts.get("threads") for trace in theirs), None),
+        "trl_options": next((trace.facts.get("options") for trace in theirs), None),
+        "trl_options_tried": dict(tried or {}),
         "steps": {side: [a and a.steps for a in found] for side, found in arrivals.items()},
         "seconds": {side: [a and a.seconds for a in found] for side, found in arrivals.items()},
         "rollouts": {side: [a and a.rollouts for a in found] for side, found in arrivals.items()},
@@ -195,8 +187,8 @@ def _story(task: Task, arrivals: dict[str, list[Arrival | None]], figures: dict[
     notes = [
         f"ours {shown('ours')}, TRL {shown('trl')}; start-up, which does not count: ours {startup['ours']} s (pods of "
         f"trainer, engine and environment), TRL {startup['trl']} s (imports and model)",
-        "TRL generates with transformers in static batches, its default (its vLLM modes need a GPU), with "
-        f"{figures['trl_threads']} torch threads, the faster of 1 and 2; ours shares the cores with its cluster",
+        f"TRL generates with transformers ({figures['trl_options']}, the fastest of what it offers without a GPU), "
+        "alone on the two cores but for the idle cluster; ours shares them with its cluster",
     ]
     if task.waits:
         notes.append(
