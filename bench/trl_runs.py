@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ WORKER = Path(__file__).parent / "trl_worker.py"
 CORES = 2
 """What both sides get: torch's own default on a machine of two cores."""
 LAST_LINES = 2000
-CALIBRATION_STEPS = 3
-CALIBRATION_SECONDS = 90
+CALIBRATION_STEPS = 4
+CALIBRATION_SECONDS = 75
 
 Say = Callable[[str], None]
 Event = dict[str, Any]
@@ -58,8 +57,8 @@ def fastest(task: Task, say: Say = print) -> tuple[Options, dict[str, float]]:
     def attempt(options: Options) -> None:
         try:
             steps = run(short, 0, options, target=math.inf, say=say).steps
-            seconds[options] = min(b.seconds - a.seconds for a, b in pairwise(steps))
-        except (TrlFailed, ValueError) as error:
+            seconds[options] = (steps[-1].seconds - steps[0].seconds) / (len(steps) - 1)
+        except (TrlFailed, ZeroDivisionError) as error:
             say(f"TRL with {options}: {error}")
 
     def best() -> Options:
