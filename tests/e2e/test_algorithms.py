@@ -1,14 +1,18 @@
 """Learning signals beside rewards, and weights beside adapters, on a real node."""
 
 from collections.abc import Callable
+from statistics import fmean
 
 import pytest
 
-from demo.kubectl import Object
+from demo.kubectl import Object, wait_for
 from demo.metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import Platform
 from tests.e2e.runs import KL_LIMIT, metrics_of
+
+WARM_UP = 16
+"""Supervised steps that take the pupil well away from its teacher."""
 
 
 @pytest.mark.proves("algorithm.name", "algorithm.sftSteps", "warmupSteps")
@@ -32,25 +36,53 @@ def test_supervised_warm_up_then_grpo(platform: Platform, fresh_namespace: Calla
 
 @pytest.mark.proves("algorithm.name", "algorithm.teacher.url", "algorithm.teacher.model", "buffer.skipVerification")
 def test_distillation_from_a_teacher(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
-    """The base model is the teacher of an adapter that starts elsewhere: its divergence has to fall."""
+    """The base model is the teacher of an adapter that a warm-up has moved away: their divergence has to fall."""
     namespace = fresh_namespace("distil")
-    teacher = {"url": "http://pupil-inference:8000/v1", "model": "rlrun/reverse-text-tiny"}
+    teacher = {"url": "http://teacher:8000/v1", "model": "rlrun/reverse-text-tiny"}
     run = platform.run_object(
         "pupil",
         namespace,
-        maxSteps=8,
-        batchSize=64,
-        algorithm={"name": "distillation", "sftSteps": 3, "teacher": teacher},
+        maxSteps=WARM_UP + 24,
+        learningRate=2e-3,
+        algorithm={"name": "distillation", "sftSteps": WARM_UP, "teacher": teacher},
         buffer={"skipVerification": True},
     )
     platform.kubectl.apply(run)
+    engine = wait_for("the engine", lambda: platform.kubectl.get("deployment", "pupil-inference", namespace), 60)
+    platform.kubectl.apply(*teacher_like(engine, namespace))
 
-    lines = metrics_of(platform, follow(platform.kubectl, "pupil", namespace, seconds=400))
+    lines = metrics_of(platform, follow(platform.kubectl, "pupil", namespace, seconds=600))
 
-    distances = [line["teacher_kl/mean"] for line in lines[3:]]
-    assert distances[0] > 0, "the warm-up did not move the policy away from its teacher"
-    assert min(distances[2:]) < distances[0]
-    assert all(line["reward/mean"] == 0 for line in lines[3:]), "verification was to be skipped"
+    distances = [line["teacher_kl/mean"] for line in lines[WARM_UP:]]
+    print("divergence from the teacher:", " ".join(f"{distance:.3f}" for distance in distances))
+    assert fmean(distances[-8:]) < 0.9 * fmean(distances[:4])
+    assert all(line["reward/mean"] == 0 for line in lines[WARM_UP:]), "verification was to be skipped"
+
+
+def teacher_like(engine: Object, namespace: str) -> list[Object]:
+    """A plain vLLM with the base model: the run's own engine without adapters.
+
+    vLLM 0.32 on CPUs dies of prompt_logprobs where adapters are on, so an engine of a run cannot be its teacher.
+    """
+    spec = engine["spec"]["template"]["spec"]
+    vllm = next(container for container in spec["containers"] if container["name"] == "vllm")
+    args = list(vllm["args"])
+    for flag, values in (("--enable-lora", 0), ("--max-loras", 1), ("--max-lora-rank", 1)):
+        where = args.index(flag)
+        del args[where : where + 1 + values]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "teacher", "namespace": namespace, "labels": {"app": "teacher"}},
+        "spec": spec | {"containers": [vllm | {"args": args}]},
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "teacher", "namespace": namespace},
+        "spec": {"selector": {"app": "teacher"}, "ports": [{"port": 8000}]},
+    }
+    return [pod, service]
 
 
 @pytest.mark.proves("lora.enabled")
