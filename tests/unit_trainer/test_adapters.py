@@ -149,6 +149,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         tiny.load(tmp_path)
 
 
+@pytest.mark.proves("lora.targetModules")
 @pytest.mark.parametrize(
     ("targets", "layers"),
     [(("q_proj",), {"q_proj"}), (("o_proj", "down_proj"), {"o_proj", "down_proj"})],
@@ -163,6 +164,7 @@ def test_target_modules_choose_the_layers(base: BaseModel, targets: tuple[str, .
     assert not any(torch.equal(p, before[name]) for name, p in slot.parameters.items())
 
 
+@pytest.mark.proves("lora.rank")
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_run_may_have_a_rank_of_its_own(base: BaseModel, rank: int) -> None:
     base.open("other", tiny.MODEL, tiny.SHAPE, 0)
@@ -171,6 +173,18 @@ def test_a_run_may_have_a_rank_of_its_own(base: BaseModel, rank: int) -> None:
     assert json.loads(slot.files()[CONFIG])["r"] == rank
 
 
+@pytest.mark.proves("loraAlpha")
+def test_alpha_scales_what_an_adapter_adds(base: BaseModel) -> None:
+    # B is zero at first, so the forward pass is the same for both, and B's gradient is proportional to the scale.
+    norms = []
+    for alpha in (8.0, 24.0):
+        slot = base.open(f"alpha-{alpha}", tiny.MODEL, AdapterShape(4, alpha, tiny.TARGETS), 0)
+        norms.append(train_step(base, slot, tiny.samples(8, 0), PLAN)["optim/grad_norm"])
+        base.close(f"alpha-{alpha}")
+    assert norms[1] == pytest.approx(3 * norms[0], rel=1e-4)
+
+
+@pytest.mark.proves("lora.dropout", "seed")
 def test_dropout_changes_the_gradient_and_follows_the_seed(model_dir: Path) -> None:
     def learned(dropout: float, seed: int) -> bytes:
         base = tiny.load(model_dir)

@@ -99,6 +99,7 @@ def plan(how: Distribution) -> StepPlan:
     )
 
 
+@pytest.mark.proves("sampling.temperature", "sampling.topP", "sampling.repetitionPenalty", "sampling.minTokens")
 @pytest.mark.parametrize("way", WAYS)
 def test_what_the_engine_drew_has_no_mismatch(base: BaseModel, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     how = WAYS[way]

@@ -101,6 +101,7 @@ def test_other_runs_do_not_move_the_reference(base: BaseModel, monkeypatch: pyte
     assert other.files() == before
 
 
+@pytest.mark.proves("klPenalty.enabled")
 @pytest.mark.parametrize("penalty", [None, KlPenalty(enabled=False)])
 def test_without_it_the_model_runs_once(
     base: BaseModel, monkeypatch: pytest.MonkeyPatch, penalty: KlPenalty | None
@@ -134,6 +135,7 @@ def test_the_controller_follows_ziegler() -> None:
     assert next_beta(FIXED, 0.3, 99.0) == 0.3
 
 
+@pytest.mark.proves("klPenalty.targetKl")
 def test_beta_moves_towards_the_target_and_only_with_one(base: BaseModel) -> None:
     slot = opened(base)
     far = replace(PLAN, kl_penalty=KlPenalty(beta=0.3, target_kl=1e-6))
@@ -147,6 +149,7 @@ def test_beta_moves_towards_the_target_and_only_with_one(base: BaseModel) -> Non
     assert [train_step(base, slot, tiny.samples(12), fixed)["kl_penalty/beta"] for _ in range(2)] == [0.3, 0.3]
 
 
+@pytest.mark.proves("klPenalty.beta")
 def test_the_penalty_keeps_the_policy_near(base: BaseModel) -> None:
     def drift(penalty: KlPenalty) -> float:
         slot = base.open("a", tiny.MODEL, tiny.SHAPE, 1)

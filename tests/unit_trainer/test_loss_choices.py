@@ -34,6 +34,7 @@ def by_hand(**choice: Any) -> tuple[PolicyLoss, list[float]]:
     return result, logprobs.grad.tolist()
 
 
+@pytest.mark.proves("loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh")
 def test_masked_tokens_have_no_gradient() -> None:
     result, gradient = by_hand(ratio_low=0.15, ratio_high=8, **WIDE)
     assert result.kept.tolist() == [True, True, False, False, True]
@@ -45,12 +46,14 @@ def test_masked_tokens_have_no_gradient() -> None:
     assert float(result.mismatch_kl[0]) == pytest.approx(1 - math.log(2), rel=1e-6)
 
 
+@pytest.mark.proves("loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh")
 def test_clipped_ratios_weigh_as_the_bound_does() -> None:
     result, gradient = by_hand(ratio_limit=RatioLimit.clip, ratio_low=0.15, ratio_high=1.5, **WIDE)
     assert result.kept.all()
     assert gradient == pytest.approx([-1.5, -0.5, -1.5, 0.15, 0.2])
 
 
+@pytest.mark.proves("loss.ratioLimit")
 def test_ppo_takes_the_pessimistic_objective() -> None:
     result, gradient = by_hand(ratio_limit=RatioLimit.ppo, ratio_low=0.8, ratio_high=1.2, **WIDE)
     # A > 0: min(r, 1.2) with a gradient below 1.2 only; A < 0: -max(r, 0.8), and both ratios lie below that.
@@ -59,6 +62,7 @@ def test_ppo_takes_the_pessimistic_objective() -> None:
     assert result.kept.tolist() == [False, True, False, False, False]
 
 
+@pytest.mark.proves("loss.ratioType")
 def test_a_sequence_weighs_by_the_product_of_its_ratios() -> None:
     result, gradient = by_hand(ratio_type=RatioType.sequence, ratio_low=0.01, ratio_high=10, **WIDE)
     assert result.ratio.tolist() == pytest.approx([9, 9, 9, 0.02, 0.02])
@@ -73,6 +77,7 @@ def test_a_sequence_weighs_by_the_product_of_its_ratios() -> None:
     assert gradient == pytest.approx([-8, -8, -8, 0.1, 0.1])
 
 
+@pytest.mark.proves("loss.sequenceMeanLow", "loss.sequenceMeanHigh")
 @pytest.mark.parametrize("limit", RatioLimit)
 def test_sequences_far_from_the_engine_are_left_out(limit: RatioLimit) -> None:
     # Geometric means: the third root of 9 is 2.08, the square root of 0.02 is 0.14.
@@ -194,6 +199,7 @@ def test_gradient_equals_autograd_of_the_definition(
         assert torch.allclose(ours, theirs, atol=1e-6, rtol=1e-3)
 
 
+@pytest.mark.proves("algorithm.sftSteps")
 def test_demonstrations_are_counted_by_themselves(base: BaseModel) -> None:
     slot = opened(base)
     batch = mixed(seed=3)

@@ -140,6 +140,7 @@ def test_tokens_of_demonstrations_come_last() -> None:
     assert (batch.targets - before).tolist() == [1] * 17
 
 
+@pytest.mark.proves("algorithm.name")
 def test_every_token_has_its_own_advantage() -> None:
     [batch] = pack([sample(4, prompt=2, token_advantages=[9.0, 9.0, 0.5, -2.0])], 1000)
     assert batch.advantages.tolist() == [0.5, -2.0]

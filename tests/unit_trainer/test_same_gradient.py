@@ -72,6 +72,7 @@ def test_recomputed_activations_change_nothing(
     assert_same(recomputed, stored, 1e-6)
 
 
+@pytest.mark.proves("gradientAccumulationSteps")
 @pytest.mark.parametrize("steps", [3, 7])
 def test_accumulated_gradient_is_that_of_one_micro_batch(
     base: BaseModel, monkeypatch: pytest.MonkeyPatch, steps: int

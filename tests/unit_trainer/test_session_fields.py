@@ -45,6 +45,7 @@ def run_uri(s3_server: S3Server) -> str:
     return f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
 
 
+@pytest.mark.proves("sampling.topP", "sampling.repetitionPenalty", "sampling.minTokens")
 @pytest.mark.parametrize("way", ["top_p", "repetition_penalty", "min_tokens", "all"])
 async def test_tokens_are_judged_as_they_were_drawn(
     base: BaseModel, sessions: Sessions, run_uri: str, way: str
@@ -60,6 +61,7 @@ async def test_tokens_are_judged_as_they_were_drawn(
     assert (await bare.train(0, batch)).metrics["mismatch_kl/all/max"] > 1e-4
 
 
+@pytest.mark.proves("warmupSteps", "learningRate")
 async def test_the_runs_warm_up_comes_before_the_trainers(make_sessions: Callable[..., Sessions], run_uri: str) -> None:
     sessions = make_sessions(warmup_steps=1)
     rates = {}
@@ -71,6 +73,7 @@ async def test_the_runs_warm_up_comes_before_the_trainers(make_sessions: Callabl
     assert rates[0] == pytest.approx([0.4, 0.8, 0.8, 0.8, 0.8])
 
 
+@pytest.mark.proves("gradientAccumulationSteps")
 @pytest.mark.parametrize(("steps", "micro_batches"), [(1, 1), (5, 5)])
 async def test_a_step_is_split_as_asked(sessions: Sessions, run_uri: str, steps: int, micro_batches: int) -> None:
     session = await sessions.open("run", tiny.spec(run_uri, gradient_accumulation_steps=steps, **SMALL))
@@ -78,6 +81,7 @@ async def test_a_step_is_split_as_asked(sessions: Sessions, run_uri: str, steps:
     assert result.metrics["batch/micro_batches"] == micro_batches
 
 
+@pytest.mark.proves("loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh")
 @pytest.mark.parametrize(
     ("loss", "masked"),
     [
@@ -99,6 +103,7 @@ async def test_the_loss_is_the_one_chosen(
     assert (await session.train(0, batch)).metrics["is_masked/mean"] == masked
 
 
+@pytest.mark.proves("klPenalty.targetKl")
 async def test_beta_goes_on_from_a_checkpoint(sessions: Sessions, run_uri: str) -> None:
     spec = tiny.spec(run_uri, kl_penalty={"beta": 0.3, "targetKl": 1e-9})
     session = await sessions.open("run", spec)

@@ -41,6 +41,7 @@ def fetched(store: Store, uri: str, to: Path) -> Path:
     return to
 
 
+@pytest.mark.proves("lora.enabled")
 async def test_a_policy_is_a_stock_folder_with_the_very_weights_that_were_trained(
     client: Client, base: BaseModel, store: Store, run_uri: str, tmp_path: Path
 ) -> None:
@@ -63,6 +64,7 @@ async def test_a_policy_is_a_stock_folder_with_the_very_weights_that_were_traine
     assert "rank" not in manifest.details
 
 
+@pytest.mark.proves("lora.enabled")
 async def test_all_weights_learn(base: BaseModel) -> None:
     slot = base.open_weights("run", tiny.MODEL, 0, compared=False)
     before = {name: p.clone() for name, p in slot.parameters.items()}

@@ -61,6 +61,8 @@ def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) ->
             "RLRUN_MODEL": resolved.model.id,
             "RLRUN_MODEL_DIR": MODEL_DIR,
             "RLRUN_PORT": str(TRAINER_PORT),
+            # What a restarted container finds there is left of uploads that nobody will finish.
+            "RLRUN_SCRATCH": "/tmp/rlrun",
             "HF_HUB_OFFLINE": "1",
         },
         extra_env=shape.env,

@@ -1,6 +1,6 @@
 """What the engine is really asked for: the conversation is the environment's, the distribution is the run's.
 
-The trainer computes the policy's probabilities under the run's temperature and nothing else. Whatever else bends the
+The trainer computes the policy's probabilities under the run's own sampling section. Whatever else bends the
 distribution would make its importance ratios wrong without a sign of it, so each field of a request is in exactly one
 of three tables: forwarded, refused with an explanation, or (all others) replaced by the run's value or left out.
 """
@@ -99,6 +99,9 @@ class SamplingRules:
             theirs = asked.get("stop") or []
             request["stop"] = list(dict.fromkeys([*self.stop, *([theirs] if isinstance(theirs, str) else theirs)]))
         if self.min_tokens:
+            if asked.get("stop_token_ids"):
+                # The engine bans them among the first tokens as well, and the trainer does not know them.
+                raise BadRequest("stop_token_ids cannot go with the run's sampling.minTokens: use stop instead")
             request["min_tokens"] = min(self.min_tokens, limit)
         if self.seed is not None:
             # The same seed for each rollout of a group would draw the same rollout each time.

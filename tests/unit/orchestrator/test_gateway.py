@@ -475,6 +475,7 @@ def test_no_two_draws_of_a_run_share_a_seed_and_every_draw_keeps_its_own() -> No
     assert Draw(1, 2, 3).seed(4) != Draw(1, 2, 3).seed(3)
 
 
+@pytest.mark.proves("sampling.seed")
 async def test_seeds_depend_on_the_order_of_rollouts_and_turns_and_not_on_the_clock(setup: Setup) -> None:
     """Two groups of one ordinal, whose second turns are asked in another order: the same seeds."""
     found = []

@@ -171,6 +171,7 @@ async def setup() -> AsyncIterator[Setup]:
     await server.close()
 
 
+@pytest.mark.proves("trajectoryStrategy")
 async def test_an_answer_that_would_be_tokenized_otherwise_is_bridged(setup: Setup) -> None:
     group, answers = await setup.two_turns()
     first, second = group.recorded("r")

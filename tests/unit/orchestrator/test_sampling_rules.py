@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rlrun.schema.resolved import ResolvedRun
 from rlrun_orchestrator.assembly import exact_prefixes, sampling_rules
-from rlrun_orchestrator.gateway.sampling import Draw, Kind
+from rlrun_orchestrator.gateway.sampling import BadRequest, Draw, Kind
 
 
 def resolved(inference: dict[str, Any] | None = None, **spec: Any) -> ResolvedRun:
@@ -24,6 +24,7 @@ def resolved(inference: dict[str, Any] | None = None, **spec: Any) -> ResolvedRu
 ON_POLICY = {"maxAsyncLevel": 0, "oversamplingFactor": 1.0}
 
 
+@pytest.mark.proves("sampling.seed", "seed")
 @pytest.mark.parametrize(
     ("spec", "seed"),
     [
@@ -39,6 +40,14 @@ def test_a_seed_is_sent_where_one_is_given_or_the_run_is_on_policy(spec: dict[st
     assert asked.get("seed") == (None if seed is None else draw.seed(seed))
 
 
+@pytest.mark.proves(
+    "sampling.maxTokens",
+    "sampling.temperature",
+    "sampling.topP",
+    "sampling.stop",
+    "sampling.minTokens",
+    "sampling.repetitionPenalty",
+)
 def test_every_field_of_sampling_reaches_the_engine() -> None:
     sampling = {
         "maxTokens": 8, "temperature": 0.7, "topP": 0.9, "stop": ["END"], "minTokens": 2, "repetitionPenalty": 1.1
@@ -47,6 +56,15 @@ def test_every_field_of_sampling_reaches_the_engine() -> None:
     names = ("max_tokens", "temperature", "top_p", "stop", "min_tokens", "repetition_penalty")
     assert [asked[name] for name in names] == [8, 0.7, 0.9, ["END"], 2, 1.1]
     assert (asked["top_k"], asked["min_p"]) == (0, 0.0), "nothing else may bend the distribution"
+
+
+def test_stop_tokens_of_a_client_that_the_engine_would_ban_unseen_are_refused() -> None:
+    body = {"messages": [{}], "stop_token_ids": [5]}
+    banning = sampling_rules(resolved(sampling={"maxTokens": 8, "minTokens": 2}))
+    with pytest.raises(BadRequest, match="minTokens"):
+        banning.upstream(Kind.chat, body, "m", Draw(0, 0, 0))
+    plain = sampling_rules(resolved(sampling={"maxTokens": 8}))
+    assert plain.upstream(Kind.chat, body, "m", Draw(0, 0, 0))["stop_token_ids"] == [5]
 
 
 def test_turns_are_bridged_only_where_they_are_joined_and_answers_are_not_rewritten() -> None:

@@ -138,6 +138,7 @@ def environment(template: Obj, name: str) -> Obj:
     return {entry["name"]: entry.get("value") for entry in container["env"]}
 
 
+@pytest.mark.proves("lora.enabled")
 def test_the_engine_of_a_run_that_trains_all_weights_takes_weights_and_no_adapters() -> None:
     full = {"lora": {"enabled": False}}
     shape = {"trainer": {"fullFineTuning": True}}
