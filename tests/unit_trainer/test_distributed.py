@@ -48,16 +48,21 @@ ATTENTION: dict[str, Any] = SLOW | {"target_modules": ["q_proj", "k_proj", "v_pr
 PENALTY: dict[str, Any] = {"kl_penalty": KlPenalty(beta=0.5)}
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 class Trainer:
     """A trainer of two processes, and its routes."""
 
     def __init__(self, model_dir: Path, environment: dict[str, str], log: Path, recompute: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port, meeting = free_port(), free_port()
         paths = [str(ROOT), str(ROOT / "operator"), str(ROOT / "trainer_image")]
         self.log = log
-        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "1", "--node-rank", "0"]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(meeting)]
         command += ["-m", "tests.unit_trainer.faulty", "--model-dir", str(model_dir), "--port", str(self.port)]
         with log.open("wb") as output:
             self.process = subprocess.Popen(

@@ -35,16 +35,25 @@ BACKOFF_LIMIT = 1000
 
 
 def command(shape: Trainer, master: str) -> list[str]:
-    """How the trainer starts; `master` is the host of the first node. One process per GPU."""
+    """How the trainer starts; `master` is the host of the first node. One process per GPU.
+
+    The processes meet at a fixed address, also on one node: torchrun's `--standalone` waits for ever where the host's
+    own name has no address.
+    """
     module = ["-m", "rlrun_trainer"]
     if shape.nodes == 1 and shape.gpus <= 1:
         return ["python", *module]
-    torchrun = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(shape.gpus)]
-    if shape.nodes == 1:
-        return [*torchrun, "--standalone", *module]
     # Kubernetes puts a pod's index into this variable, and the kubelet puts its value in here.
-    rank = ["--nnodes", str(shape.nodes), "--node-rank", "$(JOB_COMPLETION_INDEX)"]
-    return [*torchrun, *rank, "--master-addr", master, "--master-port", str(RENDEZVOUS_PORT), *module]
+    rank, address = ("0", "127.0.0.1") if shape.nodes == 1 else ("$(JOB_COMPLETION_INDEX)", master)
+    return [
+        "python", "-m", "torch.distributed.run",
+        "--nproc-per-node", str(shape.gpus),
+        "--nnodes", str(shape.nodes),
+        "--node-rank", rank,
+        "--master-addr", address,
+        "--master-port", str(RENDEZVOUS_PORT),
+        *module,
+    ]  # fmt: skip
 
 
 def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:

@@ -243,7 +243,8 @@ def test_longest_name_fits_everywhere() -> None:
 def test_a_trainer_with_several_gpus_has_a_process_for_each() -> None:
     found = containers(templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"])[-1]
     assert " ".join(found["command"]) == (
-        "python -m torch.distributed.run --nproc-per-node 4 --standalone -m rlrun_trainer"
+        "python -m torch.distributed.run --nproc-per-node 4 --nnodes 1 --node-rank 0 "
+        "--master-addr 127.0.0.1 --master-port 29500 -m rlrun_trainer"
     )
 
 
