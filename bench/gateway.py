@@ -13,6 +13,7 @@ goes first changes from pair to pair.
 import argparse
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -206,8 +207,8 @@ def engine(url: str | None) -> Iterator[str]:
         raise SystemExit("the demo's model was never made here: run `make demo` once, or give --engine")
     port = 18080
     command = [
-        sys.executable, "-m", "local_cluster.images", "run", "inference", "--volume", f"{folders[-1].parent}:/model:ro",
-        "--", "vllm", "serve", "/model", "--served-model-name", "owner/tiny", "--host", "127.0.0.1",
+        sys.executable, "-m", "local_cluster.images", "run", "--volume", f"{folders[-1].parent}:/model:ro",
+        "inference-cpu", "--", "vllm", "serve", "/model", "--served-model-name", "owner/tiny", "--host", "127.0.0.1",
         "--port", str(port), "--max-model-len", "128", "--dtype", "float32", "--enforce-eager",
         "--logprobs-mode", "processed_logprobs", "--kv-cache-memory-bytes", str(2**27),
     ]  # fmt: skip
@@ -216,7 +217,8 @@ def engine(url: str | None) -> Iterator[str]:
         _wait_until_healthy(f"http://127.0.0.1:{port}", process)
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, 15)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
 
 
@@ -229,7 +231,7 @@ def _wait_until_healthy(url: str, process: "subprocess.Popen[bytes]") -> None:
                     return
         except OSError:
             time.sleep(1)
-    raise SystemExit(f"vLLM at {url} did not become healthy within {START_SECONDS:.0f} s: its log stands above")
+    raise SystemExit(f"vLLM at {url} ended or was not healthy within {START_SECONDS:.0f} s: its log stands above")
 
 
 if __name__ == "__main__":
