@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -66,7 +67,9 @@ def retag(image: Image, key: str, tags: Mapping[str, str]) -> None:
     earlier = image.reference("")
     for name in tags:
         if name.startswith(earlier) and name not in (image.reference(key), image.reference(LOCAL_TAG)):
-            buildah("rmi", name)
+            # A command may run in it still, or have been killed there; the build after this one tries again.
+            with contextlib.suppress(LocalClusterError):
+                buildah("rmi", name)
 
 
 def prune() -> None:
