@@ -16,7 +16,7 @@ PYTHON3 ?= python3
 VENV := $(RLRUN_CACHE)/venv/$(shell sha256sum requirements/dev.lock | cut -c1-16)
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-CODE := operator trainer_image orchestrator_image local_cluster demo examples bench tests
+CODE := operator trainer_image orchestrator_image inference_image local_cluster demo examples bench tests
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=
@@ -83,6 +83,10 @@ test-unit: $(VENV)/.complete ## Pure tests and tests against real local servers;
 .PHONY: test-trainer
 test-trainer: $(VENV)/.complete ## The trainer's tests, inside the trainer image (torch lives there)
 	@$(PY) -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer
+
+.PHONY: test-inference
+test-inference: $(VENV)/.complete ## What the CPU image adds to vLLM, inside that image
+	@$(PY) -m local_cluster.images run inference-cpu -- python -m pytest tests/unit_inference
 
 .PHONY: test-apiserver
 test-apiserver: $(VENV)/.complete ## Against a real kube-apiserver and etcd, without a node

@@ -41,6 +41,7 @@ level apiserver "$PY" -m pytest tests/apiserver
 wait "$building" # A failure shows again, in full, in the level "images".
 if level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all; then
     level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer
+    level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/unit_inference
     level e2e "$PY" -m pytest tests/e2e
     [[ -n "${KEEP:-}" ]] || level teardown "$PY" -m pytest tests/teardown
 else
