@@ -3,7 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.metric_lines import TRAINED, Line
 from rlrun.artifacts.store import StoreError
 
+from bench.cpu_shares import Reading, read, spent
 from bench.curves import Step, Trace, arrival
 from bench.prepare import ensure_in_s3
 from bench.tasks import Task
@@ -65,11 +66,12 @@ class Cluster:
         self.kubectl.apply(task.run_object(name, NAMESPACE, seed, **spec))
         say(f"applied {name}")
         try:
-            run = self._watch(task, name, target, say)
+            run, usage = self._watch(task, name, target, say)
             lines = self.lines(run)
             if not steps_of(lines, task.batch_size):
                 raise RunFailed(f"rlrun {NAMESPACE}/{name} left no metrics:\n{describe(run)}")
-            return trace_of(lines, applied, task.batch_size), run
+            trace = trace_of(lines, applied, task.batch_size)
+            return replace(trace, facts=trace.facts | usage), run
         finally:
             self.remove(name)
 
@@ -85,11 +87,19 @@ class Cluster:
         except WaitedTooLong:
             self.kubectl("delete", "pods", "--all", "-n", NAMESPACE, "--grace-period=0", "--force", timeout=180)
 
-    def _watch(self, task: Task, name: str, target: float | None, say: Say) -> Object:
-        """The run once it has completed, or has reached the target."""
+    def _watch(self, task: Task, name: str, target: float | None, say: Say) -> tuple[Object, dict[str, Any]]:
+        """The run once it has completed, or has reached the target, and the CPU time that a step took, by part."""
         follower = Follower(say)
         deadline = time.monotonic() + task.seconds
-        seen = 0
+        seen = step = 0
+        began: tuple[int, Reading] | None = None
+
+        def usage() -> dict[str, Any]:
+            if began is None or step <= began[0]:
+                return {}
+            seconds = spent(began[1], read())
+            return {"cpu_seconds_per_step": {part: used / (step - began[0]) for part, used in seconds.items()}}
+
         while True:
             run = self.kubectl.get("rlrun", name, NAMESPACE)
             if run is None:
@@ -97,14 +107,16 @@ class Cluster:
             follower.see(run)
             status = run.get("status", {})
             phase, step = status.get("phase"), (status.get("progress") or {}).get("step", 0)
+            if began is None and step:
+                began = step, read()
             if phase == "Completed":
-                return run
+                return run, usage()
             if target is not None and step > seen:
                 # The status skips steps; the lines in S3 have them all.
                 seen = step
                 if arrival(steps_of(self.lines(run), task.batch_size), target) is not None:
                     say(f"{name} has reached {target}")
-                    return run
+                    return run, usage()
             if phase in TERMINAL or time.monotonic() > deadline:
                 why = f"ended {phase}" if phase in TERMINAL else f"still {phase} after {task.seconds} s"
                 raise RunFailed(f"rlrun {name} {why}:\n{describe(run)}\n{pods(self.kubectl, NAMESPACE)}")

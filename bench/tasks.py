@@ -141,6 +141,7 @@ DEMO = Task(
     max_steps=40,
     seconds=300,
     max_tokens=24,
+    max_async_level=0,  # TRL is on-policy as well, and with so short a step working ahead gains little.
 )
 UNEVEN = Task(
     name="uneven",

@@ -25,6 +25,8 @@ from bench.report import Result, at_least, at_most, record
 from bench.tasks import TASKS, Task
 
 SIDES = ("ours", "trl")
+WORTH_NAMING = 0.01
+"""CPU seconds a step below which a part of the cluster is left out of the notes; the figures have all."""
 REPEATS = {"demo": 2, "uneven": 1, "waiting": 2}
 MINUTES = {"demo": 6, "uneven": 12, "waiting": 7}
 """What the repetitions take on two cores."""
@@ -122,6 +124,7 @@ def results_of(
         "rollouts": {side: [a and a.rollouts for a in found] for side, found in arrivals.items()},
         "startup_seconds": {"ours": [t.startup_seconds for t in ours], "trl": [t.startup_seconds for t in theirs]},
         "seconds_per_step": {"ours": _per_step(ours), "trl": _per_step(theirs)},
+        "cpu_seconds_per_step": _cpu_seconds(ours),
     }
     notes = [*_story(task, arrivals, figures), *problems, *missed]
     return [
@@ -176,6 +179,13 @@ def _per_step(traces: Sequence[Trace]) -> list[float]:
     return [trace.steps[-1].seconds / len(trace.steps) for trace in traces if trace.steps]
 
 
+def _cpu_seconds(traces: Sequence[Trace]) -> dict[str, float]:
+    """Means over the runs that were read, by part of the cluster, the largest first."""
+    readings = [found for trace in traces if (found := trace.facts.get("cpu_seconds_per_step"))]
+    means = {p: sum(r.get(p, 0.0) for r in readings) / len(readings) for p in {p for r in readings for p in r}}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+
 def _story(task: Task, arrivals: dict[str, list[Arrival | None]], figures: dict[str, Any]) -> list[str]:
     def shown(side: str) -> str:
         found = [a for a in arrivals[side] if a]
@@ -190,6 +200,9 @@ def _story(task: Task, arrivals: dict[str, list[Arrival | None]], figures: dict[
         f"TRL generates with transformers ({figures['trl_options']}, the fastest of what it offers without a GPU), "
         "alone on the two cores but for the idle cluster; ours shares them with its cluster",
     ]
+    if shares := figures["cpu_seconds_per_step"]:
+        parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in shares.items() if seconds >= WORTH_NAMING)
+        notes.append(f"CPU seconds that a step of ours takes: {parts}")
     if task.waits:
         notes.append(
             "TRL's reward is an async function that waits for all rollouts of a step at once, the best it offers for "

@@ -19,7 +19,7 @@ from rlrun_inference.adapter_rows import AdapterRows, group_by_adapter
 
 
 class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
-    """vLLM's CPU wrapper with its two hot paths, linear layers and logits, multiplied by adapter."""
+    """vLLM's CPU wrapper with what a forward pass calls, embedding, linear layers and logits, multiplied by adapter."""
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:
         """Take the batch's mapping and group its rows; called once before each forward pass."""
@@ -50,8 +50,28 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
         """
         start = 0
         for a, b, width in zip(lora_a_stacked, lora_b_stacked, output_slices, strict=True):
-            _add(y[:, start : start + width], x, a, b, scale, self._token_rows)
+            part = y[:, start : start + width]
+            for group in self._token_rows:
+                _add(part, _shrunk(x, a, group), b, scale, group)
             start += width
+
+    def add_lora_embedding(
+        self, y: torch.Tensor, x: torch.Tensor, lora_b_stacked: torch.Tensor, add_inputs: bool = True, **kwargs: Any
+    ) -> None:
+        """Add the adapters' part to the embeddings, in place; vLLM has looked up A's rows already.
+
+        Where no adapter has weights for the embedding, B is zero and nothing is left to do.
+
+        Args:
+            y: [rows, hidden], changed.
+            x: [rows, rank].
+            lora_b_stacked: [slots, 1, hidden, rank].
+            add_inputs: False would replace y instead of adding to it; vLLM never asks for that here.
+            kwargs: Taken for the base class's sake.
+        """
+        for group in self._token_rows:
+            if bool(lora_b_stacked[group.slot].any()):
+                _add(y, x[group.rows], lora_b_stacked, 1.0, group)
 
     def add_lora_logits(
         self,
@@ -74,18 +94,20 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
             scale: Factor on the product.
             kwargs: Taken for the base class's sake.
         """
-        trained = [group for group in self._sampler_rows if bool(lora_a_stacked[group.slot].any())]
         width = min(y.shape[-1], lora_b_stacked.shape[-2])  # model and adapter pad the vocabulary differently
-        _add(y[:, :width], x, lora_a_stacked, lora_b_stacked[:, :, :width], scale, trained)
+        for group in self._sampler_rows:
+            if bool(lora_a_stacked[group.slot].any()):
+                shrunk = _shrunk(x, lora_a_stacked, group)
+                _add(y[:, :width], shrunk, lora_b_stacked[:, :, :width], scale, group)
 
 
-def _add(
-    y: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: float, groups: list[AdapterRows]
-) -> None:
-    for group in groups:
-        inner = torch.mm(x[group.rows].float(), a[group.slot, 0].float().t()).to(y.dtype)
-        outer = b[group.slot, 0].to(y.dtype).t()
-        if isinstance(group.rows, slice):
-            y[group.rows].addmm_(inner, outer, alpha=scale)
-        else:
-            y.index_add_(0, group.rows, torch.mm(inner, outer), alpha=scale)
+def _shrunk(x: torch.Tensor, a: torch.Tensor, group: AdapterRows) -> torch.Tensor:
+    return torch.mm(x[group.rows].float(), a[group.slot, 0].float().t())
+
+
+def _add(y: torch.Tensor, shrunk: torch.Tensor, b: torch.Tensor, scale: float, group: AdapterRows) -> None:
+    inner, outer = shrunk.to(y.dtype), b[group.slot, 0].to(y.dtype).t()
+    if isinstance(group.rows, slice):
+        y[group.rows].addmm_(inner, outer, alpha=scale)
+    else:
+        y.index_add_(0, group.rows, torch.mm(inner, outer), alpha=scale)

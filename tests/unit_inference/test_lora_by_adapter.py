@@ -83,6 +83,19 @@ def test_logits_are_as_vllms_own(trained: bool, padded: int) -> None:
     assert torch.equal(results[0], weights(len(ids), padded, seed=3)) is not trained
 
 
+@pytest.mark.parametrize("trained", [True, False], ids=["embedding trained", "embedding without weights"])
+def test_embeddings_are_as_vllms_own(trained: bool) -> None:
+    ids = MAPPINGS["two adapters, mixed"]
+    b = weights(SLOTS, 1, INPUTS, RANK, seed=2) * trained
+    results = []
+    for wrapper in (LoraByAdapter, PunicaWrapperCPU):
+        y = weights(len(ids), INPUTS, seed=3)
+        prepared(wrapper, ids, False).add_lora_embedding(y, weights(len(ids), RANK, seed=5), b)
+        results.append(y)
+    torch.testing.assert_close(*results)
+    assert torch.equal(results[0], weights(len(ids), INPUTS, seed=3)) is not trained
+
+
 def test_a_new_batch_replaces_the_groups_of_the_last() -> None:
     wrapper = prepared(LoraByAdapter, MAPPINGS["two adapters, mixed"], True)
     ids = [9, 0]

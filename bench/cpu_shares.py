@@ -1,0 +1,72 @@
+"""CPU time by part of a run, read from /proc: on few cores it says what to make faster next.
+
+The cluster's pods are processes of this machine, so two readings around some steps are enough; nothing is slowed down.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PARTS = (
+    ("engine", "VLLM::EngineCore"),
+    ("engine's API server", "vllm serve"),
+    ("trainer", "rlrun_trainer"),
+    ("environment worker", "rlrun_orchestrator.environment.worker"),
+    ("environment server", "rlrun_orchestrator.environment"),
+    ("sidecar", "rlrun_orchestrator.sidecar"),
+    ("orchestrator", "rlrun_orchestrator"),
+    ("operator", "rlrun.controller"),
+    ("S3", "weed"),
+    ("Kubernetes", "kube"),
+    ("Kubernetes", "etcd"),
+    ("Kubernetes", "containerd"),
+)
+"""Part, and what its command line contains; the first that fits counts."""
+OTHER = "other"
+TICKS = 100
+"""Per second; Linux gives user programs this unit whatever the kernel's own is."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process at one moment."""
+
+    command: str
+    seconds: float
+    """CPU time of all its threads so far, in user and kernel mode."""
+
+
+Reading = Mapping[int, Process]
+
+
+def read(proc: Path = Path("/proc")) -> Reading:
+    """Every process that can be read, by its id."""
+    found = {}
+    for folder in proc.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            # The name, in brackets, may hold blanks; utime and stime are the 12th and 13th field after it (proc(5)).
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except (OSError, IndexError):
+            continue  # It ended while we were looking.
+        found[int(folder.name)] = Process(command, (int(fields[11]) + int(fields[12])) / TICKS)
+    return found
+
+
+def spent(before: Reading, after: Reading) -> dict[str, float]:
+    """CPU seconds between two readings by part, the largest first. A process that ended in between is not counted."""
+    seconds: dict[str, float] = {}
+    for pid, process in after.items():
+        earlier = before.get(pid)
+        used = process.seconds - (earlier.seconds if earlier else 0.0)
+        if used > 0:
+            part = part_of(process.command)
+            seconds[part] = seconds.get(part, 0.0) + used
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
+
+
+def part_of(command: str) -> str:
+    """Which part of the cluster a command line belongs to."""
+    return next((part for part, mark in PARTS if mark in command), OTHER)
