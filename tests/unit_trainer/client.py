@@ -31,9 +31,10 @@ class Client:
         assert status == 200, text
         return SessionState.model_validate_json(text)
 
-    async def raw_step(self, step: int, seed: int, name: str = "run") -> tuple[int, str]:
+    async def raw_step(self, step: int, seed: int, name: str = "run", batch_id: str = "") -> tuple[int, str]:
         batch = [s.model_dump(by_alias=True) for s in tiny.samples(10, seed)]
-        return await self.call("POST", f"/sessions/{name}/steps/{step}", json.dumps({"samples": batch}))
+        body = json.dumps({"samples": batch, "batchId": batch_id})
+        return await self.call("POST", f"/sessions/{name}/steps/{step}", body)
 
     async def step(self, step: int, name: str = "run") -> StepResult:
         status, text = await self.raw_step(step, step, name)

@@ -67,6 +67,34 @@ async def test_a_step_asked_for_twice_is_made_once(client: Client, run_uri: str)
     assert (await client.state()).step == 2
 
 
+async def test_a_result_names_the_batch_that_its_step_was_made_of(client: Client, run_uri: str) -> None:
+    await client.open(tiny.spec(run_uri))
+    for batch in ("first", "second"):
+        status, text = await client.raw_step(0, 0, batch_id=batch)
+        assert status == 200
+        assert StepResult.model_validate_json(text).batch_id == "first"
+    last = (await client.state()).last
+    assert last is not None
+    assert last.batch_id == "first"
+
+
+async def test_more_steps_take_effect_on_the_open_session(client: Client, run_uri: str) -> None:
+    await client.open(tiny.spec(run_uri, max_steps=1))
+    await client.step(0)
+    assert (await client.raw_step(1, 1))[0] == 422
+    state = await client.open(tiny.spec(run_uri, max_steps=2, resume_from=f"{run_uri}/checkpoints/step-000001"))
+    assert state.step == 1
+    await client.step(1)
+    status, text = await client.call(
+        "PUT", "/sessions/run", tiny.spec(run_uri, max_steps=1).model_dump_json(by_alias=True)
+    )
+    assert status == 422
+    assert "max_steps is 2, asked for 1" in text
+    more = tiny.spec(run_uri, max_steps=9, learning_rate=5e-3).model_dump_json(by_alias=True)
+    assert (await client.call("PUT", "/sessions/run", more))[0] == 422
+    assert (await client.raw_step(2, 2))[0] == 422
+
+
 @pytest.mark.parametrize("step", [0, 1, 4])
 async def test_other_steps_are_a_conflict_with_the_current_one(client: Client, run_uri: str, step: int) -> None:
     await client.open(tiny.spec(run_uri))

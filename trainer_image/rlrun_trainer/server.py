@@ -76,7 +76,7 @@ class Server:
     async def _step(self, request: web.Request) -> web.Response:
         session = self._ready().get(request.match_info["session"])
         batch = await _body(request, TrainBatch)
-        result = await session.train(int(request.match_info["step"]), batch.samples)
+        result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
         self.metrics.stepped(session.name, result)
         return _json(result)
 

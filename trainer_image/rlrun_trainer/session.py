@@ -46,6 +46,7 @@ class _Unpublished:
     metrics: dict[str, float]
     seconds: float
     """Of the step until now."""
+    batch_id: str
 
 
 class Session:
@@ -97,9 +98,10 @@ class Session:
             last=self.last if self.last is not None and self.last.step == self._step else None,
         )
 
-    async def train(self, step: int, samples: list[Sample]) -> StepResult:
+    async def train(self, step: int, samples: list[Sample], batch_id: str = "") -> StepResult:
         """Makes step number `step` (training version `step` into `step + 1`), or gives the result it already has.
 
+        The result names the batch that the step was made of, whatever batch a repeated request brings.
         Raises Refused: StepConflict for any other number, RunComplete beyond maxSteps, BatchInvalid, StepNotFinite,
         TrainerOutOfMemory; with an S3 reason when the step is done but not published (asking again publishes it).
         """
@@ -127,7 +129,7 @@ class Session:
                 metrics["batch/off_policy_level/max"] = float(max(lags))
             self._step += 1
             self.last = None
-            self._unpublished = _Unpublished(files, metrics, time.perf_counter() - started)
+            self._unpublished = _Unpublished(files, metrics, time.perf_counter() - started, batch_id)
             return await self._finish()
 
     async def save_checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
@@ -150,6 +152,10 @@ class Session:
                     files = await self._compute.run(self._crew.files, self.name)
                 self._submit(ArtifactKind.adapter, step, self._layout.adapter(step), files)
         return self.state
+
+    def extend(self, max_steps: int) -> None:
+        """Lets the run go on to so many steps."""
+        self.spec = self.spec.model_copy(update={"max_steps": max_steps})
 
     async def close(self) -> None:
         """Frees the slot after the request that runs; uploads go on, they hold their own copies."""
@@ -192,7 +198,7 @@ class Session:
             metrics = waiting.metrics | {"time/broadcast_weights": seconds, "time/step": waiting.seconds + seconds}
             self._policy = policy
             self._pace.done()
-            self.last = StepResult(step=self._step, policy=policy, metrics=metrics)
+            self.last = StepResult(step=self._step, policy=policy, metrics=metrics, batch_id=waiting.batch_id)
             self._unpublished = None
             discard(waiting.files)
             if self._pruning is None or self._pruning.done():

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 ONLY_FOR_OPENING = {"resume_from", "warm_start_from"}
 """Fields that say where a session starts; once it is open they have no meaning, so they may differ."""
+MAX_STEPS = "max_steps"
+"""May grow while the session is open: nothing that was learned depends on it."""
 
 
 class Sessions:
@@ -46,7 +48,10 @@ class Sessions:
         return session
 
     async def open(self, name: str, spec: SessionSpec) -> Session:
-        """The session of that name, opened if it is not. Raises Refused when it is open with another spec."""
+        """The session of that name, opened if it is not; an open one may be given more steps.
+
+        Raises Refused when it is open with another spec.
+        """
         wanted = self._settings.model
         if wanted is not None and spec.model != wanted:
             raise Refused(UNPROCESSABLE, "ModelMismatch", f"this trainer serves {wanted}, not {spec.model}")
@@ -54,6 +59,7 @@ class Sessions:
             session = self._open.get(name)
             if session is not None:
                 _check_same(session.spec, spec)
+                session.extend(spec.max_steps)
                 return session
             session = await open_session(name, spec, self._crew, self._compute, self._store, self._settings)
             self._open[name] = session
@@ -86,6 +92,8 @@ class Sessions:
 
 def _check_same(there: SessionSpec, asked: SessionSpec) -> None:
     old, new = (s.model_dump(exclude=ONLY_FOR_OPENING) for s in (there, asked))
+    if new[MAX_STEPS] > old[MAX_STEPS]:
+        del old[MAX_STEPS]
     differing = [f"{key} is {old[key]!r}, asked for {new[key]!r}" for key in old if old[key] != new[key]]
     if differing:
         raise Refused(

@@ -188,6 +188,10 @@ class TrainBatch(Schema):
     """What one optimizer step consumes."""
 
     samples: list[Sample]
+    batch_id: str = ""
+    """The orchestrator's own name for the batch. The result hands it back: after a restart it tells which batch a step
+    was made of, which need not be the one of the request that hears of it.
+    """
 
 
 class StepResult(Schema):
@@ -197,6 +201,8 @@ class StepResult(Schema):
     """Optimizer steps done, this one included."""
     policy: PolicyRef
     metrics: dict[str, float]
+    batch_id: str = ""
+    """Of the batch that the step was made of."""
 
 
 class CheckpointRequest(Schema):
