@@ -10,8 +10,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -33,7 +34,17 @@ from rlrun.artifacts.s3errors import (
     translated,
 )
 
-__all__ = ["AccessDenied", "BucketMissing", "Corrupt", "NotFound", "Store", "StoreError", "Unreachable"]
+__all__ = [
+    "AccessDenied",
+    "BucketMissing",
+    "Corrupt",
+    "NotFound",
+    "Store",
+    "StoreError",
+    "StoredObject",
+    "Unreachable",
+    "Upload",
+]
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
@@ -44,6 +55,24 @@ PARALLEL_PARTS = 4
 PARALLEL_FILES = 4
 DELETE_BATCH = 1000
 """S3's own limit of keys in one DeleteObjects request."""
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One object as a listing shows it."""
+
+    key: str
+    size: int
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A multipart upload that was begun and neither completed nor given up; its parts cost room and nobody sees them."""
+
+    key: str
+    upload_id: str
+    initiated: datetime
 
 
 class Store:
@@ -275,6 +304,30 @@ class Store:
             for start in range(0, len(group), DELETE_BATCH):
                 self._delete(uri, group[start : start + DELETE_BATCH])
         return len(keys)
+
+    def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
+        """Every object below the folder `uri` at any depth, page by page, keys of folders aside."""
+        with translated(uri, self.endpoint):
+            for page in self._pages(uri.bucket, _folder(uri)):
+                for o in page.get("Contents", []):
+                    if not str(o["Key"]).endswith("/"):
+                        yield StoredObject(str(o["Key"]), int(o["Size"]), o["LastModified"])
+
+    def uploads(self, uri: S3Uri) -> list[Upload]:
+        """The unfinished multipart uploads below the folder `uri`."""
+        with translated(uri, self.endpoint):
+            pages = self._s3.get_paginator("list_multipart_uploads").paginate(Bucket=uri.bucket, Prefix=_folder(uri))
+            return [
+                Upload(str(u["Key"]), str(u["UploadId"]), u["Initiated"]) for p in pages for u in p.get("Uploads", [])
+            ]
+
+    def abort_upload(self, bucket: str, upload: Upload) -> None:
+        """Gives an unfinished upload up; one that is gone already is no error."""
+        with translated(f"s3://{bucket}/{upload.key}", self.endpoint):
+            try:
+                self._s3.abort_multipart_upload(Bucket=bucket, Key=upload.key, UploadId=upload.upload_id)
+            except self._s3.exceptions.NoSuchUpload:
+                return
 
     def check(self, bucket: str) -> None:
         """Proves that the bucket exists and these credentials may list it; the error says why not."""
