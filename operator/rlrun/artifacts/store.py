@@ -68,7 +68,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Upload:
-    """A multipart upload that was begun and neither completed nor given up; its parts cost room and nobody sees them."""
+    """A multipart upload that was begun and never ended: its parts cost room, and no listing of objects shows them."""
 
     key: str
     upload_id: str
