@@ -4,7 +4,8 @@
                               /policy/v000041-1a2b3c4d/     adapters the engines load while the run lives (pruned)
                               /checkpoints/step-000040/     everything needed to continue
                               /adapters/step-000040/        what a user downloads or deploys
-                              /metrics/part-*.jsonl  /rollouts/step-000040.jsonl.zst  /logs/
+                              /metrics/part-*.jsonl  /rollouts/step-000040.jsonl.zst
+                              /logs/attempt-1/{pod}/{container}.log
 {prefix}/environments/{owner}/{name}/{version}/*.whl
 {prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
 """
@@ -83,6 +84,16 @@ class RunLayout:
     def rollouts(self, step: int) -> S3Uri:
         """The rollouts that step trained on."""
         return self.root / f"rollouts/step-{step:06d}.jsonl.zst"
+
+    @property
+    def logs(self) -> S3Uri:
+        """Folder of what the containers of all attempts wrote."""
+        return self.root / "logs"
+
+    def log(self, attempt: int, pod: str, container: str, previous: bool = False) -> S3Uri:
+        """The end of one container's log; `previous` is the one of the container before its newest restart."""
+        name = f"{container}.previous.log" if previous else f"{container}.log"
+        return self.logs / f"attempt-{attempt}/{pod}/{name}"
 
 
 def step_of(folder: str) -> int:
