@@ -24,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
-NAMES = ("trl", "async", "publish", "gateway", "trainer")
+NAMES = ("trl", "async", "publish", "gateway", "trainer", "checkpoint", "recovery")
 """The benchmarks, in the order of the table."""
 DIGITS = 6
 """Significant digits of the numbers in a file: enough for every use, and a diff stays readable."""

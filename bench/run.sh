@@ -2,7 +2,7 @@
 # `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or overruns its time does
 # not hide the later ones, and what was measured before stays in build/bench. Leaves nothing running unless KEEP is set.
 #
-#   bench/run.sh [PART...]     parts: trainer gateway publish async trl (default: all, in this order)
+#   bench/run.sh [PART...]     parts: trainer gateway publish checkpoint recovery async trl (default: all, in this order)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/bench/log
@@ -32,8 +32,8 @@ trap 'exit 130' INT TERM
 # What is made once and cached is made before anything is timed.
 "$PY" -m bench.prepare || failed+=(prepare)
 
-wanted=" ${*:-trainer gateway publish async trl} "
-for name in trainer gateway publish async trl; do
+wanted=" ${*:-trainer gateway publish checkpoint recovery async trl} "
+for name in trainer gateway publish checkpoint recovery async trl; do
     [[ $wanted == *" $name "* ]] || continue
     case $name in
     trainer)
@@ -42,6 +42,11 @@ for name in trainer gateway publish async trl; do
         ;;
     gateway) part gateway 8 "$PY" -m bench.gateway ;;
     publish) part publish 8 "$PY" -m bench.publish ;;
+    checkpoint)
+        part checkpoint 12 "$PY" -m bench.transfer
+        part standstill 6 "$PY" -m bench.standstill
+        ;;
+    recovery) part recovery 25 "$PY" -m bench.recovery ;;
     async) part async 12 "$PY" -m bench.async_levels ;;
     trl) part trl 30 "$PY" -m bench.trl ;;
     esac

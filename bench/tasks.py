@@ -55,7 +55,7 @@ class Model:
 
 
 TINY = Model("rlrun/reverse-text-tiny")
-MIDDLE = Model("rlrun/uneven-text-28m", kv_cache_bytes=2**28)
+MIDDLE = Model("rlrun/uneven-text-28m", micro_batch_tokens=1024, kv_cache_bytes=2**28, trainer_memory="5Gi")
 
 
 @dataclass(frozen=True)
