@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlrun.cli.errors import INVALID, CliError, UnreachableError, explain
+
+if TYPE_CHECKING:
+    from rlrun.garbage.cluster import Cluster as GarbageCluster
 
 GROUP = "rlrun.dev"
 VERSION = "v1alpha1"
@@ -82,6 +85,10 @@ class Cluster(Protocol):
 
     def log(self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
         """Lines of a container's log. Raises NotReadyError before the container has started."""
+        ...
+
+    def garbage(self) -> "GarbageCluster":
+        """The same cluster as `rlrun gc` needs it."""
         ...
 
 
@@ -240,6 +247,12 @@ class KubeCluster:
                 **({"tail_lines": tail} if tail is not None else {}),
             )
         return self._lines(stream, what)
+
+    def garbage(self) -> "GarbageCluster":
+        """See `Cluster`."""
+        from rlrun.garbage.cluster import KubeCluster as Swept
+
+        return Swept(self._client)
 
     def _lines(self, stream: Any, what: str) -> Iterator[str]:
         rest = b""

@@ -4,7 +4,6 @@ A version is written once. Pushing the same files again changes nothing; other f
 because runs that started before and after would train on different code under one name.
 """
 
-import os
 import re
 import zipfile
 from pathlib import Path
@@ -15,9 +14,9 @@ import typer
 from rlrun.artifacts.layout import S3Uri, environment_package
 from rlrun.artifacts.store import Store, StoreError
 from rlrun.cli import output
+from rlrun.cli.bucket import Bucket, Endpoint, Prefix, open_store
 from rlrun.cli.errors import INVALID, CliError
 from rlrun.cli.package import Wheel, build_wheel, content_digest, owner_of, read_project, read_wheel
-from rlrun.cli.session import session
 
 env = typer.Typer(no_args_is_help=True, help="Environment packages: the code that runs train on.")
 
@@ -28,12 +27,6 @@ EPILOG = """Examples:
   RLRUN_S3_BUCKET=rlrun rlrun env push . --include vendored/helper-1.0-py3-none-any.whl
 
 S3 credentials come from the usual AWS_* variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...)."""
-
-Bucket = Annotated[str, typer.Option(envvar="RLRUN_S3_BUCKET", help="Bucket of the operator's settings.")]
-Prefix = Annotated[str, typer.Option(envvar="RLRUN_S3_PREFIX", help="Prefix of the operator's settings.")]
-Endpoint = Annotated[
-    str | None, typer.Option(envvar="AWS_ENDPOINT_URL_S3", help="S3 endpoint; AWS itself if not given.")
-]
 
 
 def same_content(store: Store, folder: S3Uri, wheels: list[Wheel]) -> bool | None:
@@ -107,7 +100,7 @@ def push(
     wheels = [*extra, wheel]
     target = environment_package(bucket, prefix, named, wheel.name) / wheel.version
     try:
-        store = session(ctx).store(endpoint or os.environ.get("AWS_ENDPOINT_URL"))
+        store = open_store(ctx, endpoint)
         written = upload(store, target, wheels, force=force)
     except StoreError as problem:
         raise CliError(f"cannot push to {target}: {problem}") from problem

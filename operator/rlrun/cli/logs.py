@@ -1,7 +1,8 @@
 """`rlrun logs`: what the processes of a run say, also while they start, restart or come in several.
 
 With one pod its lines come as they are; with several each line says whose it is. Following waits for pods that are not
-there yet and picks up their successors after a restart, until the run is finished.
+there yet and picks up their successors after a restart, until the run is finished. Where the pods are gone for good the
+copies in S3 are read, also of a run that is deleted.
 """
 
 import queue
@@ -15,8 +16,10 @@ from typing import Annotated
 import typer
 
 from rlrun.cli import output
+from rlrun.cli.bucket import Bucket, Endpoint, Prefix, layout_of, open_store, s3_asked
 from rlrun.cli.cluster import RUN, Cluster, Object
 from rlrun.cli.errors import CliError, NotFoundError, NotReadyError, UnreachableError
+from rlrun.cli.kept_logs import read_kept
 from rlrun.cli.runs import Name
 from rlrun.cli.session import Context, Kubeconfig, Namespace, cluster, session
 from rlrun.cli.view import view
@@ -27,7 +30,12 @@ EPILOG = """Examples:
 
   rlrun logs reverse-text-x7k2p --role environment --tail 50
 
-  rlrun logs reverse-text-x7k2p --role trainer --previous"""
+  rlrun logs reverse-text-x7k2p --role trainer --previous
+
+  rlrun logs reverse-text-x7k2p --attempt 1
+
+Without pods (the run has ended, or is deleted) the copies in S3 are printed; S3 credentials come from the usual AWS_*
+variables. --attempt reads the copies of an earlier attempt of a run that lives."""
 START_SECONDS = 600
 """How long -f waits for a pod that does not come while the run is unfinished."""
 PERIOD = 2.0
@@ -78,17 +86,22 @@ def selector(run: str, role: Role) -> str:
     return f"rlrun.dev/run={run},rlrun.dev/role={role.value}"
 
 
-def read(api: Cluster, run: str, role: Role, tail: int | None, previous: bool) -> Iterator[str]:
-    """The lines there are now. Raises CliError when the role has no pod."""
+def read(api: Cluster, run: str, role: Role, tail: int | None, previous: bool) -> Iterator[str] | None:
+    """The lines there are now, None when the pods are gone for good. Raises CliError when they are still to come."""
     found = sources(api.pods(selector(run, role)))
-    if not found:
+    if found:
+        return _read_pods(api, found, tail, previous)
+    try:
         state = view(api.get(RUN, run))
-        hint = (
-            "logs of finished runs are in S3 beside the run's checkpoints (rlrun checkpoints)"
-            if state.finished
-            else f"see what it waits for: rlrun get {run}; or add -f to wait for the pod"
-        )
-        raise CliError(f"{run} is {state.phase} and has no {role.value} pod", hint)
+    except NotFoundError:
+        return None
+    if state.finished or state.phase == "Suspended":
+        return None
+    hint = f"see what it waits for: rlrun get {run}; or add -f to wait for the pod"
+    raise CliError(f"{run} is {state.phase} and has no {role.value} pod", hint)
+
+
+def _read_pods(api: Cluster, found: list[Source], tail: int | None, previous: bool) -> Iterator[str]:
     for each in found:
         prefix = f"[{each.pod}] " if len(found) > 1 else ""
         try:
@@ -177,19 +190,35 @@ def logs(
     role: Annotated[Role, typer.Option(help="Whose log.")] = Role.orchestrator,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines, per pod.")] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the container before its restart.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt, from the copies in S3.")] = None,
+    bucket: Bucket = "",
+    prefix: Prefix = "",
+    endpoint: Endpoint = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Print the log of a run's orchestrator, trainer, inference engines or environments."""
+    """Print the log of a run's orchestrator, trainer, inference engines or environments, also after its end."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    if follow and not previous:
-        api.get(RUN, name)
+    lines: Iterator[str] | None = None
+    if follow and not previous and attempt is None and (api.pods(selector(name, role)) or _goes_on(api, name)):
         lines = Follower(api, name, role, tail, session(ctx).sleep).lines()
-    else:
+    elif attempt is None:
         lines = read(api, name, role, tail, previous)
     try:
-        for line in lines:
-            typer.echo(line)
+        with s3_asked("read the copies of the logs"):
+            if lines is None:
+                store, layout = open_store(ctx, endpoint), layout_of(api, name, bucket, prefix)
+                lines = read_kept(store, layout, name, role.value, attempt=attempt, tail=tail, previous=previous)
+            for line in lines:
+                typer.echo(line)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _goes_on(api: Cluster, run: str) -> bool:
+    """Whether pods may still come. Raises NotFoundError only when nothing of the run is left either."""
+    try:
+        return not view(api.get(RUN, run)).finished
+    except NotFoundError:
+        return False

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlrun.cli import artifacts, environments, follow, init, logs, output, run, runs
+from rlrun.cli import artifacts, download, environments, follow, gc, init, logs, output, recorded, run, runs
 from rlrun.cli.errors import CliError
 from rlrun.cli.session import Context, Kubeconfig, Namespace, session
 
@@ -82,9 +82,13 @@ app.command("ls", hidden=True)(runs.list_runs)
 app.command("get", epilog=runs.GET_EPILOG, rich_help_panel=RUNS)(runs.get_run)
 app.command("follow", epilog=follow.EPILOG, rich_help_panel=RUNS)(follow.follow_run)
 app.command("logs", epilog=logs.EPILOG, rich_help_panel=RUNS)(logs.logs)
+app.command("metrics", epilog=recorded.METRICS_EPILOG, rich_help_panel=RUNS)(recorded.metrics)
+app.command("rollouts", epilog=recorded.ROLLOUTS_EPILOG, rich_help_panel=RUNS)(recorded.rollouts)
 app.command("stop", epilog=runs.STOP_EPILOG, rich_help_panel=RUNS)(runs.stop_run)
 app.command("delete", epilog=runs.DELETE_EPILOG, rich_help_panel=RUNS)(runs.delete_run)
 app.command("models", epilog=artifacts.MODELS_EPILOG, rich_help_panel=CATALOGUE)(artifacts.models)
 app.command("checkpoints", epilog=artifacts.CHECKPOINTS_EPILOG, rich_help_panel=CATALOGUE)(artifacts.checkpoints)
 app.command("adapters", epilog=artifacts.ADAPTERS_EPILOG, rich_help_panel=CATALOGUE)(artifacts.adapters)
+app.command("download", epilog=download.EPILOG, rich_help_panel=CATALOGUE)(download.download)
+app.command("gc", epilog=gc.EPILOG, rich_help_panel=CATALOGUE)(gc.gc)
 app.add_typer(environments.env, name="env", rich_help_panel=CATALOGUE)

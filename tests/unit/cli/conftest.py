@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 from rlrun.artifacts.layout import S3Uri
+from rlrun.artifacts.store import Store
 from rlrun.cli.cluster import RUN, Kind, Object
 from rlrun.cli.errors import CliError, ConflictError, NotFoundError
 from rlrun.cli.main import app
 from rlrun.cli.session import Session
 from typer.testing import CliRunner
+
+from tests.unit.artifacts.seaweedfs import S3Server, running
 
 
 @dataclass
@@ -166,6 +169,40 @@ def rlrun(api: FakeCluster, s3: FakeStore, chosen: list[Any]) -> Rlrun:
         given = Session(connect=connect, store=lambda endpoint: s3, sleep=lambda seconds: None)  # type: ignore[arg-type,return-value]
         cleared = {"RLRUN_S3_BUCKET": None, "RLRUN_S3_PREFIX": None, "AWS_ENDPOINT_URL_S3": None}
         result = CliRunner().invoke(app, [str(a) for a in args], obj=given, env=cleared | (env or {}), input=input)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
+    return invoke
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3, for what a dictionary cannot show."""
+    with running(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    return s3_server.bucket
+
+
+@pytest.fixture
+def store(s3_server: S3Server) -> Iterator[Store]:
+    store = s3_server.store()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def on_s3(api: FakeCluster, store: Store) -> Rlrun:
+    """Commands with the cluster of dictionaries and the real S3."""
+
+    def invoke(*args: object, input: str | None = None) -> Answer:
+        given = Session(connect=lambda *_: api, store=lambda _: store, sleep=lambda seconds: None)
+        cleared = {"RLRUN_S3_BUCKET": None, "RLRUN_S3_PREFIX": None}
+        result = CliRunner().invoke(app, [str(a) for a in args], obj=given, env=cleared, input=input)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Answer(result.exit_code, result.stdout, result.stderr)

@@ -3,12 +3,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rlrun.artifacts.layout import RunLayout
 from rlrun.cli import logs
-from rlrun.cli.cluster import RUN, Object
+from rlrun.cli.cluster import ADAPTER, RUN, Object
 from rlrun.cli.errors import CliError, NotReadyError, UnreachableError
+from rlrun.cli.kept_logs import MAIN, choose
 from rlrun.cli.logs import Follower, Role, main_container, sources
+from rlrun.resources.naming import RunIdentity
 
-from .conftest import FakeCluster, Rlrun
+from .conftest import FakeCluster, FakeStore, Rlrun
 
 
 def pod(name: str, *containers: str, created: str = "2026-01-01T00:00:00Z", default: str | None = None) -> Object:
@@ -51,13 +54,107 @@ def test_main_container() -> None:
     assert sources([pod("p", "a", "b", default="b")])[0].restarts == 1
 
 
-@pytest.mark.parametrize(("phase", "hint"), [("Completed", "S3"), ("Pending", "rlrun get first")])
-def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster, phase: str, hint: str) -> None:
-    api.put(RUN, "first", spec={}, status={"phase": phase})
+def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster) -> None:
+    api.put(RUN, "first", spec={}, status={"phase": "Pending"})
     answer = rlrun("logs", "first", "--role", "trainer")
     assert answer.code == 1
     assert "no trainer pod" in answer.err
-    assert hint in answer.err
+    assert "rlrun get first" in answer.err
+
+
+KEPT = {
+    "attempt-1/first-trainer-7d9-abc/trainer.log": "a1",
+    "attempt-2/first-trainer-7d9-abc/trainer.log": "one\ntwo\nthree\n",
+    "attempt-2/first-trainer-7d9-abc/trainer.previous.log": "died\n",
+    "attempt-2/first-trainer-7d9-abc/fetch-model.log": "fetched\n",
+    "attempt-2/first-inference-5c-x/vllm.log": "x\n",
+    "attempt-2/first-inference-5c-y/vllm.log": "y\n",
+    "attempt-2/first-inference-5c-y/sidecar.log": "side\n",
+    "attempt-2/first-env-0-7-z/environment.log": "train\n",
+    "attempt-2/first-eval-1-7-z/environment.log": "eval\n",
+    "attempt-2/first-orchestrator-a2-w/orchestrator.log": "over\n",
+}
+
+
+@pytest.fixture
+def ended(api: FakeCluster, s3: FakeStore) -> FakeCluster:
+    """A finished run without pods; its files are named by its adapter's address."""
+    api.put(RUN, "first", spec={}, status={"phase": "Completed"})
+    uri = "s3://b/p/team/uid-first/adapters/step-000004"
+    api.put(ADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri})
+    for name, text in KEPT.items():
+        s3.contents[f"s3://b/p/team/uid-first/logs/{name}"] = text.encode()
+    return api
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "over\n"),
+        (["--role", "trainer"], "one\ntwo\nthree\n"),
+        (["--role", "trainer", "--tail", "2"], "two\nthree\n"),
+        (["--role", "trainer", "--tail", "9"], "one\ntwo\nthree\n"),
+        (["--role", "trainer", "-p"], "died\n"),
+        (["--role", "trainer", "--attempt", "1"], "a1\n"),
+        (["--role", "trainer", "-f"], "one\ntwo\nthree\n"),
+        (["--role", "inference"], "[first-inference-5c-x] x\n[first-inference-5c-y] y\n"),
+        (["--role", "environment"], "[first-env-0-7-z] train\n[first-eval-1-7-z] eval\n"),
+    ],
+)
+def test_after_the_end_the_copies_are_read(rlrun: Rlrun, ended: FakeCluster, options: list[str], expected: str) -> None:
+    answer = rlrun("logs", "first", *options)
+    assert (answer.code, answer.out) == (0, expected), answer.err
+
+
+def test_the_copies_of_a_deleted_run(rlrun: Rlrun, ended: FakeCluster) -> None:
+    del ended.stored["RLRun"]["first"]
+    assert rlrun("logs", "first").out == "over\n"
+    ended.put(
+        ADAPTER, "other", spec={"runName": "first", "runUid": "another", "uri": "s3://b/p/team/another/adapters/s"}
+    )
+    answer = rlrun("logs", "first")
+    assert answer.code == 1
+    assert "2 deleted runs of that name" in answer.err
+    assert "no run second" in rlrun("logs", "second").err
+
+
+def test_pods_that_are_there_are_asked_first(rlrun: Rlrun, ended: FakeCluster) -> None:
+    ended.pod_list = [pod("first-orchestrator-a2-w", "orchestrator")]
+    ended.logs["first-orchestrator-a2-w"] = ["from the pod"]
+    assert rlrun("logs", "first").out == "from the pod\n"
+    assert rlrun("logs", "first", "--attempt", "2").out == "over\n"
+
+
+def test_what_is_not_kept_is_said(rlrun: Rlrun, ended: FakeCluster) -> None:
+    answer = rlrun("logs", "first", "--role", "trainer", "--attempt", "7")
+    assert answer.code == 1
+    assert "no log of a trainer pod in attempt 7" in answer.err
+    assert "attempt 1: first-trainer-7d9-abc" in answer.err
+    ended.stored["RLAdapter"].clear()
+    answer = rlrun("logs", "first")
+    assert answer.code == 2
+    assert "RLRUN_S3_BUCKET" in answer.err
+    assert rlrun("logs", "first", "--bucket", "b", "--prefix", "p").out == "over\n"
+
+
+def test_names_and_places_are_those_that_the_operator_uses() -> None:
+    identity = RunIdentity("team", "first", "uid", 2, 1)
+    layout = RunLayout.of("b", "p", "team", "uid")
+    names = {
+        "trainer": [identity.trainer, identity.trainer_job],
+        "inference": [identity.inference],
+        "orchestrator": [identity.orchestrator_job],
+        "environment": [identity.environment(0, "train"), identity.environment(3, "eval")],
+    }
+    for role, owners in names.items():
+        for owner in owners:
+            for previous in (False, True):
+                place = layout.log(2, f"{owner}-5c-x", MAIN[role], previous)
+                file = str(place).removeprefix(f"{layout.logs}/")
+                (found,) = choose([file], "first", role, None, previous)
+                assert (found.attempt, found.previous) == (2, previous)
+                others = [other for other in MAIN if other != role]
+                assert not any(choose([file], "first", other, None, previous) for other in others)
 
 
 class Scripted(FakeCluster):
