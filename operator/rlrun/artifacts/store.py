@@ -6,19 +6,18 @@ a folder with a manifest is whole at every moment; a download is checked against
 Credentials and endpoint come from the usual AWS_* variables unless given.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import boto3
-from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from pydantic import ValidationError
 
@@ -33,6 +32,7 @@ from rlrun.artifacts.s3errors import (
     Unreachable,
     translated,
 )
+from rlrun.artifacts.transfer import PARALLEL, PART_BYTES, Incoming, Outgoing, Transfer, size_of
 
 __all__ = [
     "AccessDenied",
@@ -49,10 +49,6 @@ __all__ = [
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
 TRIES = 4
-PART_BYTES = 16 * 1024**2
-PARALLEL_PARTS = 4
-"""At most PART_BYTES * PARALLEL_PARTS of a file are in memory at once."""
-PARALLEL_FILES = 4
 DELETE_BATCH = 1000
 """S3's own limit of keys in one DeleteObjects request."""
 
@@ -94,7 +90,7 @@ class Store:
             connect_timeout=CONNECT_SECONDS,
             read_timeout=READ_SECONDS,
             retries={"mode": "standard", "total_max_attempts": TRIES},
-            max_pool_connections=32,
+            max_pool_connections=4 * PARALLEL,
             s3={"addressing_style": "path" if endpoint else "auto"},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
@@ -111,12 +107,11 @@ class Store:
                 region_name=region,
                 config=config,
             )
-        self._transfer = TransferConfig(
-            multipart_threshold=2 * PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=PARALLEL_PARTS
-        )
+        self._transfer = Transfer(self._s3, self.endpoint)
 
     def close(self) -> None:
         """Gives the connections back."""
+        self._transfer.close()
         self._s3.close()
 
     # --- objects ----------------------------------------------------------------------------------------------------
@@ -154,15 +149,9 @@ class Store:
         The same files with the same facts twice write nothing and give back the first manifest. Other files in place
         of older ones take the older manifest away first, so that no reader sees a mixture.
         """
-        paths = {} if isinstance(source, Mapping) else _files_below(source)
-        contents = source if isinstance(source, Mapping) else {}
-        entries = [_hash_bytes(name, data) for name, data in sorted(contents.items())]
-        entries += [_hash_file(name, path) for name, path in paths.items()]
-        if not entries:
-            raise ValueError(f"nothing to upload to {uri}: the source has no files")
-        manifest = Manifest(
+        facts = Manifest(
             kind=kind,
-            files=entries,
+            files=[],
             created_at=created_at or datetime.now(UTC),
             run_name=run_name,
             run_uid=run_uid,
@@ -172,17 +161,32 @@ class Store:
             policy_version=policy_version,
             details=dict(details or {}),
         )
-        older = self._manifest_if_readable(uri)
-        if older is not None and older.model_copy(update={"created_at": manifest.created_at}) == manifest:
-            return older
-        with translated(uri, self.endpoint):
-            self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
-        for name, data in contents.items():
-            self.put_bytes(uri / name, data)
-        for name, path in paths.items():
-            target = uri / name
-            with translated(target, self.endpoint):
-                self._s3.upload_file(str(path), target.bucket, target.key, Config=self._transfer)
+        return self.upload(source, uri, facts)
+
+    def upload(self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest) -> Manifest:
+        """`upload_artifact` with all facts in one; a manifest that lists the files already is believed."""
+        files = _outgoing(source)
+        if not files:
+            raise ValueError(f"nothing to upload to {uri}: the source has no files")
+        try:
+            older = self.read_manifest(uri)
+            taken = older is not None
+        except Corrupt:
+            older, taken = None, True
+        if older is not None:
+            manifest = manifest if manifest.files else described(source, manifest)
+            if older.model_copy(update={"created_at": manifest.created_at}) == manifest:
+                return older
+        if taken:
+            with translated(uri, self.endpoint):
+                self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
+        if any(size_of(file) > PART_BYTES for file in files):
+            # Of a process that died in the middle of this very upload.
+            self._abort_uploads(uri)
+        entries = self._transfer.upload(files, uri)
+        if manifest.files and sorted(entries, key=_name) != sorted(manifest.files, key=_name):
+            raise StoreError(f"the files changed while they were uploaded to {uri}: upload them again")
+        manifest = manifest.model_copy(update={"files": entries})
         self.put_bytes(uri / MANIFEST, manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1).encode())
         return manifest
 
@@ -200,21 +204,21 @@ class Store:
                 f"{error.errors()[0]['msg']}): delete the folder or upload it again"
             ) from error
 
-    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
+    def download_artifact(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
         """Brings an artifact to the folder `dest`, all of it or nothing, each file checked by size and SHA-256.
 
-        `dest` is replaced by rename, so it may not be a mount point itself; its parent is made if missing. Raises
-        NotFound without a manifest, Corrupt when a file is not what the manifest says.
+        `dest` is replaced by rename, so it may not be a mount point itself; its parent is made if missing. Whoever has
+        read the manifest already hands it in. Raises NotFound without one, Corrupt when a file is not what it says.
         """
-        manifest = self.read_manifest(uri)
+        manifest = manifest or self.read_manifest(uri)
         if manifest is None:
             raise NotFound(f"{uri} has no {MANIFEST}: the upload is not complete, or the uri is wrong")
         dest.parent.mkdir(parents=True, exist_ok=True)
         room = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
         try:
-            # Together, because small files are nothing but waiting for their answers.
-            with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-                list(pool.map(lambda entry: self._download(uri, entry, room), manifest.files))
+            files = [Incoming(entry, _place_for(entry, room, uri)) for entry in manifest.files]
+            for entry, found in zip(manifest.files, self._transfer.download(files, uri), strict=True):
+                _check(entry, found, uri)
             text = manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
             (room / MANIFEST).write_text(text, encoding="utf-8")
             room.chmod(0o755)
@@ -230,34 +234,6 @@ class Store:
             return False
         sizes = dict(self.list_files(uri))
         return all(sizes.get(entry.name) == entry.size for entry in manifest.files)
-
-    def _manifest_if_readable(self, uri: S3Uri) -> Manifest | None:
-        try:
-            return self.read_manifest(uri)
-        except Corrupt:
-            return None
-
-    def _download(self, uri: S3Uri, entry: FileEntry, room: Path) -> None:
-        place = uri / entry.name
-        parts = PurePosixPath(entry.name)
-        if parts.is_absolute() or ".." in parts.parts:
-            raise Corrupt(f"the manifest of {uri} names a file outside its folder: {entry.name!r}")
-        path = room / parts
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if entry.size <= PART_BYTES:
-            # One request; download_file would first ask how large the file is.
-            data = self.get_bytes(place)
-            path.write_bytes(data)
-            found = _hash_bytes(entry.name, data)
-        else:
-            with translated(place, self.endpoint):
-                self._s3.download_file(place.bucket, place.key, str(path), Config=self._transfer)
-            found = _hash_file(entry.name, path)
-        if found != entry:
-            raise Corrupt(
-                f"{place} has {found.size} bytes with SHA-256 {found.sha256[:12]}, its manifest says {entry.size} "
-                f"and {entry.sha256[:12]}: delete the artifact and use an older one"
-            )
 
     # --- folders ----------------------------------------------------------------------------------------------------
 
@@ -288,6 +264,7 @@ class Store:
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
         prefix = _folder(uri)
+        self._abort_uploads(uri)
         with translated(uri, self.endpoint):
             keys = [str(o["Key"]) for page in self._pages(uri.bucket, prefix) for o in page.get("Contents", [])]
         manifests = [key for key in keys if key.rsplit("/", 1)[-1] == MANIFEST]
@@ -334,6 +311,12 @@ class Store:
         with translated(f"s3://{bucket}", self.endpoint):
             self._s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
 
+    def _abort_uploads(self, uri: S3Uri) -> None:
+        # Many keys may do everything else and not list these; then a rule of the bucket has to clean up.
+        with contextlib.suppress(AccessDenied):
+            for upload in self.uploads(uri):
+                self.abort_upload(uri.bucket, upload)
+
     def _delete(self, uri: S3Uri, keys: list[str]) -> None:
         with translated(uri, self.endpoint):
             answer = self._s3.delete_objects(
@@ -354,12 +337,44 @@ def _folder(uri: S3Uri) -> str:
     return f"{uri.key}/" if uri.key else ""
 
 
-def _files_below(folder: Path) -> dict[str, Path]:
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder")
-    paths = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}
+def described(source: Path | Mapping[str, bytes], facts: Manifest) -> Manifest:
+    """`facts` with the source's files: the manifest that an upload of it will have."""
+    entries = [
+        _hash_bytes(file.name, file.content) if isinstance(file.content, bytes) else _hash_file(file.name, file.content)
+        for file in _outgoing(source)
+    ]
+    return facts.model_copy(update={"files": entries})
+
+
+def _outgoing(source: Path | Mapping[str, bytes]) -> list[Outgoing]:
+    if isinstance(source, Mapping):
+        return [Outgoing(name, bytes(data)) for name, data in sorted(source.items())]
+    if not source.is_dir():
+        raise ValueError(f"{source} is not a folder")
+    paths = {p.relative_to(source).as_posix(): p for p in sorted(source.rglob("*")) if p.is_file()}
     paths.pop(MANIFEST, None)
-    return paths
+    return [Outgoing(name, path) for name, path in paths.items()]
+
+
+def _place_for(entry: FileEntry, room: Path, uri: S3Uri) -> Path:
+    parts = PurePosixPath(entry.name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise Corrupt(f"the manifest of {uri} names a file outside its folder: {entry.name!r}")
+    path = room / parts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _check(entry: FileEntry, found: FileEntry, uri: S3Uri) -> None:
+    if found != entry:
+        raise Corrupt(
+            f"{uri / entry.name} has {found.size} bytes with SHA-256 {found.sha256[:12]}, its manifest says "
+            f"{entry.size} and {entry.sha256[:12]}: delete the artifact and use an older one"
+        )
+
+
+def _name(entry: FileEntry) -> str:
+    return entry.name
 
 
 def _hash_bytes(name: str, data: bytes) -> FileEntry:

@@ -6,8 +6,10 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import (
@@ -100,14 +102,14 @@ def test_upload_is_idempotent_and_replaces_other_content(store: Store, place: S3
 
 def test_cut_off_upload_has_no_manifest(store: Store, place: S3Uri, monkeypatch: pytest.MonkeyPatch) -> None:
     store.upload_artifact({"a": b"1", "b": b"1"}, place, ArtifactKind.policy)
-    write = Store.put_bytes
+    write = store._s3.put_object
 
-    def cut(self: Store, uri: S3Uri, data: bytes) -> None:
-        if uri.key.endswith("/b"):
-            raise Unreachable("cut")
-        write(self, uri, data)
+    def cut(**arguments: Any) -> Any:
+        if arguments["Key"].endswith("/b"):
+            raise EndpointConnectionError(endpoint_url="cut")
+        return write(**arguments)
 
-    monkeypatch.setattr(Store, "put_bytes", cut)
+    monkeypatch.setattr(store._s3, "put_object", cut)
     with pytest.raises(Unreachable):
         store.upload_artifact({"a": b"2", "b": b"2"}, place, ArtifactKind.policy)
     assert store.read_manifest(place) is None
