@@ -1,24 +1,31 @@
 """Carrying out a plan, in an order in which a crash between any two calls does no harm.
 
-The status is written last, once, and only if it says something new; Events follow only a status that was written.
+The status is written once, after what it tells of, and only if it says something new; Events follow only a status that
+was written. What may take long or fail for S3's sake comes after it, so that nothing else waits for that.
 """
 
 import hashlib
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from rlrun.artifacts.store import StoreError
 from rlrun.controller import cluster as k
 from rlrun.controller.artifacts import Artifacts
-from rlrun.controller.metrics import RUN_PHASES, STATUS_WRITES
-from rlrun.controller.observed import Note, Obj, Observed, Plan
+from rlrun.controller.logs import LogKeeper
+from rlrun.controller.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
+from rlrun.controller.observed import Note, Obj, Observed, Plan, Ref, Removal
+from rlrun.controller.plan.artifacts import failed_removal
 from rlrun.resources.naming import API_VERSION, FIELD_MANAGER, FINALIZER
 from rlrun.schema.run_status import RLRunStatus
 
 log = logging.getLogger(__name__)
 
 EVENT_MESSAGE_LIMIT = 1000
+REMOVAL_SECONDS = 60.0
+"""For all that retention removes in one round; what is left of it has its turn in the next one."""
 
 
 class Applier:
@@ -27,30 +34,49 @@ class Applier:
     def __init__(self, cluster: k.Cluster, artifacts: Artifacts) -> None:
         self._cluster = cluster
         self._artifacts = artifacts
+        self.logs = LogKeeper(cluster, artifacts)
 
     async def apply(self, seen: Observed, plan: Plan) -> None:
         """Does everything in the plan. Raises ApiError or StoreError; what was done until then stays done."""
         cluster, namespace = self._cluster, seen.namespace
         if plan.add_finalizer:
             await self._set_finalizers(seen, [*_finalizers(seen.run), FINALIZER])
-        for uri in plan.s3_deletes:
-            await self._artifacts.delete(seen.s3_variables, uri)
+        await self.logs.keep(namespace, seen.s3_variables, plan.logs)
         for ref in plan.deletes:
             await cluster.delete(k.KINDS[ref.kind], namespace, ref.name, ref.uid)
         for obj in plan.applies:
             await cluster.apply(obj)
         for obj in plan.artifact_statuses:
             await cluster.apply_status(obj)
-        if plan.purge is not None:
-            await self._artifacts.purge(seen.s3_variables, plan.purge)
         written = plan.status is not None and await self._write_status(seen, plan.status)
         if written or plan.status is None:
             for note in plan.events:
                 await self._emit(seen.run, note)
+        await self._remove(seen, plan.removals)
+        if plan.purge is not None:
+            await self._artifacts.purge(seen.s3_variables, plan.purge)
         if plan.remove_finalizer:
             await self._set_finalizers(seen, [f for f in _finalizers(seen.run) if f != FINALIZER])
         if plan.delete_run:
             await cluster.delete(k.RLRUN, namespace, seen.name, seen.uid)
+
+    async def _remove(self, seen: Observed, removals: Sequence[Removal]) -> None:
+        """The files, then the object that remembers them. What S3 refuses is noted there and tried again."""
+        started = time.monotonic()
+        for removal in removals:
+            if time.monotonic() - started > REMOVAL_SECONDS:
+                return
+            try:
+                await self._artifacts.delete(seen.s3_variables, removal.uri)
+            except StoreError as error:
+                ERRORS.labels(error.reason).inc()
+                log.warning("run %s/%s: %s is not deleted: %s", seen.namespace, seen.name, removal.uri, error)
+                told = failed_removal(removal, error.problem, datetime.now(UTC))
+                if told is not None:
+                    await self._cluster.apply_status(told)
+                continue
+            ref = Ref.of(removal.obj)
+            await self._cluster.delete(k.KINDS[ref.kind], seen.namespace, ref.name, ref.uid)
 
     async def _write_status(self, seen: Observed, status: RLRunStatus) -> bool:
         new = compact(status.to_json_dict())
@@ -97,9 +123,9 @@ def compact(value: Mapping[str, Any]) -> dict[str, Any]:
     return {k_: v for k_, v in value.items() if v is not None and v != [] and v != {}}
 
 
-def event(run: Obj, note: Note, now: datetime) -> Obj:
-    """The Event object of a note."""
-    metadata = run["metadata"]
+def event(about: Obj, note: Note, now: datetime) -> Obj:
+    """The Event object of a note about an RLRun, or about another of the project's kinds."""
+    metadata = about["metadata"]
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{metadata['uid']}{note.reason}{note.message}{now.isoformat()}".encode()).hexdigest()[:16]
     return {
@@ -108,7 +134,7 @@ def event(run: Obj, note: Note, now: datetime) -> Obj:
         "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
         "involvedObject": {
             "apiVersion": API_VERSION,
-            "kind": "RLRun",
+            "kind": about.get("kind", "RLRun"),
             "name": metadata["name"],
             "namespace": metadata["namespace"],
             "uid": metadata["uid"],

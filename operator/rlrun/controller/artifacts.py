@@ -2,17 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from rlrun.artifacts.layout import RunLayout, S3Uri, step_of
-from rlrun.artifacts.store import Store, StoreError
-from rlrun.controller.observed import Purge, SeenArtifact
+from rlrun.artifacts.layout import MANIFEST, RunLayout, S3Uri, step_of
+from rlrun.artifacts.manifest import Manifest
+from rlrun.artifacts.store import Corrupt, Store, StoreError
+from rlrun.controller.observed import ArtifactObjectKind, Purge, SeenArtifact
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
 from rlrun.schema.wire import Problem
 
 T = TypeVar("T")
+
+Sizes = Mapping[tuple[str, int], int]
+"""Bytes of artifacts by kind and step, manifests not included."""
 
 CALL_SECONDS = 60.0
 """For one piece of work in S3; the deletion of many files is cut off and continued later."""
@@ -32,10 +37,17 @@ class Artifacts(Protocol):
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         """Why the bucket cannot be used with these AWS_* variables; None when it can."""
 
-    async def list(
-        self, variables: Mapping[str, str], layout: RunLayout, ready: Collection[tuple[str, int]]
-    ) -> list[SeenArtifact]:
-        """The run's checkpoints and adapters; manifests are not read for those (kind, step) that are `ready`."""
+    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
+        """The run's checkpoints and adapters, every file looked at.
+
+        `ready` has the bytes of those that were found whole before: no manifest is read as long as they have them.
+        """
+
+    async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
+        """What the artifact lacks of what its manifest names, for people; None when it is whole."""
+
+    async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        """Writes one file."""
 
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         """Deletes a folder; one that is not there is deleted already."""
@@ -72,11 +84,17 @@ class StoreArtifacts:
         self._checks = {key: (time.monotonic(), verdict)}
         return verdict
 
-    async def list(
-        self, variables: Mapping[str, str], layout: RunLayout, ready: Collection[tuple[str, int]]
-    ) -> list[SeenArtifact]:
+    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
         """See `Artifacts`."""
         return await self._call(lambda: _list(self._store(variables), layout, ready))
+
+    async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
+        """See `Artifacts`."""
+        return await self._call(lambda: _verify(self._store(variables), S3Uri.parse(uri)))
+
+    async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        """See `Artifacts`."""
+        await self._call(lambda: self._store(variables).put_bytes(S3Uri.parse(uri), data))
 
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         """See `Artifacts`."""
@@ -111,19 +129,58 @@ class StoreArtifacts:
             raise StoreTimeout(f"S3 did not finish within {CALL_SECONDS:.0f} s; the work is tried again") from None
 
 
-def _list(store: Store, layout: RunLayout, ready: Collection[tuple[str, int]]) -> list[SeenArtifact]:
+def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
     found = []
     for folder, kind in FOLDER_KINDS.items():
         place = layout.root / folder
-        for name in store.list_folders(place):
+        folders: dict[str, dict[str, int]] = defaultdict(dict)
+        # One listing of everything: a request for each folder would be one for each checkpoint and every look.
+        for name, size in store.list_files(place):
+            head, _, inner = name.partition("/")
+            folders[head][inner] = size
+        for name, files in sorted(folders.items()):
             try:
                 step = step_of(name)
             except ValueError:
                 continue
-            uri = place / name
-            manifest = None if (kind, step) in ready else store.read_manifest(uri)
-            found.append(SeenArtifact(kind, step, str(uri), manifest))
+            found.append(_look(store, kind, step, place / name, files, ready.get((kind, step))))
     return found
+
+
+def _look(
+    store: Store, kind: ArtifactObjectKind, step: int, uri: S3Uri, files: Mapping[str, int], known: int | None
+) -> SeenArtifact:
+    if MANIFEST not in files:
+        gone = f"{MANIFEST} is gone: it is being uploaded anew, or somebody deleted it"
+        return SeenArtifact(kind, step, str(uri), problem=None if known is None else gone)
+    if known is not None and sum(files.values()) - files[MANIFEST] == known:
+        return SeenArtifact(kind, step, str(uri))
+    try:
+        manifest = store.read_manifest(uri)
+    except Corrupt as error:
+        return SeenArtifact(kind, step, str(uri), problem=str(error))
+    return SeenArtifact(kind, step, str(uri), manifest, _lacks(manifest, files) if manifest else None)
+
+
+def _lacks(manifest: Manifest, files: Mapping[str, int]) -> str | None:
+    """What is missing of a manifest's files, in words."""
+    wrong = [entry for entry in manifest.files if files.get(entry.name) != entry.size]
+    if not wrong:
+        return None
+    first = wrong[0]
+    held = f"{files[first.name]} of {first.size} bytes" if first.name in files else "missing"
+    more = f", and {len(wrong) - 1} more files" if len(wrong) > 1 else ""
+    return f"not whole in S3: {first.name} is {held}{more}. Use an older one, and delete this object and its files."
+
+
+def _verify(store: Store, uri: S3Uri) -> str | None:
+    try:
+        manifest = store.read_manifest(uri)
+    except Corrupt as error:
+        return str(error)
+    if manifest is None:
+        return f"{uri} has no {MANIFEST}"
+    return _lacks(manifest, dict(store.list_files(uri)))
 
 
 def _purge(store: Store, root: S3Uri, keep: tuple[str, ...]) -> None:

@@ -5,7 +5,8 @@ nobody reads, and have no server-side apply for arbitrary kinds. Each request ha
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ Obj = dict[str, Any]
 Labels = Mapping[str, str]
 
 REQUEST_SECONDS = 20.0
+LOG_LINES = 200_000
+"""The API server counts a log's bytes from its beginning, so its end is asked for in lines."""
 LIST_CHUNK = 500
 
 
@@ -93,14 +96,20 @@ class Cluster(Protocol):
     async def apply(self, obj: Obj) -> Obj:
         """Server-side apply by the operator's field manager, with force."""
 
-    async def apply_status(self, obj: Obj) -> Obj:
-        """Server-side apply of the status subresource. Raises ApiError 404 where the object is gone."""
+    async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
+        """Server-side apply of the status subresource. Raises ApiError 404 where the object is gone.
+
+        A manager's fields are all those that it applied last; it takes away its own others and nobody else's.
+        """
 
     async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Obj) -> Obj:
         """JSON merge patch."""
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, uid: str | None = None) -> None:
         """Background deletion, of exactly the object with that uid if one is given."""
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
+        """The last `limit` bytes that the container wrote; None where there is no log (any more)."""
 
 
 async def load_configuration(kubeconfig: str | None = None, context: str | None = None) -> client.Configuration:
@@ -133,19 +142,39 @@ class ApiCluster:
         body: Obj | None = None,
         content_type: str = "application/json",
     ) -> Obj:
+        async with self._open(method, path, query, body, content_type) as response:
+            answer: Obj = json.loads(await response.read())
+            return answer
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Obj | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer before it is read. Raises ApiError, also for what goes wrong while it is read."""
         try:
             response = await self._api.call_api(
                 path,
                 method,
                 query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
+                header_params={"Accept": accept, "Content-Type": content_type},
                 body=body,
                 auth_settings=["BearerToken"],
                 response_types_map={},
                 _preload_content=False,
                 _request_timeout=REQUEST_SECONDS,
             )
-            data = await response.read()
+            try:
+                if response.status >= 400:
+                    raise _api_error(response.status, (await response.read()).decode(errors="replace"))
+                yield response
+            finally:
+                response.release()
         except client.ApiException as error:
             # Depending on where it fails, the client raises with the body read or unread.
             raise _api_error(error.status or 0, str(error.body or error.reason or "")) from None
@@ -153,10 +182,6 @@ class ApiCluster:
             raise ApiError(0, "Timeout", f"{method} {path} got no answer in {REQUEST_SECONDS:.0f} s") from None
         except aiohttp.ClientError as error:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error}") from error
-        if response.status >= 400:
-            raise _api_error(response.status, data.decode(errors="replace"))
-        answer: Obj = json.loads(data)
-        return answer
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         """See `Cluster`."""
@@ -196,18 +221,18 @@ class ApiCluster:
 
     async def apply(self, obj: Obj) -> Obj:
         """See `Cluster`."""
-        return await self._apply(obj, None)
+        return await self._apply(obj, None, FIELD_MANAGER)
 
-    async def apply_status(self, obj: Obj) -> Obj:
+    async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
         """See `Cluster`."""
-        return await self._apply(obj, "status")
+        return await self._apply(obj, "status", manager)
 
-    async def _apply(self, obj: Obj, subresource: str | None) -> Obj:
+    async def _apply(self, obj: Obj, subresource: str | None, manager: str) -> Obj:
         kind, namespace, name = ref_of(obj)
         return await self._call(
             "PATCH",
             kind.path(namespace, name, subresource),
-            query={"fieldManager": FIELD_MANAGER, "force": "true"},
+            query={"fieldManager": manager, "force": "true"},
             body=obj,
             content_type="application/apply-patch+yaml",
         )
@@ -233,6 +258,23 @@ class ApiCluster:
             # 409: another object has taken the name since; what was to be deleted is gone all the same.
             if error.status not in (404, 409):
                 raise
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
+        """See `Cluster`."""
+        query = {"container": container, "previous": str(previous).lower(), "tailLines": str(LOG_LINES)}
+        kept = bytearray()
+        try:
+            async with self._open("GET", POD.path(namespace, pod, "log"), query, accept="*/*") as response:
+                async for chunk in response.content.iter_chunked(1 << 16):
+                    kept += chunk
+                    if len(kept) > 2 * limit:
+                        del kept[:-limit]
+        except ApiError as error:
+            # 400: the container has not started, or never started before.
+            if error.status in (400, 404):
+                return None
+            raise
+        return bytes(kept[-limit:])
 
 
 def ref_of(obj: Mapping[str, Any]) -> tuple[Kind, str | None, str]:

@@ -7,7 +7,9 @@ not asked for.
 import asyncio
 import base64
 import binascii
+import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 from rlrun.artifacts.store import StoreError
@@ -15,14 +17,17 @@ from rlrun.controller import cluster as k
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.metrics import POLL_ERRORS
 from rlrun.controller.observed import Obj, Observed, SeenArtifact
+from rlrun.controller.plan.artifacts import is_ready, wants_to_delete
 from rlrun.controller.plan.draft import parse_status
-from rlrun.controller.plan.validation import checkpoint_place
+from rlrun.controller.plan.validation import checkpoint_place, parse_spec
 from rlrun.controller.poll import Poller, PollError
 from rlrun.resources.naming import ATTEMPT_LABEL, RUN_LABEL, RUN_UID_LABEL, label
 from rlrun.resources.platform import REQUIRED_KEYS, run_layout, s3_variables
 from rlrun.resources.settings import Settings
 from rlrun.schema.run_status import RLRunStatus
 from rlrun.schema.wire import Problem, RunStatus
+
+log = logging.getLogger(__name__)
 
 SOURCE_SECONDS = 10.0
 """How long the platform's S3 Secret is remembered."""
@@ -54,11 +59,11 @@ class Observer:
         seen: dict[str, Any] = {}
         if not run["metadata"].get("deletionTimestamp"):
             if needs_references(status, children, uid):
-                seen |= await self._references(run, namespace)
+                seen |= await self._references(run, namespace, variables)
             # The listing comes after the pods: an orchestrator that was seen to have ended has written everything.
             seen |= await self._listing(run, status, variables, artifact_objects)
             seen |= await self._poll(namespace, name, pods, status)
-        return Observed(
+        found = Observed(
             run=run,
             children=tuple(children),
             pods=tuple(pods),
@@ -67,6 +72,22 @@ class Observer:
             s3_problem=s3_problem,
             **seen,
         )
+        spec = parse_spec(run)
+        if not isinstance(spec, Problem) and wants_to_delete(found, spec):
+            found = replace(found, claims=await self._claims())
+        return found
+
+    async def pods(self, namespace: str, name: str) -> list[Obj]:
+        """Pods of all runs that have, or had, that name. Raises ApiError."""
+        return await self._cluster.list(k.POD, namespace, {RUN_LABEL: name})
+
+    async def _claims(self) -> tuple[Obj, ...] | None:
+        # After the listing, and from the API server itself: whoever starts from a checkpoint that was Ready is seen.
+        try:
+            return tuple(await self._cluster.list(k.RLRUN))
+        except k.ApiError as error:
+            log.warning("retention waits, since the runs that start from checkpoints cannot be listed: %s", error)
+            return None
 
     async def _children(self, namespace: str, name: str) -> list[Obj]:
         selector = {RUN_LABEL: name}
@@ -109,14 +130,16 @@ class Observer:
             return variables, None
         return variables, await self._artifacts.check(variables, self._settings.s3.bucket)
 
-    async def _references(self, run: Obj, namespace: str) -> dict[str, Any]:
+    async def _references(self, run: Obj, namespace: str, variables: dict[str, str]) -> dict[str, Any]:
         spec = run.get("spec") or {}
         models = await self._cluster.list(k.RLMODEL)
         found: dict[str, Any] = {"models": tuple(models)}
         checkpoint_id = spec.get("checkpointId")
         if checkpoint_id:
             place, name = checkpoint_place(checkpoint_id, namespace)
-            found["warm_start"] = await self._cluster.get(k.RLCHECKPOINT, place, name)
+            checkpoint = found["warm_start"] = await self._cluster.get(k.RLCHECKPOINT, place, name)
+            if is_ready(checkpoint) and variables:
+                found["warm_start_problem"] = await self._lacks(checkpoint, variables)
         missing = []
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
@@ -126,6 +149,16 @@ class Observer:
         found["missing_secrets"] = tuple(missing)
         return found
 
+    async def _lacks(self, checkpoint: Obj | None, variables: dict[str, str]) -> str | None:
+        # The run that made it may be gone, and then nobody has looked for a long time.
+        uri = str(((checkpoint or {}).get("spec") or {}).get("uri") or "")
+        try:
+            return await self._artifacts.verify(variables, uri)
+        except ValueError as error:
+            return str(error)
+        except StoreError:
+            return None  # S3 is away; that is said elsewhere.
+
     async def _listing(
         self, run: Obj, status: RLRunStatus, variables: dict[str, str], objects: list[Obj]
     ) -> dict[str, Any]:
@@ -133,7 +166,9 @@ class Observer:
             return {}
         metadata = run["metadata"]
         ready = {
-            (o["kind"], int(o["spec"]["step"])) for o in objects if (o.get("status") or {}).get("phase") == "Ready"
+            (o["kind"], int(o["spec"]["step"])): int(o["status"]["sizeBytes"])
+            for o in objects
+            if is_ready(o) and "sizeBytes" in o["status"]
         }
         layout = run_layout(self._settings, metadata["namespace"], metadata["uid"])
         try:

@@ -23,6 +23,8 @@ class SeenArtifact:
     uri: str
     manifest: Manifest | None = None
     """None while the upload goes on, and where the artifact's object is Ready already (so nobody had to read it)."""
+    problem: str | None = None
+    """Why the folder is not whole although it should be, for people."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class Observed:
     """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
     s3_problem: Problem | None = None
     """Why runs cannot use S3 now."""
+    warm_start_problem: str | None = None
+    """What S3 lacks of the checkpoint that spec.checkpointId names."""
+    claims: tuple[Obj, ...] | None = None
+    """All RLRuns of all namespaces; looked at only where retention wants to delete. None: not known."""
 
     poll: RunStatus | None = None
     """The orchestrator's answer; None when it was not asked or did not answer."""
@@ -102,6 +108,26 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Removal:
+    """An artifact that retention removes: the files first, then the object that remembers them."""
+
+    obj: Obj
+    """The RLCheckpoint or RLAdapter, in phase Deleting."""
+    uri: str
+
+
+@dataclass(frozen=True)
+class LogCopy:
+    """A container's log to be kept in S3."""
+
+    pod: str
+    container: str
+    uri: str
+    previous: bool = False
+    """Of the container before its newest restart."""
+
+
+@dataclass(frozen=True)
 class Purge:
     """All files of a run in S3, without some folders."""
 
@@ -115,15 +141,16 @@ class Plan:
     """What to do, in this order. Every step may be repeated, and the next reconcile mends what a crash left undone."""
 
     add_finalizer: bool = False
-    s3_deletes: tuple[str, ...] = ()
-    """Uris of folders to delete."""
+    logs: tuple[LogCopy, ...] = ()
+    """Kept as far as it takes no long time; pods go next."""
     deletes: tuple[Ref, ...] = ()
     applies: tuple[Obj, ...] = ()
     artifact_statuses: tuple[Obj, ...] = ()
-    purge: Purge | None = None
     status: RLRunStatus | None = None
     """The whole new status; None leaves it as it is."""
     events: tuple[Note, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    purge: Purge | None = None
     remove_finalizer: bool = False
     delete_run: bool = False
     requeue_after: float | None = None

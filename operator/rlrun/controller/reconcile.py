@@ -3,22 +3,27 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from rlrun.artifacts.store import StoreError
 from rlrun.controller import cluster as k
 from rlrun.controller.apply import Applier
 from rlrun.controller.metrics import ERRORS, RECONCILE_SECONDS, RunDirectory
 from rlrun.controller.observe import Observer
+from rlrun.controller.plan.logs import logs_of_pods
 from rlrun.controller.plan.run import plan_run
 from rlrun.controller.workqueue import WorkQueue
+from rlrun.resources.naming import RUN_UID_LABEL, label
+from rlrun.resources.platform import run_layout, s3_variables
 from rlrun.resources.settings import Settings
 
 log = logging.getLogger(__name__)
 
 RECONCILE_DEADLINE = 180.0
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, order=True)
@@ -27,6 +32,9 @@ class RunKey:
 
     namespace: str
     name: str
+
+    def __str__(self) -> str:
+        return f"run {self.namespace}/{self.name}"
 
 
 class Reconciler:
@@ -51,6 +59,7 @@ class Reconciler:
         seen = await self._observer.observe(key.namespace, key.name)
         if seen is None:
             self._directory.note(key.namespace, key.name, None)
+            await self._keep_last_words(key)
             return None
         plan = plan_run(seen, self._settings, self._clock())
         await self._applier.apply(seen, plan)
@@ -58,8 +67,23 @@ class Reconciler:
             self._directory.note(key.namespace, key.name, plan.status.phase.value)
         return plan.requeue_after
 
+    async def _keep_last_words(self, key: RunKey) -> None:
+        """The logs of a run that was deleted and whose pods are ending."""
+        pods = [p for p in await self._observer.pods(key.namespace, key.name) if label(p, RUN_UID_LABEL)]
+        copies = [
+            copy
+            for uid in sorted({label(p, RUN_UID_LABEL) for p in pods})
+            for copy in logs_of_pods(
+                run_layout(self._settings, key.namespace, uid), [p for p in pods if label(p, RUN_UID_LABEL) == uid]
+            )
+        ]
+        if copies:
+            source = await self._observer.source_secret()
+            variables = s3_variables(self._settings, source) if source else {}
+            await self._applier.logs.keep(key.namespace, variables, copies)
 
-async def work(queue: WorkQueue[RunKey], reconcile: Callable[[RunKey], Awaitable[float | None]]) -> None:
+
+async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | None]]) -> None:
     """One worker, until it is cancelled."""
     while True:
         key = await queue.get()
@@ -76,9 +100,8 @@ async def work(queue: WorkQueue[RunKey], reconcile: Callable[[RunKey], Awaitable
             expected = isinstance(error, k.ApiError | StoreError | TimeoutError)
             log.log(
                 logging.WARNING if expected else logging.ERROR,
-                "run %s/%s: %s; again in %.1f s",
-                key.namespace,
-                key.name,
+                "%s: %s; again in %.1f s",
+                key,
                 error or reason,
                 delay,
                 exc_info=not expected,

@@ -7,7 +7,7 @@ late, can only ever hit the same object.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 GROUP = "rlrun.dev"
 VERSION = "v1alpha1"
@@ -19,16 +19,45 @@ COMPONENT_LABEL = "rlrun.dev/component"
 ATTEMPT_LABEL = "rlrun.dev/attempt"
 RUN_UID_LABEL = "rlrun.dev/run-uid"
 STEP_LABEL = "rlrun.dev/step"
+SERVING_LABEL = "rlrun.dev/serving"
+"""Name of the serving pool that an object belongs to."""
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+"""On everything that the operator makes for runs and for serving pools."""
 
 GENERATION_ANNOTATION = "rlrun.dev/generation"
 """metadata.generation of the RLRun that a child was built for."""
+MODEL_ANNOTATION = "rlrun.dev/model"
+"""Id of the base model that a serving pool's object is for; it does not fit into a label."""
 
 FINALIZER = "rlrun.dev/artifacts"
+SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
+"""With the value "true" on an RLRun that is being deleted, it goes at once and its files in S3 stay."""
 FIELD_MANAGER = "rlrun-operator"
 
 Role = Literal["trainer", "inference", "environment", "orchestrator"]
 ROLES: tuple[Role, ...] = ("trainer", "inference", "environment", "orchestrator")
 Use = Literal["train", "eval"]
+
+
+class Identity(Protocol):
+    """Whose pods are built: what their builders ask of a run, or of a serving pool."""
+
+    @property
+    def service_account(self) -> str:
+        """Name of the ServiceAccount of the pods."""
+
+    @property
+    def s3_secret(self) -> str:
+        """Name of the Secret with the S3 credentials."""
+
+    def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
+        """Labels that select the pods and never change."""
+
+    def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
+        """All labels of an object."""
+
+    def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> dict[str, Any]:
+        """Metadata of an object."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +156,7 @@ class RunIdentity:
             "app.kubernetes.io/name": "rlrun",
             "app.kubernetes.io/instance": self.name,
             "app.kubernetes.io/part-of": "rlrun",
-            "app.kubernetes.io/managed-by": FIELD_MANAGER,
+            MANAGED_BY_LABEL: FIELD_MANAGER,
         }
         if role:
             labels["app.kubernetes.io/component"] = role

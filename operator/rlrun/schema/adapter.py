@@ -38,7 +38,11 @@ class RLAdapterStatus(ArtifactStatus):
     deployed_at: datetime | None = None
     """When it was last deployed."""
     deployment_message: str | None = Field(default=None, max_length=4096)
-    """Why deploying or unloading failed and what to do about it."""
+    """What deploying or unloading waits for, or why it failed and what to do about it."""
+    deployment_model: str | None = Field(default=None, max_length=512)
+    """Its model name in requests: the base model's id, a colon, and this object's name."""
+    deployment_url: str | None = Field(default=None, max_length=512)
+    """Base URL of the OpenAI API that serves it, for pods of the same namespace."""
 
 
 class RLAdapter(KubernetesObject):

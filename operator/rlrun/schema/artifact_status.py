@@ -17,6 +17,7 @@ class ArtifactPhase(StrEnum):
     uploading = "Uploading"
     ready = "Ready"
     failed = "Failed"
+    deleting = "Deleting"
 
 
 class ArtifactSpec(Spec):
@@ -40,7 +41,7 @@ class ArtifactStatus(Status):
     """What S3 shows of it."""
 
     phase: ArtifactPhase | None = None
-    """Pending, Uploading, Ready (the manifest is there and the sizes match) or Failed."""
+    """Pending, Uploading, Ready (all files are in S3 with the sizes of the manifest), Failed or Deleting (retention removes it)."""  # noqa: E501
     size_bytes: int | None = Field(default=None, ge=0)
     """Size of all files."""
     policy_version: int | None = Field(default=None, ge=0)

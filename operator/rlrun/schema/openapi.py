@@ -31,6 +31,7 @@ _KEPT = (
     "maxProperties",
     LIST_MAP_KEYS,
     LIST_TYPE,
+    VALIDATIONS,
 )
 
 Json = dict[str, Any]

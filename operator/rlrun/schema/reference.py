@@ -54,9 +54,9 @@ def rows(schema: Json, path: str = "") -> Iterator[Row]:
 
 
 def rules(schema: Json, path: str) -> Iterator[tuple[str, str]]:
-    """(path of the field, message) of every rule between fields and every rule about updates."""
+    """(path of the field, message) of every rule of a field, between fields, and about updates."""
     for rule in schema.get(VALIDATIONS, ()):
-        yield f"{path}{rule['fieldPath']}", rule["message"]
+        yield f"{path}{rule.get('fieldPath', '')}", rule["message"]
     for name, field in schema.get("properties", {}).items():
         below = field.get("items", field) if field.get("type") == "array" else field
         yield from rules(below, f"{path}.{name}" + ("[]" if field.get("type") == "array" else ""))

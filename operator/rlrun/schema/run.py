@@ -97,13 +97,13 @@ class RLRunSpec(Spec):
     stall_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
     """Fail the run when it has not finished a step for this long."""
     max_restarts: int = Field(default=3, ge=0, le=1000)
-    """Crashes of one part of the run within an attempt before the run fails; pods that are deleted, evicted or preempted do not count."""  # noqa: E501
+    """Crashes of one part of the run within an attempt, and restarts of the whole run, before the run fails; pods that are deleted, evicted or preempted do not count."""  # noqa: E501
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     """What follows when a part of the run fails."""
     queue_name: ObjectName | None = None
     """LocalQueue of Kueue that the run's pods wait in for quota, by the label kueue.x-k8s.io/queue-name on its workloads. Without Kueue in the cluster nothing waits."""  # noqa: E501
     priority_class_name: ObjectName | None = None
-    """PriorityClass of the run's pods."""
+    """PriorityClass of the run's pods. A change holds for the pods of the next attempt, since that of a pod cannot be changed."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)
     """Secrets of this namespace whose keys become variables of the environment pods, and of no others."""
     artifact_policy: ArtifactPolicy = Field(default=ArtifactPolicy.retain, strict=False)

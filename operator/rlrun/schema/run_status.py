@@ -78,6 +78,14 @@ class ArtifactSummary(Status):
     """When its manifest was written."""
 
 
+class Obstacle(StrEnum):
+    """What keeps a pod from starting, as the deadlines of failurePolicy tell it apart."""
+
+    image_pull = "ImagePull"
+    config_error = "ConfigError"
+    unschedulable = "Unschedulable"
+
+
 class PodRecord(Status):
     """One pod of the running attempt, as the operator counted it: the memory behind `restarts` and `crashes`."""
 
@@ -87,6 +95,10 @@ class PodRecord(Status):
     """Restarts of its containers that are counted."""
     ended: bool = False
     """Whether its end is counted."""
+    obstacle: Obstacle | None = None
+    """What has kept the pod from starting since `obstacleSince`: ImagePull, ConfigError or Unschedulable."""
+    obstacle_since: datetime | None = None
+    """When that began."""
 
 
 class ComponentStatus(Status):
@@ -97,7 +109,7 @@ class ComponentStatus(Status):
     ready: int = Field(default=0, ge=0)
     """Its pods that are ready."""
     crashes: int = Field(default=0, ge=0)
-    """Times that one of its containers ended by its own fault in this attempt."""
+    """Times that one of its containers ended by its own fault in this attempt, where it counts toward maxRestarts."""
     pods: list[PodRecord] = Field(
         default_factory=list, max_length=256, json_schema_extra={"x-kubernetes-list-map-keys": ["uid"]}
     )
@@ -130,7 +142,15 @@ class RLRunStatus(Status):
     past_active_seconds: int = Field(default=0, ge=0)
     """Seconds that earlier attempts were active in all."""
     restarts: int = Field(default=0, ge=0)
-    """Restarts of containers and replacements of pods, of all parts, since the run began."""
+    """Restarts of containers, replacements of pods and restarts of the whole run, since the run began."""
+    run_restarts: int = Field(default=0, ge=0)
+    """Restarts of the whole run by its failure policy."""
+    run_restarts_toward_max: int = Field(default=0, ge=0)
+    """Those of them that count toward maxRestarts."""
+    restart_backoff_seconds: int = Field(default=0, ge=0)
+    """How long the newest restart of the whole run waited: 10 s at first, then doubled up to 300 s, until an attempt runs for 10 minutes."""  # noqa: E501
+    next_restart_time: datetime | None = None
+    """When the next attempt begins, while one waits to begin."""
     components: list[ComponentStatus] = Field(
         default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}
     )

@@ -209,40 +209,40 @@ def crash(role: str = "trainer", code: int = 1, reason: str = "Error") -> Crash:
 
 @pytest.mark.proves(
     "failurePolicy.rules.action",
-    "failurePolicy.rules.components",
+    "failurePolicy.rules.roles",
     "failurePolicy.rules.exitCodes",
     "failurePolicy.rules.reasons",
     "maxRestarts",
 )
 @pytest.mark.parametrize(
-    ("rules", "crashes", "attempt", "expected"),
+    ("rules", "crashes", "run_restarts", "expected"),
     [
-        ([], 1, 1, None),
-        ([], 3, 1, None),
-        ([], 4, 1, "fail"),
+        ([], 1, 0, None),
+        ([], 3, 0, None),
+        ([], 4, 0, "fail"),
         ([{"action": "Fail"}], 1, 1, "fail"),
-        ([{"action": "Fail", "components": ["inference"]}], 1, 1, None),
-        ([{"action": "Fail", "components": ["trainer"]}], 1, 1, "fail"),
+        ([{"action": "Fail", "roles": ["inference"]}], 1, 1, None),
+        ([{"action": "Fail", "roles": ["trainer"]}], 1, 1, "fail"),
         ([{"action": "Fail", "exitCodes": [2]}], 1, 1, None),
         ([{"action": "Fail", "exitCodes": [1, 2]}], 1, 1, "fail"),
         ([{"action": "Fail", "reasons": ["Error"]}], 1, 1, "fail"),
         ([{"action": "Fail", "reasons": ["TrainerCrashed"]}], 1, 1, "fail"),
-        ([{"action": "RestartComponent"}, {"action": "Fail"}], 1, 1, None),
+        ([{"action": "RestartRole"}, {"action": "Fail"}], 1, 1, None),
         ([{"action": "RestartRun"}], 1, 1, "restart"),
-        ([{"action": "RestartRun"}], 1, 4, "fail"),
+        ([{"action": "RestartRun"}], 1, 3, "fail"),
         ([{"action": "RestartRunIgnoreMax"}], 1, 99, "restart"),
     ],
 )
-def test_failure_policy(rules: list[Obj], crashes: int, attempt: int, expected: str | None) -> None:
+def test_failure_policy(rules: list[Obj], crashes: int, run_restarts: int, expected: str | None) -> None:
     counted = Counted([ComponentStatus(name="trainer", crashes=crashes)], 1, [crash()])
-    verdict = judge(spec(failurePolicy={"rules": rules}), attempt, counted, [])
+    verdict = judge(spec(failurePolicy={"rules": rules}), run_restarts, counted, [])
     assert (verdict.action if verdict else None) == expected
 
 
 @pytest.mark.proves("maxRestarts")
 def test_max_restarts_zero_fails_at_the_first_crash() -> None:
     counted = Counted([ComponentStatus(name="trainer", crashes=1)], 1, [crash()])
-    verdict = judge(spec(maxRestarts=0), 1, counted, [])
+    verdict = judge(spec(maxRestarts=0), 0, counted, [])
     assert verdict
     assert verdict.problem.reason == "TrainerCrashed"
     assert "maxRestarts 0" in verdict.problem.message

@@ -2,18 +2,21 @@
 
 Children go by their owner references. Files in S3 go only with artifactPolicy Delete, for which the run carries a
 finalizer: first the pods must be gone (they would write again), then the files are deleted. All of it has a deadline,
-because an S3 that never answers must not keep a namespace from being deleted.
+because an S3 that never answers must not keep a namespace from being deleted, and whoever cannot wait that long says
+so with an annotation.
 """
 
 from datetime import datetime
 
 from rlrun.controller.observed import Note, Observed, Plan, Purge
 from rlrun.controller.plan.children import workloads
-from rlrun.controller.plan.draft import parse_time, seconds
+from rlrun.controller.plan.draft import Draft, parse_time, seconds
 from rlrun.controller.plan.troubles import is_alive
-from rlrun.resources.naming import FINALIZER
+from rlrun.resources.naming import FINALIZER, SKIP_DELETION_ANNOTATION, annotation
 from rlrun.resources.platform import run_layout
 from rlrun.resources.settings import Settings
+from rlrun.schema.run_status import RLRunStatus
+from rlrun.schema.wire import Problem
 
 RETRY_SECONDS = 2.0
 
@@ -26,19 +29,35 @@ def plan_deletion(seen: Observed, settings: Settings, now: datetime) -> Plan:
     root = run_layout(settings, seen.namespace, seen.uid).root
     if (seen.run.get("spec") or {}).get("artifactPolicy") != "Delete":
         return Plan(remove_finalizer=True)
+    if annotation(seen.run, SKIP_DELETION_ANNOTATION) == "true":
+        return _give_up(f"The files at {root} stay, as the annotation {SKIP_DELETION_ANNOTATION} asks for.")
     waited = seconds(parse_time(metadata["deletionTimestamp"]), now)
     if waited >= settings.artifact_deletion_seconds:
-        note = Note(
-            "ArtifactsNotDeleted",
-            f"The files at {root} could not be deleted within {settings.artifact_deletion_seconds:.0f} s and stay: "
-            f"delete them with your S3 client.",
-            warning=True,
-        )
-        return Plan(events=(note,), remove_finalizer=True)
+        limit = f"{settings.artifact_deletion_seconds:.0f} s"
+        return _give_up(f"The files at {root} could not be deleted within {limit} and stay.")
+    status = _status(seen, settings, str(root), now)
     deletes = tuple(workloads(seen))
     if deletes or any(is_alive(p) for p in seen.pods):
-        return Plan(deletes=deletes, requeue_after=RETRY_SECONDS)
+        return Plan(deletes=deletes, status=status, requeue_after=RETRY_SECONDS)
     deployed = tuple(
         o["spec"]["uri"] for o in seen.artifact_objects if o["kind"] == "RLAdapter" and o["spec"].get("deployed")
     )
-    return Plan(purge=Purge(str(root), deployed), remove_finalizer=True, requeue_after=RETRY_SECONDS)
+    return Plan(status=status, purge=Purge(str(root), deployed), remove_finalizer=True, requeue_after=RETRY_SECONDS)
+
+
+def _give_up(why: str) -> Plan:
+    note = Note("ArtifactsNotDeleted", f"{why} Delete them with your S3 client, or with `rlrun gc`.", warning=True)
+    return Plan(events=(note,), remove_finalizer=True)
+
+
+def _status(seen: Observed, settings: Settings, root: str, now: datetime) -> RLRunStatus:
+    draft = Draft(seen.run.get("status"), int(seen.run["metadata"].get("generation") or 0), now)
+    draft.explain(
+        Problem(
+            reason="DeletingArtifacts",
+            message=f"the files at {root} are being deleted (artifactPolicy Delete); what is not gone after "
+            f"{settings.artifact_deletion_seconds:.0f} s stays. `kubectl annotate rlrun {seen.name} -n "
+            f"{seen.namespace} {SKIP_DELETION_ANNOTATION}=true` lets the run go at once, without its files.",
+        )
+    )
+    return draft.status

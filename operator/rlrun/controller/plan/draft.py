@@ -20,6 +20,7 @@ CONDITION_ORDER = (
     "TrainingHealthy",
     "Warnings",
     "ArtifactsListed",
+    "ArtifactsCleanedUp",
     "Completed",
     "Failed",
 )
@@ -92,8 +93,8 @@ def shorten(message: str, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def seconds(value: datetime | None, now: datetime) -> float:
-    """Seconds from `value` to `now`; 0 without a value."""
-    return (now - value).total_seconds() if value is not None else 0.0
+    """Seconds from `value` to `now`; 0 without a value, and where the clock was set back since."""
+    return max(0.0, (now - value).total_seconds()) if value is not None else 0.0
 
 
 def parse_time(text: str | None) -> datetime | None:

@@ -18,6 +18,7 @@ from rlrun.controller.plan.troubles import (
     is_leaving,
     is_ready,
     role_of,
+    termination_of,
     terminations,
 )
 from rlrun.schema.run_status import ComponentStatus, PodRecord
@@ -36,6 +37,12 @@ class Crash:
     reason: str
     """As the pod reports it: OOMKilled, Error, ..."""
     problem: Problem
+    message: str = ""
+    """The container's termination message, as it left it."""
+    pod: str = ""
+    container: str = ""
+    restarted: bool = False
+    """Whether the container runs again, or is about to: its log is then the previous one."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ def _look(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
     fresh = max(0, total - record.restarts)
     failed = pod.get("status", {}).get("phase") == "Failed"
     ended = record.ended or failed or is_leaving(pod)
-    updated = PodRecord(uid=record.uid, restarts=max(total, record.restarts), ended=ended)
+    updated = record.model_copy(update={"restarts": max(total, record.restarts), "ended": ended})
     if is_leaving(pod) or is_disrupted(pod):
         return updated, []
     ends = sorted(terminations(pod), key=lambda e: str(e.finished_at or ""))
@@ -89,4 +96,14 @@ def _look(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
 
 
 def _crash(pod: Obj, end: Termination) -> Crash:
-    return Crash(role_of(pod), component_of(pod), end.exit_code, end.reason, explain_end(pod, end))
+    return Crash(
+        role=role_of(pod),
+        component=component_of(pod),
+        exit_code=end.exit_code,
+        reason=end.reason,
+        problem=explain_end(pod, end),
+        message=end.message,
+        pod=pod["metadata"]["name"],
+        container=end.container,
+        restarted=termination_of(pod, end.container) is None,
+    )

@@ -4,77 +4,33 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from rlrun.controller.observed import Note, Obj, Observed, Plan, Ref
-from rlrun.controller.plan.artifacts import ArtifactPlan, plan_artifacts
-from rlrun.controller.plan.children import finished_workloads, leftovers, missing_children, workloads
+from rlrun.controller.observed import Obj, Observed, Plan
+from rlrun.controller.plan.artifacts import plan_artifacts
+from rlrun.controller.plan.children import leftovers, missing_children
 from rlrun.controller.plan.deadlines import missed_deadline
 from rlrun.controller.plan.deletion import plan_deletion
 from rlrun.controller.plan.draft import Draft, seconds
-from rlrun.controller.plan.events import transitions
-from rlrun.controller.plan.failures import judge
-from rlrun.controller.plan.outcome import Ending, find_ending
+from rlrun.controller.plan.ending import after_the_end, end, finish, not_ended, restart, suspended, waits_to_restart
+from rlrun.controller.plan.failures import forgive, judge
+from rlrun.controller.plan.logs import logs_of_crashes
+from rlrun.controller.plan.obstacles import note_obstacles, overdue
+from rlrun.controller.plan.outcome import find_ending
 from rlrun.controller.plan.progress import has_begun, show_progress, show_warnings
-from rlrun.controller.plan.readiness import CONDITION_OF, close_readiness, show_readiness, wanted_pods
+from rlrun.controller.plan.readiness import CONDITION_OF, show_readiness, wanted_pods
 from rlrun.controller.plan.restarts import count_restarts
+from rlrun.controller.plan.story import Story
 from rlrun.controller.plan.troubles import current_pods, pod_trouble, role_of
-from rlrun.controller.plan.ttl import time_to_live
 from rlrun.controller.plan.validation import parse_spec, resolve_references
 from rlrun.resources.children import children
-from rlrun.resources.naming import FINALIZER, RunIdentity, attempt_of
+from rlrun.resources.naming import attempt_of
 from rlrun.resources.platform import resolve
 from rlrun.resources.settings import Settings
 from rlrun.schema.resolved import CONFIG_KEY, ResolvedRun
-from rlrun.schema.retention import ArtifactPolicy
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.run_status import Phase
 from rlrun.schema.wire import Problem
 
-FINISH_SECONDS = 120.0
-"""How long the end of a run waits for S3 to list its last artifacts."""
 DEFAULT_START_DEADLINE = 3600
-
-
-class Story:
-    """The state of one reconcile while it is being planned."""
-
-    def __init__(self, seen: Observed, settings: Settings, now: datetime) -> None:
-        metadata = seen.run["metadata"]
-        self.seen = seen
-        self.settings = settings
-        self.generation = int(metadata.get("generation") or 0)
-        self.draft = Draft(seen.run.get("status"), self.generation, now)
-        self.deletes: list[Ref] = []
-        self.applies: list[Obj] = []
-        self.notes: list[Note] = []
-        self.artifacts: ArtifactPlan | None = None
-        self.requeue: float | None = settings.poll_seconds
-        self.delete_run = False
-
-    @property
-    def identity(self) -> RunIdentity:
-        """Which attempt of which run the children belong to."""
-        return RunIdentity(
-            self.seen.namespace, self.seen.name, self.seen.uid, self.draft.status.attempt, self.generation
-        )
-
-    def result(self, spec: RLRunSpec | None) -> Plan:
-        """The plan as it stands."""
-        finalizers = self.seen.run["metadata"].get("finalizers") or []
-        wants = spec is not None and spec.artifact_policy is ArtifactPolicy.delete
-        found = self.artifacts or ArtifactPlan()
-        status = self.draft.status
-        return Plan(
-            add_finalizer=wants and FINALIZER not in finalizers,
-            s3_deletes=tuple(found.s3_deletes),
-            deletes=(*found.deletes, *self.deletes),
-            applies=(*found.applies, *self.applies),
-            artifact_statuses=tuple(found.statuses),
-            status=status,
-            events=(*transitions(self.draft.old, status), *self.notes),
-            remove_finalizer=spec is not None and not wants and FINALIZER in finalizers,
-            delete_run=self.delete_run,
-            requeue_after=self.requeue,
-        )
 
 
 def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
@@ -93,23 +49,26 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
 
     # 3. A finished run stays finished.
     if draft.status.phase is not None and draft.status.phase.finished:
-        return _after_the_end(story, spec)
+        return after_the_end(story, spec)
     if spec.stop:
-        _finish(story, Phase.stopped, Problem(reason="Stopped", message="The run was stopped; its artifacts are kept."))
+        finish(story, Phase.stopped, Problem(reason="Stopped", message="The run was stopped; its artifacts are kept."))
         return story.result(spec)
     if spec.suspend:
-        return _suspended(story, spec)
+        return suspended(story, spec)
 
     # 4. An attempt begins: the first one, or another one after a pause.
+    waiting = waits_to_restart(story, spec)
+    if waiting is not None:
+        return waiting
     _begin_attempt(story)
     refs, wait = leftovers(seen, draft.status.attempt)
     if wait:
         story.deletes += refs
-        waiting = Problem(
+        previous = Problem(
             reason="WaitingForPreviousPods",
             message="pods of an earlier attempt, or of an earlier run, are still ending",
         )
-        return _pending(story, spec, waiting)
+        return _pending(story, spec, previous)
 
     # 5. Everything the attempt needs is resolved once and then frozen in its ConfigMap.
     resolved = _resolved(story, spec)
@@ -122,7 +81,7 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
     pods = seen.pods_of(draft.status.attempt)
     ending = find_ending(_job(seen, draft.status.attempt), pods)
     if ending is not None:
-        return _end(story, spec, ending)
+        return end(story, spec, ending)
 
     # 7. What is missing is made.
     desired = children(story.identity, settings, resolved, seen.s3_variables)
@@ -132,19 +91,21 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
     story.applies += missing_children(desired, seen)
 
     # 8. Restarts are counted, crashes judged.
-    counted = count_restarts(draft.status.components, pods)
-    draft.status.components = counted.components
+    counted = forgive(spec, count_restarts(draft.status.components, pods))
+    draft.status.components = note_obstacles(counted.components, pods, draft.now)
     draft.status.restarts += counted.restarts
-    troubles = [t for t in map(pod_trouble, current_pods(pods)) if t is not None]
+    story.logs += logs_of_crashes(story.layout, draft.status.attempt, counted.crashes)
+    current = current_pods(pods)
+    troubles = [t for t in map(pod_trouble, current) if t is not None]
     waiting_for = seen.poll.waiting_for if seen.poll else None
     show_readiness(draft, wanted_pods(spec, resolved.model), pods, troubles, waiting_for)
-    verdict = judge(spec, draft.status.attempt, counted, troubles)
+    verdict = judge(spec, draft.status.run_restarts_toward_max, counted, troubles)
     if verdict is not None:
         story.applies.clear()
         if verdict.action == "fail":
-            _finish(story, Phase.failed, verdict.problem)
+            finish(story, Phase.failed, verdict.problem)
         else:
-            _restart(story, verdict.problem)
+            restart(story, verdict)
         return story.result(spec)
 
     # 9. Progress.
@@ -158,16 +119,17 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
     blocking = _blocking(draft)
 
     # 10. Deadlines.
-    missed = missed_deadline(draft, spec, blocking)
+    missed = overdue(spec.failure_policy, draft.status.components, current, draft.now)
+    missed = missed or missed_deadline(draft, spec, blocking)
     if missed is not None:
         story.applies.clear()
-        _finish(story, Phase.failed, missed)
+        finish(story, Phase.failed, missed)
         return story.result(spec)
 
     # 11. One word for people.
     draft.status.phase = Phase.running if draft.holds("Running") else Phase.pending
     draft.explain(blocking)
-    _not_ended(draft)
+    not_ended(draft)
     return story.result(spec)
 
 
@@ -189,7 +151,7 @@ def _invalid(story: Story, problem: Problem) -> Plan:
     limit = limit if isinstance(limit, int) and limit > 0 else DEFAULT_START_DEADLINE
     waited = seconds(draft.status.attempt_start_time, draft.now)
     if waited >= limit:
-        _finish(story, Phase.failed, problem)
+        finish(story, Phase.failed, problem)
     else:
         draft.status.phase = Phase.pending
         draft.explain(problem)
@@ -205,35 +167,17 @@ def _list_artifacts(story: Story, spec: RLRunSpec) -> None:
         draft.status.adapters = story.artifacts.adapters
         draft.status.last_checkpoint = story.artifacts.checkpoints[0].name if story.artifacts.checkpoints else None
         draft.set("ArtifactsListed", True, "Listed")
+        _show_deletions(draft, story.artifacts.not_deleted)
     elif seen.artifacts_problem is not None:
         draft.set("ArtifactsListed", False, seen.artifacts_problem.reason, seen.artifacts_problem.message)
 
 
-def _after_the_end(story: Story, spec: RLRunSpec) -> Plan:
-    story.deletes += finished_workloads(story.seen)
-    left = time_to_live(spec.ttl_seconds_after_finished, story.draft.status.completion_time, story.draft.now)
-    story.delete_run = left is not None and left <= 0
-    story.requeue = left if left is not None and left > 0 else None
-    return story.result(spec)
-
-
-def _suspended(story: Story, spec: RLRunSpec) -> Plan:
-    draft, status = story.draft, story.draft.status
-    story.deletes += workloads(story.seen)
-    if status.attempt_start_time is not None:
-        status.past_active_seconds += int(seconds(status.attempt_start_time, draft.now))
-        status.attempt_start_time = None
-    status.phase = Phase.suspended
-    draft.explain(
-        Problem(
-            reason="Suspended", message="spec.suspend is true; set it to false to continue from the newest checkpoint"
-        )
-    )
-    draft.set("Running", False, "Suspended")
-    close_readiness(draft, "Suspended", None)
-    _not_ended(draft)
-    story.requeue = None
-    return story.result(spec)
+def _show_deletions(draft: Draft, problem: Problem | None) -> None:
+    if problem is not None:
+        message = f"retention cannot delete old artifacts, and tries again and again: {problem.message}"
+        draft.set("ArtifactsCleanedUp", False, problem.reason, message)
+    elif draft.condition("ArtifactsCleanedUp"):
+        draft.set("ArtifactsCleanedUp", True, "CleanedUp")
 
 
 def _begin_attempt(story: Story) -> None:
@@ -245,20 +189,9 @@ def _begin_attempt(story: Story) -> None:
     else:
         status.attempt += 1
     status.attempt_start_time = now
+    status.next_restart_time = None
     status.components = []
     story.draft.set("Running", False, "Starting")
-
-
-def _restart(story: Story, problem: Problem) -> None:
-    """Ends this attempt; the next reconcile begins another, when the pods are gone."""
-    draft, status = story.draft, story.draft.status
-    story.deletes += workloads(story.seen)
-    status.past_active_seconds += int(seconds(status.attempt_start_time, draft.now))
-    status.attempt_start_time = None
-    status.phase = Phase.pending
-    draft.set("Running", False, "Restarting", problem.message)
-    draft.explain(Problem(reason="Restarting", message=f"a new attempt follows {problem.reason}: {problem.message}"))
-    story.notes.append(Note("RunRestarting", f"{problem.reason}: {problem.message}", warning=True))
 
 
 def _resolved(story: Story, spec: RLRunSpec) -> ResolvedRun | Problem:
@@ -296,7 +229,7 @@ def _pending(story: Story, spec: RLRunSpec, problem: Problem) -> Plan:
     draft = story.draft
     missed = missed_deadline(draft, spec, problem)
     if missed is not None:
-        _finish(story, Phase.failed, missed)
+        finish(story, Phase.failed, missed)
         return story.result(spec)
     if not draft.holds("Running"):
         draft.set("Running", False, problem.reason)
@@ -305,50 +238,8 @@ def _pending(story: Story, spec: RLRunSpec, problem: Problem) -> Plan:
                 draft.set(kind, False, "NotStarted")
     draft.status.phase = Phase.running if draft.holds("Running") else Phase.pending
     draft.explain(problem)
-    _not_ended(draft)
+    not_ended(draft)
     return story.result(spec)
-
-
-def _end(story: Story, spec: RLRunSpec, ending: Ending) -> Plan:
-    draft = story.draft
-    if ending.last is not None:
-        show_progress(draft, ending.last)
-        show_warnings(draft, ending.last)
-    if ending.problem is not None:
-        _finish(story, Phase.failed, ending.problem)
-        return story.result(spec)
-    if story.artifacts is None and seconds(ending.finished_at, draft.now) < FINISH_SECONDS:
-        draft.explain(Problem(reason="Finishing", message="waiting for S3 to list the last artifacts"))
-        return story.result(spec)
-    if draft.status.progress is not None and ending.last is None:
-        draft.status.progress.step = draft.status.progress.max_steps or draft.status.progress.step
-    if draft.status.progress is not None:
-        draft.status.progress.eta_seconds = 0.0
-    steps = draft.status.progress.step if draft.status.progress else spec.max_steps
-    _finish(story, Phase.completed, Problem(reason="Completed", message=f"All {steps} steps are done."))
-    return story.result(spec)
-
-
-def _finish(story: Story, phase: Phase, problem: Problem) -> None:
-    draft, status = story.draft, story.draft.status
-    status.phase = phase
-    status.completion_time = status.completion_time or draft.now
-    if status.attempt_start_time is not None:
-        status.past_active_seconds += int(seconds(status.attempt_start_time, draft.now))
-        status.attempt_start_time = None
-    draft.explain(problem)
-    draft.set("Running", False, phase.value, problem.message if phase is not Phase.completed else "")
-    close_readiness(draft, "RunFinished", problem if phase is Phase.failed else None)
-    draft.set("Completed", phase is Phase.completed, problem.reason, problem.message)
-    failed = phase is Phase.failed
-    draft.set("Failed", failed, problem.reason if failed else "NotFailed", problem.message if failed else "")
-    story.deletes += finished_workloads(story.seen)
-    story.requeue = story.settings.poll_seconds
-
-
-def _not_ended(draft: Draft) -> None:
-    draft.set("Completed", False, "NotCompleted")
-    draft.set("Failed", False, "NotFailed")
 
 
 def _blocking(draft: Draft) -> Problem | None:

@@ -11,6 +11,7 @@ from rlrun.controller.observed import Obj
 from rlrun.controller.plan.draft import parse_time
 from rlrun.resources.naming import COMPONENT_LABEL, ROLE_LABEL, label
 from rlrun.resources.orchestrator import CONFIGURATION_ERROR
+from rlrun.schema.run_status import Obstacle
 from rlrun.schema.wire import Problem, RunStatus
 
 PULL_REASONS = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
@@ -45,6 +46,8 @@ class Trouble:
     problem: Problem
     final: bool = False
     """No restart can mend it (exit code 64)."""
+    obstacle: Obstacle | None = None
+    """Set where the pod has not even started: failurePolicy says how long to wait."""
 
 
 def role_of(pod: Obj) -> str:
@@ -184,6 +187,7 @@ def pod_trouble(pod: Obj) -> Trouble | None:
                     f"pulled ({reason}{': ' + detail if detail else ''}): correct the image in the RLModel or the "
                     "chart's values, or give the nodes access to its registry.",
                 ),
+                obstacle=Obstacle.image_pull,
             )
         if reason in CREATE_REASONS:
             return _trouble(
@@ -193,6 +197,7 @@ def pod_trouble(pod: Obj) -> Trouble | None:
                     message=f"{component_of(pod)}: container {status['name']} cannot be made: {detail or reason}. "
                     "Create what is missing, or correct the reference to it.",
                 ),
+                obstacle=Obstacle.config_error,
             )
     if ended:
         return _trouble(pod, explain_end(pod, max(ended, key=lambda e: str(e.finished_at or ""))))
@@ -205,12 +210,13 @@ def pod_trouble(pod: Obj) -> Trouble | None:
                     message=f"{component_of(pod)}: no node can take it: {condition.get('message', '')} Free or add "
                     "nodes, or lower what the RLModel (or computeSize) asks for.",
                 ),
+                obstacle=Obstacle.unschedulable,
             )
     return None
 
 
-def _trouble(pod: Obj, problem: Problem, final: bool = False) -> Trouble:
-    return Trouble(role_of(pod), component_of(pod), problem, final)
+def _trouble(pod: Obj, problem: Problem, final: bool = False, obstacle: Obstacle | None = None) -> Trouble:
+    return Trouble(role_of(pod), component_of(pod), problem, final, obstacle)
 
 
 def _containers(pod: Obj) -> list[Obj]:

@@ -136,8 +136,14 @@ def find_warm_start(spec: RLRunSpec, seen: Observed) -> str | Problem | None:
     if checkpoint.status.phase is not ArtifactPhase.ready:
         return Problem(
             reason="CheckpointNotReady",
-            message=f"{what} is {checkpoint.status.phase or 'Pending'}, not Ready: wait for its upload, or choose an "
-            "older one.",
+            message=f"{what} is {checkpoint.status.phase or 'Pending'}, not Ready"
+            f"{f' ({checkpoint.status.message})' if checkpoint.status.message else ''}: wait for its upload, or choose "
+            "another one.",
+        )
+    if seen.warm_start_problem:
+        return Problem(
+            reason="CheckpointIncomplete",
+            message=f"{what} cannot be started from, {seen.warm_start_problem}: choose another one.",
         )
     if checkpoint.spec.model != spec.model:
         return Problem(
