@@ -203,6 +203,22 @@ def test_catalogue_is_applied_changed_and_trimmed(empty: ControlPlane, as_user: 
     assert "spec.seqLen" in refused.stderr
 
 
+@pytest.mark.parametrize("delete", [False, True])
+def test_the_job_that_looks_for_garbage(helm: Helm, as_user: Client, delete: bool) -> None:
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
+    helm("upgrade", "rlrun", str(CHART), *values, "--set", f"gc.enabled=true,gc.delete={str(delete).lower()}")
+    job = client.BatchV1Api(as_user("")).read_namespaced_cron_job("rlrun-gc", SYSTEM)
+    account = job.spec.job_template.spec.template.spec.service_account_name
+    garbage = as_user(f"system:serviceaccount:{SYSTEM}:{account}")
+    for group, resource in [("rlrun.dev", "rlcheckpoints"), ("batch", "jobs"), ("", "configmaps")]:
+        assert may(garbage, "list", group, resource), resource
+        assert may(garbage, "delete", group, resource) is delete, resource
+    for verb, group, resource in [("list", "", "secrets"), ("delete", "rlrun.dev", "rlruns"), ("get", "", "pods")]:
+        assert not may(garbage, verb, group, resource), (verb, resource)
+    helm("upgrade", "rlrun", str(CHART), *values)
+    assert client.BatchV1Api(as_user("")).list_namespaced_cron_job(SYSTEM).items == []
+
+
 def test_upgrade_then_uninstall_keeps_the_kinds_and_the_runs(helm: Helm, as_user: Client) -> None:
     admin = as_user("")
     values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks", "--set", "s3.bucket=another"]

@@ -6,6 +6,8 @@ import pytest
 import yaml
 from rlrun.controller.cluster import KINDS
 from rlrun.controller.settings import parse_settings
+from rlrun.garbage.__main__ import arguments
+from rlrun.garbage.cluster import CHILD_APIS
 from rlrun.schema.infrastructure import ComputeSize
 
 from .conftest import CHART, LOCAL, Helm, Object, Render
@@ -30,6 +32,7 @@ EVERYTHING: Object = {
     ],
     "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prom"}}, "podMonitor": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
+    "gc": {"enabled": True, "delete": True, "olderThan": "7d"},
     "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
 }
 
@@ -99,12 +102,14 @@ def pod_specs(objects: list[Object]) -> list[Object]:
             found.append(item["spec"])
         elif item["kind"] in ("Deployment", "Job"):
             found.append(item["spec"]["template"]["spec"])
+        elif item["kind"] == "CronJob":
+            found.append(item["spec"]["jobTemplate"]["spec"]["template"]["spec"])
     return found
 
 
 def test_every_pod_is_restricted(render: Render) -> None:
     specs = pod_specs(render(EVERYTHING).objects)
-    assert len(specs) == 3, "operator, models, test"
+    assert len(specs) == 4, "operator, models, garbage, test"
     for spec in specs:
         assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -173,6 +178,49 @@ def test_the_operator_may_do_what_it_does_and_little_else(render: Render) -> Non
         assert allowed(rules, "rlrun.dev", f"{plural}/finalizers", "update"), "needed to own children with blocking"
     assert not any("*" in r["verbs"] + r["resources"] + r["apiGroups"] for r in rules)
     assert not any(r in ("pods/exec", "pods/log", "roles", "clusterroles") for rule in rules for r in rule["resources"])
+
+
+def test_garbage_is_not_looked_for_unless_asked(render: Render) -> None:
+    assert render().of("CronJob") == []
+    assert not any("gc" in o["metadata"]["name"] for o in render().objects)
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_the_job_lists_and_deletes_only_when_told_to(
+    render: Render, delete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLRUN_S3_BUCKET", "artifacts")
+    rendered = render({"gc": {"enabled": True, "delete": delete, "schedule": "@weekly"}})
+    job = rendered.one("CronJob", "rlrun-gc")
+    (spec,) = pod_specs([job])
+    (container,) = spec["containers"]
+    assert job["spec"]["schedule"] == "@weekly"
+    assert job["spec"]["concurrencyPolicy"] == "Forbid"
+    assert container["command"] == ["python", "-m", "rlrun.garbage"]
+    assert container["args"] == ["--older-than=24h", *(["--delete"] if delete else [])]
+    options = arguments(container["args"])
+    assert (options.delete, options.older_than.total_seconds()) == (delete, 86400)
+    assert spec["serviceAccountName"] == "rlrun-gc"
+    rules = rendered.one("ClusterRole", "rlrun-gc")["rules"]
+    for api, plural in [*CHILD_APIS.values(), ("rlrun.dev/v1alpha1", "rlcheckpoints"), ("rlrun.dev/v1", "rladapters")]:
+        group = api.rpartition("/")[0]
+        assert allowed(rules, group, plural, "list") is (plural != "secrets")
+        assert allowed(rules, group, plural, "delete") is (delete and plural != "secrets")
+    assert allowed(rules, "rlrun.dev", "rlruns", "list")
+    assert {v for r in rules for v in r["verbs"]} <= {"get", "list", "delete"}
+    assert not allowed(rules, "rlrun.dev", "rlruns", "delete"), "a run is never garbage"
+
+
+def test_the_job_finds_s3_as_the_operator_does(render: Render) -> None:
+    rendered = render({"gc": {"enabled": True}, "s3": {"prefix": "prod"}, "operator": {"watchNamespaces": ["one"]}})
+    (spec,) = pod_specs(rendered.of("CronJob"))
+    (container,) = spec["containers"]
+    found = {e["name"]: e.get("value") or e["valueFrom"]["secretKeyRef"] for e in container["env"]}
+    settings = parse_settings(rendered.settings).s3
+    assert (found["RLRUN_S3_BUCKET"], found["RLRUN_S3_PREFIX"]) == (settings.bucket, "prod")
+    assert found["AWS_ENDPOINT_URL_S3"] == settings.endpoint_url
+    assert found["AWS_ACCESS_KEY_ID"]["name"] == settings.credentials_secret.name
+    assert "--namespace=one" in container["args"]
 
 
 def test_user_roles(render: Render) -> None:
@@ -260,6 +308,8 @@ BAD: list[tuple[Object, str]] = [
     ({"models": [{"name": "x", "spec": {"id": "a/b"}}]}, "source"),
     ({"models": [{"name": "X", "spec": {"id": "a/b", "source": "hf://a/b"}}]}, "/models/0/name"),
     ({"models": [{"name": "x", "spec": {"id": "a/b", "source": "/disk"}}]}, "/models/0/spec/source"),
+    ({"gc": {"schedule": "at noon"}}, "/gc/schedule"),
+    ({"gc": {"olderThan": "1w"}}, "/gc/olderThan"),
     ({"crds": {"keep": "yes"}}, "/crds/keep"),
     ({"metrics": {"service": {"port": 0}}}, "/metrics/service/port"),
     ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
