@@ -30,10 +30,12 @@ from rlrun_orchestrator.gateway.routing import Router
 from rlrun_orchestrator.gateway.server import Gateway
 from rlrun_orchestrator.histogram import RewardHistograms
 from rlrun_orchestrator.inference import ReplicaPool, Resolver, dns_resolver
+from rlrun_orchestrator.live import LiveConfiguration
 from rlrun_orchestrator.loop import RunLoop
 from rlrun_orchestrator.recorder import Recorder
 from rlrun_orchestrator.reporter import Reporter
 from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.spool import Spool
 from rlrun_orchestrator.status_server import status_application
 from rlrun_orchestrator.storage import Storage
 from rlrun_orchestrator.teacher import Teacher
@@ -43,6 +45,9 @@ from rlrun_orchestrator.trainer_session import TrainerSession
 from rlrun_orchestrator.wandb_log import wandb_log
 
 log = logging.getLogger(__name__)
+
+CLOSING_SECONDS = 10.0
+"""For servers and connections, besides what is written when the process is told to stop."""
 
 
 class Orchestrator:
@@ -66,7 +71,9 @@ class Orchestrator:
         self._groups = LiveGroups(run.model.id)
         resolve = resolve or dns_resolver(run.endpoints.inference_host, settings.inference_port, settings.sidecar_port)
         self._pool = ReplicaPool(http, resolve, self._groups.policies, poll_interval=settings.poll_interval)
-        self._recorder = Recorder(store, self._layout)
+        self._spool = Spool(settings.spool / run.run.uid, settings.spool_bytes)
+        self._recorder = Recorder(store, self._layout, self._spool, lambda problem: self.board.note("s3", problem))
+        self._closing_deadline = settings.drain_deadline
         self._router = Router(
             http, self._pool, self._groups, wait=settings.request_wait, deadline=settings.group_deadline
         )
@@ -103,18 +110,22 @@ class Orchestrator:
             try:
                 await self._train()
             finally:
-                closing = [self._recorder.close(self._settings.drain_deadline)]
+                closing = [self._recorder.close(self._closing_deadline)]
                 if self._wandb is not None:
-                    closing.append(self._wandb.close(self._settings.drain_deadline))
+                    closing.append(self._wandb.close(self._closing_deadline))
                 await asyncio.gather(*closing)
                 for environments in self._environments.values():
                     await environments.close()
                 await self._pool.close()
 
+    def hurry(self) -> None:
+        """The process has been told to stop: what is left is written within the pod's grace period."""
+        self._closing_deadline = min(self._settings.stop_deadline, self._settings.drain_deadline)
+
     async def _train(self) -> None:
         deadline = float(min(self._settings.start_deadline, self._run.spec.start_deadline_seconds))
         # S3 first, because everyone else needs it too and would complain in less clear words.
-        s3 = Storage(self._store, self._layout, self.board, self._settings)
+        s3 = Storage(self._store, self._layout, self.board, self._settings, self._spool)
         await s3.ready(deadline)
         left = await s3.saved_state(deadline)
         session = TrainerSession(
@@ -129,23 +140,34 @@ class Orchestrator:
             session.open(deadline), *(members.wait_ready(deadline) for members in self._environments.values())
         )
         deal = Deal(assembly.buffer(self._run, self._examples()))
-        unheard = saved.restore(self._run.run.uid, left, state, self.board, deal)
-        loop = self._loop(session, deal, unheard)
-        loop.restore(left or saved.own(self._run.run.uid, state))
+        uid = self._run.run.uid
+        kept = await s3.saved_state(deadline, state.step) if saved.lacks_state(uid, state) else None
+        continued = saved.restore(uid, left, kept, state, self.board, deal)
+        loop = self._loop(session, deal, continued)
+        loop.restore(saved.newest(uid, left, state))
+        live = LiveConfiguration(
+            self._settings.config,
+            self._run,
+            self._settings.config_interval,
+            lambda run: loop.extend(assembly.cadence(run, self._settings), run),
+        )
+        watching = asyncio.create_task(live.watch(), name="configuration")
         try:
-            await loop.run(state, unheard)
+            await loop.run(state, continued)
         finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
             await loop.close()
 
     def _examples(self) -> dict[str, int]:
         members = self._environments[EnvironmentUse.train].members
         return {name: member.info.train_examples if member.info else 0 for name, member in members.items()}
 
-    def _loop(self, session: TrainerSession, deal: Deal, unheard: saved.Unheard | None) -> RunLoop:
+    def _loop(self, session: TrainerSession, deal: Deal, continued: saved.Continued) -> RunLoop:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
-            assembly.scheduler(run, self.board.groups, unheard),
+            assembly.scheduler(run, self.board.groups, continued.unheard),
             deal,
             environments,
             self._groups,
@@ -226,8 +248,9 @@ async def attempt(
         if not work.done():
             log.info("asked to stop: leaving at step %d", board.step)
             _last_word(settings, board)
+            orchestrator.hurry()
             work.cancel()
-            await asyncio.wait({work}, timeout=5.0)
+            await asyncio.wait({work}, timeout=settings.stop_deadline + CLOSING_SECONDS)
             return EXIT_RESTART
         stopped.cancel()
         code = _outcome(work, board)

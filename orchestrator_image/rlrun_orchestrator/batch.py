@@ -1,5 +1,11 @@
-"""What one step trains on, as the trainer gets it and as the state keeps it while the trainer has it."""
+"""What one step trains on, as the trainer gets it and as the state keeps it while the trainer has it.
 
+A batch has a name that follows from its samples. The trainer gives it back with the step, so that whoever asks knows
+which batch the step was made of, even where two processes have each sent one for it.
+"""
+
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +39,17 @@ class Batch:
     """It took to collect."""
     waited_for_policy: float = 0.0
     """Seconds of these in which only a newer policy could help."""
+    id: str = ""
+    """See `named`."""
+    body: bytes = b""
+    """Its `TrainBatch` as JSON."""
+
+    def named(self) -> "Batch":
+        """Gives it its name and its body, which takes a moment: megabytes of numbers become text."""
+        samples = json.dumps(self.samples, separators=(",", ":"))
+        self.id = hashlib.blake2b(samples.encode(), digest_size=8).hexdigest()
+        self.body = f'{{"batchId":"{self.id}","samples":{samples}}}'.encode()
+        return self
 
     @classmethod
     def of_groups(cls, groups: list[Group], step: int, rollouts_per_example: int) -> "Batch":
@@ -60,15 +77,15 @@ class Batch:
 
     def sent(self) -> "SentBatch":
         """What is kept of it while the trainer has it."""
-        return SentBatch(
-            self.step, [d.ordinal for d in self.dealt], len(self.groups), self.tokens, self.reward, self.values
-        )
+        ordinals = [dealt.ordinal for dealt in self.dealt]
+        return SentBatch(self.id, self.step, ordinals, len(self.groups), self.tokens, self.reward, self.values)
 
 
 @dataclass(frozen=True)
 class SentBatch:
     """A batch whose result the process that sent it may not live to hear."""
 
+    id: str
     step: int
     ordinals: list[int]
     groups: int
@@ -79,6 +96,7 @@ class SentBatch:
     def to_json(self) -> dict[str, Any]:
         """As JSON types."""
         return {
+            "id": self.id,
             "step": self.step,
             "ordinals": self.ordinals,
             "groups": self.groups,
@@ -92,6 +110,7 @@ class SentBatch:
         """Raises KeyError, TypeError or ValueError for another shape."""
         reward = saved["reward"]
         return cls(
+            str(saved["id"]),
             int(saved["step"]),
             [int(ordinal) for ordinal in saved["ordinals"]],
             int(saved["groups"]),

@@ -41,6 +41,7 @@ class Board:
         """The newest results of evaluation and validation."""
         self._waiting: dict[str, Problem] = {}
         self._warnings: dict[str, Problem] = {}
+        self._notes: dict[str, Problem] = {}
 
     # --- what is happening now ----------------------------------------------------------------------------------------
 
@@ -58,6 +59,18 @@ class Board:
     def withdraw(self, reason: str) -> None:
         """What a warning said does not hold any more."""
         self._warnings.pop(reason, None)
+
+    def note(self, key: str, problem: Problem | None) -> None:
+        """What is wrong with `key` now, under whatever reason (None: nothing any more). A warning while it lasts."""
+        if problem is None:
+            self._notes.pop(key, None)
+        else:
+            self._notes[key] = problem
+
+    @property
+    def warnings(self) -> list[Problem]:
+        """All that should be known now, one per reason."""
+        return list((self._warnings | {problem.reason: problem for problem in self._notes.values()}).values())
 
     def failed(self, problem: Problem) -> None:
         """The end, badly."""
@@ -137,7 +150,7 @@ class Board:
             reward_errors=self.reward_errors,
             rollout_errors=self.rollout_errors,
             waiting_for=next(iter(self._waiting.values()), None),
-            warnings=list(self._warnings.values()),
+            warnings=self.warnings,
             problem=self.problem,
         )
 

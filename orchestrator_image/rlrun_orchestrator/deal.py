@@ -5,6 +5,9 @@ Two things could let timing into that, and neither does. How hard an example tur
 two batches, in the order of the ordinals, whatever the order in which groups came back. And what was dealt but not
 trained when the state was saved is part of the state: after a restart it is dealt again, first and under its old
 ordinal, so that no example is skipped and no seed of the sampling moves.
+
+A run that starts from another run's checkpoint goes on in that run's draw in the same way (the examples under way
+there, then the next ones, by the same epochs and difficulty pools), and counts its own ordinals from 0.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -59,6 +62,16 @@ class Deal:
         for one in dealt:
             self._open.pop(one.ordinal, None)
 
+    def put_back(self, dealt: Iterable[Dealt]) -> None:
+        """These were dealt for nothing and are dealt again, before what is new."""
+        found = [d for d in dealt if self._open.pop(d.ordinal, None) is not None]
+        self._again = sorted([*self._again, *found])
+
+    def forget(self, ordinals: Collection[int]) -> None:
+        """These were trained on by an earlier process after all: they are not dealt again."""
+        self._again = [d for d in self._again if d.ordinal not in ordinals]
+        self._scores = [(d, reward) for d, reward in self._scores if d.ordinal not in ordinals]
+
     def scored(self, dealt: Dealt, mean_reward: float) -> None:
         """Notes how hard an example was; the draw hears of it with `settle`."""
         self._scores.append((dealt, mean_reward))
@@ -74,9 +87,13 @@ class Deal:
     def state(self) -> dict[str, Any]:
         """Everything as JSON types; what is under way is to be dealt again."""
         waiting = sorted([*self._open.values(), *self._again])
+        again = {d.ordinal for d in waiting}
+        # What is dealt again is scored again; of what was filtered nothing else would be left.
+        scores = [(d, reward) for d, reward in sorted(self._scores) if d.ordinal not in again]
         return {
             "next": self.next,
             "again": [[d.ordinal, d.example.environment, d.example.index] for d in waiting],
+            "scores": [[d.ordinal, d.example.environment, d.example.index, reward] for d, reward in scores],
             "buffer": self.buffer.state(),
         }
 
@@ -86,18 +103,40 @@ class Deal:
         Raises KeyError, TypeError or ValueError for a state of another shape, and then is unchanged.
         """
         number = int(state["next"])
-        waiting = [Dealt(int(o), Example(str(name), int(index))) for o, name, index in state["again"]]
+        waiting = self._known(state["again"])
+        scores = [(_dealt(*one[:3]), float(one[3])) for one in state["scores"]]
         self.buffer.restore(state["buffer"])
         self.next = number
-        known = [d for d in waiting if self.buffer.holds(d.example)]
-        self._again = [d for d in known if d.ordinal not in self._open and d.ordinal not in without]
-        self._scores.clear()
+        self._again = [d for d in waiting if d.ordinal not in self._open and d.ordinal not in without]
+        self._scores = [(d, reward) for d, reward in scores if self.buffer.holds(d.example)]
 
     def restart(self) -> None:
         """Goes back to where the run began."""
         self.restore(self._origin)
 
-    def begin_with(self, buffer_state: Mapping[str, Any]) -> None:
-        """Begins where the run began, but with another run's buffer. Raises as `restore` does."""
+    def begin_with(self, state: Mapping[str, Any]) -> None:
+        """Begins a run of its own in the middle of another run's draw, of which `state` tells.
+
+        The other run's examples that were under way come first, under this run's ordinals from 0 on; then those that
+        the other run would have drawn next: the same choices of environments, epochs, positions in them and difficulty
+        pools. What was scored there and not settled is settled here. Environments are matched by name: one that the
+        other run did not have, or whose data set has another size, begins its first epoch. Raises as `restore` does.
+        """
+        waiting = self._known(state["again"])
+        scores = [(_dealt(*one[:3]), float(one[3])) for one in state["scores"]]
         self.restart()
-        self.buffer.restore(buffer_state)
+        self.buffer.restore(state["buffer"])
+        for dealt, mean_reward in sorted(scores):
+            if self.buffer.holds(dealt.example):
+                self.buffer.scored(dealt.example, mean_reward)
+        again = [Dealt(ordinal, dealt.example) for ordinal, dealt in enumerate(waiting)]
+        self._again = [dealt for dealt in again if dealt.ordinal not in self._open]
+        self.next = len(again)
+
+    def _known(self, listed: Iterable[Sequence[Any]]) -> list[Dealt]:
+        """The examples of a state, as far as this run has them, in the order of their ordinals."""
+        return [dealt for dealt in sorted(_dealt(*one) for one in listed) if self.buffer.holds(dealt.example)]
+
+
+def _dealt(ordinal: Any, environment: Any, index: Any) -> Dealt:
+    return Dealt(int(ordinal), Example(str(environment), int(index)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from rlrun.schema.wire import GroupRequest, PolicyRef, Problem
 
+from rlrun_orchestrator.batch import SentBatch
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.deal import Deal, Dealt
 from rlrun_orchestrator.drought import Drought
@@ -121,6 +122,26 @@ class Dispatcher:
         self._taken = []
         self._count()
 
+    def another_batch_trained(self, step: int, sent: SentBatch | None) -> None:
+        """The trainer is at `step` now, with a batch of an earlier process (None: nobody knows which). One that was
+        taken waits for a later step, without what the other had of the same examples.
+        """
+        self.scheduler.put_back()
+        self.scheduler.stepped(step)
+        self._finished |= {group.id: group for group in self._taken}
+        self._taken = []
+        if sent is not None:
+            self.scheduler.trained_before(sent.groups)
+            self._abandon(self.scheduler.drop(sent.ordinals))
+            self.deal.forget(sent.ordinals)
+        self._abandon(self.scheduler.expire())
+        self._wake.set()
+
+    def extend(self, max_steps: int, first_step: int) -> None:
+        """The run has more steps than it had, so that there is room for more groups."""
+        self.scheduler.extend(max_steps, first_step)
+        self._wake.set()
+
     def stepped(self, step: int, dealt: Iterable[Dealt]) -> None:
         """The trainer has learnt from demonstrations of these examples and is at `step` now."""
         self.scheduler.stepped(step)
@@ -160,6 +181,11 @@ class Dispatcher:
         self._abandon(self.scheduler.close())
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._count()
+
+    @property
+    def started(self) -> bool:
+        """Whether groups are being dispatched, or would be if there were room."""
+        return self._pump is not None
 
     @property
     def in_flight(self) -> int:

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
@@ -141,7 +141,8 @@ class Evaluator:
         kinds = {m.use for m in wanted}
         places = int(settings.rollouts_in_flight * SHARE / max(1, len(kinds)))
         # A room of its own for each kind: a long evaluation must not hold up the short validations.
-        self._rooms = {use: Room(max(1, places)) for use in kinds}
+        self._places = max(1, places)
+        self._rooms = {use: Room(self._places) for use in kinds}
         self._rounds: dict[EnvironmentUse, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way: set[tuple[str, str]] = set()
@@ -168,6 +169,10 @@ class Evaluator:
         """Starts what is due with the policy after `step` steps."""
         self._start(self._due(step), step, Subject(policy))
 
+    def extend(self, max_steps: int) -> None:
+        """The run has more steps than it had."""
+        self._settings = replace(self._settings, max_steps=max_steps)
+
     def owes(self, step: int, policy: PolicyRef) -> bool:
         """Whether something that is due at `step` has not been measured."""
         return any(self._is_new(m, Subject(policy)) for m in self._due(step))
@@ -180,7 +185,13 @@ class Evaluator:
             return
         problem = Problem(reason="WaitingForEvaluation", message="the final policy is being evaluated")
         self._board.wait("evaluation", problem)
-        _, late = await asyncio.wait(self._tasks, timeout=deadline)
+        try:
+            _, late = await asyncio.wait(self._tasks, timeout=deadline)
+        except asyncio.CancelledError:  # the run goes on, and so does the evaluation beside it
+            self._board.wait("evaluation", None)
+            for room in self._rooms.values():
+                room.places = self._places
+            raise
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
             message = f"not done within {deadline:.0f} s and given up: {names}. Lower eval.numExamples"

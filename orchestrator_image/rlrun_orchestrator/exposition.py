@@ -71,6 +71,10 @@ class RunCollector(Collector):
             ("rlrun_lost_writes", self._recorder.lost if self._recorder else 0, "Objects not written to S3"),
         ):
             yield CounterMetricFamily(name, text, value)
+        if self._recorder is not None:
+            spool = self._recorder.spool
+            yield GaugeMetricFamily("rlrun_s3_waiting_objects", "Objects that wait for S3", len(spool))
+            yield GaugeMetricFamily("rlrun_s3_waiting_bytes", "Bytes of objects that wait for S3", spool.bytes)
         histogram = HistogramMetricFamily("rlrun_reward", "Rewards of trained rollouts", labels=["environment"])
         for environment, found in sorted(self._rewards.by_environment.items()):
             buckets = found.cumulative()

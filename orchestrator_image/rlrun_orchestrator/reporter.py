@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from rlrun.schema.wire import Problem
+from rlrun.schema.wire import StepResult
 
+from rlrun_orchestrator.batch import SentBatch
 from rlrun_orchestrator.batching import rollout_lines
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.diagnosis import HISTORY, diagnose
@@ -41,7 +42,7 @@ class StepTimes:
     publish: float
     """Of the newest publication, which runs beside the steps."""
     save: float = 0.0
-    """Asking for the checkpoint and the adapter after the step before."""
+    """Part of `step`, in which nothing but the copies for checkpoint and adapter of the step before was missing."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,6 @@ class Reporter:
         self._totals = Totals()
         self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
         self._warned: set[str] = set()
-        self._noted: dict[str, str] = {}
-        """Who has a problem that is on the board, and its reason."""
 
     def step(self, facts: StepFacts) -> None:
         """A step is done."""
@@ -116,10 +115,21 @@ class Reporter:
         if groups:
             self._recorder.rollouts(facts.step, rollout_lines(groups, facts.step))
         self._diagnose()
-        self._note("recorder", self._recorder.problem)
-        self._note("wandb", self._wandb.problem if self._wandb else None)
+        self._board.note("wandb", self._wandb.problem if self._wandb else None)
         told = "-" if facts.reward is None else f"{facts.reward:.4f}"
         log.info("step %d/%d reward %s in %.1f s", facts.step, self._board.max_steps, told, facts.times.step)
+
+    def late(self, result: StepResult, batch: SentBatch | None) -> None:
+        """A step is done whose batch is no more: only what was kept of it is known, or nothing."""
+        now = datetime.now(UTC)
+        values = trainer_metrics(result.metrics) | dict(batch.values if batch else {})
+        values["progress/step"] = float(result.step)
+        if "time/step" in result.metrics:
+            values["time/trainer"] = result.metrics["time/step"]
+        self._board.mismatch(result.metrics.get("mismatch_kl/all/mean"), batch.tokens if batch else 0)
+        self._board.metrics = finite(values)
+        self._board.step_done(result.step, batch.reward if batch else None, None, now)
+        self._write(result.step, now, finite(values))
 
     def measured(self, step: int, values: dict[str, float]) -> None:
         """An evaluation of the policy after `step` steps has finished."""
@@ -177,14 +187,3 @@ class Reporter:
         for reason in self._warned - reasons:
             self._board.withdraw(reason)
         self._warned = reasons
-
-    def _note(self, key: str, problem: Problem | None) -> None:
-        """Warns while there is a problem, under whatever reason it has, and withdraws it afterwards."""
-        known = self._noted.get(key)
-        if known is not None and (problem is None or problem.reason != known):
-            self._board.withdraw(known)
-        if problem is None:
-            self._noted.pop(key, None)
-            return
-        self._noted[key] = problem.reason
-        self._board.warn(problem)

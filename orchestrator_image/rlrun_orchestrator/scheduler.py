@@ -16,7 +16,8 @@ Every dispatched group ends in exactly one of trained, filtered, errored, stale.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -142,6 +143,25 @@ class Scheduler:
         """The trainer has made its step with the batch that was taken."""
         self.trained += len(self.taken)
         self.taken = {}
+
+    def put_back(self) -> None:
+        """The trainer has made its step with another batch: what was taken is ready for a later one, if not too old."""
+        self.ready |= self.taken
+        self.taken = {}
+
+    def trained_before(self, groups: int) -> None:
+        """So many groups that an earlier process had under way, and that count as stale, were trained on after all."""
+        self.trained += groups
+        self.stale -= groups
+
+    def drop(self, ordinals: Collection[int]) -> list[str]:
+        """Drops the groups with these ordinals and returns them: those in flight are to be cancelled."""
+        found = [group for group, place in (self.in_flight | self.ready).items() if place.ordinal in ordinals]
+        return self._drop(found)
+
+    def extend(self, max_steps: int, first_step: int) -> None:
+        """The run has more steps than it had."""
+        self.settings = replace(self.settings, max_steps=max_steps, first_step=first_step)
 
     def stepped(self, step: int) -> None:
         """The trainer has made a step without groups and is at `step` now."""

@@ -19,6 +19,12 @@ class Settings:
     """Times are seconds. Every field can be set by the variable `RLRUN_<FIELD>`, upper case."""
 
     config: Path = Path("/etc/rlrun/run.json")
+    config_interval: float = 5.0
+    """Between two looks at the configuration, which may change while the run lives."""
+    spool: Path = Path("/tmp/rlrun-spool")
+    """Where what waits for S3 is kept, in a folder of the run's own."""
+    spool_bytes: int = 2**30
+    """At most that much; what is over the bound is given up, rollouts first."""
     termination_log: Path = Path("/dev/termination-log")
     gateway_port: int = GATEWAY_PORT
     status_port: int = ORCHESTRATOR_STATUS_PORT
@@ -45,6 +51,10 @@ class Settings:
     """For the last checkpoint and adapter to be complete in S3."""
     drain_deadline: float = 60.0
     """For metrics and rollouts that are still to be written when the run ends."""
+    stop_deadline: float = 40.0
+    """For the same when the process is told to stop; shorter than the pod's grace period."""
+    record_wait: float = 5.0
+    """How long a step waits until S3 knows what it is made of, so that no other process can be wrong about it."""
     request_wait: float = 300.0
     """How long one completion request waits for a replica that can serve it."""
     poll_interval: float = 2.0

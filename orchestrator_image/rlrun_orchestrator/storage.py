@@ -12,6 +12,7 @@ from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.recorder import saved_state
 from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +20,9 @@ log = logging.getLogger(__name__)
 class Storage:
     """The waits for S3, told on the board."""
 
-    def __init__(self, store: Store, layout: RunLayout, board: Board, settings: Settings) -> None:
+    def __init__(self, store: Store, layout: RunLayout, board: Board, settings: Settings, spool: Spool) -> None:
         self._store = store
+        self._spool = spool
         self._layout = layout
         self._board = board
         self._settings = settings
@@ -42,15 +44,16 @@ class Storage:
                 log.warning("%s", error)
                 await asyncio.sleep(self._settings.poll_interval)
 
-    async def saved_state(self, deadline: float) -> dict[str, Any] | None:
-        """What an earlier process of this run left; None for the first one, or when it cannot be read.
+    async def saved_state(self, deadline: float, step: int | None = None) -> dict[str, Any] | None:
+        """What an earlier process of this run left, newest or for `step`; None for the first one, or when it cannot be
+        read.
 
         Raises RunFailed when S3 does not answer for `deadline` seconds.
         """
         start = time.monotonic()
         while True:
             try:
-                found = await saved_state(self._store, self._layout)
+                found = await saved_state(self._store, self._layout, self._spool, step)
                 self._board.wait("s3", None)
                 return found
             except ValueError as error:

@@ -1,13 +1,11 @@
 """The trainer, seen from here: one session per run, steps that can be asked for twice."""
 
-import asyncio
-import json
 from typing import Any
 
 import aiohttp
 from rlrun.schema.wire import CheckpointRequest, SessionSpec, SessionState, StepResult
 
-from rlrun_orchestrator.http import Refused, RequestFailed, parse, request
+from rlrun_orchestrator.http import Refused, RequestFailed, Unavailable, parse, request
 
 SHORT_SECONDS = 60.0
 
@@ -16,8 +14,14 @@ class SessionLost(Exception):
     """The trainer answers but knows nothing of this session, or has it at another step: it was restarted."""
 
 
+class UploadsBehind(Exception):
+    """The trainer has as many copies waiting for S3 as it keeps, and takes no other now."""
+
+
 class TrainerClient:
-    """Raises `Unavailable` while nobody answers, `Refused` when the trainer says no, `SessionLost` after a restart."""
+    """Raises `Unavailable` while nobody answers, `Refused` when the trainer says no, `SessionLost` after a restart,
+    and `UploadsBehind` for a copy that it has no room for.
+    """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, session: str) -> None:
         self._http = http
@@ -32,11 +36,12 @@ class TrainerClient:
         body = spec.model_dump_json(by_alias=True, exclude_none=True).encode()
         return parse(SessionState, await self._call("PUT", "", body, timeout), self._url)
 
-    async def step(self, step: int, samples: list[dict[str, Any]], timeout: float) -> StepResult:
-        """Makes optimizer step `step` with these samples (`Sample` by its JSON names), or gives the result it has."""
-        # A batch is megabytes of numbers: serialised in a thread, so that the gateway goes on meanwhile.
-        body = await asyncio.to_thread(lambda: json.dumps({"samples": samples}, separators=(",", ":")).encode())
-        return parse(StepResult, await self._call("POST", f"/steps/{step}", body, timeout), self._url)
+    async def step(self, step: int, batch: bytes, timeout: float) -> StepResult:
+        """Makes optimizer step `step` with this batch (a `TrainBatch` as JSON), or gives the result it has.
+
+        A result of another batch than this one has another `batch_id`.
+        """
+        return parse(StepResult, await self._call("POST", f"/steps/{step}", batch, timeout), self._url)
 
     async def checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
         """Starts a checkpoint of the state after `step` steps in the background."""
@@ -59,6 +64,10 @@ class TrainerClient:
             if error.status in (404, 409):
                 raise SessionLost(str(error)) from error
             raise
+        except Unavailable as error:
+            if error.problem.reason == UploadsBehind.__name__:
+                raise UploadsBehind(error.problem.message) from error
+            raise
 
 
-__all__ = ["RequestFailed", "SessionLost", "TrainerClient"]
+__all__ = ["RequestFailed", "SessionLost", "TrainerClient", "UploadsBehind"]

@@ -22,7 +22,7 @@ from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.http import Refused, Unavailable
 from rlrun_orchestrator.settings import Settings
-from rlrun_orchestrator.trainer_client import SessionLost, TrainerClient
+from rlrun_orchestrator.trainer_client import SessionLost, TrainerClient, UploadsBehind
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ OUT_OF_MEMORY = 507
 """The trainer's answer to a batch that does not fit; the next attempt would have the same memory."""
 SERVER_ERRORS = 3
 """Answers of 500 to the same request before they are believed."""
+NO_BATCH = b'{"samples":[]}'
+"""For a step that is made already."""
 FINAL_REPEAT_SECONDS = 30.0
 """After a failed upload of the last artifacts, before it is asked for again."""
 
@@ -137,24 +139,47 @@ class TrainerSession:
         """
         if state.policy.version >= state.step:
             return state
-        result = await self._patiently(lambda: self._client.step(state.step - 1, [], deadline), deadline)
+        result = await self._patiently(lambda: self._client.step(state.step - 1, NO_BATCH, deadline), deadline)
         return state.model_copy(update={"policy": result.policy, "last": result})
 
-    async def step(self, step: int, samples: list[dict[str, Any]]) -> StepResult:
+    async def extend(self, run: ResolvedRun) -> SessionState:
+        """Tells the open session that the run has more steps than it had. Also raises SessionLost when the trainer has
+        none, or one that cannot change.
+        """
+        self._run = run
+        deadline = self._settings.trainer_deadline
+        known = await self._patiently(self._client.state, deadline)
+        # Should the trainer be replaced at this very moment, this opens the session where it has to be opened.
+        place = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else None
+        spec = session_spec(run, place)
+        try:
+            return await self._patiently(lambda: self._client.open(spec, deadline), deadline)
+        except RunFailed as failure:
+            if failure.problem.reason != "SessionConflict":
+                raise
+            raise SessionLost(str(failure)) from failure
+
+    async def step(self, step: int, batch: bytes) -> StepResult:
         """Optimizer step `step`; asking twice makes it once."""
         limit = self._settings.step_deadline
-        return await self._patiently(lambda: self._client.step(step, samples, limit), self._settings.trainer_deadline)
+        return await self._patiently(lambda: self._client.step(step, batch, limit), self._settings.trainer_deadline)
 
     async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
-        """Starts a checkpoint in the background."""
+        """Starts a checkpoint in the background; returns when the trainer has its copy. Raises UploadsBehind."""
         return await self._patiently(lambda: self._client.checkpoint(step, state), self._settings.trainer_deadline)
 
     async def adapter(self, step: int, state: dict[str, Any]) -> SessionState:
-        """Starts the upload of an adapter in the background."""
+        """Starts the upload of an adapter in the background. Raises UploadsBehind."""
         return await self._patiently(lambda: self._client.adapter(step, state), self._settings.trainer_deadline)
 
     async def finish(self, step: int, state: dict[str, Any]) -> None:
         """Returns when the checkpoint and the adapter of the last step are complete in S3."""
+        try:
+            await self._complete(step, state)
+        finally:
+            self._board.wait("artifacts", None)
+
+    async def _complete(self, step: int, state: dict[str, Any]) -> None:
         start = time.monotonic()
         asked = float("-inf")
         known = await self._patiently(self._client.state, self._settings.trainer_deadline)
@@ -168,14 +193,14 @@ class TrainerSession:
                 raise RunFailed(problem, EXIT_RESTART)
             if known.uploads_pending == 0 and now - asked >= FINAL_REPEAT_SECONDS:
                 asked = now
-                if step not in known.checkpoints:
-                    known = await self.checkpoint(step, state)
-                if step not in known.adapters:
-                    known = await self.adapter(step, state)
-                continue
+                with contextlib.suppress(UploadsBehind):
+                    if step not in known.checkpoints:
+                        known = await self.checkpoint(step, state)
+                    if step not in known.adapters:
+                        known = await self.adapter(step, state)
+                    continue
             await asyncio.sleep(min(1.0, self._settings.poll_interval))
             known = await self._patiently(self._client.state, self._settings.trainer_deadline)
-        self._board.wait("artifacts", None)
 
     async def _checkpoints(self, deadline: float) -> list[S3Uri]:
         start = time.monotonic()
@@ -212,7 +237,7 @@ class TrainerSession:
                 failure = RunFailed(problem, EXIT_CONFIGURATION if error.status == OUT_OF_MEMORY else EXIT_RESTART)
                 if server_errors >= SERVER_ERRORS:
                     raise failure from error
-            except SessionLost:
+            except (SessionLost, UploadsBehind):
                 self._board.wait("trainer", None)
                 raise
             now = time.monotonic()

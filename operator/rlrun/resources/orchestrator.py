@@ -18,6 +18,13 @@ CONFIGURATION_ERROR = 64
 BACKOFF_LIMIT = 1000
 """The operator counts crashes itself (maxRestarts); the Job only has to go on."""
 WANDB_KEY = "WANDB_API_KEY"
+SPOOL = "/var/spool/rlrun"
+"""What waits for S3 while it is away."""
+SPOOL_BYTES = 2**30
+SPOOL_SIZE_LIMIT = "1280Mi"
+"""Above the bound that the orchestrator keeps to: a pod that exceeds it is evicted."""
+STOP_SECONDS = 60
+"""More than the orchestrator takes to write what is left when it is told to stop (RLRUN_STOP_DEADLINE and a little)."""
 
 
 def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
@@ -47,9 +54,13 @@ def orchestrator(identity: RunIdentity, settings: Settings, resolved: ResolvedRu
             "RLRUN_CONFIG": str(CONFIG_PATH),
             "RLRUN_START_DEADLINE": str(resolved.spec.start_deadline_seconds),
             "RLRUN_CHECKPOINT_INTERVAL": str(settings.defaults.checkpoint_interval),
+            "RLRUN_SPOOL": SPOOL,
+            "RLRUN_SPOOL_BYTES": str(SPOOL_BYTES),
         },
         env_from=s3_env_from(identity),
         ports={"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT},
+        mounts={"spool": SPOOL},
+        # The whole folder: a file mounted by subPath would never show what has changed in the ConfigMap.
         read_only_mounts={"config": str(CONFIG_PATH.parent)},
         resources=resources_of(settings.orchestrator_resources),
         probes=http_probes("status", startup_seconds=120, ready_path="/healthz"),
@@ -62,9 +73,12 @@ def orchestrator(identity: RunIdentity, settings: Settings, resolved: ResolvedRu
         "orchestrator",
         "orchestrator",
         containers=[main],
-        volumes={"config": {"configMap": {"name": identity.config, "items": config_items}}},
+        volumes={
+            "config": {"configMap": {"name": identity.config, "items": config_items}},
+            "spool": {"emptyDir": {"sizeLimit": SPOOL_SIZE_LIMIT}},
+        },
         priority_class=resolved.spec.priority_class_name,
-        grace_seconds=60,
+        grace_seconds=STOP_SECONDS,
         restart_policy="Never",
     )
     job = {

@@ -42,6 +42,8 @@ class World:
     seq_len: int = 256
     teacher: FakeTeacher | None = None
     teacher_url: str = ""
+    uid: str = "uid-1"
+    warm_start_from: str | None = None
 
     def __post_init__(self) -> None:
         self.trainer = FakeTrainer(self.store)
@@ -85,7 +87,7 @@ class World:
         ]
         return ResolvedRun.model_validate(
             {
-                "run": {"namespace": "ns", "name": "run", "uid": "uid-1", "attempt": 1},
+                "run": {"namespace": "ns", "name": "run", "uid": self.uid, "attempt": 1},
                 "spec": spec | self.spec,
                 "model": {"id": "owner/tiny", "source": "hf://owner/tiny", "seqLen": self.seq_len},
                 "endpoints": {
@@ -95,8 +97,16 @@ class World:
                     "environments": places,
                 },
                 "artifacts": {"runUri": RUN_URI, "environmentsUri": "s3://bucket/environments"},
+                "warmStartFrom": self.warm_start_from,
             }
         )
+
+    def write_configuration(self, **spec: Any) -> None:
+        """What the kubelet does when the ConfigMap has changed."""
+        new = self.folder / "run.json.new"
+        self.spec |= spec
+        new.write_text(self.resolved().model_dump_json(by_alias=True, exclude_none=True))
+        new.replace(self.folder / "run.json")
 
     async def run(self, timeout: float = 30.0) -> int:
         """One attempt of the orchestrator; its exit code."""
@@ -108,6 +118,9 @@ class World:
                 "gateway_port": self.gateway_port,
                 "status_port": self.status_port,
                 "termination_log": self.folder / "termination",
+                "config": self.folder / "run.json",
+                "config_interval": 0.02,
+                "spool": self.folder / "spool",
                 "poll_interval": 0.05,
                 "publish_grace": 0.2,
                 "configuration_grace": 0.2,

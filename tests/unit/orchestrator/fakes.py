@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.artifacts.layout import RunLayout, S3Uri
-from rlrun.artifacts.store import NotFound
+from rlrun.artifacts.store import NotFound, StoreError
 from rlrun.schema.wire import (
     ROLLOUT_ID_HEADER,
     CheckpointRequest,
@@ -39,6 +39,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.failures: list[Exception] = []
+        self.away: StoreError | None = None
+        """What every write is answered with."""
 
     def _fail(self) -> None:
         if self.failures:
@@ -49,6 +51,8 @@ class MemoryStore:
 
     def put_bytes(self, uri: S3Uri, data: bytes) -> None:
         self._fail()
+        if self.away is not None:
+            raise self.away
         self.objects[str(uri)] = data
 
     def get_bytes(self, uri: S3Uri) -> bytes:
@@ -96,6 +100,14 @@ class FakeTrainer:
         self.hold: set[int] = set()
         """Steps that are made and whose answer nobody gets until `released` is set."""
         self.released = asyncio.Event()
+        self.preempted_before: set[int] = set()
+        """Steps at which it is told to end, once each, instead of doing them."""
+        self.preempted_after: set[int] = set()
+        """Steps that it makes and whose answer it does not live to give."""
+        self.behind: set[int] = set()
+        """Steps whose copies it has no room for."""
+        self.copying = 0.0
+        """Seconds that a copy for a checkpoint takes."""
         self.unpublished = False
         """The newest step is made, and its policy not published until the step is asked for again."""
 
@@ -110,6 +122,16 @@ class FakeTrainer:
 
     def restart(self) -> None:
         self.spec, self.results, self.lives = None, {}, self.lives + 1
+
+    def preempt(self) -> None:
+        """SIGTERM: a checkpoint of where it is, which knows nothing of the orchestrator, and the end."""
+        assert self.spec is not None
+        place = RunLayout(S3Uri.parse(self.spec.run_uri)).checkpoint(self.step)
+        if str(place) not in self.saved:
+            self.saved[str(place)] = {}
+            self.store.objects[str(place / "manifest.json")] = b"{}"
+            self.checkpoints.add(self.step)
+        self.restart()
 
     def state(self) -> SessionState:
         assert self.spec is not None
@@ -135,7 +157,9 @@ class FakeTrainer:
             self.spec = spec
             self.step = int(spec.resume_from.rsplit("-", 1)[1]) if spec.resume_from else 0
             self.resumed_at = self.step
-            self.resumed_state = self.saved.get(spec.resume_from) if spec.resume_from else None
+            self.resumed_state = self.saved.get(spec.resume_from or spec.warm_start_from or "")
+        elif spec.max_steps > self.spec.max_steps:
+            self.spec = self.spec.model_copy(update={"max_steps": spec.max_steps})
         return web.json_response(self.state().to_json_dict())
 
     async def get(self, request: web.Request) -> web.Response:
@@ -148,9 +172,11 @@ class FakeTrainer:
         if self.spec is not None and step in self.die_before:
             self.die_before.discard(step)
             self.restart()
-            assert request.transport is not None
-            request.transport.abort()
-            return web.Response()
+            return hung_up(request)
+        if self.spec is not None and step in self.preempted_before:
+            self.preempted_before.discard(step)
+            self.preempt()
+            return hung_up(request)
         if self.spec is None:
             return missing()
         if self.answer is not None:
@@ -158,6 +184,8 @@ class FakeTrainer:
         if step in self.results:
             self.unpublished = False
             return web.json_response(self.results[step].to_json_dict())
+        if step >= self.spec.max_steps:
+            return web.json_response(Problem(reason="RunComplete", message=str(step)).to_json_dict(), status=422)
         if step != self.step:
             return web.json_response(Problem(reason="StepConflict", message=str(step)).to_json_dict(), status=409)
         batch = TrainBatch.model_validate_json(await request.read())
@@ -165,8 +193,12 @@ class FakeTrainer:
         self.batches.append((step, batch))
         self.step += 1
         metrics = {"loss/mean": 0.1, "mismatch_kl/all/mean": 0.001 * (step + 1)}
-        result = StepResult(step=self.step, policy=self.state().policy, metrics=metrics)
+        result = StepResult(step=self.step, policy=self.state().policy, metrics=metrics, batch_id=batch.batch_id)
         self.results[step] = result
+        if step in self.preempted_after:
+            self.preempted_after.discard(step)
+            self.preempt()
+            return hung_up(request)
         if step in self.hold:
             await self.released.wait()
         return web.json_response(result.to_json_dict())
@@ -175,7 +207,10 @@ class FakeTrainer:
         if self.spec is None:
             return missing()
         step = int(request.match_info["step"])
+        if step in self.behind:
+            return behind()
         body = CheckpointRequest.model_validate_json(await request.read())
+        await asyncio.sleep(self.copying)
         place = RunLayout(S3Uri.parse(self.spec.run_uri)).checkpoint(step)
         self.saved[str(place)] = body.orchestrator_state
         self.store.put_bytes(place / "manifest.json", b"{}")
@@ -185,13 +220,27 @@ class FakeTrainer:
     async def adapter(self, request: web.Request) -> web.Response:
         if self.spec is None:
             return missing()
+        step = int(request.match_info["step"])
+        if step in self.behind:
+            return behind()
         self.adapter_states.append(CheckpointRequest.model_validate_json(await request.read()).orchestrator_state)
-        self.adapters.add(int(request.match_info["step"]))
+        self.adapters.add(step)
         return web.json_response(self.state().to_json_dict(), status=202)
 
 
 def missing() -> web.Response:
     return web.json_response(Problem(reason="SessionMissing", message="open it again").to_json_dict(), status=404)
+
+
+def behind() -> web.Response:
+    problem = Problem(reason="UploadsBehind", message="2 uploads of this run still wait")
+    return web.json_response(problem.to_json_dict(), status=503)
+
+
+def hung_up(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
 
 
 def chat_answer(model: str, prompt_ids: list[int], completion_ids: list[int], text: str) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def test_the_scheduler_counts_groups(world: World) -> None:
 def test_counts_of_the_process_before_add_up(world: World) -> None:
     before = GroupCounts(trained=5, filtered=1, errored=2, stale=3, in_flight=6)
     total = sum(before.model_dump().values())
-    batch = SentBatch(step=3, ordinals=[7, 8], groups=2, tokens=9, reward=0.5, values={})
+    batch = SentBatch("x", step=3, ordinals=[7, 8], groups=2, tokens=9, reward=0.5, values={})
     for unheard, trained in ((None, 5), (Unheard(None), 5), (Unheard(batch), 7)):
         counts = assembly.scheduler(resolved(world), before, unheard).counts()
         assert sum(counts.model_dump().values()) == total

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ from rlrun.schema.wire import GroupRequest, RolloutResult
 from rlrun_orchestrator.histogram import BOUNDS, Histogram, histogram_values
 from rlrun_orchestrator.metrics import trainer_metrics
 from rlrun_orchestrator.recorder import Recorder
+from rlrun_orchestrator.spool import Spool
 from rlrun_orchestrator.totals import Totals
 
 from tests.unit.orchestrator.conftest import RUN_URI, World
@@ -182,9 +184,9 @@ def test_histograms_of_a_step() -> None:
     assert len(found["reward/histogram"]) == len(found["reward/histogram/bounds"]) + 1
 
 
-async def test_lists_are_written_as_json_numbers() -> None:
+async def test_lists_are_written_as_json_numbers(tmp_path: Path) -> None:
     store = MemoryStore()
-    recorder = Recorder(store, RunLayout(S3Uri.parse(RUN_URI)))  # type: ignore[arg-type]
+    recorder = Recorder(store, RunLayout(S3Uri.parse(RUN_URI)), Spool(tmp_path, 10**6))  # type: ignore[arg-type]
     recorder.start()
     values: dict[str, float | Sequence[float]] = {"reward/mean": 0.5, "reward/histogram": [0.0, 2.0]}
     recorder.metrics(1, datetime(2026, 1, 1, tzinfo=UTC), values)

@@ -24,22 +24,24 @@ def left(step: int, drawn: int, *, run: str = "uid", sent: bool = False) -> dict
     dealt = [found for _ in range(drawn) if (found := one.draw(["a"])) is not None]
     one.done(dealt[:-2])
     one.buffer.scored(Example("a", 7), 1.0)
-    batch = Batch(step, [], dealt[-2:], 10, values={"reward/mean": 0.5}, reward=0.5) if sent else None
-    return saved.state_of(run, step, board, one, batch)
+    batch = Batch(step, [], dealt[-2:], 10, values={"reward/mean": 0.5}, reward=0.5, id="x")
+    return saved.state_of(run, step, board, one, [batch.sent()] if sent else [])
 
 
-def session(step: int, checkpointed: dict[str, Any] | None = None, *, made: bool = False) -> SessionState:
-    last = StepResult(step=step, policy=POLICY, metrics={}) if made else None
+def session(step: int, checkpointed: dict[str, Any] | None = None, *, made_of: str | None = None) -> SessionState:
+    last = StepResult(step=step, policy=POLICY, metrics={}, batch_id=made_of) if made_of is not None else None
     return SessionState(step=step, policy=POLICY, orchestrator_state=checkpointed, last=last)
 
 
-def restored(state: SessionState, found: dict[str, Any] | None) -> tuple[int, int, saved.Unheard | None, Deal]:
+def restored(
+    state: SessionState, found: dict[str, Any] | None, kept: dict[str, Any] | None = None
+) -> tuple[int, int, saved.Unheard | None, Deal]:
     """(ordinal dealt next, errors on the board, the step nobody heard of, the deal)."""
     board, one = Board(9), deal()
-    unheard = saved.restore("uid", found, state, board, one)
+    continued = saved.restore("uid", found, kept, state, board, one)
     dealt = one.draw(["a"])
     assert dealt is not None
-    return dealt.ordinal, board.reward_errors, unheard, one
+    return dealt.ordinal, board.reward_errors, continued.unheard, one
 
 
 def test_a_run_that_begins_is_dealt_from_the_beginning() -> None:
@@ -52,17 +54,60 @@ def test_the_newest_state_counts_where_the_trainer_is_at_its_step() -> None:
 
 
 def test_one_batch_further_its_examples_are_trained() -> None:
-    ordinal, _, unheard, _ = restored(session(4, made=True), left(3, 10, sent=True))
+    ordinal, _, unheard, _ = restored(session(4, made_of="x"), left(3, 10, sent=True))
     assert ordinal == 10
     assert unheard is not None
     assert unheard.batch is not None
     assert (unheard.batch.step, unheard.batch.ordinals, unheard.batch.reward) == (3, [8, 9], 0.5)
 
 
+def test_a_step_is_of_the_batch_that_the_trainer_names_and_of_no_other() -> None:
+    ordinal, _, unheard, _ = restored(session(4, made_of="y"), left(3, 10, sent=True))
+    assert unheard == saved.Unheard(None), "nobody knows that batch"
+    assert ordinal == 8, "x was not trained"
+    two = left(3, 10, sent=True)
+    two["sent"] = [two["sent"][0] | {"id": "w", "reward": 0.25}, two["sent"][0]]
+    unheard = restored(session(4, made_of="w"), two)[2]
+    assert unheard is not None
+    assert unheard.batch is not None
+    assert unheard.batch.reward == 0.25
+
+
+def test_a_checkpoint_that_a_trainer_saved_when_it_ended_has_the_step_of_the_batch_that_was_sent() -> None:
+    ordinal, _, unheard, _ = restored(session(4, {}), left(3, 10, sent=True))
+    assert ordinal == 10
+    assert unheard is not None
+    assert unheard.batch is not None
+    assert unheard.batch.id == "x"
+
+
+def test_batches_of_the_next_step_may_be_under_way() -> None:
+    board, one = Board(9), deal()
+    continued = saved.restore("uid", left(3, 10, sent=True), None, session(3), board, one)
+    assert continued.unheard is None
+    assert [batch.id for batch in continued.sent] == ["x"]
+
+
 def test_a_step_made_without_any_record_of_its_batch_is_told_all_the_same() -> None:
-    unheard = restored(session(4, made=True), left(3, 10))[2]
+    unheard = restored(session(4, made_of=""), left(3, 10))[2]
     assert unheard == saved.Unheard(None)
     assert restored(session(4), left(3, 10))[2] is None, "the trainer knows nothing of it either"
+
+
+def test_a_checkpoint_without_a_state_has_the_one_that_was_kept_for_its_step() -> None:
+    assert restored(session(5, {}), left(7, 30), left(5, 20))[:2] == (18, 30)
+    assert restored(session(5, {}), left(7, 30), left(4, 20))[0] == 28, "of another step: the nearest is used"
+    assert restored(session(5, left(5, 14)), left(7, 30), left(5, 20))[0] == 12, "the checkpoint's own goes before it"
+
+
+def test_the_nearest_draw_is_better_than_the_first() -> None:
+    assert restored(session(5), left(3, 12))[0] == 10
+    assert restored(session(5, left(4, 14)), left(7, 30))[0] == 12, "a step before it rather than one after it"
+
+
+def test_a_checkpoint_of_a_later_step_than_the_state_that_s3_has_knows_more() -> None:
+    ordinal, errors, unheard, _ = restored(session(5, left(5, 14)), left(4, 12, sent=True))
+    assert (ordinal, errors, unheard) == (12, 14, None)
 
 
 def test_a_trainer_that_went_back_brings_the_draw_of_its_checkpoint_and_not_its_counters() -> None:

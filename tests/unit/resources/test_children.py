@@ -289,3 +289,17 @@ def test_priority_class_is_on_every_pod() -> None:
     for template in templates(build(priorityClassName="high")).values():
         assert template["spec"]["priorityClassName"] == "high"
     assert all("priorityClassName" not in template["spec"] for template in templates(build()).values())
+
+
+def test_the_orchestrator_sees_changes_of_its_configuration_and_has_room_for_what_waits_for_s3() -> None:
+    spec = templates(build())["reverse-orchestrator-a2"]["spec"]
+    (container,) = spec["containers"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert mounts["config"] == {"name": "config", "mountPath": "/etc/rlrun", "readOnly": True}, "no subPath"
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert variables["RLRUN_SPOOL"] == mounts["spool"]["mountPath"]
+    limit = volumes["spool"]["emptyDir"]["sizeLimit"]
+    assert limit.endswith("Mi")
+    assert int(limit[:-2]) * 2**20 > int(variables["RLRUN_SPOOL_BYTES"])
+    assert spec["terminationGracePeriodSeconds"] > 40 + 10, "to write what is left"
