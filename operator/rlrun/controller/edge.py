@@ -9,13 +9,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import kopf
 from kubernetes.aio import client
 
 from rlrun.controller.reconcile import RunKey
-from rlrun.resources.naming import GROUP, RUN_LABEL, VERSION, label
+from rlrun.resources.naming import FIELD_MANAGER, GROUP, MANAGED_BY_LABEL, RUN_LABEL, SERVING_LABEL, VERSION, label
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,16 @@ CHILDREN = (("apps", "v1", "deployments"), ("batch", "v1", "jobs"), ("", "v1", "
 ARTIFACTS = ("rlcheckpoints", "rladapters")
 
 Enqueue = Callable[[RunKey], None]
+
+
+class Pools(Protocol):
+    """Who looks after the pools that serve adapters."""
+
+    def see(self, obj: Mapping[str, Any]) -> None:
+        """An RLAdapter or an object of a pool has changed."""
+
+    def see_models(self) -> None:
+        """The catalogue has changed."""
 
 
 def run_key(obj: Mapping[str, Any]) -> RunKey | None:
@@ -50,7 +60,10 @@ def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
 
 
 def registry(
-    configure: Callable[[], Awaitable[client.Configuration]], enqueue: Enqueue, enqueue_waiting: Callable[[], None]
+    configure: Callable[[], Awaitable[client.Configuration]],
+    enqueue: Enqueue,
+    enqueue_waiting: Callable[[], None],
+    pools: Pools,
 ) -> kopf.OperatorRegistry:
     """The handlers; `configure` loads fresh credentials, `enqueue_waiting` asks for all runs that wait."""
 
@@ -65,6 +78,10 @@ def registry(
 
     async def model_event(**_: Any) -> None:
         enqueue_waiting()
+        pools.see_models()
+
+    async def pool_event(body: kopf.Body, **_: Any) -> None:
+        pools.see(body)
 
     async def child_event(body: kopf.Body, **_: Any) -> None:
         key = run_key(body)
@@ -81,10 +98,12 @@ def registry(
     kopf.on.login(registry=found)(login)
     kopf.on.event(GROUP, VERSION, "rlruns", registry=found)(run_event)
     kopf.on.event(GROUP, VERSION, "rlmodels", registry=found)(model_event)
+    kopf.on.event(GROUP, VERSION, "rladapters", registry=found, id="deployed")(pool_event)
     for plural in ARTIFACTS:
         kopf.on.event(GROUP, VERSION, plural, registry=found)(artifact_event)
     for group, version, plural in CHILDREN:
         kopf.on.event(group, version, plural, labels={RUN_LABEL: kopf.PRESENT}, registry=found)(child_event)
+        kopf.on.event(group, version, plural, labels={SERVING_LABEL: kopf.PRESENT}, registry=found)(pool_event)
     return found
 
 
@@ -98,7 +117,7 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.watching.chunk_size = 500
     for group, version, plural in CHILDREN:
         # As a tuple: kopf takes the text "apps/v1/deployments" for one name, which then matches nothing.
-        settings.watching.label_selectors[group, version, plural] = RUN_LABEL
+        settings.watching.label_selectors[group, version, plural] = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
     settings.networking.request_timeout = 30
     settings.persistence.finalizer = f"{GROUP}/unused"
 

@@ -22,6 +22,7 @@ from rlrun.controller.observe import Observer
 from rlrun.controller.plan.draft import parse_status
 from rlrun.controller.poll import HttpPoller
 from rlrun.controller.reconcile import Reconciler, RunKey, work
+from rlrun.controller.serving.reconcile import Serving
 from rlrun.controller.web import Heartbeat, web_app
 from rlrun.controller.workqueue import WorkQueue
 from rlrun.resources.settings import Settings
@@ -95,16 +96,19 @@ class Operator:
         LEADING.set(1)
         observer = Observer(cluster, artifacts, poller, self._settings)
         reconciler = Reconciler(observer, Applier(cluster, artifacts), self._settings, self._directory)
-        found = edge.registry(self._configure, self._queue.add, self._enqueue_waiting)
+        serving = Serving(cluster, observer, self._settings)
+        found = edge.registry(self._configure, self._queue.add, self._enqueue_waiting, serving)
         kopf_stop = asyncio.Event()
         watching = tasks.start(edge.watch(found, self._settings.watch_namespaces, kopf_stop, self._watching))
         holding = tasks.start(lease.hold())
         working = [tasks.start(self._resync(cluster))]
         working += [tasks.start(work(self._queue, reconciler.reconcile)) for _ in range(self._settings.workers)]
+        working += [tasks.start(job) for job in serving.jobs()]
         tasks.start(self._keep_signals())
         done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
         # First nothing is written any more, then the lease is given away, then the watches end.
         await _end([*working, holding])
+        await serving.close()
         lost = holding in done and isinstance(holding.exception(), LeaseLost)
         if not lost:
             await lease.release()

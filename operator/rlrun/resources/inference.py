@@ -1,5 +1,6 @@
 """The inference replicas: the stock vLLM image, and beside it the sidecar that brings the policies."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlrun.resources.naming import RunIdentity
@@ -15,6 +16,7 @@ from rlrun.resources.pods import (
 )
 from rlrun.resources.settings import Settings
 from rlrun.resources.weights import weights
+from rlrun.schema.model import RLModelSpec
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT, PolicyKind
 
@@ -34,16 +36,25 @@ def engine_args(resolved: ResolvedRun) -> list[str]:
     """
     model, spec = resolved.model, resolved.spec
     adapters = spec.max_async_level + 2 + (spec.eval is not None) + (spec.val is not None)
-    lora = [
+    return serve_args(model, lora_args(model, adapters) if spec.lora.enabled else [])
+
+
+def lora_args(model: RLModelSpec, adapters: int) -> list[str]:
+    """What makes vLLM serve up to so many adapters in one batch."""
+    return [
         "--enable-lora",
         "--max-loras", str(adapters),
         "--max-lora-rank", str(allowed_rank(model.lora.rank)),
     ]  # fmt: skip
+
+
+def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
+    """vLLM's command line around the arguments for adapters; the RLModel's own come last, and win."""
     return [
         MODEL_DIR,
         "--served-model-name", model.id,
         "--port", str(INFERENCE_PORT),
-        *(lora if spec.lora.enabled else []),
+        *lora,
         "--max-model-len", str(model.seq_len),
         "--logprobs-mode", "processed_logprobs",
         *model.inference.extra_args,
@@ -55,9 +66,8 @@ def policy_kind(resolved: ResolvedRun) -> PolicyKind:
     return PolicyKind.adapter if resolved.spec.lora.enabled else PolicyKind.weights
 
 
-def engine_env(resolved: ResolvedRun) -> dict[str, str]:
+def engine_env(kind: PolicyKind) -> dict[str, str]:
     """vLLM's variables: the routes that change what it serves are off unless asked for."""
-    kind = policy_kind(resolved)
     # The second one opens /pause, /collective_rpc and more, which only the sidecar and the orchestrator can reach.
     routes = "VLLM_ALLOW_RUNTIME_LORA_UPDATING" if kind is PolicyKind.adapter else "VLLM_SERVER_DEV_MODE"
     return {
@@ -75,16 +85,15 @@ def allowed_rank(rank: int) -> int:
     return next(r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank)
 
 
-def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
-    """Deployment and headless Service of the inference replicas."""
-    shape = resolved.model.inference
-    model = weights(identity, settings, resolved.model.source, shape.env)
-    engine = container(
+def engine(settings: Settings, model: RLModelSpec, args: Sequence[str], kind: PolicyKind, weights_mount: Obj) -> Obj:
+    """vLLM's container; policies come to it through the volume `adapters`."""
+    shape = model.inference
+    made = container(
         "vllm",
         shape.image or settings.images.inference,
         settings.images.inference,
-        args=engine_args(resolved),
-        env=engine_env(resolved),
+        args=args,
+        env=engine_env(kind),
         extra_env=shape.env,
         ports={"openai": INFERENCE_PORT},
         mounts={"shm": "/dev/shm"},
@@ -92,7 +101,24 @@ def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) 
         resources=resources_of(shape.resources, shape.gpus),
         probes=http_probes("openai", startup_seconds=STARTUP_SECONDS, ready_path="/health", live_path="/health"),
     )
-    engine["volumeMounts"].append(model.mount)
+    made["volumeMounts"].append(weights_mount)
+    return made
+
+
+def engine_volumes(settings: Settings) -> dict[str, Obj]:
+    """The volumes of vLLM's container, besides the model's."""
+    return {
+        "adapters": {"emptyDir": {}},
+        "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}},
+    }
+
+
+def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
+    """Deployment and headless Service of the inference replicas."""
+    shape = resolved.model.inference
+    model = weights(identity, settings, resolved.model.source, shape.env)
+    kind = policy_kind(resolved)
+    vllm = engine(settings, resolved.model, engine_args(resolved), kind, model.mount)
     sidecar = container(
         "sidecar",
         settings.images.orchestrator,
@@ -101,7 +127,7 @@ def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) 
         env={
             "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
             "RLRUN_ENGINE_URL": f"http://127.0.0.1:{INFERENCE_PORT}",
-            "RLRUN_POLICY_KIND": policy_kind(resolved).value,
+            "RLRUN_POLICY_KIND": kind.value,
         },
         env_from=s3_env_from(identity),
         ports={"sidecar": SIDECAR_PORT},
@@ -114,13 +140,9 @@ def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) 
         settings,
         "inference",
         "inference",
-        containers=[engine, sidecar],
+        containers=[vllm, sidecar],
         init_containers=model.init_containers,
-        volumes={
-            **model.volumes,
-            "adapters": {"emptyDir": {}},
-            "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}},
-        },
+        volumes={**model.volumes, **engine_volumes(settings)},
         priority_class=resolved.spec.priority_class_name,
         shape=shape,
     )

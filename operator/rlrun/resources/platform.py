@@ -6,7 +6,7 @@ from typing import Any
 
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.resources.environment import EnvironmentEntry, environment_entries
-from rlrun.resources.naming import RunIdentity
+from rlrun.resources.naming import Identity, RunIdentity
 from rlrun.resources.settings import Settings
 from rlrun.schema.model import RLModelSpec
 from rlrun.schema.resolved import (
@@ -27,7 +27,7 @@ REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 COPIED_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3")
 
 
-def service_account(identity: RunIdentity) -> Obj:
+def service_account(identity: Identity) -> Obj:
     """A ServiceAccount that may do nothing and whose token is mounted nowhere."""
     return {
         "apiVersion": "v1",
@@ -46,7 +46,7 @@ def s3_variables(settings: Settings, source: Mapping[str, str]) -> dict[str, str
     return found
 
 
-def s3_secret(identity: RunIdentity, variables: Mapping[str, str]) -> Obj:
+def s3_secret(identity: Identity, variables: Mapping[str, str]) -> Obj:
     """The Secret with the run's AWS_* variables."""
     return {
         "apiVersion": "v1",

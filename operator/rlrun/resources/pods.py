@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlrun.resources.naming import Role, RunIdentity
+from rlrun.resources.naming import Identity, Role
 from rlrun.resources.settings import Image, Settings
 from rlrun.schema.kube import EnvVar, Resources
 from rlrun.schema.model import Pods
@@ -22,7 +22,7 @@ SECURITY_CONTEXT: Obj = {
 
 
 def pod_template(
-    identity: RunIdentity,
+    identity: Identity,
     settings: Settings,
     role: Role,
     component: str,
@@ -148,12 +148,12 @@ def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz",
     }
 
 
-def s3_env_from(identity: RunIdentity) -> list[Obj]:
+def s3_env_from(identity: Identity) -> list[Obj]:
     """The AWS_* variables, from the run's own Secret."""
     return [{"secretRef": {"name": identity.s3_secret}}]
 
 
-def deployment(identity: RunIdentity, name: str, role: Role, component: str, replicas: int, template: Obj) -> Obj:
+def deployment(identity: Identity, name: str, role: Role, component: str, replicas: int, template: Obj) -> Obj:
     """A Deployment that replaces rather than rolls: two trainers, or two engines on one GPU, help nobody."""
     return {
         "apiVersion": "apps/v1",
@@ -171,7 +171,7 @@ def deployment(identity: RunIdentity, name: str, role: Role, component: str, rep
 
 
 def service(
-    identity: RunIdentity, name: str, role: Role, component: str, ports: Mapping[str, int], *, headless: bool = False
+    identity: Identity, name: str, role: Role, component: str, ports: Mapping[str, int], *, headless: bool = False
 ) -> Obj:
     """A Service in front of the component's pods; ready ones only."""
     spec: Obj = {

@@ -90,6 +90,17 @@ class Defaults(Schema):
     """Steps between checkpoints."""
 
 
+class Serving(Schema):
+    """The pools that serve deployed adapters: one for each namespace and base model with any."""
+
+    replicas: int = Field(default=1, ge=1, le=256)
+    """Engines of each pool."""
+    max_loras: int = Field(default=8, ge=1, le=256)
+    """Adapters that one batch of an engine may use; each takes GPU memory. More may be deployed: they take turns."""
+    max_cpu_loras: int = Field(default=32, ge=1, le=4096)
+    """Adapters that an engine keeps in its pod's memory; the others are read from disk when they are asked for."""
+
+
 class Settings(Schema):
     """Everything the operator is told at its start."""
 
@@ -106,6 +117,8 @@ class Settings(Schema):
     network_policies: bool = True
     """Whether runs get NetworkPolicies."""
     defaults: Defaults = Field(default_factory=Defaults)
+    serving: Serving = Field(default_factory=Serving)
+    """The pools that serve deployed adapters."""
 
     poll_seconds: float = Field(default=2.0, gt=0, le=60)
     """Between two looks at a run that is under way."""
@@ -121,6 +134,8 @@ class Settings(Schema):
     """Namespaces to serve; all when empty."""
     status_url_template: str = "http://{name}-orchestrator.{namespace}.svc:8080/status"
     """Where a run's orchestrator answers; {name} and {namespace} are the run's."""
+    serving_url_template: str = "http://{ip}:8001/adapters"
+    """Where a pod of a serving pool takes orders; {ip}, {name} and {namespace} are the pod's."""
     kubeconfig: str | None = None
     """For an operator outside the cluster; inside, the pod's ServiceAccount is used."""
     lease_namespace: str = "rlrun-system"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.resources.naming import RunIdentity
+from rlrun.resources.naming import Identity
 from rlrun.resources.pods import MODEL_DIR, container, resources_of, s3_env_from
 from rlrun.resources.settings import Settings
 from rlrun.schema.kube import EnvVar
@@ -22,7 +22,7 @@ class Weights:
     """The mount of the container that reads the model."""
 
 
-def weights(identity: RunIdentity, settings: Settings, source: str, env: Sequence[EnvVar] = ()) -> Weights:
+def weights(identity: Identity, settings: Settings, source: str, env: Sequence[EnvVar] = ()) -> Weights:
     """`source` is hf://owner/name, s3://bucket/path or pvc://claim/path (the claim lies in the run's namespace).
 
     The fetcher gets the variables of the Hugging Face hub out of `env` (HF_TOKEN, HF_ENDPOINT).

@@ -11,7 +11,7 @@ def test_children_are_filtered_by_the_server(child: tuple[str, str, str]) -> Non
     settings = kopf.OperatorSettings()
     configure_kopf(settings)
     resource = Resource(*child, kind="X", singular="x", namespaced=True, preferred=True)
-    assert settings.watching.label_selectors.collect(resource) == ["rlrun.dev/run"]
+    assert settings.watching.label_selectors.collect(resource) == ["app.kubernetes.io/managed-by=rlrun-operator"]
 
 
 def test_foreign_kinds_are_not_filtered() -> None:

@@ -1,0 +1,1 @@
+"""The second reconciler: pools of engines that serve deployed adapters."""

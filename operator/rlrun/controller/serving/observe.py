@@ -1,0 +1,76 @@
+"""One look at a pool: its adapters, the catalogue, its objects and pods, and what its sidecars say."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Protocol
+
+from rlrun.controller import cluster as k
+from rlrun.controller.observe import credentials_problem
+from rlrun.controller.observed import Obj
+from rlrun.controller.poll import PollError
+from rlrun.controller.serving.observed import PoolKey, SeenPool
+from rlrun.controller.serving.sidecars import Sidecars, address
+from rlrun.controller.serving.states import is_wanted, running
+from rlrun.resources.naming import SERVING_LABEL, label
+from rlrun.resources.platform import s3_variables
+from rlrun.resources.settings import Settings
+from rlrun.schema.serving import ServingReport
+
+log = logging.getLogger(__name__)
+
+KINDS = (k.DEPLOYMENT, k.SERVICE, k.NETWORK_POLICY, k.CONFIG_MAP, k.SERVICE_ACCOUNT)
+
+
+class Credentials(Protocol):
+    """Where the platform's S3 credentials come from."""
+
+    async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
+        """The keys of the platform's Secret; None without it."""
+
+
+class PoolObserver:
+    """Looks at pools."""
+
+    def __init__(self, cluster: k.Cluster, credentials: Credentials, sidecars: Sidecars, settings: Settings) -> None:
+        self._cluster = cluster
+        self._credentials = credentials
+        self._sidecars = sidecars
+        self._settings = settings
+
+    async def observe(self, key: PoolKey) -> SeenPool:
+        """Everything about that pool. Raises ApiError."""
+        selector = key.identity.selector()
+        adapters, pods, *lists = await asyncio.gather(
+            self._cluster.list(k.RLADAPTER, key.namespace),
+            self._cluster.list(k.POD, key.namespace, selector),
+            *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
+        )
+        secret = await self._cluster.get(k.SECRET, key.namespace, key.identity.s3_secret)
+        children = [obj for objects in lists for obj in objects]
+        if secret is not None and label(secret, SERVING_LABEL) == key.identity.name:
+            children.append(secret)
+        mine = [a for a in adapters if a["spec"].get("model") == key.model]
+        seen = SeenPool(key, tuple(mine), (), tuple(children), tuple(pods), await self._reports(pods))
+        if not any(map(is_wanted, mine)):
+            return seen
+        models, source = await asyncio.gather(self._cluster.list(k.RLMODEL), self._credentials.source_secret())
+        problem = credentials_problem(self._settings, source)
+        return replace(
+            seen,
+            models=tuple(models),
+            s3_variables={} if problem else s3_variables(self._settings, source or {}),
+            s3_problem=problem,
+        )
+
+    async def _reports(self, pods: list[Obj]) -> dict[str, ServingReport]:
+        reachable = [p for p in running(tuple(pods)) if address(p) and p["status"].get("phase") == "Running"]
+        found = await asyncio.gather(*map(self._report, reachable))
+        return {p["metadata"]["name"]: r for p, r in zip(reachable, found, strict=True) if r is not None}
+
+    async def _report(self, pod: Obj) -> ServingReport | None:
+        try:
+            return await self._sidecars.report(pod)
+        except PollError as error:
+            log.debug("pod %s: %s", pod["metadata"]["name"], error)
+            return None

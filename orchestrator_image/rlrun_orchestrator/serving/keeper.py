@@ -1,0 +1,228 @@
+"""The adapters of one replica: what was ordered is loaded, what was not is unloaded, again and again.
+
+The engine's own list is the only truth, so an engine that restarts, or an adapter that somebody else took out, is seen
+at the next look. Every failure is a state that is reported, and is tried again after a pause that doubles up to five
+minutes. One adapter never waits for another.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlrun.schema.serving import AdapterReport, LoadState, ServedAdapter, ServingOrder, ServingReport
+from rlrun.schema.wire import Problem
+
+from rlrun_orchestrator.answers import Refusal
+from rlrun_orchestrator.backoff import Backoff
+from rlrun_orchestrator.serving.settings import ServingSettings
+from rlrun_orchestrator.serving.source import Artifacts, policy_of
+from rlrun_orchestrator.sidecar.downloads import Downloads, Metrics
+from rlrun_orchestrator.sidecar.engine import Engine
+
+log = logging.getLogger(__name__)
+
+UNREACHABLE = "EngineUnreachable"
+BUSY = 504
+"""An engine that did not answer in time may well serve."""
+
+
+@dataclass
+class Slot:
+    """One adapter that is, or was, to be served."""
+
+    adapter: ServedAdapter
+    state: LoadState = LoadState.loading
+    problem: Problem | None = None
+    was_loaded: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=5.0, longest=300.0))
+    task: "asyncio.Task[None] | None" = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a load is under way."""
+        return self.task is not None and not self.task.done()
+
+    def failed(self, problem: Problem, now: float) -> None:
+        """A try came to nothing."""
+        self.problem = problem
+        self.backoff.failed(now)
+
+    def report(self) -> AdapterReport:
+        """What others are told."""
+        return AdapterReport(name=self.adapter.name, state=self.state, problem=self.problem)
+
+
+class Keeper:
+    """Keeps one engine's adapters as ordered. Times are seconds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        artifacts: Artifacts,
+        settings: ServingSettings,
+        order: ServingOrder,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._artifacts = artifacts
+        self._settings = settings
+        self._order = order
+        self._clock = clock
+        self._slots = {a.name: Slot(a) for a in order.adapters}
+        self._strays: dict[str, Slot] = {}
+        """Adapters in the engine that nobody ordered (any more)."""
+        self._unused: dict[str, float] = {}
+        """Folders that no slot needs, with the time when that was first seen."""
+        self._changed = asyncio.Event()
+        self._settled = False
+        """Whether everything was loaded, or tried at least, since this process began."""
+        self._engine_problem: Problem | None = Problem(reason=UNREACHABLE, message="the engine was not asked yet")
+        self.metrics = Metrics()
+
+    @property
+    def not_ready(self) -> Problem | None:
+        """Why requests should not come here now: something that was served before, or should be from the start, is
+        on its way. An adapter that is ordered later holds up nobody.
+        """
+        if self._engine_problem is not None:
+            return self._engine_problem
+        for slot in self._slots.values():
+            if slot.state is LoadState.loading and (slot.was_loaded or not self._settled):
+                return Problem(reason="AdaptersLoading", message=f"{slot.adapter.name} is on its way")
+        return None
+
+    def report(self) -> ServingReport:
+        """How far this replica is."""
+        slots = [*self._slots.values(), *self._strays.values()]
+        return ServingReport(order=self._order, adapters=[slot.report() for slot in slots])
+
+    def take(self, order: ServingOrder) -> None:
+        """From now on this is what is wanted; what failed before is tried again at once."""
+        kept = {a.name: self._slots.get(a.name) for a in order.adapters}
+        slots = {}
+        for adapter in order.adapters:
+            slot = kept[adapter.name]
+            slots[adapter.name] = slot if slot is not None and slot.adapter == adapter else Slot(adapter)
+            slots[adapter.name].backoff.succeeded()
+        for name, slot in self._slots.items():
+            # In the engine, or on its way there: the next look finds out.
+            if name not in slots and (slot.state is LoadState.loaded or slot.busy):
+                self._strays[name] = Slot(slot.adapter, LoadState.unloading, task=slot.task)
+        self._order, self._slots = order, slots
+        self._strays = {name: slot for name, slot in self._strays.items() if name not in slots}
+        self._changed.set()
+
+    async def keep(self) -> None:
+        """For ever: look, and act on what is seen."""
+        while True:
+            self._changed.clear()
+            await self.look()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._settings.check_pause)
+
+    async def look(self) -> None:
+        """One look at the engine. Loads go on in tasks of their own, and have the next look follow at once."""
+        try:
+            names = set(await self._engine.adapters())
+        except Refusal as refusal:
+            if refusal.status != BUSY:
+                self._engine_problem = refusal.problem
+            return
+        now = self._clock()
+        self._engine_problem = None
+        self.metrics.adapters.set(len(names))
+        for name, slot in self._slots.items():
+            self._judge(slot, name in names, now)
+        await self._unload_others(names, now)
+        self._settled = self._settled or all(s.state is not LoadState.loading for s in self._slots.values())
+        await self._tidy(now)
+
+    async def close(self) -> None:
+        """Stops what is under way; files stay."""
+        slots = [*self._slots.values(), *self._strays.values()]
+        tasks = [slot.task for slot in slots if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _judge(self, slot: Slot, held: bool, now: float) -> None:
+        if held:
+            slot.state, slot.problem, slot.was_loaded = LoadState.loaded, None, True
+            slot.backoff.succeeded()
+            return
+        if slot.state is LoadState.loaded:
+            log.warning("%s is gone from the engine and is loaded again", slot.adapter.name)
+            slot.state = LoadState.loading
+        if not slot.busy and slot.backoff.open(now):
+            slot.task = asyncio.create_task(self._load(slot), name=f"load {slot.adapter.name}")
+
+    async def _load(self, slot: Slot) -> None:
+        started = time.monotonic()
+        adapter = slot.adapter
+        try:
+            policy = await asyncio.to_thread(policy_of, self._artifacts, adapter, self._settings.max_lora_rank)
+            path = await self._downloads(adapter).bring(policy)
+            await self._engine.load(adapter.name, str(path))
+        except Refusal as refusal:
+            self._failed(slot, refusal.problem)
+        except Exception as error:
+            log.exception("load of %s", adapter.name)
+            message = f"{type(error).__name__}: {error}. This is an error of the sidecar: see its log"
+            self._failed(slot, Problem(reason="InternalError", message=message))
+        else:
+            self.metrics.loads.labels("ok").inc()
+            self.metrics.seconds.observe(time.monotonic() - started)
+            log.info("loaded %s in %.2f s", adapter.name, time.monotonic() - started)
+        finally:
+            self._changed.set()
+
+    def _failed(self, slot: Slot, problem: Problem) -> None:
+        self.metrics.loads.labels(problem.reason).inc()
+        log.error("load of %s: %s: %s", slot.adapter.name, problem.reason, problem.message)
+        slot.failed(problem, self._clock())
+        # An engine that is away says nothing about the adapter.
+        slot.state = LoadState.loading if problem.reason == UNREACHABLE else LoadState.failed
+
+    async def _unload_others(self, names: set[str], now: float) -> None:
+        self._strays = {name: slot for name, slot in self._strays.items() if name in names or slot.busy}
+        for name in sorted(names - self._slots.keys()):
+            slot = self._strays.setdefault(name, Slot(ServedAdapter(name=name, uri="", step=0), LoadState.unloading))
+            if not slot.backoff.open(now):
+                continue
+            try:
+                await self._engine.unload(name)
+            except Refusal as refusal:
+                log.error("unload of %s: %s", name, refusal)
+                slot.failed(refusal.problem, now)
+            else:
+                log.info("unloaded %s", name)
+                self.metrics.unloads.inc()
+                del self._strays[name]
+
+    def _downloads(self, adapter: ServedAdapter) -> Downloads:
+        # A folder for each uri: two runs may have made the same weights, and one of them may go.
+        folder = self._settings.adapters_dir / folder_of(adapter)
+        return Downloads(self._artifacts, folder, self._settings.download_deadline, self.metrics)
+
+    async def _tidy(self, now: float) -> None:
+        needed = {folder_of(slot.adapter) for slot in self._slots.values()}
+        there = await asyncio.to_thread(_folders, self._settings.adapters_dir)
+        self._unused = {name: self._unused.get(name, now) for name in there - needed}
+        for name, since in self._unused.items():
+            if now - since >= self._settings.unload_grace:
+                await asyncio.to_thread(shutil.rmtree, self._settings.adapters_dir / name, True)
+
+
+def folder_of(adapter: ServedAdapter) -> str:
+    """Name of the folder below which the adapter's files are."""
+    return hashlib.sha256(adapter.uri.encode()).hexdigest()[:16]
+
+
+def _folders(place: Path) -> set[str]:
+    return {path.name for path in place.iterdir() if path.is_dir()} if place.is_dir() else set()
