@@ -187,6 +187,8 @@ class MemoryCluster:
         new = copy.deepcopy(obj)
         if old is not None:
             new["metadata"] = {**old["metadata"], **new["metadata"]}
+            if obj["kind"] in FOLDER_KINDS.values():
+                new["spec"] = {**old["spec"], **new["spec"]}  # sharedWith and deployed are the users'
             new = {**old, **new}
             if {k: v for k, v in new.items() if k != "metadata"} == {k: v for k, v in old.items() if k != "metadata"}:
                 new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]

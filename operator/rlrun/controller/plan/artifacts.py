@@ -23,6 +23,8 @@ from rlrun.schema.run_status import MAX_LISTED, ArtifactSummary
 from rlrun.schema.wire import Problem
 
 FOLDER_KINDS: dict[str, ArtifactObjectKind] = {"checkpoints": "RLCheckpoint", "adapters": "RLAdapter"}
+POOLS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl")
+"""Fields of an RLAdapter's status that are the serving pools' to write, and so to take away."""
 DELETED = "Deleted"
 """Condition of an artifact whose files S3 did not delete."""
 
@@ -136,6 +138,8 @@ class _Catalogue:
 
     def _show(self, plan: ArtifactPlan, obj: Obj | None, folder: SeenArtifact) -> None:
         desired = artifact_object(self.seen, self.spec, folder)
+        if folder.step in self.deployed:
+            desired = without_owner(desired)
         if obj is None or _owners(obj) != _owners(desired):
             plan.applies.append(desired)
         held = dict((obj or {}).get("status") or {})
@@ -225,6 +229,14 @@ def artifact_object(seen: Observed, spec: RLRunSpec, artifact: SeenArtifact) -> 
     }
 
 
+def without_owner(obj: Obj) -> Obj:
+    """The object as the operator writes it, not owned by its run: what is served outlives the run."""
+    metadata = {k: obj["metadata"].get(k) for k in ("name", "namespace", "labels")}
+    spec = {k: obj["spec"].get(k) for k in ("runName", "runUid", "model", "step", "uri")}
+    owned = {k: obj[k] for k in ("apiVersion", "kind")}
+    return {**owned, "metadata": {**metadata, "ownerReferences": []}, "spec": spec}
+
+
 def _facts(artifact: SeenArtifact, held: Obj) -> dict[str, Any]:
     manifest = artifact.manifest
     if manifest is None:
@@ -254,7 +266,7 @@ def _status(obj: Obj, facts: dict[str, Any]) -> Obj:
         "apiVersion": API_VERSION,
         "kind": obj["kind"],
         "metadata": {"name": obj["metadata"]["name"], "namespace": obj["metadata"]["namespace"]},
-        "status": facts,
+        "status": {k: v for k, v in facts.items() if k not in POOLS_FIELDS},
     }
 
 

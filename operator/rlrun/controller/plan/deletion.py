@@ -6,9 +6,12 @@ because an S3 that never answers must not keep a namespace from being deleted, a
 so with an annotation.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
-from rlrun.controller.observed import Note, Observed, Plan, Purge
+from rlrun.controller.observed import Note, Obj, Observed, Plan, Purge
+from rlrun.controller.plan.artifacts import without_owner
 from rlrun.controller.plan.children import workloads
 from rlrun.controller.plan.draft import Draft, parse_time, seconds
 from rlrun.controller.plan.troubles import is_alive
@@ -29,20 +32,24 @@ def plan_deletion(seen: Observed, settings: Settings, now: datetime) -> Plan:
     root = run_layout(settings, seen.namespace, seen.uid).root
     if (seen.run.get("spec") or {}).get("artifactPolicy") != "Delete":
         return Plan(remove_finalizer=True)
+    deployed = [o for o in seen.artifact_objects if o["kind"] == "RLAdapter" and o["spec"].get("deployed")]
+    freed = tuple(without_owner(o) for o in deployed if o["metadata"].get("ownerReferences"))
+    return replace(_plan_files(seen, settings, now, str(root), deployed), applies=freed)
+
+
+def _plan_files(seen: Observed, settings: Settings, now: datetime, root: str, deployed: Sequence[Obj]) -> Plan:
     if annotation(seen.run, SKIP_DELETION_ANNOTATION) == "true":
         return _give_up(f"The files at {root} stay, as the annotation {SKIP_DELETION_ANNOTATION} asks for.")
-    waited = seconds(parse_time(metadata["deletionTimestamp"]), now)
+    waited = seconds(parse_time(seen.run["metadata"]["deletionTimestamp"]), now)
     if waited >= settings.artifact_deletion_seconds:
         limit = f"{settings.artifact_deletion_seconds:.0f} s"
         return _give_up(f"The files at {root} could not be deleted within {limit} and stay.")
-    status = _status(seen, settings, str(root), now)
+    status = _status(seen, settings, root, now)
     deletes = tuple(workloads(seen))
     if deletes or any(is_alive(p) for p in seen.pods):
         return Plan(deletes=deletes, status=status, requeue_after=RETRY_SECONDS)
-    deployed = tuple(
-        o["spec"]["uri"] for o in seen.artifact_objects if o["kind"] == "RLAdapter" and o["spec"].get("deployed")
-    )
-    return Plan(status=status, purge=Purge(str(root), deployed), remove_finalizer=True, requeue_after=RETRY_SECONDS)
+    kept = tuple(o["spec"]["uri"] for o in deployed)
+    return Plan(status=status, purge=Purge(root, kept), remove_finalizer=True, requeue_after=RETRY_SECONDS)
 
 
 def _give_up(why: str) -> Plan:
