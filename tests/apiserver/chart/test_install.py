@@ -107,10 +107,11 @@ def test_the_operator_may_do_its_work_and_no_more(as_user: Client) -> None:
         for verb in ("get", "list", "watch", "create", "patch", "delete"):
             assert may(operator, verb, group, resource), (verb, resource)
     assert may(operator, "get", "", "secrets")
+    assert may(operator, "get", "", "pods/log")
     assert may(operator, "update", "coordination.k8s.io", "leases", SYSTEM)
     for verb, group, resource in [
         ("list", "", "secrets"), ("watch", "", "secrets"), ("create", "", "pods"), ("create", "", "pods/exec"),
-        ("get", "", "pods/log"), ("create", "rbac.authorization.k8s.io", "roles"), ("delete", "", "namespaces"),
+        ("list", "", "pods/log"), ("create", "rbac.authorization.k8s.io", "roles"), ("delete", "", "namespaces"),
         ("update", "coordination.k8s.io", "leases"),
     ]:  # fmt: skip
         assert not may(operator, verb, group, resource), (verb, resource)

@@ -167,6 +167,7 @@ def test_the_operator_may_do_what_it_does_and_little_else(render: Render) -> Non
         elif kind.kind == "Pod":
             assert all(allowed(rules, group, "pods", verb) for verb in ("get", "list", "watch"))
             assert not allowed(rules, group, "pods", "create")
+            assert allowed(rules, group, "pods/log", "get")
         elif kind.kind == "Secret":
             assert all(allowed(rules, group, "secrets", verb) for verb in ("get", "create", "patch", "delete"))
             assert not any(allowed(rules, group, "secrets", verb) for verb in ("list", "watch"))
@@ -177,7 +178,7 @@ def test_the_operator_may_do_what_it_does_and_little_else(render: Render) -> Non
         assert allowed(rules, "rlrun.dev", f"{plural}/status", "patch")
         assert allowed(rules, "rlrun.dev", f"{plural}/finalizers", "update"), "needed to own children with blocking"
     assert not any("*" in r["verbs"] + r["resources"] + r["apiGroups"] for r in rules)
-    assert not any(r in ("pods/exec", "pods/log", "roles", "clusterroles") for rule in rules for r in rule["resources"])
+    assert not any(r in ("pods/exec", "roles", "clusterroles") for rule in rules for r in rule["resources"])
 
 
 def test_garbage_is_not_looked_for_unless_asked(render: Render) -> None:

@@ -1,0 +1,180 @@
+"""Logs of pods that go, and of containers that crash, are kept in S3 within bounds, and are in nobody's way."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rlrun.artifacts.layout import RunLayout
+from rlrun.artifacts.store import Unreachable
+from rlrun.controller.cluster import ApiError
+from rlrun.controller.logs import LIMIT_BYTES, LogKeeper
+from rlrun.controller.observed import LogCopy
+from rlrun.controller.plan.logs import last_words, logs_of_crashes, logs_of_pods
+from rlrun.controller.plan.restarts import count_restarts
+from rlrun.schema.wire import RunPhase, RunStatus
+
+from tests.unit.controller.world import MemoryArtifacts, MemoryCluster, World, end_orchestrator, pod, terminated
+
+LAYOUT = RunLayout.of("rlrun", "", "team", "uid-1")
+LOGS = "s3://rlrun/team/uid-1/logs"
+VARIABLES = {"AWS_ACCESS_KEY_ID": "key"}
+
+
+def speak(world: World) -> None:
+    """Every container of every pod has written something."""
+    for obj in world.cluster.all("Pod"):
+        for container in obj["spec"]["containers"]:
+            name = f"{obj['metadata']['name']}/{container['name']}"
+            world.cluster.logs[name] = f"log of {name}".encode()
+
+
+@pytest.mark.parametrize("change", [{"stop": True}, {"suspend": True}])
+async def test_all_logs_are_kept_before_the_pods_go(world: World, change: dict[str, Any]) -> None:
+    await world.start()
+    speak(world)
+    world.change_spec(**change)
+    await world.reconcile()
+    assert world.cluster.all("Deployment") == []
+    assert {uri: text.decode() for uri, text in world.artifacts.files.items()} == {
+        f"{LOGS}/attempt-1/{name}.log": f"log of {name}"
+        for name in (
+            "reverse-trainer-0/trainer",
+            "reverse-inference-0/vllm",
+            "reverse-inference-0/sidecar",
+            "reverse-env-0-0/environment",
+            "reverse-orchestrator-a1-0/orchestrator",
+        )
+    }
+
+
+async def test_logs_of_a_run_that_completed_are_kept(world: World) -> None:
+    await world.start()
+    speak(world)
+    last = RunStatus(phase=RunPhase.completed, step=10, max_steps=10)
+    end_orchestrator(world.cluster, 0, last.model_dump_json(by_alias=True))
+    await world.reconcile()
+    assert world.status["phase"] == "Completed"
+    assert len(world.artifacts.files) == 5
+
+
+async def test_log_of_a_crash_is_kept_at_once_and_once(world: World) -> None:
+    await world.start()
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": terminated(1)}
+    world.cluster.put(trainer)
+    world.cluster.logs["reverse-trainer-0/trainer.previous"] = b"Traceback"
+    await world.reconcile()
+    kept = f"{LOGS}/attempt-1/reverse-trainer-0/trainer.previous.log"
+    assert world.artifacts.files == {kept: b"Traceback"}
+    world.artifacts.files.clear()
+    await world.reconcile(2)
+    assert world.artifacts.files == {}
+
+
+async def test_logs_of_the_second_attempt_lie_beside_those_of_the_first(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    for suspend in (True, False, True):
+        if suspend:
+            await world.start()
+            speak(world)
+        world.change_spec(suspend=suspend)
+        await world.reconcile()
+    assert {uri.split("/")[-3] for uri in world.artifacts.files} == {"attempt-1", "attempt-2"}
+
+
+async def test_logs_of_a_run_that_was_deleted_are_kept_while_its_pods_end(world: World) -> None:
+    await world.start()
+    speak(world)
+    del world.cluster.objects[("RLRun", "team", "reverse")]
+    await world.reconcile()
+    assert len(world.artifacts.files) == 5
+
+
+def test_containers_that_never_started_have_no_log() -> None:
+    waiting = pod("trainer", phase="Pending", state={"waiting": {"reason": "ImagePullBackOff"}})
+    assert logs_of_pods(LAYOUT, [waiting]) == []
+    looping = pod("trainer", state={"waiting": {"reason": "CrashLoopBackOff"}}, last=terminated(1))
+    assert [c.container for c in logs_of_pods(LAYOUT, [looping])] == ["trainer"]
+
+
+def test_last_words_are_those_of_containers_that_ended_in_a_pod_that_goes() -> None:
+    ended, alive = pod("trainer", deleting=True, state=terminated(0)), pod("inference", deleting=True)
+    staying = pod("environment", state=terminated(1))
+    assert [c.pod for c in last_words(LAYOUT, [ended, alive, staying])] == ["reverse-trainer-x"]
+
+
+def test_a_crash_names_the_container_that_speaks_of_it() -> None:
+    again = count_restarts([], [pod("trainer", restarts=1, last=terminated(1))]).crashes
+    over = count_restarts([], [pod("orchestrator", phase="Failed", state=terminated(1))]).crashes
+    assert [(c.uri, c.previous) for c in logs_of_crashes(LAYOUT, 2, [*again, *over])] == [
+        (f"{LOGS}/attempt-2/reverse-trainer-x/trainer.previous.log", True),
+        (f"{LOGS}/attempt-2/reverse-orchestrator-x/orchestrator.log", False),
+    ]
+
+
+def copies(count: int) -> list[LogCopy]:
+    return [LogCopy(f"pod-{i}", "main", f"s3://rlrun/{i}.log") for i in range(count)]
+
+
+class Slow(MemoryCluster):
+    """Some kubelets never answer."""
+
+    busy = 0
+    busiest = 0
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        try:
+            if pod == "pod-0":
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+            return b"text"
+        finally:
+            self.busy -= 1
+
+
+async def test_kubelets_that_do_not_answer_hold_nobody_up() -> None:
+    artifacts, cluster = MemoryArtifacts(), Slow()
+    started = time.monotonic()
+    await LogKeeper(cluster, artifacts, seconds=0.2).keep("team", VARIABLES, copies(12))
+    assert time.monotonic() - started < 5
+    assert len(artifacts.files) == 11
+    assert cluster.busiest == 4
+
+
+@pytest.mark.parametrize("error", [ApiError(500, "InternalError", "kubelet"), OSError("reset")])
+async def test_no_error_is_worth_more_than_the_run(error: Exception) -> None:
+    class Failing(MemoryCluster):
+        async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
+            if pod == "pod-0":
+                raise error
+            return b"text"
+
+    artifacts = MemoryArtifacts()
+    await LogKeeper(Failing(), artifacts).keep("team", VARIABLES, copies(2))
+    assert list(artifacts.files) == ["s3://rlrun/1.log"]
+
+
+async def test_s3_that_is_away_holds_nobody_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise Unreachable("no answer")
+
+    await world.start()
+    speak(world)
+    monkeypatch.setattr(world.artifacts, "put", fail)
+    world.change_spec(stop=True)
+    await world.reconcile()
+    assert world.status["phase"] == "Stopped"
+
+
+async def test_only_the_end_of_a_long_log_is_kept() -> None:
+    cluster, artifacts = MemoryCluster(), MemoryArtifacts()
+    cluster.logs["pod-0/main"] = b"x" * LIMIT_BYTES + b"the end"
+    await LogKeeper(cluster, artifacts).keep("team", VARIABLES, copies(1))
+    (kept,) = artifacts.files.values()
+    assert len(kept) == LIMIT_BYTES
+    assert kept.endswith(b"the end")
