@@ -29,12 +29,15 @@ class Saver:
         self._session = session
         self._board = board
         self._task: asyncio.Task[None] | None = None
+        self._troubled = False
+        """Whether uploads failed when the trainer was asked last."""
 
     def start(self, step: int, state: dict[str, Any], *, checkpoint: bool, adapter: bool, last: bool) -> None:
         """Asks for what is due after `step`; `state` goes with it. The last copies are waited for elsewhere
-        (`TrainerSession.finish`), so that there is nothing to say when they have to wait.
+        (`TrainerSession.finish`), so that there is nothing to say when they have to wait. Uploads that failed are asked
+        about after every step.
         """
-        if checkpoint or adapter:
+        if checkpoint or adapter or self._troubled:
             asking = self._ask(step, state, checkpoint, adapter, last)
             self._task = asyncio.create_task(asking, name=f"copies of step {step}")
 
@@ -54,6 +57,8 @@ class Saver:
             self._task = None
 
     async def _ask(self, step: int, state: dict[str, Any], checkpoint: bool, adapter: bool, last: bool) -> None:
+        if self._troubled and not checkpoint and not adapter:
+            self._note(await self._session.state())
         if checkpoint:
             await self._copy("checkpoint", self._session.checkpoint, step, state, last)
         if adapter:
@@ -69,4 +74,8 @@ class Saver:
                 self._board.note(what, Problem(reason=f"{what.capitalize()}Skipped", message=message[:1000]))
             return
         self._board.note(what, None)
+        self._note(known)
+
+    def _note(self, known: SessionState) -> None:
+        self._troubled = known.problem is not None
         self._board.note("uploads", known.problem)

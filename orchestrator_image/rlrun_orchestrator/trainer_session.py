@@ -148,7 +148,7 @@ class TrainerSession:
         """
         self._run = run
         deadline = self._settings.trainer_deadline
-        known = await self._patiently(self._client.state, deadline)
+        known = await self.state()
         # Should the trainer be replaced at this very moment, this opens the session where it has to be opened.
         place = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else None
         spec = session_spec(run, place)
@@ -158,6 +158,10 @@ class TrainerSession:
             if failure.problem.reason != "SessionConflict":
                 raise
             raise SessionLost(str(failure)) from failure
+
+    async def state(self) -> SessionState:
+        """What the trainer knows now."""
+        return await self._patiently(self._client.state, self._settings.trainer_deadline)
 
     async def step(self, step: int, batch: bytes) -> StepResult:
         """Optimizer step `step`; asking twice makes it once."""
@@ -182,7 +186,7 @@ class TrainerSession:
     async def _complete(self, step: int, state: dict[str, Any]) -> None:
         start = time.monotonic()
         asked = float("-inf")
-        known = await self._patiently(self._client.state, self._settings.trainer_deadline)
+        known = await self.state()
         while step not in known.checkpoints or step not in known.adapters:
             now = time.monotonic()
             problem = known.problem or Problem(
@@ -200,7 +204,7 @@ class TrainerSession:
                         known = await self.adapter(step, state)
                     continue
             await asyncio.sleep(min(1.0, self._settings.poll_interval))
-            known = await self._patiently(self._client.state, self._settings.trainer_deadline)
+            known = await self.state()
 
     async def _checkpoints(self, deadline: float) -> list[S3Uri]:
         start = time.monotonic()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import zstandard
 from aiohttp.test_utils import TestServer, unused_port
@@ -144,6 +145,12 @@ class World:
         work = attempt(self.resolved(), settings, self.stop, self.store, resolve)  # type: ignore[arg-type]
         return await asyncio.wait_for(work, timeout)
 
+    async def status(self) -> RunStatus:
+        """What the operator would see now."""
+        url = f"http://127.0.0.1:{self.status_port}/status"
+        async with aiohttp.ClientSession() as http, http.get(url) as answer:
+            return RunStatus.model_validate(await answer.json())
+
     @property
     def last_word(self) -> RunStatus:
         """The termination message."""
@@ -153,6 +160,11 @@ class World:
         """The lines of metrics, as written."""
         parts = sorted(key for key in self.store.objects if "/metrics/part-" in key)
         return [json.loads(line) for part in parts for line in self.store.objects[part].decode().splitlines()]
+
+    def state(self) -> dict[str, Any]:
+        """The orchestrator's state, as written; empty before the first."""
+        found: dict[str, Any] = json.loads(self.store.objects.get(f"{RUN_URI}/orchestrator/state.json", b"{}"))
+        return found
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """The rollouts that led to `step`, as written."""

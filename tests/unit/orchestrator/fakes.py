@@ -52,7 +52,7 @@ class MemoryStore:
     def put_bytes(self, uri: S3Uri, data: bytes) -> None:
         self._fail()
         if self.away is not None:
-            raise self.away
+            raise type(self.away)(str(self.away))
         self.objects[str(uri)] = data
 
     def get_bytes(self, uri: S3Uri) -> bytes:
@@ -99,6 +99,11 @@ class FakeTrainer:
         """What every step is answered with instead, when set."""
         self.hold: set[int] = set()
         """Steps that are made and whose answer nobody gets until `released` is set."""
+        self.computing: set[int] = set()
+        """Steps that are not made until `released` is set; whoever asked for them may be gone by then."""
+        self.asked = asyncio.Event()
+        """It has begun one of these."""
+        self.turn = asyncio.Lock()
         self.released = asyncio.Event()
         self.preempted_before: set[int] = set()
         """Steps at which it is told to end, once each, instead of doing them."""
@@ -168,6 +173,10 @@ class FakeTrainer:
         return web.json_response(self.state().to_json_dict())
 
     async def train(self, request: web.Request) -> web.Response:
+        async with self.turn:
+            return await self._train(request)
+
+    async def _train(self, request: web.Request) -> web.Response:
         step = int(request.match_info["step"])
         if self.spec is not None and step in self.die_before:
             self.die_before.discard(step)
@@ -190,6 +199,9 @@ class FakeTrainer:
             return web.json_response(Problem(reason="StepConflict", message=str(step)).to_json_dict(), status=409)
         batch = TrainBatch.model_validate_json(await request.read())
         await asyncio.sleep(0.02)
+        if step in self.computing:
+            self.asked.set()
+            await self.released.wait()
         self.batches.append((step, batch))
         self.step += 1
         metrics = {"loss/mean": 0.1, "mismatch_kl/all/mean": 0.001 * (step + 1)}
@@ -213,7 +225,7 @@ class FakeTrainer:
         await asyncio.sleep(self.copying)
         place = RunLayout(S3Uri.parse(self.spec.run_uri)).checkpoint(step)
         self.saved[str(place)] = body.orchestrator_state
-        self.store.put_bytes(place / "manifest.json", b"{}")
+        self.store.objects[str(place / "manifest.json")] = b"{}"
         self.checkpoints.add(step)
         return web.json_response(self.state().to_json_dict(), status=202)
 
