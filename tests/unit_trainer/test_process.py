@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def port() -> int:
 
 @pytest.fixture
 def trainer(model_dir: Path, s3_server: S3Server, port: int) -> Iterator[subprocess.Popen[str]]:
-    process = start(model_dir, port, s3_server.environment)
+    process = start(model_dir, port, s3_server.environment | {"RLRUN_SLOTS": "2"})
     try:
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -85,6 +86,37 @@ def test_sigterm_finishes_uploads_and_exits_zero(
     layout = RunLayout(S3Uri.parse(run_uri))
     assert store.is_complete(layout.checkpoint(1))
     assert store.is_complete(layout.adapter(1))
+
+
+def test_sigterm_saves_what_no_checkpoint_holds(
+    trainer: subprocess.Popen[str], port: int, s3_server: S3Server, store: Store, tmp_path: Path
+) -> None:
+    run_uri = f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
+    assert call(port, "PUT", "/sessions/run", tiny.spec(run_uri).model_dump_json(by_alias=True))[0] == 200
+    assert call(port, "PUT", "/sessions/idle", tiny.spec(run_uri + "-idle").model_dump_json(by_alias=True))[0] == 200
+    batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny.samples(8)]})
+    assert call(port, "POST", "/sessions/run/steps/0", batch)[0] == 200
+    state = json.dumps({"orchestratorState": {"step": 1, "deal": [1, 2]}})
+    assert call(port, "POST", "/sessions/run/checkpoints/1", state)[0] == 202
+    assert call(port, "POST", "/sessions/run/steps/1", batch)[0] == 200
+    with ThreadPoolExecutor() as pool:
+        # Just before a step or in the middle of it, and more than once: neither loses anything.
+        large = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny.samples(2000)]})
+        step = pool.submit(call, port, "POST", "/sessions/run/steps/2", large)
+        trainer.send_signal(signal.SIGTERM)
+        trainer.send_signal(signal.SIGTERM)
+        assert trainer.wait(60) == 0
+        made = 3 if step.result()[0] == 200 else 2
+    layout = RunLayout(S3Uri.parse(run_uri))
+    assert store.is_complete(layout.checkpoint(1))
+    assert store.is_complete(layout.checkpoint(made))
+    store.download_artifact(layout.checkpoint(made), tmp_path / "saved")
+    facts = json.loads((tmp_path / "saved/trainer.json").read_text())
+    # The orchestrator's state is that of an earlier step, and says so.
+    assert (facts["step"], facts["orchestrator_step"]) == (made, 1)
+    assert json.loads((tmp_path / "saved/orchestrator_state.json").read_text()) == {"step": 1, "deal": [1, 2]}
+    # Nothing was learned there, so nothing is saved.
+    assert store.list_folders(RunLayout(S3Uri.parse(run_uri + "-idle")).checkpoints) == []
 
 
 def test_a_model_that_is_not_there_ends_with_a_message(tmp_path: Path, port: int) -> None:

@@ -54,7 +54,9 @@ async def serve(settings: Settings) -> int:
     code = 0
     if loading.done():
         try:
-            server.sessions = Sessions(loading.result(), compute, Store(), settings)
+            loaded = loading.result()
+            left_by = asyncio.Event()
+            server.sessions = Sessions(loaded, compute, Store(), settings, lambda: _leave(loop, left_by, stopping))
         except Refused as error:
             _last_words(error)
             code = 1
@@ -62,22 +64,43 @@ async def serve(settings: Settings) -> int:
             beating = asyncio.create_task(_beat(server.sessions))
             await waiting
             beating.cancel()
-            code = await _shut_down(server.sessions, settings)
+            await _shut_down(server.sessions, settings)
+            # A Job takes 0 for the end of the run, and a node that was drained is none.
+            code = 1 if left_by.is_set() else 0
     waiting.cancel()
     compute.close()
     await runner.cleanup()
     return code
 
 
-async def _shut_down(sessions: Sessions, settings: Settings) -> int:
-    log.info("stopping: up to %.0f s for uploads", settings.shutdown_seconds)
+async def _shut_down(sessions: Sessions, settings: Settings) -> None:
+    """Saves what no checkpoint holds, waits for the uploads, and lets the other processes go; all of it within
+    `shutdown_seconds`. Whatever ends this earlier leaves nothing half: manifests are written last.
+    """
+    log.info("stopping: up to %.0f s for a last checkpoint and for uploads", settings.shutdown_seconds)
     started = time.monotonic()
-    left = await sessions.drain(settings.shutdown_seconds)
+
+    def left() -> float:
+        return settings.shutdown_seconds - (time.monotonic() - started)
+
+    await sessions.rescue(left())
+    lost = await sessions.drain(left())
     await sessions.stop(1.0)
-    if left:
-        log.warning("%d uploads are lost; the newest complete checkpoint is the one to resume from", left)
+    if lost:
+        log.warning("%d uploads are lost; the newest complete checkpoint is the one to resume from", lost)
     log.info("stopped after %.1f s", time.monotonic() - started)
-    return 0
+
+
+def _leave(loop: asyncio.AbstractEventLoop, left_by: asyncio.Event, stopping: asyncio.Event) -> None:
+    """Another process of this trainer was told to stop: nothing goes on without it."""
+
+    def note() -> None:
+        if not stopping.is_set():
+            log.warning("another process of this trainer was told to stop, and so all stop")
+            left_by.set()
+            stopping.set()
+
+    loop.call_soon_threadsafe(note)
 
 
 async def _beat(sessions: Sessions) -> None:
@@ -102,7 +125,7 @@ def follow(settings: Settings) -> int:
     except Refused as error:
         _last_words(error)
         return 1
-    crew = Crew(base)
+    crew = Crew(base, leaving=lambda: bool(stopping))
     log.info("process %d of %d is ready", base.world.rank, base.world.size)
     try:
         crew.follow()

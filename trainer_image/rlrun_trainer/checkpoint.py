@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save, save_file
 
 from rlrun_trainer import adapters, weights
 from rlrun_trainer.distributed import World, assign, whole
-from rlrun_trainer.files import Files
+from rlrun_trainer.files import Files, Folder, writing
 from rlrun_trainer.problems import UNPROCESSABLE, Refused
 from rlrun_trainer.slots import BaseModel, Slot
 
@@ -42,14 +42,23 @@ class Progress:
     step: int
     run_uid: str
     orchestrator_state: dict[str, Any]
+    state_step: int | None = None
+    """The step that the orchestrator's state is of, where that is an earlier one."""
 
 
 def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
     """The checkpoint's files, as of now: later updates do not reach them. All processes have to call it.
 
-    Those that do not lead get nothing.
+    Those that do not lead get nothing. Raises Refused where the disk is full.
     """
-    folder = weights.write_model(base, slot, torch.float32) if slot.shape is None else None
+    folder: Folder | None = None
+    refusal: Refused | None = None
+    if slot.shape is None:
+        try:
+            folder = weights.write_model(base, slot, torch.float32)
+        except Refused as error:
+            # The others are on their way to what comes next, and would wait there for this one.
+            refusal = error
     state = slot.optimizer.state
     moments: dict[str, torch.Tensor] = {}
     for name, parameter in slot.parameters.items():
@@ -60,9 +69,12 @@ def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
     generators = base.world.gather(slot.rng)
     if not base.world.leads:
         return {}
+    if refusal is not None:
+        raise refusal
     facts = _shape(slot) | {
         "step": progress.step,
         "run_uid": progress.run_uid,
+        "orchestrator_step": progress.step if progress.state_step is None else progress.state_step,
         "updates": slot.updates,
         "kl_beta": slot.kl_beta,
     }
@@ -73,9 +85,10 @@ def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
     }
     if folder is None:
         return slot.files() | small | {OPTIMIZER: save(moments)}
-    save_file(moments, folder.path / OPTIMIZER)
-    for name, data in small.items():
-        (folder.path / name).write_bytes(data)
+    with writing(folder):
+        save_file(moments, folder.path / OPTIMIZER)
+        for name, data in small.items():
+            (folder.path / name).write_bytes(data)
     return folder
 
 
@@ -108,7 +121,8 @@ def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
         slot.rng[device] = saved.get(_generator(device, world.rank), slot.rng[device])
     slot.updates = int(facts["updates"])
     slot.kl_beta = facts.get("kl_beta")
-    return Progress(int(facts["step"]), str(facts["run_uid"]), orchestrator)
+    step = int(facts["step"])
+    return Progress(step, str(facts["run_uid"]), orchestrator, int(facts.get("orchestrator_step", step)))
 
 
 class _Source:

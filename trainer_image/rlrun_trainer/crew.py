@@ -24,8 +24,14 @@ from rlrun_trainer.step import StepPlan, train_step
 log = logging.getLogger(__name__)
 
 STOP = "stop"
-BEAT_SECONDS = 60.0
-"""Between two signs of life: the others wait for a command no longer than `distributed.PATIENCE`."""
+UNCHANGING = {"_restore", "_files", "_snapshot"}
+"""Commands that one process may refuse alone: the first one reads or writes files, and nobody's weights are other than
+they were (a slot that was to be restored is closed).
+"""
+BEAT_SECONDS = 5.0
+"""Between two signs of life. The others wait for a command no longer than `distributed.PATIENCE`, and have no other way
+to say that their pod is being taken away: the first one needs the time that is left for a last checkpoint.
+"""
 
 
 def give_up() -> None:
@@ -37,10 +43,19 @@ def give_up() -> None:
 class Crew:
     """All processes of the trainer as one. Blocks; belongs on the compute thread."""
 
-    def __init__(self, base: BaseModel, give_up: Callable[[], None] = give_up) -> None:
+    def __init__(
+        self,
+        base: BaseModel,
+        give_up: Callable[[], None] = give_up,
+        leaving: Callable[[], bool] = lambda: False,
+        on_leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`leaving`: whether this process was told to stop. All hear of it with the next command, by `on_leave`."""
         self.base = base
         self._world = base.world
         self._give_up = give_up
+        self._leaving = leaving
+        self._on_leave = on_leave
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -147,17 +162,19 @@ class Crew:
             self._give_up()
             raise
         try:
-            refusals = self._world.gather(refusal)
+            answers = self._world.gather((refusal, self._leaving()))
         except Exception:
             log.exception("another process is gone during %s, and this one ends", command)
             self._give_up()
             raise
-        first = next((error for error in refusals if error is not None), None)
+        if any(leaving for _, leaving in answers):
+            self._on_leave()
+        first = next((error for error, _ in answers if error is not None), None)
         if first is None:
             return result
         if refusal is None and command == "_open":
             self.base.close(arguments[0])
-        elif refusal is None and command != "_restore":
+        elif refusal is None and command not in UNCHANGING:
             log.error("%s was refused by another process only, and this one ends: %s", command, first)
             self._give_up()
         raise refusal or first

@@ -1,18 +1,39 @@
-"""Policy versions in S3: written whole before anybody hears of them, and only the newest few stay."""
+"""Policy versions in S3: written whole before anybody hears of them, and only the newest few stay.
 
+While S3 is away the newest few are served from here instead, so that training goes on without it. Whether it is away is
+found out by one task that goes on trying, and not by every step anew.
+"""
+
+import asyncio
 import logging
-import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rlrun.artifacts.layout import RunLayout, S3Uri
-from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.artifacts.store import Store, StoreError
-from rlrun.schema.wire import PolicyKind, PolicyRef, SessionSpec
+from rlrun.artifacts.manifest import ArtifactKind, Manifest
+from rlrun.artifacts.store import Store, StoreError, Unreachable, described
+from rlrun.schema.wire import PolicyKind, PolicyRef, Problem, SessionSpec
 
 from rlrun_trainer import adapters, weights
-from rlrun_trainer.files import Files, Folder, source_of
+from rlrun_trainer.files import Files, source_of
+from rlrun_trainer.shelf import Shelf, Shelved
 
 log = logging.getLogger(__name__)
+
+WEIGHTS = {PolicyKind.adapter: adapters.WEIGHTS, PolicyKind.weights: weights.WEIGHTS}
+"""The file whose digest is part of a policy's name."""
+PATIENCE_SECONDS = 5.0
+PATIENCE_BYTES = 10e6
+"""An S3 slower than so many bytes a second is as good as away."""
+FIRST_WAIT = 1.0
+LONGEST_WAIT = 15.0
+
+
+def patience(size: int) -> float:
+    """Seconds that a step waits for S3 to take so many bytes."""
+    return PATIENCE_SECONDS + size / PATIENCE_BYTES
 
 
 def manifest_facts(spec: SessionSpec) -> dict[str, Any]:
@@ -38,44 +59,131 @@ def adapter_details(spec: SessionSpec, policy_version: int, reward: float | None
 
 
 class Publisher:
-    """Publishes one session's policies. Its methods block; call them from threads, one publish at a time."""
+    """Publishes one session's policies. Lives on the event loop; S3 is called from threads."""
 
-    def __init__(self, store: Store, spec: SessionSpec, keep: int) -> None:
+    def __init__(self, store: Store, spec: SessionSpec, keep: int, published: list[str]) -> None:
+        """`published`: what is in S3. Versions of an earlier trainer process are older than all of this one, whatever
+        their number: after a rewind the numbers repeat.
+        """
+        self.problem: Problem | None = None
+        """Why policies do not get to S3; None again when they do."""
+        self.on_return: Callable[[], None] = lambda: None
+        """Called when S3 answers again."""
         self._store = store
         self._spec = spec
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))
         self._keep = keep
-        self._lock = threading.Lock()
-        # Versions of an earlier trainer process are older than all of this one, whatever their number: after a rewind
-        # the numbers repeat.
-        self._published = store.list_folders(self._layout.root / "policy")
+        self._published = published
+        self._shelf = Shelf()
+        self._wanted: Shelved | None = None
+        """The newest policy that is not in S3 yet."""
+        self._under_way: Shelved | None = None
+        self._outcome: asyncio.Future[StoreError | None] | None = None
+        """Of the policy that is wanted: None when S3 has it."""
+        self._worker: asyncio.Task[None] | None = None
+        self._pruning: asyncio.Task[None] | None = None
 
-    def publish(self, version: int, files: Files) -> PolicyRef:
-        """Writes the adapter or the model as that version; once it returns, any reader of S3 finds it whole."""
-        sha = weights.digest(files) if isinstance(files, Folder) else adapters.digest(files)
+    async def publish(self, version: int, files: Files) -> PolicyRef:
+        """Makes that version the newest one; once it returns, whoever asks S3, and then this trainer, finds it whole.
+
+        The files are the publisher's from here on. S3 that does not answer is waited for no longer than `patience`,
+        and not at all once it is known to be away: the policy follows when it is back, unless there is a newer one by
+        then. Raises StoreError when S3 says no; publishing it again tries again.
+        """
+        manifest = await asyncio.to_thread(described, source_of(files), self._facts(version))
+        sha = next(entry.sha256 for entry in manifest.files if entry.name == WEIGHTS[self._spec.kind])
         uri = self._layout.policy(version, sha)
-        self._store.upload_artifact(
-            source_of(files),
-            uri,
-            ArtifactKind.policy,
+        ref = PolicyRef(version=version, digest=sha, uri=str(uri), kind=self._spec.kind)
+        policy = Shelved(ref, uri, manifest, files)
+        self._shelf.put(policy, self._under_way)
+        self._wanted = policy
+        self._outcome = outcome = asyncio.get_running_loop().create_future()
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        if self.problem is None:
+            await asyncio.wait({outcome}, timeout=patience(manifest.size))
+            if not outcome.done():
+                self._away(f"a policy of {manifest.size} bytes has not arrived after {patience(manifest.size):.0f} s")
+        error = outcome.result() if outcome.done() else None
+        if error is not None and not isinstance(error, Unreachable):
+            raise error
+        return ref
+
+    def file(self, policy: str, file: str) -> bytes | Path | None:
+        """A file of one of the newest policies; None when it is not here."""
+        return self._shelf.file(policy, file)
+
+    async def close(self) -> None:
+        """Gives up what is not in S3 yet: the session's checkpoints hold it."""
+        tasks = [task for task in (self._worker, self._pruning) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._shelf.clear()
+
+    async def _work(self) -> None:
+        failures = 0
+        while (policy := self._wanted) is not None:
+            outcome = self._outcome
+            assert outcome is not None
+            self._under_way = policy
+            error: StoreError | None = None
+            try:
+                await asyncio.to_thread(self._store.upload, source_of(policy.files), policy.uri, policy.manifest)
+            except StoreError as failure:
+                error = failure
+            except Exception as failure:
+                log.exception("publishing %s", policy.ref.name)
+                error = StoreError(f"{policy.ref.name} was not published: {type(failure).__name__}: {failure}")
+            self._under_way = None
+            if not outcome.done():
+                outcome.set_result(error)
+            if isinstance(error, Unreachable):
+                failures += 1
+                self._away(error.problem.message)
+                await asyncio.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures - 1, 10)))
+                continue
+            if self._wanted is policy:
+                self._wanted = None
+            failures = 0
+            self._back()
+            if error is None:
+                name = policy.uri.key.rsplit("/", 1)[-1]
+                self._published = [n for n in self._published if n != name] + [name]
+                if self._pruning is None or self._pruning.done():
+                    self._pruning = asyncio.create_task(self._prune())
+
+    async def _prune(self) -> None:
+        for name in self._published[: -self._keep]:
+            try:
+                await asyncio.to_thread(self._store.delete_prefix, self._layout.root / "policy" / name)
+            except StoreError as error:
+                # Tried again after the next one.
+                log.warning("could not prune policy %s: %s", name, error)
+                return
+            self._published.remove(name)
+
+    def _away(self, why: str) -> None:
+        if self.problem is None:
+            log.warning("S3 does not answer, and engines get policies from here: %s", why)
+        self.problem = Problem(
+            reason=Unreachable.reason,
+            message=f"policies reach the engines from the trainer, and nothing is saved meanwhile: {why}",
+        )
+
+    def _back(self) -> None:
+        if self.problem is not None:
+            log.info("S3 answers again")
+            self.problem = None
+            self.on_return()
+
+    def _facts(self, version: int) -> Manifest:
+        return Manifest(
+            kind=ArtifactKind.policy,
+            files=[],
+            created_at=datetime.now(UTC),
             **manifest_facts(self._spec),
             step=version,
             policy_version=version,
             details=adapter_details(self._spec, version, None),
         )
-        name = uri.key.rsplit("/", 1)[-1]
-        with self._lock:
-            self._published = [n for n in self._published if n != name] + [name]
-        return PolicyRef(version=version, digest=sha, uri=str(uri), kind=self._spec.kind)
-
-    def prune(self) -> None:
-        """Deletes all but the newest published versions. What cannot be deleted now is tried again next time."""
-        with self._lock:
-            doomed = self._published[: -self._keep]
-            for name in doomed:
-                try:
-                    self._store.delete_prefix(self._layout.root / "policy" / name)
-                except StoreError as error:
-                    log.warning("could not prune policy %s: %s", name, error)
-                    return
-                self._published.remove(name)

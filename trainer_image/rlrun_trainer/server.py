@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import web
@@ -44,6 +45,7 @@ class Server:
                 web.post(r"/sessions/{session}/steps/{step:\d+}", self._step),
                 web.post(r"/sessions/{session}/checkpoints/{step:\d+}", self._checkpoint),
                 web.post(r"/sessions/{session}/adapters/{step:\d+}", self._adapter),
+                web.get(r"/sessions/{session}/policies/{policy}/{file:.+}", self._policy),
             ]
         )
         return app
@@ -91,6 +93,11 @@ class Server:
         asked = await _body(request, CheckpointRequest)
         step = int(request.match_info["step"])
         return _json(await session.save_adapter(step, asked.orchestrator_state), status=202)
+
+    async def _policy(self, request: web.Request) -> web.StreamResponse:
+        session = self._ready().get(request.match_info["session"])
+        found = session.file(request.match_info["policy"], request.match_info["file"])
+        return web.FileResponse(found) if isinstance(found, Path) else web.Response(body=found)
 
     def _ready(self) -> Sessions:
         if self.sessions is None:

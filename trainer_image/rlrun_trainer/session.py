@@ -2,32 +2,30 @@
 
 import asyncio
 import logging
-import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.artifacts.store import Store, StoreError
+from rlrun.artifacts.store import StoreError
 from rlrun.schema.wire import PolicyRef, Sample, SampleLoss, SessionSpec, SessionState, StepResult
 
 from rlrun_trainer import checkpoint
 from rlrun_trainer.compute import Compute
 from rlrun_trainer.crew import Crew
 from rlrun_trainer.distribution import stop_tokens
-from rlrun_trainer.files import Files, discard
+from rlrun_trainer.files import DISK_FULL, Files, discard, on_disk
 from rlrun_trainer.pace import Pace
 from rlrun_trainer.packing import check
-from rlrun_trainer.problems import CONFLICT, UNPROCESSABLE, Refused, refused_opening, refused_publishing
+from rlrun_trainer.problems import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, Refused, refused_publishing
 from rlrun_trainer.publish import Publisher
 from rlrun_trainer.schedule import learning_rate
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.slots import Slot
 from rlrun_trainer.step import StepPlan
-from rlrun_trainer.uploads import Job, Uploads, completed_steps
+from rlrun_trainer.uploads import Job, Uploads
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +36,30 @@ class Start:
 
     step: int
     orchestrator_state: dict[str, Any] | None
+    state_step: int | None
+    """The step that the orchestrator's state is of."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the orchestrator last gave to keep, and after which step."""
+
+    step: int
+    state: dict[str, Any]
 
 
 @dataclass
 class _Unpublished:
-    files: Files
     metrics: dict[str, float]
     seconds: float
     """Of the step until now."""
     batch_id: str
+    files: Files | None = None
+    """None until they are made, which may need more disk than there is."""
 
 
 class Session:
-    """Made by `open_session`. Its requests come from the event loop and are served one at a time."""
+    """Made by `opening.open_session`. Its requests come from the event loop and are served one at a time."""
 
     def __init__(
         self,
@@ -72,7 +81,9 @@ class Session:
         self._crew = crew
         self._slot = slot
         self._step = start.step
-        self._orchestrator_state = start.orchestrator_state
+        self._start = start
+        self._known = Known(start.state_step or 0, start.orchestrator_state or {})
+        self._leaving = False
         self._compute = compute
         self._publisher = publisher
         self._policy = policy
@@ -80,9 +91,11 @@ class Session:
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))
         self._unpublished: _Unpublished | None = None
         self._reward: tuple[int, float] | None = None
+        self._mine: set[tuple[ArtifactKind, int]] = set()
+        """Artifacts of what this session has learned, not of what an earlier one had at the same step."""
         self._turn = asyncio.Lock()
-        self._pruning: asyncio.Task[None] | None = None
         self._pace = Pace()
+        publisher.on_return = uploads.try_again
 
     @property
     def state(self) -> SessionState:
@@ -93,8 +106,9 @@ class Session:
             checkpoints=self.uploads.completed.get(ArtifactKind.checkpoint, []),
             adapters=self.uploads.completed.get(ArtifactKind.adapter, []),
             uploads_pending=self.uploads.pending,
-            problem=self.uploads.problem,
-            orchestrator_state=self._orchestrator_state,
+            problem=self.uploads.problem or self._publisher.problem,
+            orchestrator_state=self._start.orchestrator_state,
+            orchestrator_state_step=self._start.state_step,
             last=self.last if self.last is not None and self.last.step == self._step else None,
         )
 
@@ -103,7 +117,8 @@ class Session:
 
         The result names the batch that the step was made of, whatever batch a repeated request brings.
         Raises Refused: StepConflict for any other number, RunComplete beyond maxSteps, BatchInvalid, StepNotFinite,
-        TrainerOutOfMemory; with an S3 reason when the step is done but not published (asking again publishes it).
+        TrainerOutOfMemory; with an S3 reason when the step is done but not published (asking again publishes it);
+        TrainerStopping when there will be no more steps here.
         """
         async with self._turn:
             done = self._unpublished is not None or self.last is not None
@@ -115,13 +130,15 @@ class Session:
                     "StepConflict",
                     f"step {step} was asked for, the session is at {self._step}: go on from there",
                 )
+            if self._leaving:
+                raise Refused(LATER, "TrainerStopping", "the trainer was told to stop: ask the one that comes after it")
             if step >= self.spec.max_steps:
                 raise Refused(UNPROCESSABLE, "RunComplete", f"all {self.spec.max_steps} steps of this run are done")
             if self._unpublished is not None:
                 await self._finish()
             between = self._pace.begin()
             started = time.perf_counter()
-            metrics, files = await self._compute.run(self._train, samples)
+            metrics = await self._compute.run(self._train, samples)
             metrics |= between
             lags = [step - sample.policy_version for sample in samples if sample.loss is SampleLoss.policy]
             if lags:
@@ -129,29 +146,51 @@ class Session:
                 metrics["batch/off_policy_level/max"] = float(max(lags))
             self._step += 1
             self.last = None
-            self._unpublished = _Unpublished(files, metrics, time.perf_counter() - started, batch_id)
+            self._unpublished = _Unpublished(metrics, time.perf_counter() - started, batch_id)
             return await self._finish()
 
     async def save_checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
         """Snapshots the state after `step` steps now and uploads it in the background. Raises Refused."""
-        self._note_reward(step, orchestrator_state)
+        self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.checkpoint, step):
                 progress = checkpoint.Progress(step, self.spec.run_uid, orchestrator_state)
-                with self._pace.saving():
-                    files = await self._compute.run(self._crew.snapshot, self.name, progress)
-                self._submit(ArtifactKind.checkpoint, step, self._layout.checkpoint(step), files)
+                await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress)
         return self.state
 
     async def save_adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
         """The adapter after `step` steps as an artifact for users, uploaded in the background. Raises Refused."""
-        self._note_reward(step, orchestrator_state)
+        self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.adapter, step):
-                with self._pace.saving():
-                    files = await self._compute.run(self._crew.files, self.name)
-                self._submit(ArtifactKind.adapter, step, self._layout.adapter(step), files)
+                await self._save(ArtifactKind.adapter, self._layout.adapter(step))
         return self.state
+
+    def leave(self) -> None:
+        """No step begins here any more."""
+        self._leaving = True
+
+    async def rescue(self) -> None:
+        """Saves what no checkpoint holds yet, after the request under way and ahead of all uploads that wait.
+
+        The orchestrator's state is the newest that the trainer knows, with the step that it is of.
+        """
+        self.leave()
+        async with self._turn:
+            step = self._step
+            there = self.uploads.completed.get(ArtifactKind.checkpoint, [])
+            if step == self._start.step or step in there or self.uploads.has(ArtifactKind.checkpoint, step):
+                return
+            log.info("session %s: step %d is in no checkpoint yet", self.name, step)
+            progress = checkpoint.Progress(step, self.spec.run_uid, self._known.state, self._known.step)
+            await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress, first=True)
+
+    def file(self, policy: str, file: str) -> bytes | Path:
+        """A file of one of the newest policies, for engines that S3 does not give it to. Raises Refused."""
+        found = self._publisher.file(policy, file)
+        if found is None:
+            raise Refused(SESSION_MISSING, "PolicyMissing", f"{file} of {policy} is not here: ask S3")
+        return found
 
     def extend(self, max_steps: int) -> None:
         """Lets the run go on to so many steps."""
@@ -161,10 +200,12 @@ class Session:
         """Frees the slot after the request that runs; uploads go on, they hold their own copies."""
         async with self._turn:
             await self._compute.run(self._crew.close, self.name)
-            if self._unpublished is not None:
+            if self._unpublished is not None and self._unpublished.files is not None:
                 discard(self._unpublished.files)
+            await self._publisher.close()
+            self.uploads.close()
 
-    def _train(self, samples: list[Sample]) -> tuple[dict[str, float], Files]:
+    def _train(self, samples: list[Sample]) -> dict[str, float]:
         spec, settings = self.spec, self._settings
         check(samples, spec.seq_len, self._crew.base.vocab_size)
         plan = StepPlan(
@@ -183,15 +224,17 @@ class Session:
             kl_penalty=spec.kl_penalty,
             micro_batches=spec.gradient_accumulation_steps,
         )
-        return self._crew.train(self.name, samples, plan), self._crew.files(self.name)
+        return self._crew.train(self.name, samples, plan)
 
     async def _finish(self) -> StepResult:
         """Publishes what is not published yet, and gives the result of the step done last."""
         waiting = self._unpublished
         if waiting is not None:
             started = time.perf_counter()
+            if waiting.files is None:
+                waiting.files = await self._compute.run(self._crew.files, self.name)
             try:
-                policy = await asyncio.to_thread(self._publisher.publish, self._step, waiting.files)
+                policy = await self._publisher.publish(self._step, waiting.files)
             except StoreError as error:
                 raise refused_publishing(error) from error
             seconds = time.perf_counter() - started
@@ -200,84 +243,44 @@ class Session:
             self._pace.done()
             self.last = StepResult(step=self._step, policy=policy, metrics=metrics, batch_id=waiting.batch_id)
             self._unpublished = None
-            discard(waiting.files)
-            if self._pruning is None or self._pruning.done():
-                self._pruning = asyncio.create_task(asyncio.to_thread(self._publisher.prune))
         assert self.last is not None
         return self.last
 
     def _already(self, kind: ArtifactKind, step: int) -> bool:
         """Whether this session made that artifact or is making it. Raises Refused when it no longer can."""
-        if self.uploads.has(kind, step):
+        there = step in self.uploads.completed.get(kind, [])
+        if self.uploads.has(kind, step) or (there and (kind, step) in self._mine):
             return True
         if step == self._step:
-            self.uploads.check_room()
+            self.uploads.check_room(kind)
             return False
-        if step in self.uploads.completed.get(kind, []):
+        if there:
             return True
         raise Refused(CONFLICT, "StepConflict", f"{kind} of step {step} was asked for, the session is at {self._step}")
 
-    def _submit(self, kind: ArtifactKind, step: int, uri: S3Uri, files: Files) -> None:
-        reward = self._reward[1] if self._reward is not None and self._reward[0] == step else None
-        self.uploads.submit(Job(kind, step, uri, files, reward))
+    async def _save(
+        self, kind: ArtifactKind, uri: S3Uri, progress: checkpoint.Progress | None = None, first: bool = False
+    ) -> None:
+        """Takes a snapshot (without `progress` only of the policy) and queues its upload."""
+        try:
+            with self._pace.saving():
+                if progress is not None:
+                    files = await self._compute.run(self._crew.snapshot, self.name, progress)
+                else:
+                    files = await self._compute.run(self._crew.files, self.name)
+            files = await asyncio.to_thread(on_disk, files, self._settings.scratch)
+        except Refused as error:
+            if error.problem.reason != DISK_FULL:
+                raise
+            raise Refused(LATER, "UploadsBehind", f"{kind} is left out: {error.problem.message}") from error
+        reward = self._reward[1] if self._reward is not None and self._reward[0] == self._step else None
+        self.uploads.submit(Job(kind, self._step, uri, files, reward), first)
+        self._mine.add((kind, self._step))
 
-    def _note_reward(self, step: int, orchestrator_state: Mapping[str, Any]) -> None:
+    def _note(self, step: int, orchestrator_state: dict[str, Any]) -> None:
+        if orchestrator_state:
+            self._known = Known(step, orchestrator_state)
         progress = orchestrator_state.get("progress")
         reward = orchestrator_state.get("reward", progress.get("reward") if isinstance(progress, dict) else None)
         if isinstance(reward, int | float):
             self._reward = (step, float(reward))
-
-
-async def open_session(
-    name: str, spec: SessionSpec, crew: Crew, compute: Compute, store: Store, settings: Settings
-) -> Session:
-    """Claims a slot, restores what the spec names, publishes the policy to start from.
-
-    Raises Refused with nothing left behind: NoFreeSlot, AdapterInvalid, CheckpointMismatch, or an S3 reason.
-    """
-    try:
-        layout = RunLayout(S3Uri.parse(spec.run_uri))
-        source = spec.resume_from or spec.warm_start_from
-        found = S3Uri.parse(source) if source else None
-    except ValueError as error:
-        raise Refused(UNPROCESSABLE, "SessionInvalid", str(error)) from error
-    slot = await compute.run(crew.open, name, spec)
-    try:
-        start = Start(0, None)
-        if found is not None:
-            with tempfile.TemporaryDirectory(prefix="rlrun-") as room:
-                there = Path(room) / "checkpoint"
-                await asyncio.to_thread(_download, store, found, there)
-                start = _start(spec, await compute.run(crew.restore, name, there))
-        publisher = await asyncio.to_thread(Publisher, store, spec, settings.keep_policies)
-        files = await compute.run(crew.files, name)
-        policy = await asyncio.to_thread(publisher.publish, start.step, files)
-        discard(files)
-        uploads = Uploads(store, spec, settings.upload_queue, settings.upload_tries)
-        for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
-            uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder)
-    except BaseException as error:
-        await compute.run(crew.close, name)
-        if isinstance(error, StoreError):
-            raise refused_opening(error) from error
-        raise
-    log.info("session %s opens at step %d with %s", name, start.step, policy.name)
-    return Session(name, spec, crew, slot, start, compute, publisher, uploads, policy, settings)
-
-
-def _download(store: Store, uri: S3Uri, folder: Path) -> None:
-    manifest = store.download_artifact(uri, folder)
-    if manifest.kind != ArtifactKind.checkpoint:
-        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"{uri} holds a {manifest.kind}, not a checkpoint")
-
-
-def _start(spec: SessionSpec, progress: checkpoint.Progress) -> Start:
-    if not spec.resume_from:
-        return Start(0, None)
-    if progress.run_uid != spec.run_uid:
-        raise Refused(
-            UNPROCESSABLE,
-            "CheckpointMismatch",
-            f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}: use warmStartFrom",
-        )
-    return Start(progress.step, progress.orchestrator_state)

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from rlrun.artifacts.store import Store
 from rlrun.schema.wire import SessionSpec
 
 from rlrun_trainer.compute import Compute
 from rlrun_trainer.crew import Crew
-from rlrun_trainer.problems import SESSION_MISSING, UNPROCESSABLE, Refused
-from rlrun_trainer.session import Session, open_session
+from rlrun_trainer.opening import open_session
+from rlrun_trainer.problems import LATER, SESSION_MISSING, UNPROCESSABLE, Refused
+from rlrun_trainer.session import Session
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.uploads import Uploads
@@ -25,14 +27,23 @@ MAX_STEPS = "max_steps"
 class Sessions:
     """All sessions of this process."""
 
-    def __init__(self, base: BaseModel, compute: Compute, store: Store, settings: Settings) -> None:
-        self._crew = Crew(base)
+    def __init__(
+        self,
+        base: BaseModel,
+        compute: Compute,
+        store: Store,
+        settings: Settings,
+        on_leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_leave` is called, on the compute thread, when another process of this trainer was told to stop."""
+        self._crew = Crew(base, on_leave=on_leave)
         self._compute = compute
         self._store = store
         self._settings = settings
         self._open: dict[str, Session] = {}
         self._leaving: list[Uploads] = []
         self._turn = asyncio.Lock()
+        self._stopping = False
 
     def all(self) -> list[Session]:
         """The open sessions."""
@@ -56,6 +67,8 @@ class Sessions:
         if wanted is not None and spec.model != wanted:
             raise Refused(UNPROCESSABLE, "ModelMismatch", f"this trainer serves {wanted}, not {spec.model}")
         async with self._turn:
+            if self._stopping:
+                raise Refused(LATER, "TrainerStopping", "the trainer was told to stop: ask the one that comes after it")
             session = self._open.get(name)
             if session is not None:
                 _check_same(session.spec, spec)
@@ -83,6 +96,19 @@ class Sessions:
             await asyncio.wait_for(self._compute.run(self._crew.stop), seconds)
         except TimeoutError:
             log.warning("a step is still under way: the other processes end when this one is gone")
+
+    async def rescue(self, seconds: float) -> None:
+        """Lets every session save what no checkpoint holds yet, within so long; no step begins any more."""
+        self._stopping = True
+        rescues = [asyncio.create_task(session.rescue()) for session in self._open.values()]
+        if not rescues:
+            return
+        done, late = await asyncio.wait(rescues, timeout=max(0.0, seconds))
+        for task in done:
+            if (error := task.exception()) is not None:
+                log.error("a last checkpoint was not made: %s: %s", type(error).__name__, error)
+        if late:
+            log.warning("%d last checkpoints were not made in time: a step is still under way", len(late))
 
     async def drain(self, seconds: float) -> int:
         """Waits up to so long for all background uploads; returns how many are left."""

@@ -33,12 +33,17 @@ class Settings:
     keep_policies: int = 8
     """Newest policy versions of a run that stay in S3."""
     upload_queue: int = 4
-    """Background uploads of one session that may wait at once; each holds its snapshot in memory or on disk."""
+    """Background uploads of one session, the one under way included; each holds its snapshot in scratch."""
+    upload_bytes: int = 64 * 1024**3
+    """Of these snapshots together; a single one may be larger."""
     upload_tries: int = 10
+    """Of an upload whose session is closed; before, it is tried until S3 has it."""
     shutdown_seconds: float = 25.0
-    """For background uploads to end after SIGTERM."""
+    """For a last checkpoint and background uploads after SIGTERM."""
     scratch: Path | None = None
-    """Folder for models on their way to S3; the system's when None. Emptied when the trainer starts."""
+    """Folder for what is on its way to S3; without one, adapters wait in memory and models in the system's folder for
+    temporary files. Emptied when the trainer starts.
+    """
     log_level: str = "INFO"
 
 
@@ -86,9 +91,10 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     add("--max-grad-norm", type=float, default=default("max_grad_norm", base.max_grad_norm))
     add("--keep-policies", type=_positive, default=default("keep_policies", base.keep_policies))
     add("--upload-queue", type=_positive, default=default("upload_queue", base.upload_queue))
+    add("--upload-bytes", type=_positive, default=default("upload_bytes", base.upload_bytes))
     add("--upload-tries", type=_positive, default=default("upload_tries", base.upload_tries))
     add("--shutdown-seconds", type=float, default=default("shutdown_seconds", base.shutdown_seconds))
-    add("--scratch", type=Path, default=default("scratch", base.scratch) or None, help="folder for models on their way")
+    add("--scratch", type=Path, default=default("scratch", base.scratch) or None, help="folder for what is on its way")
     add("--log-level", default=default("log_level", base.log_level))
     return Settings(**vars(parser.parse_args(arguments)))
 

@@ -1,6 +1,5 @@
 """All weights of a model in the form that stock tools load: a Hugging Face folder with one model.safetensors."""
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlrun_trainer.distributed import whole
-from rlrun_trainer.files import Folder
+from rlrun_trainer.files import Folder, writing
 from rlrun_trainer.problems import UNPROCESSABLE, Refused
 from rlrun_trainer.slots import BaseModel, Slot
 
@@ -23,7 +22,8 @@ COMPANIONS = (".json", ".txt", ".model", ".jinja", ".py")
 
 
 def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | None:
-    """The slot's model in a folder, its weights in `dtype`. All processes have to call it; only the first one gets it.
+    """The slot's model in a folder, its weights in `dtype`. All processes have to call it; only the first one gets it,
+    or Refused where its disk is full.
 
     Beside the float32 weights in memory it holds one copy, and none where they are on the CPU in `dtype` already.
     """
@@ -39,8 +39,10 @@ def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | Non
     # Some models are loaded with their experts stacked; on disk each one has its own name.
     stock = revert_weight_conversion(base.model, state)
     del state
-    save_file({name: _own(tensor) for name, tensor in stock.items()}, folder.path / WEIGHTS, metadata={"format": "pt"})
-    _write_companions(settings.model_dir, folder.path, dtype)
+    with writing(folder):
+        own = {name: _own(tensor) for name, tensor in stock.items()}
+        save_file(own, folder.path / WEIGHTS, metadata={"format": "pt"})
+        _write_companions(settings.model_dir, folder.path, dtype)
     return folder
 
 
@@ -51,12 +53,6 @@ def read_model(folder: Path) -> dict[str, torch.Tensor]:
     except (OSError, ValueError, KeyError) as error:
         raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"the checkpoint's model does not load: {error}") from error
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def digest(folder: Folder) -> str:
-    """SHA-256 of the weights, hexadecimal."""
-    with (folder.path / WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ def network_policies(identity: RunIdentity, operator_namespace: str) -> list[Obj
     """One policy for the pods of each role. The operator's namespace may ask the orchestrator for its status."""
     orchestrator = {"podSelector": {"matchLabels": identity.selector("orchestrator")}}
     environments = {"podSelector": {"matchLabels": identity.selector("environment")}}
+    engines = {"podSelector": {"matchLabels": identity.selector("inference")}}
     trainers = {"podSelector": {"matchLabels": identity.selector("trainer")}}
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
     dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
@@ -41,8 +42,9 @@ def network_policies(identity: RunIdentity, operator_namespace: str) -> list[Obj
         _policy(
             identity,
             "trainer",
-            # Processes that train together talk on ports that they agree on among themselves.
-            ingress=[{"from": [orchestrator], "ports": _tcp(TRAINER_PORT)}, {"from": [trainers]}],
+            # Engines get policies from the trainer while S3 is away. Processes that train together talk on ports that
+            # they agree on among themselves.
+            ingress=[{"from": [orchestrator, engines], "ports": _tcp(TRAINER_PORT)}, {"from": [trainers]}],
         ),
         _policy(identity, "inference", ingress=[{"from": [orchestrator], "ports": _tcp(INFERENCE_PORT, SIDECAR_PORT)}]),
     ]

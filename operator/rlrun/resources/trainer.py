@@ -30,6 +30,12 @@ STARTUP_SECONDS = 2700
 """Reading tens of billions of parameters from disk and onto the GPUs."""
 RENDEZVOUS_PORT = 29500
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+GRACE_SECONDS = 60
+"""From SIGTERM to SIGKILL: for the step under way, a last checkpoint, and uploads."""
+SHUTDOWN_SECONDS = 50
+"""What the trainer itself plans with; the rest is for saying goodbye."""
+TORCHRUN_SECONDS = 56
+"""torchrun ends its processes after 30 s unless told otherwise."""
 BACKOFF_LIMIT = 1000
 """The operator counts crashes itself (maxRestarts); the Job only has to go on."""
 
@@ -52,6 +58,7 @@ def command(shape: Trainer, master: str) -> list[str]:
         "--node-rank", rank,
         "--master-addr", address,
         "--master-port", str(RENDEZVOUS_PORT),
+        "--shutdown-timeout", str(TORCHRUN_SECONDS),
         *module,
     ]  # fmt: skip
 
@@ -72,6 +79,7 @@ def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) ->
             "RLRUN_PORT": str(TRAINER_PORT),
             # What a restarted container finds there is left of uploads that nobody will finish.
             "RLRUN_SCRATCH": "/tmp/rlrun",
+            "RLRUN_SHUTDOWN_SECONDS": str(SHUTDOWN_SECONDS),
             "HF_HUB_OFFLINE": "1",
         },
         extra_env=shape.env,
@@ -93,8 +101,7 @@ def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) ->
         volumes={**model.volumes, "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}}},
         priority_class=resolved.spec.priority_class_name,
         shape=shape,
-        # An upload that is under way gets the time to finish.
-        grace_seconds=60,
+        grace_seconds=GRACE_SECONDS,
         restart_policy="OnFailure" if together else "Always",
     )
     if together:

@@ -10,6 +10,8 @@ asked answers a `Problem` with a reason in CamelCase (it becomes a condition's r
                          POST   /sessions/{session}/steps/{step}         TrainBatch     -> StepResult   (idempotent)
                          POST   /sessions/{session}/checkpoints/{step}   CheckpointRequest -> SessionState (202)
                          POST   /sessions/{session}/adapters/{step}                     -> SessionState (202)
+                         GET    /sessions/{session}/policies/{policy}/{file}            the newest policies, while S3
+                                                                                        is away; manifest.json first
                          DELETE /sessions/{session}
     environment   :8080  GET /healthz /readyz /metrics
                          GET    /info                                                   -> EnvironmentInfo
@@ -17,7 +19,7 @@ asked answers a `Problem` with a reason in CamelCase (it becomes a condition's r
                          POST   /demonstrations                          DemonstrationRequest -> Demonstration
     sidecar       :8001  GET /healthz /readyz /metrics
                          GET    /adapters                                               -> AdapterList
-                         PUT    /adapters/{name}                         PolicyRef      -> AdapterList (confirmed)
+                         PUT    /adapters/{name}                         LoadRequest    -> AdapterList (confirmed)
                          DELETE /adapters/{name}                                        -> AdapterList
     vLLM          :8000  the OpenAI API; an adapter's name is its model name
     orchestrator  :8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions, /models;
@@ -86,6 +88,13 @@ class PolicyRef(Schema):
         return f"policy-v{self.version:06d}-{self.digest[:8]}"
 
 
+class LoadRequest(PolicyRef):
+    """A policy that an inference replica shall serve."""
+
+    fallback: str | None = Field(default=None, pattern=r"^https?://")
+    """Where its files are when S3 does not answer or does not have them yet: the policy's folder at the trainer."""
+
+
 class AdapterList(Schema):
     """The adapters that one inference replica serves now, as the engine's own model list says."""
 
@@ -98,7 +107,9 @@ class AdapterList(Schema):
 
 
 class SessionSpec(Schema):
-    """A run's claim on one adapter slot of the trainer. Opening an open session with the same spec changes nothing."""
+    """A run's claim on one adapter slot of the trainer. Opening an open session with the same spec changes nothing; with
+    more `max_steps` the session goes on to these.
+    """
 
     run_uri: str
     """s3://bucket/prefix of the run: policy/, checkpoints/ and adapters/ are written below it."""
@@ -142,16 +153,21 @@ class SessionState(Schema):
     step: int = Field(ge=0)
     """Optimizer steps done in this run."""
     policy: PolicyRef
-    """The newest published policy: complete in S3."""
+    """The newest published policy: complete in S3 or, while S3 is away, to be had from the trainer."""
     checkpoints: list[int] = Field(default_factory=list)
     """Steps whose checkpoint is complete in S3 (manifest written), oldest first."""
     adapters: list[int] = Field(default_factory=list)
     """Steps whose adapter artifact is complete in S3, oldest first."""
     uploads_pending: int = 0
     problem: Problem | None = None
-    """The last background upload's failure; cleared by the next success."""
+    """Why uploads or policies do not get to S3; None again when they do."""
     orchestrator_state: dict[str, Any] | None = None
-    """What the orchestrator put in the checkpoint that this session resumed from (progress, buffer); else None."""
+    """What the orchestrator put in the checkpoint that this session started from (progress, buffer); None without one.
+    """
+    orchestrator_state_step: int | None = None
+    """The step that state is of. Less than that of the checkpoint if the trainer saved that by itself on its way out:
+    it is then the newest that the trainer knew.
+    """
     last: "StepResult | None" = None
     """The result of the step that led to `step`, as long as this trainer process made it: an orchestrator that died
     between asking and hearing finds it here.

@@ -244,8 +244,23 @@ def test_a_trainer_with_several_gpus_has_a_process_for_each() -> None:
     found = containers(templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"])[-1]
     assert " ".join(found["command"]) == (
         "python -m torch.distributed.run --nproc-per-node 4 --nnodes 1 --node-rank 0 "
-        "--master-addr 127.0.0.1 --master-port 29500 -m rlrun_trainer"
+        "--master-addr 127.0.0.1 --master-port 29500 --shutdown-timeout 56 -m rlrun_trainer"
     )
+
+
+def test_a_trainer_has_time_for_a_last_checkpoint() -> None:
+    template = templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"]
+    main = containers(template)[-1]
+    [own] = [float(v["value"]) for v in main["env"] if v["name"] == "RLRUN_SHUTDOWN_SECONDS"]
+    torchrun = float(main["command"][main["command"].index("--shutdown-timeout") + 1])
+    # The trainer is done first, then torchrun, and the kubelet has not lost patience with either.
+    assert own + 3 < torchrun < template["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_engines_reach_the_trainer_and_user_code_does_not() -> None:
+    first, _ = build()[("NetworkPolicy", "reverse-trainer")]["spec"]["ingress"]
+    roles = {peer["podSelector"]["matchLabels"]["rlrun.dev/role"] for peer in first["from"]}
+    assert (roles, first["ports"]) == ({"orchestrator", "inference"}, [{"port": 8080, "protocol": "TCP"}])
 
 
 def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() -> None:

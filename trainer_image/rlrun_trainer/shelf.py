@@ -1,0 +1,60 @@
+"""The newest policies of a session, kept where they were made: engines take them from here while S3 is away."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun.artifacts.layout import MANIFEST, S3Uri
+from rlrun.artifacts.manifest import Manifest
+from rlrun.schema.wire import PolicyRef
+
+from rlrun_trainer.files import Files, Folder, discard
+
+KEPT_IN_MEMORY = 4
+"""Adapters: what engines may need that were started again in the middle of a step."""
+KEPT_ON_DISK = 2
+"""Sets of all weights: the one in the engines, and the one on its way."""
+
+
+@dataclass(frozen=True)
+class Shelved:
+    """One policy with its files."""
+
+    ref: PolicyRef
+    uri: S3Uri
+    manifest: Manifest
+    files: Files
+
+
+class Shelf:
+    """Policies by name; the oldest make room for new ones, which are the shelf's to discard."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Shelved] = {}
+
+    def put(self, policy: Shelved, busy: Shelved | None = None) -> None:
+        """Takes the policy; what is `busy` (read by an upload, say) stays as well."""
+        older = self._kept.pop(policy.ref.name, None)
+        if older is not None and older.files is not policy.files and older is not busy:
+            discard(older.files)
+        self._kept[policy.ref.name] = policy
+        limit = KEPT_ON_DISK if isinstance(policy.files, Folder) else KEPT_IN_MEMORY
+        for name in list(self._kept)[:-limit]:
+            if self._kept[name] is not busy:
+                discard(self._kept.pop(name).files)
+
+    def file(self, name: str, file: str) -> bytes | Path | None:
+        """A file of that policy, its manifest among them; None when it is not here."""
+        policy = self._kept.get(name)
+        if policy is None:
+            return None
+        if file == MANIFEST:
+            return policy.manifest.model_dump_json(by_alias=True, exclude_none=True).encode()
+        if all(entry.name != file for entry in policy.manifest.files):
+            return None
+        return policy.files.path / file if isinstance(policy.files, Folder) else policy.files[file]
+
+    def clear(self) -> None:
+        """Discards all."""
+        for policy in self._kept.values():
+            discard(policy.files)
+        self._kept.clear()
