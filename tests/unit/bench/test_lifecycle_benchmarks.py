@@ -60,7 +60,7 @@ def test_a_percentile_is_one_of_the_values(percent: float, value: float) -> None
 
 def test_the_wait_for_a_checkpoint_is_on_the_line_of_the_next_step() -> None:
     def line(step: int, wait: float) -> dict[str, float]:
-        return {"step": step, "time/step": 1.0, "time/save_ckpt": wait, "reward/mean": 0.5}
+        return {"step": step, "progress/step": step, "time/step": 1.0, "time/save_ckpt": wait}
 
     lines = [line(1, 9.0), *(line(step, 0.02 if step in (6, 11) else 0.0) for step in range(2, 12))]
     result = standstill(lines, 5)  # type: ignore[arg-type]
