@@ -42,16 +42,16 @@ class Applier:
         if plan.add_finalizer:
             await self._set_finalizers(seen, [*_finalizers(seen.run), FINALIZER])
         await self.logs.keep(namespace, seen.s3_variables, plan.logs)
+        if plan.status_first:
+            await self._tell(seen, plan)
         for ref in plan.deletes:
             await cluster.delete(k.KINDS[ref.kind], namespace, ref.name, ref.uid)
         for obj in plan.applies:
             await cluster.apply(obj)
         for obj in plan.artifact_statuses:
             await cluster.apply_status(obj)
-        written = plan.status is not None and await self._write_status(seen, plan.status)
-        if written or plan.status is None:
-            for note in plan.events:
-                await self._emit(seen.run, note)
+        if not plan.status_first:
+            await self._tell(seen, plan)
         await self._remove(seen, plan.removals)
         if plan.purge is not None:
             await self._artifacts.purge(seen.s3_variables, plan.purge)
@@ -59,6 +59,12 @@ class Applier:
             await self._set_finalizers(seen, [f for f in _finalizers(seen.run) if f != FINALIZER])
         if plan.delete_run:
             await cluster.delete(k.RLRUN, namespace, seen.name, seen.uid)
+
+    async def _tell(self, seen: Observed, plan: Plan) -> None:
+        written = plan.status is not None and await self._write_status(seen, plan.status)
+        if written or plan.status is None:
+            for note in plan.events:
+                await self._emit(seen.run, note)
 
     async def _remove(self, seen: Observed, removals: Sequence[Removal]) -> None:
         """The files, then the object that remembers them. What S3 refuses is noted there and tried again."""

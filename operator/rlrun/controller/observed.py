@@ -143,6 +143,8 @@ class Plan:
     add_finalizer: bool = False
     logs: tuple[LogCopy, ...] = ()
     """Kept as far as it takes no long time; pods go next."""
+    status_first: bool = False
+    """Whether the status comes before the deletions: it says what nobody can find out again once the pods are gone."""
     deletes: tuple[Ref, ...] = ()
     applies: tuple[Obj, ...] = ()
     artifact_statuses: tuple[Obj, ...] = ()

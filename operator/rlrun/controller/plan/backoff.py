@@ -30,6 +30,7 @@ def wait_before_restart(draft: Draft) -> datetime:
 
 
 def still_waits(draft: Draft) -> float:
-    """Seconds until the next attempt may begin; 0 when none waits."""
-    due = draft.status.next_restart_time
-    return 0.0 if due is None else max(0.0, (due - draft.now).total_seconds())
+    """Seconds until the next attempt may begin; 0 when none waits, and where the clock was set back since."""
+    due, wait = draft.status.next_restart_time, draft.status.restart_backoff_seconds
+    left = 0.0 if due is None else (due - draft.now).total_seconds()
+    return left if 0.0 < left <= wait else 0.0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from rlrun.controller.observed import Note, Obj, Observed, Plan, Purge
+from rlrun.controller.observed import Note, Obj, Observed, Plan, Purge, Ref
 from rlrun.controller.plan.artifacts import without_owner
 from rlrun.controller.plan.children import workloads
 from rlrun.controller.plan.draft import Draft, parse_time, seconds
@@ -49,7 +49,11 @@ def _plan_files(seen: Observed, settings: Settings, now: datetime, root: str, de
     if deletes or any(is_alive(p) for p in seen.pods):
         return Plan(deletes=deletes, status=status, requeue_after=RETRY_SECONDS)
     kept = tuple(o["spec"]["uri"] for o in deployed)
-    return Plan(status=status, purge=Purge(root, kept), remove_finalizer=True, requeue_after=RETRY_SECONDS)
+    # Before their files: nothing may say Ready of what is half deleted.
+    deletes = tuple(Ref.of(o) for o in seen.artifact_objects if o["spec"]["uri"] not in kept)
+    return Plan(
+        deletes=deletes, status=status, purge=Purge(root, kept), remove_finalizer=True, requeue_after=RETRY_SECONDS
+    )
 
 
 def _give_up(why: str) -> Plan:

@@ -57,6 +57,7 @@ def restart(story: Story, verdict: Verdict) -> None:
     """Ends this attempt; another one begins when its wait is over and the pods are gone."""
     draft, status, problem = story.draft, story.draft.status, verdict.problem
     story.remove(workloads(story.seen))
+    story.status_first = True
     due = wait_before_restart(draft)
     status.run_restarts += 1
     status.run_restarts_toward_max += verdict.toward_max
@@ -121,6 +122,7 @@ def finish(story: Story, phase: Phase, problem: Problem) -> None:
     failed = phase is Phase.failed
     draft.set("Failed", failed, problem.reason if failed else "NotFailed", problem.message if failed else "")
     story.remove(finished_workloads(story.seen))
+    story.status_first = failed
     story.requeue = story.settings.poll_seconds
 
 

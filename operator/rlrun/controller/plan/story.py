@@ -34,6 +34,7 @@ class Story:
         self.artifacts: ArtifactPlan | None = None
         self.requeue: float | None = settings.poll_seconds
         self.delete_run = False
+        self.status_first = False
         self.layout = run_layout(settings, seen.namespace, seen.uid)
         self.pods = [p for p in seen.pods if label(p, RUN_UID_LABEL) == seen.uid]
         """Of all attempts."""
@@ -62,6 +63,7 @@ class Story:
         return Plan(
             add_finalizer=wants and FINALIZER not in finalizers,
             logs=tuple(logs.values()),
+            status_first=self.status_first,
             deletes=(*found.deletes, *self.deletes),
             applies=(*found.applies, *self.applies),
             artifact_statuses=tuple(found.statuses),
