@@ -40,6 +40,8 @@ class Orchestrators:
     """Answers /status for every run that a test gives an answer for."""
 
     answers: dict[tuple[str, str], Obj] = field(default_factory=dict)
+    orders: dict[tuple[str, str], Obj] = field(default_factory=dict)
+    """What the sidecars of serving pools were told, by namespace and pod; they have loaded it at once."""
     port: int = 0
 
 
@@ -47,10 +49,22 @@ class Orchestrators:
 def orchestrators() -> Iterator[Orchestrators]:
     found = Orchestrators()
 
+    def sidecar(namespace: str, name: str) -> Obj | None:
+        order = found.orders.get((namespace, name))
+        loaded = [{"name": a["name"], "state": "loaded"} for a in order["adapters"]] if order else []
+        return {"order": order, "adapters": loaded} if order else None
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            _, namespace, name = self.path.split("/")
-            answer = found.answers.get((namespace, name))
+            *role, namespace, name = self.path.strip("/").split("/")
+            self.respond(sidecar(namespace, name) if role else found.answers.get((namespace, name)))
+
+        def do_PUT(self) -> None:
+            *_, namespace, name = self.path.split("/")
+            found.orders[namespace, name] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.respond(sidecar(namespace, name))
+
+        def respond(self, answer: Obj | None) -> None:
             body = json.dumps(answer).encode()
             self.send_response(200 if answer else 503)
             self.send_header("Content-Length", str(len(body)))
@@ -254,7 +268,7 @@ class Bench:
             time.sleep(0.2)
 
 
-SHARED_NAMESPACES = 10
+SHARED_NAMESPACES = 20
 
 
 def write_settings(
@@ -274,6 +288,7 @@ def write_settings(
                 "watchNamespaces": namespaces,
                 "leaseNamespace": home,
                 "statusUrlTemplate": f"http://127.0.0.1:{orchestrators.port}/{{namespace}}/{{name}}",
+                "servingUrlTemplate": f"http://127.0.0.1:{orchestrators.port}/sidecars/{{namespace}}/{{name}}",
                 "httpPort": 0,
                 "pollSeconds": 0.5,
                 "resyncSeconds": 5,
