@@ -95,6 +95,10 @@ shmSize: {{ .Values.runs.shmSize | quote }}
 networkPolicies: {{ .Values.runs.networkPolicies }}
 defaults:
   checkpointInterval: {{ int .Values.runs.defaults.checkpointInterval }}
+serving:
+  replicas: {{ int .Values.serving.replicas }}
+  maxLoras: {{ int .Values.serving.maxLoras }}
+  maxCpuLoras: {{ int .Values.serving.maxCpuLoras }}
 pollSeconds: {{ .Values.operator.pollSeconds }}
 resyncSeconds: {{ .Values.operator.resyncSeconds }}
 workers: {{ int .Values.operator.workers }}

@@ -1,0 +1,29 @@
+"""The values of the pools that serve adapters."""
+
+import pytest
+from rlrun.controller.settings import parse_settings
+from rlrun.resources.settings import Serving
+
+from tests.unit.chart.conftest import Helm, Render
+
+
+def test_the_values_reach_the_operator(render: Render) -> None:
+    assert parse_settings(render().settings).serving == Serving()
+    values = {"serving": {"replicas": 2, "maxLoras": 4, "maxCpuLoras": 16}}
+    assert parse_settings(render(values).settings).serving == Serving(replicas=2, max_loras=4, max_cpu_loras=16)
+
+
+@pytest.mark.parametrize("values", [{"replicas": 0}, {"maxLoras": 0}, {"maxCpuLoras": "many"}, {"engines": 2}])
+def test_what_cannot_be_is_refused(template: Helm, values: dict[str, object]) -> None:
+    done = template({"serving": values})
+    assert done.returncode != 0
+    assert "serving" in done.stderr
+
+
+def test_the_operator_may_make_all_of_a_pool(render: Render) -> None:
+    role = next(r for r in render().of("ClusterRole") if r["metadata"]["name"].endswith("-operator"))
+    granted = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
+    for resource in ("deployments", "services", "configmaps", "serviceaccounts", "networkpolicies"):
+        assert {(resource, verb) for verb in ("list", "create", "patch", "delete")} <= granted, resource
+    assert {("secrets", "get"), ("secrets", "create"), ("secrets", "patch"), ("secrets", "delete")} <= granted
+    assert {("rladapters/status", "patch"), ("pods", "list"), ("events", "create")} <= granted
