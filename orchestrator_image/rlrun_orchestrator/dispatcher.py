@@ -173,11 +173,16 @@ class Dispatcher:
         finally:
             self._done.clear()
 
-    async def close(self) -> None:
-        """Cancels everything in flight; it counts as stale."""
+    async def halt(self) -> None:
+        """Starts no more groups; those in flight go on."""
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
+        self._count()
+
+    async def close(self) -> None:
+        """Cancels everything in flight; it counts as stale."""
+        await self.halt()
         self._abandon(self.scheduler.close())
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._count()

@@ -125,9 +125,10 @@ class RunLoop:
     async def close(self) -> None:
         """Stops what runs beside the loop; a run that is not complete leaves its state for the next process."""
         await self._saver.close()
+        await self._publication.close()
+        await self._dispatcher.halt()
         if self._at_work:
             self._recorder.state(self.state())
-        await self._publication.close()
         await self._dispatcher.close()
         await self._evaluator.close()
 

@@ -23,6 +23,7 @@ from rlrun.schema.wire import (
     EnvironmentInfo,
     GroupRequest,
     GroupResult,
+    LoadRequest,
     PolicyRef,
     Problem,
     RolloutResult,
@@ -173,6 +174,10 @@ class FakeTrainer:
         return web.json_response(self.state().to_json_dict())
 
     async def train(self, request: web.Request) -> web.Response:
+        # As the real one, which makes the step whoever hangs up meanwhile.
+        return await asyncio.shield(self._in_turn(request))
+
+    async def _in_turn(self, request: web.Request) -> web.Response:
         async with self.turn:
             return await self._train(request)
 
@@ -353,7 +358,7 @@ class FakeEngine:
     async def load(self, request: web.Request) -> web.Response:
         if self.broken or self.refuses_loads:
             return web.json_response({"reason": "LoadFailed", "message": "cannot load"}, status=500)
-        ref = PolicyRef.model_validate_json(await request.read())
+        ref = LoadRequest.model_validate_json(await request.read())
         assert ref.name == request.match_info["name"]
         self.adapters.add(ref.name)
         self.loads.append(ref.name)

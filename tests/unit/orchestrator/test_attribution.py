@@ -1,6 +1,7 @@
 """Which batch a step was made of, where more than one process has sent one for it."""
 
 import asyncio
+import random
 import re
 from typing import Any
 
@@ -16,7 +17,7 @@ STEPS = 6
 
 
 def reward_of(said: str) -> float:
-    return int(said.strip("<>")) % 8 / 7
+    return int(said.strip("<>")) * 2_654_435_761 % 2**32 / 2**32
 
 
 def told(batch: TrainBatch) -> tuple[float, list[int]]:
@@ -42,15 +43,20 @@ async def leave_while_it_computes(world: World, step: int) -> None:
 async def test_a_step_that_another_process_asked_for_keeps_its_own_rewards(world: World, level: int) -> None:
     world.spec |= {"maxSteps": STEPS, "maxAsyncLevel": level, "oversamplingFactor": max(1, level)}
     world.environments["words"].reward_of = reward_of
+    for number, engine in enumerate(world.engines):
+        engine.jitter = random.Random(number)
     await world.start()
     await leave_while_it_computes(world, 2)
     running = asyncio.create_task(world.run())
     # The new process has a batch of its own, and waits for the answer to it.
     await world.until(lambda: len(sent(world)) == 2)
+    first, second = (one["id"] for one in sent(world))
+    assert first != second
     world.trainer.released.set()
     assert await running == 0
+    assert [step for step, _ in world.trainer.batches] == list(range(STEPS))
     batches = dict(world.trainer.batches)
-    assert sorted(batches) == list(range(STEPS))
+    assert batches[2].batch_id == first, "the one that the first process sent"
     lines = world.lines()
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     for line in lines:
