@@ -70,7 +70,13 @@ class Orchestrator:
         self._layout = RunLayout(S3Uri.parse(run.artifacts.run_uri))
         self._groups = LiveGroups(run.model.id)
         resolve = resolve or dns_resolver(run.endpoints.inference_host, settings.inference_port, settings.sidecar_port)
-        self._pool = ReplicaPool(http, resolve, self._groups.policies, poll_interval=settings.poll_interval)
+        self._pool = ReplicaPool(
+            http,
+            resolve,
+            self._groups.policies,
+            poll_interval=settings.poll_interval,
+            fallback_url=f"{run.endpoints.trainer_url}/sessions/{run.run.uid}/policies",
+        )
         self._spool = Spool(settings.spool / run.run.uid, settings.spool_bytes)
         self._recorder = Recorder(store, self._layout, self._spool, lambda problem: self.board.note("s3", problem))
         self._closing_deadline = settings.drain_deadline

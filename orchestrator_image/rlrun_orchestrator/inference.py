@@ -28,6 +28,8 @@ from rlrun_orchestrator.sidecar_client import SidecarClient
 log = logging.getLogger(__name__)
 
 POLICY_PREFIX = "policy-v"
+NOT_BROUGHT = "AdapterDownloadFailed"
+"""The sidecar's reason when neither S3 nor the trainer gives it the files."""
 MISSES_BEFORE_GONE = 3
 """Looks at DNS that must miss a replica before it is given up: one short answer of DNS is no departure."""
 REPORT_AFTER = 5.0
@@ -121,8 +123,11 @@ class ReplicaPool:
         in_use: Callable[[], dict[str, PolicyRef]],
         *,
         poll_interval: float,
+        fallback_url: str | None = None,
     ) -> None:
-        """`in_use`: the policies that live groups are pinned to, by name."""
+        """`in_use`: the policies that live groups are pinned to, by name. `fallback_url`: where the trainer has the
+        folders of the newest ones, for when S3 does not give them.
+        """
         self.replicas: dict[Endpoint, Replica] = {}
         self.current: PolicyRef | None = None
         self.previous: PolicyRef | None = None
@@ -134,6 +139,7 @@ class ReplicaPool:
         self._resolve = resolve
         self._in_use = in_use
         self._poll = poll_interval
+        self._fallback_url = fallback_url
         self._changed = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -265,7 +271,11 @@ class ReplicaPool:
                 replica.backoff.succeeded()
             except RequestFailed as error:
                 replica.backoff.failed(time.monotonic())
-                replica.suspect(error.problem)
+                if error.problem.reason == NOT_BROUGHT:
+                    # The engine is well: it goes on with the policies that it has.
+                    replica.problem = error.problem
+                else:
+                    replica.suspect(error.problem)
                 replica.wake.clear()
                 await asyncio.sleep(min(replica.backoff.pause, max(self._poll, 0.01) * 2**replica.backoff.failures))
             self._notify()
@@ -279,7 +289,7 @@ class ReplicaPool:
         used = sorted(self._in_use().values(), key=lambda policy: -policy.version)
         for policy in needed:
             if policy.name not in replica.adapters:
-                self._note(replica, await replica.sidecar.load(policy))
+                await self._load(replica, policy)
                 self._notify()
         if any(policy.kind is PolicyKind.weights for policy in needed):
             return  # older weights would take the place of the newest
@@ -287,7 +297,7 @@ class ReplicaPool:
             if policy.name in replica.adapters or policy.name in replica.refused:
                 continue
             try:
-                self._note(replica, await replica.sidecar.load(policy))
+                await self._load(replica, policy)
             except Refused as error:
                 # An older version may be gone from S3 already; its groups finish on other replicas or not at all.
                 replica.refused.add(policy.name)
@@ -296,6 +306,10 @@ class ReplicaPool:
         for name in replica.adapters - keep:
             if name.startswith(POLICY_PREFIX):
                 self._note(replica, await replica.sidecar.unload(name))
+
+    async def _load(self, replica: Replica, policy: PolicyRef) -> None:
+        fallback = f"{self._fallback_url}/{policy.name}" if self._fallback_url else None
+        self._note(replica, await replica.sidecar.load(policy, fallback))
 
     def _note(self, replica: Replica, listed: AdapterList) -> None:
         """What the sidecar says, and which policies that serves."""

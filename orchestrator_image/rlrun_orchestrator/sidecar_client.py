@@ -1,7 +1,7 @@
 """The adapter sidecar of one inference replica, seen from here."""
 
 import aiohttp
-from rlrun.schema.wire import AdapterList, PolicyRef
+from rlrun.schema.wire import AdapterList, LoadRequest, PolicyRef
 
 from rlrun_orchestrator.http import parse, request
 
@@ -21,9 +21,13 @@ class SidecarClient:
         """What the engine serves now, by its own list."""
         return parse(AdapterList, await request(self._http, "GET", self._url, timeout=SHORT_SECONDS), self._url)
 
-    async def load(self, policy: PolicyRef) -> AdapterList:
-        """Loads the policy under its versioned name; returns when the engine has confirmed it."""
-        body = policy.model_dump_json(by_alias=True).encode()
+    async def load(self, policy: PolicyRef, fallback: str | None = None) -> AdapterList:
+        """Loads the policy under its versioned name; returns when the engine has confirmed it.
+
+        `fallback`: url of the policy's folder at the trainer, for when S3 does not give it.
+        """
+        wanted = LoadRequest.model_validate(policy.model_dump() | {"fallback": fallback})
+        body = wanted.model_dump_json(by_alias=True, exclude_none=True).encode()
         answer = await request(self._http, "PUT", f"{self._url}/{policy.name}", body=body, timeout=LOAD_SECONDS)
         return parse(AdapterList, answer, self._url)
 

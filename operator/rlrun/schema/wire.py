@@ -107,8 +107,8 @@ class AdapterList(Schema):
 
 
 class SessionSpec(Schema):
-    """A run's claim on one adapter slot of the trainer. Opening an open session with the same spec changes nothing; with
-    more `max_steps` the session goes on to these.
+    """A run's claim on one adapter slot of the trainer. Opening an open session with the same spec changes nothing,
+    with more `max_steps` the session goes on to these.
     """
 
     run_uri: str

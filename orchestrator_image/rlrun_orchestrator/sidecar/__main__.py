@@ -14,6 +14,7 @@ from rlrun_orchestrator.answers import runner_of, stop_event
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION
 from rlrun_orchestrator.sidecar.adapters import Adapters, Policies
 from rlrun_orchestrator.sidecar.engine import Engine
+from rlrun_orchestrator.sidecar.fallback import Fallback
 from rlrun_orchestrator.sidecar.server import sidecar_app
 from rlrun_orchestrator.sidecar.settings import SidecarSettings, settings_from
 from rlrun_orchestrator.sidecar.weights import Weights
@@ -29,10 +30,11 @@ async def serve(settings: SidecarSettings, store: Store) -> None:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
         folder, deadline = settings.adapters_dir, settings.download_deadline
         adapters: Policies
+        fallback = Fallback(http, store)
         if settings.policy_kind is PolicyKind.weights:
-            adapters = Weights(engine, store, folder, deadline)
+            adapters = Weights(engine, store, folder, deadline, fallback)
         else:
-            adapters = Adapters(engine, store, folder, deadline, settings.unload_grace)
+            adapters = Adapters(engine, store, folder, deadline, settings.unload_grace, fallback)
         runner = runner_of(sidecar_app(adapters, folder))
         await runner.setup()
         await web.TCPSite(runner, port=settings.sidecar_port).start()

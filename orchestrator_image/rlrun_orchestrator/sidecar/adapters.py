@@ -15,6 +15,7 @@ from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
 from rlrun_orchestrator.answers import Refusal
 from rlrun_orchestrator.sidecar.downloads import ArtifactSource, Downloads, Metrics
 from rlrun_orchestrator.sidecar.engine import Engine
+from rlrun_orchestrator.sidecar.fallback import Fallback
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,13 @@ class Adapters:
     """Moves adapters between S3, the shared folder and the engine. Times are seconds."""
 
     def __init__(
-        self, engine: Engine, source: ArtifactSource, folder: Path, download_deadline: float, unload_grace: float
+        self,
+        engine: Engine,
+        source: ArtifactSource,
+        folder: Path,
+        download_deadline: float,
+        unload_grace: float,
+        fallback: Fallback | None = None,
     ) -> None:
         self._engine = engine
         self._unload_grace = unload_grace
@@ -58,7 +65,7 @@ class Adapters:
         self._loads: dict[str, asyncio.Task[tuple[Names, float]]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
         self.metrics = Metrics()
-        self._downloads = Downloads(source, folder, download_deadline, self.metrics)
+        self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
         """What the engine says it serves. Raises Refusal."""

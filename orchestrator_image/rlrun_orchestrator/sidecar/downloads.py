@@ -1,6 +1,10 @@
-"""Policies on disk: brought from S3 once, whole or not at all, and never other weights than their name promises."""
+"""Policies on disk: brought from S3 once, whole or not at all, and never other weights than their name promises.
+
+While S3 is away, or does not have a policy yet, its files come from the trainer that made it.
+"""
 
 import asyncio
+import logging
 import shutil
 from pathlib import Path
 from typing import Protocol
@@ -8,10 +12,13 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import Manifest
-from rlrun.artifacts.store import StoreError, Unreachable
-from rlrun.schema.wire import PolicyKind, PolicyRef, Problem
+from rlrun.artifacts.store import NotFound, StoreError, Unreachable
+from rlrun.schema.wire import LoadRequest, PolicyKind, PolicyRef, Problem
 
 from rlrun_orchestrator.answers import Refusal
+from rlrun_orchestrator.sidecar.fallback import Fallback, NotThere
+
+log = logging.getLogger(__name__)
 
 WEIGHTS = {PolicyKind.adapter: "adapter_model.safetensors", PolicyKind.weights: "model.safetensors"}
 """The file whose digest is part of a policy's name."""
@@ -56,8 +63,16 @@ class Metrics:
 class Downloads:
     """The folder that sidecar and engine share. Times are seconds."""
 
-    def __init__(self, source: ArtifactSource, folder: Path, deadline: float, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        source: ArtifactSource,
+        folder: Path,
+        deadline: float,
+        metrics: Metrics,
+        fallback: Fallback | None = None,
+    ) -> None:
         self._source = source
+        self._fallback = fallback
         self._folder = folder
         self._deadline = deadline
         self._metrics = metrics
@@ -74,8 +89,7 @@ class Downloads:
         try:
             uri = S3Uri.parse(policy.uri)
             with self._metrics.download_seconds.time():
-                download = asyncio.to_thread(self._source.download_artifact, uri, dest)
-                manifest = await asyncio.wait_for(download, self._deadline)
+                manifest = await asyncio.wait_for(self._bring(policy, uri, dest), self._deadline)
         except ValueError as error:
             raise _failed(422, str(error)) from error
         except TimeoutError as error:
@@ -83,6 +97,8 @@ class Downloads:
         except StoreError as error:
             status = 503 if isinstance(error, Unreachable) else 424
             raise _failed(status, f"{error.problem.reason}: {error.problem.message}") from error
+        except NotThere as error:
+            raise _failed(503, str(error)) from error
         except OSError as error:
             raise _failed(507, f"{dest} cannot be written: {error}") from error
         self._metrics.bytes.inc(manifest.size)
@@ -90,6 +106,23 @@ class Downloads:
             await asyncio.to_thread(shutil.rmtree, dest, True)
             raise _failed(424, f"{policy.uri} holds other weights than {policy.name}: publish the policy again")
         return dest
+
+    async def _bring(self, policy: PolicyRef, uri: S3Uri, dest: Path) -> Manifest:
+        url = policy.fallback if isinstance(policy, LoadRequest) else None
+        if self._fallback is None or url is None:
+            return await asyncio.to_thread(self._source.download_artifact, uri, dest)
+        why = "S3Unreachable: S3 did not answer lately"
+        if not self._fallback.s3_is_away:
+            try:
+                return await self._fallback.from_s3(uri, dest)
+            except (Unreachable, NotFound) as error:
+                why = f"{error.problem.reason}: {error.problem.message}"
+        try:
+            manifest = await self._fallback.fetch(url, dest, lambda found: _promises(found, policy))
+        except NotThere as error:
+            raise NotThere(f"{why}; and from the trainer: {error}") from error
+        log.info("%s came from the trainer (%s)", policy.name, why)
+        return manifest
 
     async def remove(self, name: str) -> None:
         """Takes the policy's files away, if there are any."""

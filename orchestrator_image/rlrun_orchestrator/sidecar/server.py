@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from aiohttp import web
-from rlrun.schema.wire import PolicyRef, Problem
+from rlrun.schema.wire import LoadRequest, Problem
 
 from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
 from rlrun_orchestrator.sidecar.adapters import Policies
@@ -20,7 +20,7 @@ def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
         return answer(await adapters.list())
 
     async def put_adapter(request: web.Request) -> web.Response:
-        policy = PolicyRef.model_validate_json(await request.read())
+        policy = LoadRequest.model_validate_json(await request.read())
         name = _name_in(request)
         if name != policy.name:
             message = f"the path says {name}, the body is {policy.name}: they must be the same policy"

@@ -15,6 +15,7 @@ from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
 from rlrun_orchestrator.answers import Refusal
 from rlrun_orchestrator.sidecar.downloads import ArtifactSource, Downloads, Metrics
 from rlrun_orchestrator.sidecar.engine import Engine
+from rlrun_orchestrator.sidecar.fallback import Fallback
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +28,19 @@ class Weights:
     At most two versions are on disk: the one in the engine and the one on its way.
     """
 
-    def __init__(self, engine: Engine, source: ArtifactSource, folder: Path, download_deadline: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        source: ArtifactSource,
+        folder: Path,
+        download_deadline: float,
+        fallback: Fallback | None = None,
+    ) -> None:
         self._engine = engine
         self._one_at_a_time = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[float | None]] = {}
         self.metrics = Metrics()
-        self._downloads = Downloads(source, folder, download_deadline, self.metrics)
+        self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
         """The version in the engine, nothing for the base model's weights. Raises Refusal."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ from aiohttp.test_utils import TestServer
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun.artifacts.store import NotFound, StoreError
-from rlrun.schema.wire import PolicyRef
+from rlrun.schema.wire import LoadRequest, PolicyRef
 from rlrun_orchestrator.sidecar.adapters import Adapters
 from rlrun_orchestrator.sidecar.engine import Engine
+from rlrun_orchestrator.sidecar.fallback import Fallback
 from rlrun_orchestrator.sidecar.server import sidecar_app
 
 
@@ -64,13 +66,61 @@ class FakeEngine:
         return web.Response(text="Success")
 
 
+WEIGHTS = "adapter_model.safetensors"
+
+
+def manifest_of(weights: bytes) -> Manifest:
+    """Of a policy with nothing but weights."""
+    entry = FileEntry(name=WEIGHTS, size=len(weights), sha256=hashlib.sha256(weights).hexdigest())
+    return Manifest(kind=ArtifactKind.policy, files=[entry], created_at=datetime.now(UTC))
+
+
+class FakeTrainer:
+    """What the trainer keeps of its newest policies."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, bytes] = {}
+        self.url = ""
+        self.tampered = False
+        self.manifest: Manifest | None = None
+        """Instead of the right one."""
+        self.asked: list[str] = []
+
+    def publish(self, version: int, weights: bytes) -> LoadRequest:
+        digest = hashlib.sha256(weights).hexdigest()
+        ref = PolicyRef(version=version, digest=digest, uri=f"s3://bucket/run/policy/v{version:06d}-{digest[:8]}")
+        self.policies[ref.name] = weights
+        return self.load_of(ref)
+
+    def load_of(self, ref: PolicyRef) -> LoadRequest:
+        return LoadRequest(**ref.model_dump(), fallback=f"{self.url}/sessions/u/policies/{ref.name}")
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/sessions/u/policies/{policy}/{file:.+}", self._file)
+        return app
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name, file = request.match_info["policy"], request.match_info["file"]
+        self.asked.append(file)
+        if name not in self.policies:
+            return web.json_response({"reason": "PolicyMissing", "message": "gone"}, status=404)
+        weights = self.policies[name]
+        if file == MANIFEST:
+            return web.Response(text=(self.manifest or manifest_of(weights)).model_dump_json(by_alias=True))
+        return web.Response(body=weights[:-1] if self.tampered else weights)
+
+
 class FakeStore:
     """Artifacts in memory; `fail` is raised by the next downloads."""
 
     def __init__(self) -> None:
         self.artifacts: dict[str, bytes] = {}
         self.downloads = 0
+        self.questions = 0
         self.fail: StoreError | None = None
+        self.silent: threading.Event | None = None
+        """Questions are answered when it is set."""
 
     def publish(self, version: int, weights: bytes) -> PolicyRef:
         digest = hashlib.sha256(weights).hexdigest()
@@ -78,7 +128,16 @@ class FakeStore:
         self.artifacts[uri] = weights
         return PolicyRef(version=version, digest=digest, uri=uri)
 
-    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        self.questions += 1
+        if self.silent is not None:
+            assert self.silent.wait(30)
+        if self.fail:
+            raise self.fail
+        weights = self.artifacts.get(str(uri))
+        return None if weights is None else manifest_of(weights)
+
+    def download_artifact(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
         self.downloads += 1
         time.sleep(0.05)
         if self.fail:
@@ -86,11 +145,9 @@ class FakeStore:
         if str(uri) not in self.artifacts:
             raise NotFound(f"{uri} has no {MANIFEST}")
         weights = self.artifacts[str(uri)]
-        name = "adapter_model.safetensors"
-        entry = FileEntry(name=name, size=len(weights), sha256=hashlib.sha256(weights).hexdigest())
-        manifest = Manifest(kind=ArtifactKind.policy, files=[entry], created_at=datetime.now(UTC))
+        manifest = manifest_of(weights)
         dest.mkdir(parents=True)
-        (dest / name).write_bytes(weights)
+        (dest / WEIGHTS).write_bytes(weights)
         (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
         return manifest
 
@@ -105,6 +162,8 @@ class Sidecar:
     base: str
     http: aiohttp.ClientSession
     stop_engine: Callable[[], Any]
+    trainer: FakeTrainer
+    adapters: Adapters
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         async with self.http.request(method, self.base + path, json=body) as response:
@@ -117,17 +176,23 @@ class Sidecar:
 
 @pytest.fixture
 async def sidecar(tmp_path: Path) -> AsyncIterator[Sidecar]:
-    engine, store = FakeEngine(), FakeStore()
-    engine_server = TestServer(engine.app())
+    engine, store, trainer = FakeEngine(), FakeStore(), FakeTrainer()
+    engine_server, trainer_server = TestServer(engine.app()), TestServer(trainer.app())
     await engine_server.start_server()
+    await trainer_server.start_server()
+    trainer.url = f"http://127.0.0.1:{trainer_server.port}"
     folder = tmp_path / "adapters"
     folder.mkdir()
     async with aiohttp.ClientSession() as http:
         client = Engine(http, f"http://127.0.0.1:{engine_server.port}", load_deadline=5)
-        adapters = Adapters(client, store, folder, download_deadline=5, unload_grace=0.2)
+        fallback = Fallback(http, store)
+        adapters = Adapters(client, store, folder, download_deadline=5, unload_grace=0.2, fallback=fallback)
         server = TestServer(sidecar_app(adapters, folder))
         await server.start_server()
-        yield Sidecar(engine, store, folder, f"http://127.0.0.1:{server.port}", http, engine_server.close)
+        yield Sidecar(
+            engine, store, folder, f"http://127.0.0.1:{server.port}", http, engine_server.close, trainer, adapters
+        )
         await adapters.close()
         await server.close()
     await engine_server.close()
+    await trainer_server.close()

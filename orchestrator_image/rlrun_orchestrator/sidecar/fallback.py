@@ -1,0 +1,146 @@
+"""Policies from the trainer while S3 is away: the same files, held to the same digests.
+
+Whether S3 is away is found out by one short question, and then not asked again for a while: a step must not take
+longer for every policy that S3 cannot give.
+"""
+
+import asyncio
+import hashlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+import aiohttp
+from pydantic import ValidationError
+from rlrun.artifacts.layout import MANIFEST, S3Uri
+from rlrun.artifacts.manifest import FileEntry, Manifest
+from rlrun.artifacts.store import NotFound, Unreachable
+
+from rlrun_orchestrator.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 3.0
+"""For S3 to say what a policy consists of; it is a few hundred bytes."""
+FIRST_PAUSE = 5.0
+LONGEST_PAUSE = 60.0
+"""Between two questions to an S3 that does not answer."""
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 30.0
+"""Between two bytes of the trainer."""
+CHUNK = 1024**2
+
+
+class PolicySource(Protocol):
+    """The part of `rlrun.artifacts.store.Store` that is used here."""
+
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        """The artifact's manifest, None without one. Raises StoreError."""
+        ...
+
+    def download_artifact(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+        """Bring a verified artifact to `dest`, all or nothing. Raises StoreError."""
+        ...
+
+
+class NotThere(Exception):
+    """The trainer does not give it either, in words."""
+
+
+class Fallback:
+    """What to do without S3. Times are seconds."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, source: PolicySource, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._http = http
+        self._source = source
+        self._clock = clock
+        self._pause = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+
+    @property
+    def s3_is_away(self) -> bool:
+        """Whether S3 did not answer lately, so that the trainer is to be asked first."""
+        return not self._pause.open(self._clock())
+
+    async def from_s3(self, uri: S3Uri, dest: Path) -> Manifest:
+        """Brings the policy from S3, if S3 says soon what it consists of.
+
+        Raises StoreError: Unreachable, NotFound where it has not arrived yet, or what S3 refuses with.
+        """
+        try:
+            manifest = await asyncio.wait_for(asyncio.to_thread(self._source.read_manifest, uri), ASK_SECONDS)
+            self._pause.succeeded()
+            if manifest is None:
+                raise NotFound(f"{uri} is not in S3 yet")
+            return await asyncio.to_thread(self._source.download_artifact, uri, dest, manifest)
+        except TimeoutError as error:
+            self._gone()
+            raise Unreachable(f"S3 has not answered for {ASK_SECONDS:g} s") from error
+        except Unreachable:
+            self._gone()
+            raise
+
+    async def fetch(self, url: str, dest: Path, fits: Callable[[Manifest], bool]) -> Manifest:
+        """Brings the policy from its folder at the trainer to `dest`, whole and verified or not at all.
+
+        `fits` says whether a manifest is that of the policy. Raises NotThere; OSError where it cannot be written.
+        """
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        room = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
+        try:
+            async with self._http.get(f"{url}/{MANIFEST}", timeout=limits) as answer:
+                manifest = Manifest.model_validate_json(await _good(answer).read())
+            if not fits(manifest):
+                raise NotThere(f"{url} holds other weights than its name says")
+            for entry in manifest.files:
+                async with self._http.get(f"{url}/{entry.name}", timeout=limits) as answer:
+                    await _save(_good(answer), entry, _place(entry, room))
+            await asyncio.to_thread(_put_in_place, room, dest, manifest)
+        except (TimeoutError, aiohttp.ClientError, ValidationError) as error:
+            raise NotThere(f"{url}: {error or type(error).__name__}") from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, room, True)
+        return manifest
+
+    def _gone(self) -> None:
+        self._pause.failed(self._clock())
+        log.warning("S3 does not answer: nobody asks it again for %.0f s", self._pause.pause)
+
+
+async def _save(answer: aiohttp.ClientResponse, entry: FileEntry, path: Path) -> None:
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        async for chunk in answer.content.iter_chunked(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+            file.write(chunk)
+    if (size, digest.hexdigest()) != (entry.size, entry.sha256):
+        raise NotThere(f"{answer.url} is not what its manifest says")
+
+
+def _good(answer: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+    if answer.status != 200:
+        raise NotThere(f"{answer.url} answered {answer.status}")
+    return answer
+
+
+def _place(entry: FileEntry, room: Path) -> Path:
+    parts = PurePosixPath(entry.name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise NotThere(f"a manifest names a file outside its folder: {entry.name!r}")
+    path = room / parts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _put_in_place(room: Path, dest: Path, manifest: Manifest) -> None:
+    text = manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
+    (room / MANIFEST).write_text(text, encoding="utf-8")
+    room.chmod(0o755)
+    shutil.rmtree(dest, ignore_errors=True)
+    room.rename(dest)
