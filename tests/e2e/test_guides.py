@@ -1,0 +1,123 @@
+"""The commands of the guides on the cluster: everything is real, and the blocks that need pods are run as well."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from demo.install import BUCKET, ROOT
+from demo.kubectl import Object, wait_for
+from tests.e2e.conftest import Platform
+from tests.guide import Runner, install_commands
+
+SECONDS = 300
+INTERVALS = {"rlcheckpoints": 10, "rladapters": 15}
+"""Steps between the artifacts of the example."""
+
+
+@dataclass
+class World:
+    """What the steps of a guide wait for at this level."""
+
+    platform: Platform
+    namespace: str
+
+    def run(self, name: str) -> Object:
+        return self.platform.kubectl.get("rlrun", name, self.namespace) or {}
+
+    def start(self, name: str, **spec: Any) -> None:
+        self.platform.kubectl.apply(self.platform.run_object(name, self.namespace, **spec))
+
+    def trains(self, name: str, text: str) -> None:
+        """So many steps are done, and the artifacts of these steps are Ready."""
+        step = int(text)
+        wait_for(f"step {step} of {name}", lambda: self._step(name) >= step, SECONDS, every=0.5)
+        for plural, interval in INTERVALS.items():
+            due = set(range(interval, step + 1, interval))
+            wait_for(f"{plural} {due} of {name}", lambda p=plural, d=due: d <= self._ready(p, name), 90, every=0.5)
+
+    def settles(self, name: str) -> None:
+        """A run that has no pods any more has no artifact on its way either."""
+        if self.run(name)["status"]["phase"] in ("Suspended", "Stopped"):
+            wait_for(f"no pods of {name}", lambda: not self._pods(name), SECONDS)
+            wait_for(f"a last checkpoint of {name}", lambda: self.run(name)["status"].get("lastCheckpoint"), 60)
+
+    def loses(self, name: str) -> None:
+        """The cluster has forgotten the run and its artifacts; S3 has not."""
+        kubectl = self.platform.kubectl
+        wait_for(f"the end of {name}", lambda: self.run(name)["status"]["phase"] == "Completed", SECONDS)
+        kubectl("delete", "rlrun", name, "-n", self.namespace, "--timeout=120s", timeout=150)
+        kubectl("delete", "rlcheckpoints,rladapters", "--all", "-n", self.namespace, "--timeout=60s")
+        kinds = "deployments,jobs,services,configmaps,secrets,serviceaccounts,networkpolicies"
+        selector = f"rlrun.dev/run={name}"
+        wait_for(
+            "the children to be gone",
+            lambda: not kubectl("get", kinds, "-n", self.namespace, "-l", selector, "-o", "name").strip(),
+            120,
+        )
+
+    def runs(self, name: str, text: str) -> None:
+        """A run of that name, started if there is none, has done so many steps."""
+        if not self.run(name):
+            self.start(name, maxSteps=10_000)
+        wait_for(f"step {text} of {name}", lambda: self._step(name) >= int(text), SECONDS, every=0.5)
+
+    def _step(self, name: str) -> int:
+        return int(((self.run(name).get("status") or {}).get("progress") or {}).get("step") or 0)
+
+    def _ready(self, plural: str, name: str) -> set[int]:
+        found = self.platform.kubectl.list(plural, self.namespace, f"rlrun.dev/run={name}")
+        return {o["spec"]["step"] for o in found if (o.get("status") or {}).get("phase") == "Ready"}
+
+    def _pods(self, name: str) -> list[Object]:
+        found = self.platform.kubectl.list("pods", self.namespace, f"rlrun.dev/run={name}")
+        return [pod for pod in found if pod["status"]["phase"] in ("Pending", "Running")]
+
+
+@pytest.fixture
+def world(platform: Platform, fresh_namespace: Callable[[str], str]) -> World:
+    return World(platform, fresh_namespace("guide"))
+
+
+@pytest.fixture
+def follow(world: World, tmp_path: Path) -> Callable[[str], int]:
+    """Runs a guide in a folder of its own and in the world's namespace."""
+    kubectl, s3 = world.platform.kubectl, world.platform.s3
+    kubeconfig = tmp_path / "kubeconfig"
+    found = yaml.safe_load(Path(kubectl.kubeconfig).read_text())
+    for context in found["contexts"]:
+        context["context"]["namespace"] = world.namespace
+    kubeconfig.write_text(yaml.safe_dump(found))
+    folder = tmp_path / "guide"
+    folder.mkdir()
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    # What is stopped in the middle must have a middle.
+    example = folder / "examples" / "reverse-text.yaml"
+    example.write_text(example.read_text().replace("maxSteps: 30", "maxSteps: 300"))
+    environment = {
+        "PATH": install_commands(tmp_path / "bin", sys.executable, kubectl.program),
+        "KUBECONFIG": str(kubeconfig),
+        "HOME": str(tmp_path),
+        "RLRUN_S3_BUCKET": BUCKET,
+        **s3.environment(),
+    }
+    steps = {"trains": world.trains, "settles": world.settles, "lost": world.loses, "runs": world.runs}
+
+    def run(name: str) -> int:
+        return Runner(ROOT / "docs" / "guides" / name, folder, environment, steps, e2e=True).run()
+
+    return run
+
+
+def test_continue(follow: Callable[[str], int]) -> None:
+    assert follow("continue.md") >= 14
+
+
+def test_operate(follow: Callable[[str], int], world: World) -> None:
+    world.start("reverse-text", maxSteps=20)
+    assert follow("operate.md") >= 11
