@@ -1,0 +1,155 @@
+"""An adapter that a run has left is deployed, answers better than its base model, survives its pod, and goes again."""
+
+import importlib.util
+import json
+from collections.abc import Callable
+from statistics import fmean
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from demo.install import EXAMPLES
+from demo.kubectl import Object, wait_for
+from demo.watch import follow
+from tests.e2e.conftest import Platform
+
+IMAGE = "localhost/rlrun-orchestrator:local"
+BASE = "rlrun/reverse-text-tiny"
+PROMPTS = 24
+START_SECONDS = 280
+"""For a pool's first answer: vLLM starts on a busy core."""
+
+CLIENT = """
+import json, sys, urllib.request
+url, models, texts = json.loads(sys.argv[1])
+def ask(path, body=None):
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request, timeout=60))
+def answer(model, text):
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 24, "temperature": 0}
+    return ask("/chat/completions", body)["choices"][0]["message"]["content"] or ""
+served = [m["id"] for m in ask("/models")["data"]]
+print(json.dumps({"served": served, "answers": {m: [answer(m, t) for t in texts] for m in models}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def task() -> ModuleType:
+    """The example's own texts and its own measure."""
+    path = EXAMPLES / "reverse_text_model" / "reverse_text_data.py"
+    spec = importlib.util.spec_from_file_location("reverse_text_data", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ask(platform: Platform, namespace: str, name: str, url: str, models: list[str], texts: list[str]) -> Any:
+    """What the pool says to a pod of the same namespace, as any client there would hear it."""
+    container = {
+        "name": "client",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["python", "-c", CLIENT, json.dumps([url, models, texts])],
+    }
+    spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
+    metadata = {"name": name, "namespace": namespace}
+    platform.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    def ended() -> str | None:
+        phase = str((platform.kubectl.get("pod", name, namespace) or {}).get("status", {}).get("phase"))
+        return phase if phase in ("Succeeded", "Failed") else None
+
+    phase = wait_for(f"the end of pod {name}", ended, 120)
+    text = platform.kubectl("logs", name, "-n", namespace)
+    assert phase == "Succeeded", text
+    return json.loads(text.splitlines()[-1])
+
+
+def deploy(platform: Platform, name: str, namespace: str, deployed: bool) -> None:
+    """`kubectl patch`, as a user does it."""
+    patch = json.dumps({"spec": {"deployed": deployed}})
+    platform.kubectl("patch", "rladapter", name, "-n", namespace, "--type", "merge", "-p", patch)
+
+
+def in_state(platform: Platform, name: str, namespace: str, state: str, seconds: float) -> Object:
+    """The adapter's status once its deployment is in that state."""
+    seen: list[Object] = [{}]
+
+    def look() -> Object | None:
+        seen[0] = (platform.kubectl.get("rladapter", name, namespace) or {}).get("status") or {}
+        return seen[0] if seen[0].get("deploymentState") == state else None
+
+    try:
+        return wait_for(f"{state} of {name}", look, seconds)
+    except RuntimeError as error:
+        pods = platform.kubectl("get", "pods", "-n", namespace, "-o", "wide")
+        pytest.fail(f"{error}; it is {seen[0].get('deploymentState')}: {seen[0].get('deploymentMessage')}\n{pods}")
+
+
+def pool(platform: Platform, namespace: str) -> list[Object]:
+    """Everything that the pool has."""
+    kinds = "deployments,services,configmaps,secrets,serviceaccounts,networkpolicies,pods"
+    return platform.kubectl.list(kinds, namespace, "rlrun.dev/serving")
+
+
+def test_a_deployed_adapter_answers_until_it_is_undeployed(
+    platform: Platform, fresh_namespace: Callable[[str], str], task: ModuleType
+) -> None:
+    namespace = fresh_namespace("serving")
+    kubectl = platform.kubectl
+    kubectl.apply(platform.run_object("maker", namespace, maxSteps=12))
+    follow(kubectl, "maker", namespace, seconds=400)
+    kubectl("delete", "rlrun", "maker", "-n", namespace, "--wait=true", timeout=120)
+    (adapter,) = kubectl.list("rladapters", namespace)
+    name = adapter["metadata"]["name"]
+    assert adapter["status"]["deploymentState"] == "NotDeployed"
+
+    deploy(platform, name, namespace, True)
+    told = in_state(platform, name, namespace, "Deployed", START_SECONDS)
+    assert told["deploymentModel"] == f"{BASE}:{name}"
+    assert told["phase"] == "Ready"
+
+    texts = task.dataset(PROMPTS, 7, "eval", 5, 10)
+    models = [BASE, told["deploymentModel"]]
+    first = ask(platform, namespace, "client-1", told["deploymentUrl"], models, texts)
+    assert sorted(first["served"]) == sorted(models)
+    scores = {
+        model: fmean(task.similarity(answer, text) for answer, text in zip(answers, texts, strict=True))
+        for model, answers in first["answers"].items()
+    }
+    print(f"similarity: {scores}")
+    assert scores[models[1]] > scores[BASE] + 0.1, "the adapter answers as its base model does"
+
+    # A replica that is lost comes back with its adapters before it gets requests.
+    (pod,) = kubectl.list("pods", namespace, "rlrun.dev/serving")
+    kubectl("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--grace-period=0", "--force")
+    in_state(platform, name, namespace, "Deploying", 30)
+    in_state(platform, name, namespace, "Deployed", START_SECONDS)
+    again = ask(platform, namespace, "client-2", told["deploymentUrl"], models, texts[:4])
+    assert sorted(again["served"]) == sorted(models)
+    assert again["answers"][models[1]] == first["answers"][models[1]][:4], "greedy answers of the same weights"
+
+    deploy(platform, name, namespace, False)
+    in_state(platform, name, namespace, "NotDeployed", 90)
+    wait_for("the pool's end", lambda: not pool(platform, namespace), 90)
+    assert kubectl.get("rladapter", name, namespace), "what is not served is kept all the same"
+
+
+def test_what_cannot_be_served_says_why(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
+    namespace = fresh_namespace("unserved")
+    spec = {"runName": "gone", "runUid": "gone", "step": 1, "uri": "s3://rlrun/nowhere"}
+    adapter = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLAdapter"}
+    for name, model in (("unready", BASE), ("orphan", "nobody/knows")):
+        metadata = {"name": name, "namespace": namespace}
+        platform.kubectl.apply({**adapter, "metadata": metadata, "spec": {**spec, "model": model, "deployed": True}})
+    status = json.dumps({"status": {"phase": "Ready"}})
+    platform.kubectl(
+        "patch", "rladapter", "orphan", "-n", namespace, "--subresource=status", "--type", "merge", "-p", status
+    )
+    for name, words in (("unready", "AdapterNotReady: the adapter is Pending"), ("orphan", "ModelNotFound: ")):
+        assert in_state(platform, name, namespace, "DeployFailed", 60)["deploymentMessage"].startswith(words)
+    assert pool(platform, namespace) == []
