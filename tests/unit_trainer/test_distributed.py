@@ -101,6 +101,18 @@ class Trainer:
         assert status == 200, text + self.log.read_text()
         return StepResult.model_validate_json(text)
 
+    def process_of(self, rank: int) -> int:
+        """Its id: torchrun's children, by what they were told."""
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                told = (process / "environ").read_bytes().split(b"\0") if parent == self.process.pid else []
+            except OSError:
+                continue
+            if f"RANK={rank}".encode() in told:
+                return int(process.name)
+        raise AssertionError(f"no process of rank {rank}: {self.log.read_text()}")
+
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -234,6 +246,30 @@ async def test_a_mixture_of_experts(tmp_path: Path, s3_server: S3Server, store: 
     log = await asyncio.to_thread(trainer.log.read_text)
     assert "stopped after" in log
     assert "is gone" not in log
+
+
+@pytest.mark.parametrize("told", ["all", "the one that follows"])
+async def test_who_is_told_to_stop_saves_what_no_checkpoint_holds(
+    model_dir: Path, tmp_path: Path, s3_server: S3Server, store: Store, run_uri: str, told: str
+) -> None:
+    trainer = Trainer(model_dir, s3_server.environment, tmp_path / "log", "off")
+    try:
+        trainer.wait_ready()
+        trainer.open(tiny.spec(run_uri, **FULL))
+        made = trainer.step(0, batch(12, 0))
+        if told == "all":
+            trainer.process.send_signal(signal.SIGTERM)
+        else:
+            # As on a node of its own that is drained: the first process hears of it and has as much time as that one.
+            os.kill(trainer.process_of(rank=1), signal.SIGTERM)
+        assert await asyncio.to_thread(trainer.process.wait, 60) != 0, "a Job would take it for the end of the run"
+    finally:
+        trainer.end()
+    saved = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)
+    assert store.is_complete(saved), trainer.log.read_text()
+    sessions = Sessions(tiny.load(model_dir), Compute(), store, Settings())
+    session = await sessions.open("run", tiny.spec(run_uri, resume_from=str(saved), **FULL))
+    assert session.state.policy.digest == made.policy.digest
 
 
 @pytest.mark.parametrize("changes", [SLOW | PENALTY, FULL])
