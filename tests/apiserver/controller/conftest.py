@@ -237,6 +237,45 @@ class Bench:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/status"
         self.call("PATCH", path, {"status": status}, "application/merge-patch+json")
 
+    @staticmethod
+    def container(name: str, state: Obj, restarts: int = 0, last: Obj | None = None) -> Obj:
+        """The status of one container."""
+        held = {"name": name, "image": "x", "imageID": "x", "ready": False, "restartCount": restarts, "state": state}
+        return held | ({"lastState": last} if last else {})
+
+    def bind(self, pod: str) -> None:
+        """Gives the pod a node, which nobody plays: told to end, it stays until it is killed."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        self.call("POST", f"/api/v1/namespaces/{self.namespace}/pods/{pod}/binding", body)
+
+    def kill_pods(self) -> None:
+        """No kubelet confirms the end of pods here."""
+        self.call("DELETE", f"/api/v1/namespaces/{self.namespace}/pods", {"gracePeriodSeconds": 0})
+
+    def columns(self, name: str = "reverse") -> dict[str, Any]:
+        """What `kubectl get rlrun` shows."""
+        response = self.api.call_api(
+            f"/apis/rlrun.dev/v1alpha1/namespaces/{self.namespace}/rlruns/{name}",
+            "GET",
+            header_params={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"},
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _return_http_data_only=True,
+        )
+        table = json.loads(response.data)
+        names = [column["name"] for column in table["columnDefinitions"]]
+        return dict(zip(names, table["rows"][0]["cells"], strict=True))
+
+    def seen(self, name: str = "reverse") -> bool:
+        """Whether the operator has judged the newest spec."""
+        run = self.run(name)
+        return bool(run["status"].get("observedGeneration") == run["metadata"]["generation"])
+
+    def place(self, step: int, name: str = "reverse") -> S3Uri:
+        """Where the checkpoint of that step is."""
+        return RunLayout.of("rlrun", "", self.namespace, self.run(name)["metadata"]["uid"]).checkpoint(step)
+
     def tell(self, name: str = "reverse", **status: Any) -> None:
         self.orchestrators.answers[(self.namespace, name)] = {"phase": "Running", "maxSteps": 10, **status}
 

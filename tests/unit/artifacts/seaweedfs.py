@@ -17,6 +17,7 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.store import Store
 
 READY_SECONDS = 60
@@ -47,6 +48,13 @@ class S3Server:
         return Store(
             endpoint_url=self.endpoint, access_key_id=self.access_key_id, secret_access_key=self.secret_access_key
         )
+
+    def delete(self, uri: S3Uri) -> None:
+        """One object, as somebody deletes it who knows of nothing else."""
+        keys = {"aws_access_key_id": self.access_key_id, "aws_secret_access_key": self.secret_access_key}
+        made = boto3.client("s3", endpoint_url=self.endpoint, region_name="us-east-1", **keys)
+        made.delete_object(Bucket=uri.bucket, Key=uri.key)
+        made.close()
 
 
 def weed_command() -> str:

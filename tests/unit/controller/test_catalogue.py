@@ -88,6 +88,9 @@ async def test_broken_ones_are_neither_counted_nor_left_behind(make_world: Calla
     world.artifacts.broken[place(2)] = "cut off"
     await world.reconcile(3)
     assert phases(world) == {1: "Ready", 2: "Failed", 3: "Ready"}
+    world.artifacts.broken[place(1)] = "cut off"
+    await world.reconcile(3)
+    assert phases(world) == {1: "Failed", 2: "Failed", 3: "Ready"}, "people see what is wrong while there is room"
     save(world, 4)
     await world.reconcile(3)
     assert phases(world) == {3: "Ready", 4: "Ready"}

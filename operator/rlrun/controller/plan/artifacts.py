@@ -93,9 +93,9 @@ class _Catalogue:
     def surplus(self) -> set[int]:
         """Steps that retention would remove if it were for this run alone: expired ones, and broken older ones."""
         expired = set(expired_steps(self.whole, self.keep, self.deployed, self.claimed))
-        kept = self.whole - expired
+        kept = self.whole - expired - self.deployed
         broken = {step for step, folder in self.folders.items() if step not in self.whole and folder.problem}
-        older = {step for step in broken if self.keep >= 0 and kept and step < min(kept)}
+        older = {step for step in broken if 0 < self.keep <= len(kept) and step < min(kept)}
         # What is left of a deletion that was cut off is of no use to anybody.
         remains = {step for step in self.going if step in self.folders and step not in self.whole}
         return expired | (older - self.deployed - self.claimed) | remains
