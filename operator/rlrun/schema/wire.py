@@ -25,6 +25,8 @@ asked answers a `Problem` with a reason in CamelCase (it becomes a condition's r
     orchestrator  :8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions, /models;
                          rollout id in the header X-Rollout-Id
                   :8080  GET /healthz /readyz /metrics, GET /status                     -> RunStatus
+
+What the operator and the pools of deployed adapters say to each other is in `rlrun.schema.serving`.
 """
 
 from datetime import datetime
