@@ -1,11 +1,12 @@
 """The orchestrator: rollouts in, optimizer steps out, and the OpenAI endpoint that environments talk to.
 
-app, assembly   one attempt, put together        loop            collect, train, publish, save, report
+app, assembly   one attempt, put together        live            what may change while it runs
+loop            collect, train, publish, save, report; publishing and saving go on beside it
 which example   buffer, deal, filtering, drought; saved: what an earlier process left of it
 which group     scheduler (pure), dispatcher (tasks), rollouts, advantages, trajectories
 which batch     batch, batching; demonstrations and tokenizer for supervised steps, teacher for distillation
 measuring       evaluator, eval_metrics, room; metrics, histogram, diagnosis, totals (pure)
-telling         reporter, board, recorder (S3), exposition (Prometheus), wandb_log and wandb_writer, status_server
+telling         reporter, board, recorder and spool (S3), exposition (Prometheus), wandb_log and wandb_writer, status_server
 the others      trainer_session, trainer_client, environments, environment_client, inference, sidecar_client, storage
 
 gateway/        the rollout gateway                environment/    the environment server: users' code runs there

@@ -160,7 +160,7 @@ SECTIONS = (
             ("time/wait_for_ckpt", "s", "The same, under the name that others know."),
             ("time/trainer", "s", "Until the trainer answered."),
             ("time/update_weights", "s", "From the trainer's answer until the engines served the newest policy."),
-            ("time/save_ckpt", "s", "Asking for checkpoint and adapter after the step before."),
+            ("time/save_ckpt", "s", "Waiting, batch in hand, for the checkpoint copies of the step before."),
             ("time/group", "s", "Mean duration of a group at its environment."),
             ("time/wait_for_batch", "s", "The trainer waiting for a batch."),
             ("time/forward_backward", "s", "The trainer's passes."),

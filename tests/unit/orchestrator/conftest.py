@@ -53,7 +53,6 @@ class World:
 
     async def start(self) -> None:
         """Starts everyone but the orchestrator."""
-        self.gateway_port, self.status_port = unused_port(), unused_port()
         if self.teacher is not None:
             self.teacher_url = f"{await self._serve(self.teacher.application())}/v1"
         self.trainer_url = await self._serve(self.trainer.application())
@@ -111,8 +110,8 @@ class World:
 
     async def run(self, timeout: float = 30.0) -> int:
         """One attempt of the orchestrator; its exit code."""
-        if self.attempts:  # the one before may not have given its ports back yet
-            self.gateway_port, self.status_port = unused_port(), unused_port()
+        # As late as possible, and new ones each time: others take ports as well.
+        self.gateway_port, self.status_port = unused_port(), unused_port()
         self.attempts += 1
         settings = Settings(
             **{
