@@ -25,8 +25,10 @@ from rlrun.schema.adapter import DeploymentState
 from rlrun.schema.serving import ServedAdapter, ServingOrder, served_name
 from rlrun.schema.wire import Problem
 
+BUSY_SECONDS = 1.0
+"""Between two looks at a pool in which something is under way."""
 SETTLED_SECONDS = 15.0
-"""Between two looks at a pool in which nothing is under way."""
+"""Between two looks at a pool in which nothing is."""
 ON_THE_WAY = frozenset({DeploymentState.deploying, DeploymentState.unloading})
 FIELDS = ("deploymentState", "deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl")
 """The part of an RLAdapter's status that is written here; the rest is the run reconciler's."""
@@ -68,8 +70,11 @@ def plan_pool(seen: SeenPool, settings: Settings, now: datetime) -> PoolPlan:
 
 
 def refuse(seen: SeenPool, problem: Problem, now: datetime) -> PoolPlan:
-    """The statuses that say why nothing could be done for the adapters that are wanted."""
-    verdicts = {_name(a): failed(problem) for a in seen.adapters if is_wanted(a)}
+    """The statuses that say why nothing could be done for the adapters that are wanted and not served yet."""
+    waiting = [
+        a for a in seen.adapters if is_wanted(a) and wanted_verdict(a, seen).state is not DeploymentState.deployed
+    ]
+    verdicts = {_name(a): failed(problem) for a in waiting}
     return _finish(seen, PoolPlan(), verdicts, seen.key.identity, now)
 
 
@@ -125,7 +130,7 @@ def _finish(
 
 def _requeue(plan: PoolPlan, states: set[DeploymentState]) -> float | None:
     if plan.recipients or states & ON_THE_WAY:
-        return 1.0
+        return BUSY_SECONDS
     return SETTLED_SECONDS if states - {DeploymentState.not_deployed} or plan.order else None
 
 

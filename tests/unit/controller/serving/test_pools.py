@@ -279,6 +279,14 @@ async def test_a_refusal_of_the_api_server_is_told(pools: Pools, monkeypatch: py
     )
     await pools.reconcile()
     assert pools.state() == "Deploying"
+    pools.start_pods()
+    await pools.reconcile()
+    pools.cluster.put(adapter_object("two"))
+    with monkeypatch.context() as patch:
+        patch.setattr(pools.cluster, "apply", refuse)
+        with pytest.raises(ApiError):
+            await pools.reconcile()
+    assert (pools.state(), pools.state("two")) == ("Deployed", "DeployFailed")
 
 
 @pytest.mark.parametrize("after", range(9))
