@@ -26,7 +26,7 @@ ADAPTERS_EPILOG = """Examples:
 
   rlrun adapters reverse-text-x7k2p
 
-  aws s3 cp --recursive "$(rlrun adapters reverse-text-x7k2p -o json | jq -r '.items[0].spec.uri')" adapter/"""
+  rlrun download reverse-text-x7k2p-step-000030-842409bd adapter/"""
 
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only of this run.")]
 

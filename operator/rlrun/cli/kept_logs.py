@@ -58,7 +58,7 @@ def read_kept(
     store: Store, layout: RunLayout, run: str, role: str, *, attempt: int | None, tail: int | None, previous: bool
 ) -> Iterator[str]:
     """Their lines. Raises StoreError, and CliError when there are none."""
-    folder = layout.root / "logs"
+    folder = layout.logs
     files = [name for name, _ in store.list_files(folder)]
     found = choose(files, run, role, attempt, previous)
     if not found:

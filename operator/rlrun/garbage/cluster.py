@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from rlrun.garbage.plan import Garbage
-from rlrun.garbage.world import Artifact, Child
+from rlrun.garbage.world import Artifact, Child, Run
 from rlrun.schema.run_status import Phase
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"
@@ -45,8 +45,8 @@ class ClusterError(Exception):
 class Cluster(Protocol):
     """What garbage needs of a cluster. `namespace` None means all. Every method raises ClusterError."""
 
-    def runs(self, namespace: str | None) -> dict[str, bool]:
-        """Every run by uid, and whether it is finished; complete, or an error."""
+    def runs(self, namespace: str | None) -> list[Run]:
+        """Every run; complete, or an error."""
         ...
 
     def artifacts(self, namespace: str | None) -> list[Artifact]:
@@ -68,12 +68,9 @@ class KubeCluster:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def runs(self, namespace: str | None) -> dict[str, bool]:
+    def runs(self, namespace: str | None) -> list[Run]:
         """See `Cluster`."""
-        found = {}
-        for item in self._list(f"{GROUP}/{VERSION}", "rlruns", namespace):
-            found[str(item["metadata"]["uid"])] = (item.get("status") or {}).get("phase") in FINISHED
-        return found
+        return [run(item) for item in self._list(f"{GROUP}/{VERSION}", "rlruns", namespace)]
 
     def artifacts(self, namespace: str | None) -> list[Artifact]:
         """See `Cluster`."""
@@ -142,6 +139,13 @@ class KubeCluster:
             _return_http_data_only=True,
             _request_timeout=TIMEOUT,
         )
+
+
+def run(item: Object) -> Run:
+    """A run by its object."""
+    finished = (item.get("status") or {}).get("phase") in FINISHED
+    starts_from = str((item.get("spec") or {}).get("checkpointId") or "").rpartition("/")[2]
+    return Run(str(item["metadata"]["uid"]), finished, starts_from)
 
 
 def artifact(kind: str, item: Object) -> Artifact:

@@ -10,8 +10,9 @@
 | an RLCheckpoint or RLAdapter | its run is gone and its files are not (or no longer) whole |
 | a child in the cluster | its run is gone, and Kubernetes' own garbage collector has not taken it |
 
-Nothing younger than the minimum age is ever garbage, by the newest file in it; and nothing at all of a run that may
-still write. The world is surveyed S3 first, cluster second: whatever was in S3 then had its run in the cluster before.
+Nothing younger than the minimum age is ever garbage, by the newest file in it; nothing at all of a run that may still
+write; and no checkpoint that such a run starts from, even when its object is gone. The world is surveyed S3 first,
+cluster second: whatever was in S3 then had its run in the cluster before.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ from enum import StrEnum
 
 from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.store import Upload
-from rlrun.garbage.world import POLICY, STEPPED, Artifact, Folder, RunFolder, World, place
+from rlrun.garbage.world import POLICY, STEPPED, Artifact, Folder, RunFolder, World, claimed_path, place
 
 
 class Reason(StrEnum):
@@ -75,8 +76,11 @@ def plan(world: World, now: datetime, older_than: timedelta) -> list[Garbage]:
     for folder in world.folders:
         by_run[folder.run].append(folder)
     found = [*_uploads(world)]
+    named = _named(world)
+    claims = {run.starts_from for run in world.runs.values() if run.starts_from and not run.finished}
     for run in sorted(by_run, key=lambda r: (r.namespace, r.uid)):
-        found += _of_run(world, run, by_run[run])
+        claimed = [_root(world, run) / path for path in (claimed_path(run, claim) for claim in claims) if path]
+        found += _of_run(world, run, by_run[run], [*named[run.uid], *claimed])
     found += _objects(world)
     found += [
         Garbage(c.kind, c.namespace, c.name, Reason.run_gone, c.created)
@@ -86,12 +90,24 @@ def plan(world: World, now: datetime, older_than: timedelta) -> list[Garbage]:
     return [item for item in found if item.newest <= limit]
 
 
+def _named(world: World) -> dict[str, list[S3Uri]]:
+    """Where the artifacts with objects are, by the run they name and by the run in whose folder they really lie."""
+    named: dict[str, list[S3Uri]] = defaultdict(list)
+    for artifact in world.artifacts:
+        uri = S3Uri.parse(artifact.uri)
+        named[artifact.run_uid].append(uri)
+        where = place(world.root, f"{uri.key}/") if uri.bucket == world.root.bucket else None
+        if where is not None and where[0].uid != artifact.run_uid:
+            named[where[0].uid].append(uri)
+    return named
+
+
 def _root(world: World, run: RunFolder) -> S3Uri:
     return world.root / run.namespace / run.uid
 
 
 def _may_write(world: World, uid: str) -> bool:
-    return not world.runs.get(uid, True)
+    return uid in world.runs and not world.runs[uid].finished
 
 
 def _uploads(world: World) -> Iterator[Garbage]:
@@ -109,14 +125,12 @@ def _uploads(world: World) -> Iterator[Garbage]:
         )
 
 
-def _of_run(world: World, run: RunFolder, folders: list[Folder]) -> Iterator[Garbage]:
+def _of_run(world: World, run: RunFolder, folders: list[Folder], kept: list[S3Uri]) -> Iterator[Garbage]:
     if _may_write(world, run.uid):
         return
     root = _root(world, run)
-    named = [S3Uri.parse(a.uri) for a in world.artifacts]
-    kept = [uri for uri in named if _below(uri, root)]
     gone = run.uid not in world.runs
-    if gone and not kept and not any(a.run_uid == run.uid for a in world.artifacts):
+    if gone and not kept:
         yield _folder(world, run, root, Reason.run_gone, folders)
         return
     for folder in sorted(folders, key=lambda f: f.path):

@@ -34,7 +34,7 @@ def survey(store: Store, cluster: Cluster, root: S3Uri, namespace: str | None) -
     found = tuple(folders(root, store.walk(below)))
     uploads = tuple(store.uploads(below))
     children, notes = cluster.children(namespace)
-    runs = cluster.runs(namespace)
+    runs = {run.uid: run for run in cluster.runs(namespace)}
     artifacts = tuple(cluster.artifacts(namespace))
     return World(root, runs, found, uploads, artifacts, tuple(children), tuple(notes))
 

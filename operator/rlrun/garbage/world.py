@@ -73,13 +73,23 @@ class Child:
 
 
 @dataclass(frozen=True)
+class Run:
+    """An RLRun."""
+
+    uid: str
+    finished: bool
+    starts_from: str = ""
+    """Name of the RLCheckpoint that it starts from, without a namespace; empty for none."""
+
+
+@dataclass(frozen=True)
 class World:
     """All of it. A world is only worth planning for when its runs and its folders were read completely."""
 
     root: S3Uri
     """`s3://bucket/prefix`."""
-    runs: Mapping[str, bool]
-    """Every run that exists, by uid, and whether it is finished."""
+    runs: Mapping[str, Run]
+    """Every run that exists, by uid."""
     folders: tuple[Folder, ...] = ()
     uploads: tuple[Upload, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
@@ -104,6 +114,14 @@ def place(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
     name, slash, _ = below.partition("/")
     path = f"{area}/{name}" if area in (*STEPPED, POLICY) and slash else ""
     return RunFolder(namespace, uid), path
+
+
+def claimed_path(run: RunFolder, checkpoint: str) -> str | None:
+    """The `Folder.path` of the run's checkpoint of that name, `{run}-step-000040-{first letters of the uid}`; None for
+    the name of another run's.
+    """
+    found = re.search(r"-(step-\d{6,})-([0-9a-f]{8})$", checkpoint)
+    return f"checkpoints/{found[1]}" if found and run.uid.startswith(found[2]) else None
 
 
 def folders(root: S3Uri, objects: Iterable[StoredObject]) -> Iterator[Folder]:

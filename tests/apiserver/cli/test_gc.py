@@ -144,7 +144,7 @@ def test_every_page_of_the_list_counts(place: Place, monkeypatch: pytest.MonkeyP
     uids = {place.run(f"run-{n}", "Running") for n in range(5)}
     monkeypatch.setattr(garbage, "PAGE", 2)
     found = KubeCluster(place.api)
-    assert set(found.runs(place.namespace)) == uids
+    assert {run.uid for run in found.runs(place.namespace)} == uids
     call, calls = place.api.call_api, []
 
     def broken(*args: Any, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from rlrun.artifacts.store import Store, StoreError, Unreachable
 from rlrun.garbage.cluster import ClusterError
 from rlrun.garbage.plan import Garbage
 from rlrun.garbage.report import parse_age
-from rlrun.garbage.world import Artifact, Child
+from rlrun.garbage.world import Artifact, Child, Run
 
 from .conftest import FakeCluster, Rlrun
 
@@ -26,7 +26,7 @@ LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 class Lists:
     """The cluster as garbage sees it."""
 
-    run_list: dict[str, bool] = field(default_factory=lambda: {DONE: True, LIVE: False})
+    run_list: list[Run] = field(default_factory=lambda: [Run(DONE, True), Run(LIVE, False)])
     artifact_list: list[Artifact] = field(default_factory=list)
     child_list: list[Child] = field(default_factory=list)
     deleted: list[Garbage] = field(default_factory=list)
@@ -34,12 +34,12 @@ class Lists:
     problem: ClusterError | None = None
     asked: list[str | None] = field(default_factory=list)
 
-    def runs(self, namespace: str | None) -> dict[str, bool]:
+    def runs(self, namespace: str | None) -> list[Run]:
         self.looks += 1
         self.asked.append(namespace)
         if self.problem:
             raise self.problem
-        return dict(self.run_list)
+        return list(self.run_list)
 
     def artifacts(self, namespace: str | None) -> list[Artifact]:
         return list(self.artifact_list)
@@ -171,8 +171,8 @@ def test_without_the_whole_list_of_runs_nothing_happens(world: World) -> None:
 def test_what_has_come_back_meanwhile_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = world.lists.runs
 
-    def later(namespace: str | None) -> dict[str, bool]:
-        return runs(namespace) | ({GONE: False} if world.lists.looks > 1 else {})
+    def later(namespace: str | None) -> list[Run]:
+        return runs(namespace) + ([Run(GONE, False)] if world.lists.looks > 1 else [])
 
     monkeypatch.setattr(world.lists, "runs", later)
     answer = world.gc("--older-than", "0s", "--delete", "--yes")

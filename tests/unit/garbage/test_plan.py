@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.store import StoredObject, Upload
 from rlrun.garbage.plan import FOLDER, Garbage, Reason, plan
-from rlrun.garbage.world import Artifact, Child, RunFolder, World, folders, place
+from rlrun.garbage.world import Artifact, Child, Run, RunFolder, World, claimed_path, folders, place
+from rlrun.resources.naming import artifact_name
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -16,7 +17,7 @@ OLD = NOW - 2 * DAY
 ROOT = S3Uri("bucket", "prefix")
 UIDS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 4)]
 GONE, DONE, LIVE = UIDS
-RUNS = {DONE: True, LIVE: False}
+RUNS = {DONE: Run(DONE, True), LIVE: Run(LIVE, False)}
 
 
 def key(path: str, uid: str = GONE, namespace: str = "team") -> str:
@@ -86,6 +87,20 @@ def test_a_run_that_is_gone_stays_with_its_artifacts() -> None:
     ]
 
 
+def test_an_object_protects_the_files_it_names_whoever_it_says_made_them() -> None:
+    other = Artifact("RLCheckpoint", "elsewhere", "copy", LIVE, artifact(10).uri, OLD)
+    assert found(world(*stored(*WHOLE), artifacts=(other,))) == []
+
+
+def test_a_checkpoint_that_a_run_starts_from_stays_without_an_object() -> None:
+    name = artifact_name("first", GONE, 10)
+    more = stored("checkpoints/step-000020/manifest.json")
+    claiming = {LIVE: Run(LIVE, False, name), DONE: Run(DONE, True, artifact_name("first", GONE, 20))}
+    seen = World(ROOT, claiming, tuple(folders(ROOT, [*stored(*WHOLE), *more])))
+    assert found(seen) == [("ObjectGone", f"{GONE}/checkpoints/step-000020")], "the finished run needs nothing"
+    assert claimed_path(RunFolder("team", LIVE), name) is None
+
+
 def test_one_young_file_keeps_the_whole_run() -> None:
     assert found(world(*stored(*WHOLE), *stored("logs/x", at=NOW - DAY / 2))) == []
     begun = Upload(key("adapters/step-000010/a"), "u", NOW - DAY / 2)
@@ -149,11 +164,12 @@ paths = st.sampled_from(
 )  # fmt: skip
 objects_in_s3 = st.builds(lambda p, u, t, n: StoredObject(key(p, u, n), 1, t), paths, uids, times, st.just("team"))
 artifacts_in_cluster = st.builds(
-    lambda step, uid, kind, deployed, created: Artifact(
-        kind, "team", f"a-{step}-{uid[:8]}", uid, artifact(step, uid, kind).uri, created, deployed
+    lambda step, uid, home, kind, deployed, created: Artifact(
+        kind, "team", f"a-{step}-{uid[:8]}", uid, artifact(step, home or uid, kind).uri, created, deployed
     ),
-    st.sampled_from([10, 20]), uids, st.sampled_from(["RLCheckpoint", "RLAdapter"]), st.booleans(), times,
+    st.sampled_from([10, 20]), uids, st.one_of(st.none(), uids), st.sampled_from(["RLCheckpoint", "RLAdapter"]), st.booleans(), times,
 )  # fmt: skip
+claims = st.one_of(st.just(""), st.builds(lambda u, n: artifact_name("first", u, n), uids, st.sampled_from([10, 20])))
 worlds = st.builds(
     lambda objects, uploads, artifacts, children, runs: World(
         ROOT, runs, tuple(folders(ROOT, objects)), tuple(uploads), tuple(artifacts), tuple(children)
@@ -162,7 +178,7 @@ worlds = st.builds(
     st.lists(st.builds(lambda p, u, t: Upload(key(p, u), "u", t), paths, uids, times), max_size=4),
     st.lists(artifacts_in_cluster, max_size=6),
     st.lists(st.builds(lambda u, t: Child("Job", "team", f"c-{u[:8]}", u, t), uids, times), max_size=4),
-    st.dictionaries(uids, st.booleans(), max_size=3),
+    st.lists(st.builds(Run, uids, st.booleans(), claims), max_size=3).map(lambda runs: {r.uid: r for r in runs}),
 )
 
 
@@ -176,9 +192,14 @@ def test_nothing_that_anybody_could_want_is_ever_garbage(seen: World, hours: int
             assert inside
             for folder in inside:
                 assert folder.newest <= limit, "younger than the age"
-                finished = seen.runs.get(folder.run.uid)
-                assert finished is not False, "of a run that may still write"
-                if finished:
+                run = seen.runs.get(folder.run.uid)
+                assert run is None or run.finished, "of a run that may still write"
+                assert not any(
+                    r.starts_from == artifact_name("first", folder.run.uid, int(folder.path[-6:]))
+                    for r in seen.runs.values()
+                    if not r.finished and folder.area == "checkpoints"
+                ), "a run starts from it"
+                if run:
                     assert folder.area == "policy" or (folder.area and not folder.manifest), "of a run that exists"
             assert not any(within(a.uri, item.name) or within(item.name, a.uri) for a in seen.artifacts), (
                 "has an object"
@@ -187,7 +208,7 @@ def test_nothing_that_anybody_could_want_is_ever_garbage(seen: World, hours: int
             assert item.upload is not None
             assert item.upload.initiated <= limit
             where = place(ROOT, item.upload.key)
-            assert where is None or seen.runs.get(where[0].uid) is not False
+            assert where is None or where[0].uid not in seen.runs or seen.runs[where[0].uid].finished
         elif item.kind == "Job":
             owned = [c for c in seen.children if c.name == item.name and c.created <= limit]
             assert owned

@@ -1,0 +1,38 @@
+"""The chart's job that looks for garbage, in the operator's image, with its own rights."""
+
+import secrets
+import uuid
+
+from rlrun.artifacts.layout import RunLayout
+
+from demo.install import BUCKET, CHART, RELEASE, SYSTEM_NAMESPACE
+from demo.kubectl import wait_for
+from tests.e2e.conftest import Platform
+
+
+def test_the_job_finds_what_belongs_to_nothing_and_leaves_it(platform: Platform) -> None:
+    kubectl, store = platform.kubectl, platform.s3.store()
+    layout = RunLayout.of(BUCKET, "", "nobody", str(uuid.uuid4()))
+    store.put_bytes(layout.run_json, b"{}")
+    local = ["-n", SYSTEM_NAMESPACE, "-f", str(CHART / "values-local.yaml"), "--wait", "--timeout", "180s"]
+    job = f"gc-{secrets.token_hex(3)}"
+    kubectl.helm("upgrade", RELEASE, str(CHART), *local, "--set", "gc.enabled=true,gc.olderThan=0s")
+    try:
+        kubectl("create", "job", job, f"--from=cronjob/{RELEASE}-gc", "-n", SYSTEM_NAMESPACE)
+
+        def ended() -> str | None:
+            found = kubectl.get("job", job, SYSTEM_NAMESPACE) or {}
+            kinds = [c["type"] for c in found.get("status", {}).get("conditions") or [] if c["status"] == "True"]
+            return next((kind for kind in kinds if kind in ("Complete", "Failed")), None)
+
+        outcome = wait_for("the end of the job", ended, 180)
+        said = kubectl("logs", f"job/{job}", "-n", SYSTEM_NAMESPACE)
+        assert outcome == "Complete", said
+        assert f"Folder {layout.root}: RunGone" in said
+        assert "nothing removed" in said
+        assert "secrets were not looked at" in said, "whoever may list Secrets may read them"
+        assert store.get_bytes(layout.run_json) == b"{}"
+    finally:
+        kubectl("delete", "job", job, "-n", SYSTEM_NAMESPACE, "--ignore-not-found")
+        kubectl.helm("upgrade", RELEASE, str(CHART), *local)
+        store.delete_prefix(layout.root)
