@@ -165,9 +165,10 @@ paths = st.sampled_from(
 objects_in_s3 = st.builds(lambda p, u, t, n: StoredObject(key(p, u, n), 1, t), paths, uids, times, st.just("team"))
 artifacts_in_cluster = st.builds(
     lambda step, uid, home, kind, deployed, created: Artifact(
-        kind, "team", f"a-{step}-{uid[:8]}", uid, artifact(step, home or uid, kind).uri, created, deployed
+        kind, "team", f"a-{step}-{uid[:8]}-{home}", uid, artifact(step, home or uid, kind).uri, created, deployed
     ),
-    st.sampled_from([10, 20]), uids, st.one_of(st.none(), uids), st.sampled_from(["RLCheckpoint", "RLAdapter"]), st.booleans(), times,
+    st.sampled_from([10, 20]), uids, st.one_of(st.none(), uids), st.sampled_from(["RLCheckpoint", "RLAdapter"]),
+    st.booleans(), times,
 )  # fmt: skip
 claims = st.one_of(st.just(""), st.builds(lambda u, n: artifact_name("first", u, n), uids, st.sampled_from([10, 20])))
 worlds = st.builds(
