@@ -270,6 +270,8 @@ class Recorder:
         if problem is not None:
             told = f"{problem.message}. Training goes on; {len(self.spool)} objects ({self.spool.bytes} bytes) wait on "
             told += "the orchestrator's disk and are tried again: mend S3 or the way to it"
+            if self.lost:
+                told += f". {self.lost} had to be given up, the oldest rollouts first"
             self._problems[lane] = Problem(reason=problem.reason, message=told[:1000])
         elif self._problems.pop(lane, None) is None:
             return

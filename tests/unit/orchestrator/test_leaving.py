@@ -82,8 +82,8 @@ async def test_a_run_that_is_cut_at_every_step(make: MakeWorld, more: dict[str, 
         assert await running == 1
         cut.stop.clear()
         if also_the_trainer:
-            cut.trainer.preempt()
-            cut.trainer.turn = asyncio.Lock()
+            async with cut.trainer.turn:  # a step under way is made first
+                cut.trainer.preempt()
     assert await cut.run() == 0
     assert_same(cut, whole)
     assert not also_the_trainer or cut.trainer.lives >= STEPS - 1
@@ -123,8 +123,8 @@ async def test_and_for_another_process_as_well(make: MakeWorld) -> None:
     cut.stop.set()
     assert await running == 1
     cut.stop.clear()
-    cut.trainer.restart()
-    cut.trainer.turn = asyncio.Lock()
+    async with cut.trainer.turn:
+        cut.trainer.restart()
     assert await cut.run() == 0
     steps = [step for step, _ in cut.trainer.batches]
     assert steps[3:] == [3, 4, *range(3, STEPS)]

@@ -100,6 +100,11 @@ async def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
     for step in range(1, 5):
         desk.recorder.rollouts(step, [{"step": step}])
         await desk.recorder._queue.join()
+    given_up = desk.recorder.lost
+    said = f"{given_up} had to be given up"
+    async with asyncio.timeout(5.0):
+        while not any(problem and said in problem.message for problem in desk.told):  # noqa: ASYNC110 (a writer's)
+            await asyncio.sleep(0.002)
     desk.store.away = None
     await desk.recorder.close(5.0)
     written = sorted(key.rsplit("/", 1)[-1] for key in desk.store.objects)
