@@ -12,4 +12,5 @@ the others      trainer_session, trainer_client, environments, environment_clien
 
 gateway/        the rollout gateway                environment/    the environment server: users' code runs there
 sidecar/        policies into an engine            fetch/          a model's files onto a node
+serving/        deployed adapters into an engine
 """
