@@ -234,13 +234,9 @@ class Recorder:
             await self._notify()
 
     def _next(self, lanes: Sequence[Lane], last: Lane | None) -> Waiting | None:
-        # In turn, so that neither can starve the other; metrics first, so that a state never tells of a line that is
-        # not there.
-        for lane in sorted(lanes, key=lambda lane: lane is last):
-            found = self.spool.next(lane)
-            if found is not None:
-                return found
-        return None
+        found = [waiting for lane in lanes if (waiting := self.spool.next(lane)) is not None]
+        # Metrics before the state that tells of them, unless it has been waiting for longer: neither starves the other.
+        return min(found, key=lambda w: w.turn if last is Lane.metrics else w.lane, default=None)
 
     async def _write_one(self, waiting: Waiting) -> None:
         def copy() -> bool:

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.metric_lines import merged
 from rlrun.artifacts.store import Unreachable
 from rlrun.schema.wire import Problem
 from rlrun_orchestrator.recorder import Recorder, saved_state, state_uri
@@ -204,6 +206,20 @@ async def test_a_state_for_a_step_has_a_place_of_its_own(desk: Desk) -> None:
     assert str(state_uri(LAYOUT, 7)) in desk.store.objects
 
 
+async def test_a_state_follows_the_line_that_it_tells_of(tmp_path: Path) -> None:
+    store = SlowStore()
+    desk = Desk(store, tmp_path)
+    desk.recorder.start()
+    desk.recorder.metrics(1, NOW, {"eval": 1.0})
+    await desk.waits(1)
+    desk.recorder.metrics(2, NOW, {})
+    desk.recorder.state({"step": 2})
+    await desk.waits(2)
+    store.open.set()
+    await desk.recorder.close(5.0)
+    assert store.order == ["metrics", "metrics", "orchestrator"]
+
+
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
@@ -225,3 +241,38 @@ async def test_a_run_goes_on_while_s3_is_away_and_says_so(world: World) -> None:
     assert [line["step"] for line in world.lines()] == list(range(1, 13))
     for step in range(1, 13):
         assert len(world.rollouts(step)) == 8
+
+
+@pytest.mark.parametrize("moment", range(2, 7))
+async def test_s3_that_is_slower_than_a_step_loses_no_line_of_a_process_that_is_killed(
+    world: World, moment: int
+) -> None:
+    class Slow(MemoryStore):
+        dead = False
+
+        def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+            time.sleep(0.06)
+            if self.dead:
+                raise AWAY
+            super().put_bytes(uri, data)
+
+    world.store = Slow()
+    world.trainer.store = world.store
+    world.spec |= {"maxSteps": 10, "maxAsyncLevel": 3, "oversamplingFactor": 3}
+    world.settings["drain_deadline"] = world.settings["stop_deadline"] = 0.1
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: len(world.trainer.batches) >= moment)
+    world.store.dead = True  # nothing that this process has not written by now will ever be there
+    world.stop.set()
+    assert await running == 1
+    world.stop.clear()
+    world.store = MemoryStore()
+    world.store.objects = world.trainer.store.objects
+    world.settings["spool"] = world.folder / "another pod"
+    async with world.trainer.turn:
+        pass
+    assert await world.run() == 0
+    lines = [line for line in merged(world.lines()) if "reward/mean" in line]
+    assert [line["step"] for line in lines] == list(range(1, 11))
+    assert [step for step, _ in world.trainer.batches] == list(range(10))

@@ -124,3 +124,30 @@ def test_another_runs_checkpoint_brings_its_knowledge_of_the_examples_only() -> 
 @pytest.mark.parametrize("broken", [{}, {"step": 3}, {"step": "x", "board": 1}, {"step": 3, "board": {}, "deal": []}])
 def test_a_state_of_another_shape_is_left(broken: dict[str, Any]) -> None:
     assert restored(session(3, left(3, 6)), broken)[0] == 4
+
+
+def test_what_was_scored_since_the_last_batch_counts_once() -> None:
+    """One example was filtered, another is ready: of the first only its score is left, the second is dealt again."""
+    before, after = deal(), deal()
+    filtered, ready = (before.draw(["a"]), before.draw(["a"]))
+    assert filtered is not None
+    assert ready is not None
+    for dealt in (filtered, ready):
+        before.scored(dealt, 1.0)
+    before.done([filtered])
+    after.restore(before.state())
+    after.settle()
+    assert after.buffer.state()["pools"]["a"]["easy"] == [filtered.example.index]
+    assert after.draw(["a"]) == ready
+    after.scored(ready, 1.0)
+    after.settle()
+    before.settle()
+    assert after.buffer.state() == before.buffer.state()
+
+
+def test_batches_that_were_sent_for_nothing_are_dealt_again() -> None:
+    one = deal()
+    drawn = [found for _ in range(4) if (found := one.draw(["a"])) is not None]
+    one.put_back(drawn[1:3])
+    one.forget([2])
+    assert [found.ordinal for _ in range(2) if (found := one.draw(["a"])) is not None] == [1, 4]
