@@ -23,6 +23,9 @@ KEEP ?=
 # PARTS="trl async" runs these benchmarks only.
 PARTS ?=
 
+# CHAOS="--level unit" passes options on to the fault tests.
+CHAOS ?=
+
 .PHONY: help
 help: ## List every target
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[36m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +61,12 @@ bench: $(VENV)/.complete ## Measure against what a user would take instead, abou
 .PHONY: bench-table
 bench-table: $(VENV)/.complete ## Keep the results of build/bench in docs/bench and write the table of docs/benchmarks.md
 	@$(PY) -m bench.table
+
+# --- fault tests -----------------------------------------------------------------------------------------------------
+
+.PHONY: chaos
+chaos: $(VENV)/.complete ## Break things on purpose at three levels (CHAOS="--level unit --seed 7": only that; --help, --list)
+	@CHAOS="$(CHAOS)" KEEP=$(KEEP) PY=$(PY) tests/chaos/run.sh
 
 # --- one level at a time ---------------------------------------------------------------------------------------------
 

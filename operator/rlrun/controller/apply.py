@@ -1,7 +1,8 @@
 """Carrying out a plan, in an order in which a crash between any two calls does no harm.
 
 The status is written once, after what it tells of, and only if it says something new; Events follow only a status that
-was written. What may take long or fail for S3's sake comes after it, so that nothing else waits for that.
+was written. A verdict is written before the pods go that it was read from: nobody could find it out again. What may
+take long or fail for S3's sake comes after the status, so that nothing else waits for that.
 """
 
 import hashlib

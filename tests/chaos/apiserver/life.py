@@ -1,0 +1,152 @@
+"""The life of a run against a real API server: user, node, trainer and orchestrator are played, tick by tick.
+
+As at the unit level, what is played depends on what is there. The operator is whatever the scenario starts: a
+reconciler in this process, whose every call passes a gate, or a process of its own.
+"""
+
+import asyncio
+import hashlib
+import time
+from dataclasses import dataclass, field
+
+from rlrun.artifacts.manifest import ArtifactKind
+from rlrun.controller import cluster as k
+from rlrun.schema.wire import RunPhase, RunStatus
+
+from tests.chaos import invariants
+from tests.chaos.apiserver.place import Obj, Place, Site
+from tests.chaos.invariants import Picture, Stored
+from tests.chaos.scenario import Hung, Lost, require
+
+MAX_STEPS = 4
+SPEC = {
+    "maxSteps": MAX_STEPS,
+    "checkpoints": {"interval": 1, "keepCloud": 1},
+    "adapters": {"interval": 2, "keepLast": 1},
+    "artifactPolicy": "Delete",
+}
+LIFE_SECONDS = 60.0
+
+
+@dataclass
+class Life:
+    """What has happened so far in the life of one run; ask `tick` to go on."""
+
+    site: Site
+    step: int = 0
+    killed_trainer: bool = False
+    deleted: bool = False
+    finished: Obj | None = None
+    uid: str = ""
+    answer: RunStatus | None = None
+    """What the orchestrator says of itself; None while there is none."""
+    trainer: str = ""
+    _began: float = field(default_factory=time.monotonic)
+
+    async def tick(self) -> None:
+        """Everybody but the operator does what is to be done now."""
+        site = self.site
+        run = await site.run()
+        if run is None:
+            if not self.uid:
+                await site.create_run(**SPEC)
+            else:
+                await site.play_node()
+            return
+        self.uid = run["metadata"]["uid"]
+        phase = (run.get("status") or {}).get("phase")
+        if phase in invariants.FINISHED and not self.deleted:
+            self.finished, self.deleted = run, True
+            await site.cluster.delete(k.RLRUN, site.namespace, "reverse")
+            return
+        await site.play_node()
+        if self.deleted or phase is None:
+            return
+        await self._work(run)
+
+    async def _work(self, run: Obj) -> None:
+        site = self.site
+        pods = {role: await site.pod_of(role) for role in ("trainer", "inference", "environment", "orchestrator")}
+        if pods["orchestrator"] is None:
+            self.answer = None
+            return
+        trainer = pods["trainer"]
+        if trainer is None or any(p is None for p in pods.values()):
+            return
+        if self.step == 2 and not self.killed_trainer:
+            self.killed_trainer = True
+            await site.kill_pod(trainer["metadata"]["name"])
+            return
+        if trainer["metadata"]["uid"] != self.trainer:
+            self.trainer = trainer["metadata"]["uid"]
+        elif self.step < MAX_STEPS:
+            self.step += 1
+            self._upload(run, ArtifactKind.checkpoint)
+            if self.step % 2 == 0:
+                self._upload(run, ArtifactKind.adapter)
+        last = RunStatus(phase=RunPhase.running, step=self.step, max_steps=MAX_STEPS, reward=0.5)
+        self.answer = last
+        if self.step == MAX_STEPS:
+            done = last.model_copy(update={"phase": RunPhase.completed})
+            await site.end_orchestrator(done.to_json_dict())
+            self.answer = None
+
+    def _upload(self, run: Obj, kind: ArtifactKind) -> None:
+        layout = self.site.layout(run)
+        uri = layout.checkpoint(self.step) if kind is ArtifactKind.checkpoint else layout.adapter(self.step)
+        files = {"adapter.safetensors": f"{self.uid} {self.step}".encode() * 100}
+        self.site.store.upload_artifact(files, uri, kind, step=self.step, policy_version=self.step)
+
+    async def over(self) -> bool:
+        """Whether the run was deleted and nothing of it is left."""
+        if not self.deleted or await self.site.run() is not None:
+            return False
+        return not [o for o in await self.site.objects() if o["metadata"].get("labels", {}).get("rlrun.dev/run")]
+
+    def check_time(self) -> None:
+        """Raises Hung when the life takes too long."""
+        if time.monotonic() - self._began > LIFE_SECONDS:
+            raise Hung(f"not over after {LIFE_SECONDS:.0f} s, at step {self.step}")
+
+    async def check_moment(self) -> None:
+        """What must hold at any moment."""
+        require(invariants.partly_ready(await self.picture()))
+
+    async def picture(self) -> Picture:
+        """Objects first: what became Ready after the files were looked at must not look partial."""
+        objects = await self.site.objects()
+        files, manifests = {}, {}
+        if self.uid:
+            root = self.site.layout({"metadata": {"uid": self.uid}}).root
+            store = self.site.store
+            for name, size in await asyncio.to_thread(store.list_files, root):
+                data = await asyncio.to_thread(store.get_bytes, root / name)
+                files[f"{root.key}/{name}"] = Stored(size, hashlib.sha256(data).hexdigest())
+                folder, _, last = name.rpartition("/")
+                if last == "manifest.json":
+                    manifest = await asyncio.to_thread(store.read_manifest, root / folder)
+                    if manifest is not None:
+                        manifests[f"{root.key}/{folder}"] = manifest
+        return Picture(objects, files, manifests)
+
+    async def check_end(self, restarts: tuple[int, int] = (1, 4)) -> None:
+        """All invariants, after the run is gone; `restarts` is how many may be counted, at least and at most."""
+        if self.finished is None:
+            raise Lost("the run was never finished")
+        seen = await self.picture()
+        found = invariants.badly_ended(self.finished, {"Completed": ["Completed"]})
+        found += invariants.orphans(seen)
+        found += invariants.left_after_deletion(seen, self.site.layout(self.finished).root.key)
+        status = self.finished["status"]
+        if not restarts[0] <= int(status.get("restarts") or 0) <= restarts[1]:
+            found.append(f"{status.get('restarts')} restarts are counted, one pod was killed")
+        if status.get("progress", {}).get("step") != MAX_STEPS:
+            found.append(f"completed at step {status.get('progress')}")
+        require(found)
+
+
+async def new_site(place: Place) -> tuple[Site, k.ApiCluster]:
+    """A namespace of the scenario's own, and the connection to be closed at its end."""
+    namespace = await asyncio.to_thread(place.new_name)
+    cluster = k.ApiCluster(await k.load_configuration(str(place.control_plane.kubeconfig)))
+    return Site(namespace, cluster, place.s3.store(), place.s3.bucket), cluster

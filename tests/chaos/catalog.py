@@ -1,0 +1,33 @@
+"""All scenarios by level. Those that are exhaustive play the undisturbed story first, to know what can be broken."""
+
+import asyncio
+from collections.abc import Iterator
+from functools import cache
+
+from tests.chaos.scenario import Level, Scenario
+from tests.chaos.unit import clocks, kills, names, pods, storms, uploads
+from tests.chaos.unit.faults import Call
+
+
+def scenarios(level: Level, seed: int = 0) -> Iterator[Scenario]:
+    """The scenarios of one level; seeds count from `seed` on."""
+    if level == "unit":
+        yield from uploads.scenarios()
+        yield from kills.scenarios(_calls)
+        yield from storms.scenarios(seed)
+        yield from pods.scenarios(seed)
+        yield from clocks.scenarios()
+        yield from names.scenarios()
+    elif level == "apiserver":
+        from tests.chaos.apiserver import catalog as apiserver
+
+        yield from apiserver.scenarios(seed)
+    else:
+        from tests.chaos import e2e
+
+        yield from e2e.scenarios(seed)
+
+
+@cache
+def _calls(name: str) -> list[Call]:
+    return list(asyncio.run(kills.undisturbed(name)).gate.calls)

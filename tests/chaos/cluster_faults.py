@@ -1,0 +1,202 @@
+"""What can be broken on the local cluster: processes, pods, S3, the API server, a disk.
+
+The pods' processes are processes of this machine, found by their pod and their command line: `kill -9` from inside a
+container does nothing to its first process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from demo.install import SYSTEM_NAMESPACE
+from demo.kubectl import Object
+from local_cluster.embedded import Embedded
+from local_cluster.masters import Masters
+from local_cluster.network import Ports, node_address
+from local_cluster.paths import paths
+from local_cluster.provider import provider
+from tests.chaos.cluster_run import ClusterRun
+from tests.chaos.scenario import Lost
+from tests.e2e.conftest import Platform
+
+OPERATOR = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=operator"
+S3 = "s3"
+ROLLOUT_SECONDS = 120.0
+PROCESS_SECONDS = 30.0
+
+PROCESSES: dict[str, tuple[str, str, str]] = {
+    "trainer": ("trainer", "rlrun_trainer", ""),
+    "orchestrator": ("orchestrator", "rlrun_orchestrator", ""),
+    "engine": ("inference", "VLLM::EngineCore", ""),
+    "engine-server": ("inference", "vllm serve", ""),
+    "sidecar": ("inference", "rlrun_orchestrator.sidecar", ""),
+    "environment-server": ("environment", "rlrun_orchestrator.environment", "environment.worker"),
+    "environment-worker": ("environment", "rlrun_orchestrator.environment.worker", ""),
+}
+"""Name: role of the pod, what the command line contains, and what it does not."""
+
+
+def kill_process(run: ClusterRun, name: str) -> None:
+    """SIGKILL to a process of the run. Raises Lost where there is none."""
+    role, mark, without = PROCESSES[name]
+    _kill(run.pods(role), mark, without)
+
+
+def kill_operator(platform: Platform) -> None:
+    """SIGKILL to the operator's process."""
+    _kill(platform.kubectl.list("pods", SYSTEM_NAMESPACE, OPERATOR), "rlrun.controller", "")
+
+
+def _kill(pods: list[Object], mark: str, without: str) -> None:
+    deadline = time.monotonic() + PROCESS_SECONDS
+    while True:
+        for pid in processes_of(pods, mark, without):
+            os.kill(pid, signal.SIGKILL)
+            return
+        if time.monotonic() > deadline:
+            raise Lost(f"no process {mark!r} in pods {[p['metadata']['name'] for p in pods]}: nothing was killed")
+        time.sleep(0.2)
+
+
+def processes_of(pods: list[Object], mark: str, without: str = "", proc: Path = Path("/proc")) -> list[int]:
+    """Ids of the pods' processes whose command line has the mark, oldest first."""
+    uids = [p["metadata"]["uid"] for p in pods]
+    marks = [form.encode() for uid in uids for form in (uid, uid.replace("-", "_"))]
+    marks += [f"HOSTNAME={p['metadata']['name']}\0".encode() for p in pods]
+    found = []
+    for folder in sorted((f for f in proc.iterdir() if f.name.isdigit()), key=lambda f: int(f.name)):
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if mark not in command or (without and without in command):
+                continue
+            of_pod = (folder / "cgroup").read_bytes() + (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if any(m in of_pod for m in marks):
+            found.append(int(folder.name))
+    return found
+
+
+def delete_pod(run: ClusterRun, role: str) -> None:
+    """At once, without a goodbye."""
+    for pod in run.pods(role)[:1]:
+        name = pod["metadata"]["name"]
+        run.platform.kubectl("delete", "pod", name, "-n", run.namespace, "--grace-period=0", "--force", "--wait=false")
+        return
+    raise Lost(f"there is no {role} pod to delete")
+
+
+def delete_operator_pod(platform: Platform) -> None:
+    """The operator's pod goes without a goodbye."""
+    platform.kubectl(
+        "delete", "pod", "-n", SYSTEM_NAMESPACE, "-l", OPERATOR, "--grace-period=0", "--force", "--wait=false"
+    )
+
+
+def evict_all(run: ClusterRun) -> None:
+    """What `kubectl drain` does to the run's pods."""
+    for pod in run.pods():
+        name = pod["metadata"]["name"]
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": run.namespace},
+        }
+        path = f"/api/v1/namespaces/{run.namespace}/pods/{name}/eviction"
+        run.platform.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
+
+def scale(platform: Platform, selector: str, replicas: int) -> None:
+    """Deployments of the system namespace, by label or by name."""
+    what = ["deployment", "-l", selector] if "=" in selector else [f"deployment/{selector}"]
+    platform.kubectl("scale", *what, "-n", SYSTEM_NAMESPACE, f"--replicas={replicas}")
+
+
+@contextmanager
+def s3_away(platform: Platform) -> Iterator[None]:
+    """No S3 for anybody inside; afterwards it is back, with all that it had."""
+    scale(platform, S3, 0)
+    platform.kubectl(
+        "delete", "pods", "-n", SYSTEM_NAMESPACE, "-l", f"app={S3}", "--grace-period=0", "--force", "--wait=false"
+    )
+    try:
+        yield
+    finally:
+        scale(platform, S3, 1)
+        platform.kubectl(
+            "rollout", "status", f"deployment/{S3}", "-n", SYSTEM_NAMESPACE, f"--timeout={ROLLOUT_SECONDS:.0f}s",
+            timeout=ROLLOUT_SECONDS + 20,
+        )  # fmt: skip
+        _wait_for_s3(platform)
+
+
+def _wait_for_s3(platform: Platform) -> None:
+    from rlrun.artifacts.store import StoreError
+
+    from demo.install import BUCKET
+
+    deadline = time.monotonic() + ROLLOUT_SECONDS
+    store = platform.s3.store()
+    while True:
+        try:
+            store.check(BUCKET)
+            return
+        except StoreError as error:
+            if time.monotonic() > deadline:
+                raise Lost(f"the cluster's S3 did not come back: {error}") from error
+            time.sleep(1)
+
+
+@contextmanager
+def operator_away(platform: Platform) -> Iterator[None]:
+    """Nobody watches inside."""
+    scale(platform, OPERATOR, 0)
+    try:
+        yield
+    finally:
+        scale(platform, OPERATOR, 1)
+
+
+def restart_api_server(seconds_down: float) -> None:
+    """SIGKILL, a pause, and the same daemon again. Only the embedded cluster's."""
+    chosen = provider()
+    if not isinstance(chosen, Embedded):
+        raise Lost("the API server of this provider cannot be restarted from here: set RLRUN_CLUSTER=embedded")
+    directories = paths()
+    masters = Masters(directories, directories.state, Ports(), node_address())
+    chosen.supervisor.stop("kube-apiserver", grace=0.0)
+    time.sleep(seconds_down)
+    chosen.supervisor.start(masters.api_server("--enable-admission-plugins=NodeRestriction"))
+
+
+FULL = """
+import ctypes, os, sys
+os.makedirs("/tmp/rlrun", exist_ok=True)
+libc = ctypes.CDLL(None, use_errno=True)
+if sys.argv[1] == "fill":
+    done = libc.mount(b"none", b"/tmp/rlrun", b"tmpfs", 0, b"size=16k,mode=1777")
+else:
+    done = libc.umount2(b"/tmp/rlrun", 2)
+sys.exit(done and ctypes.get_errno())
+"""
+
+
+@contextmanager
+def disk_full(run: ClusterRun) -> Iterator[None]:
+    """A volume of four pages hides the trainer's scratch folder: the next checkpoint does not fit."""
+    role, mark, _ = PROCESSES["trainer"]
+    pids = processes_of(run.pods(role), mark)
+    if not pids:
+        raise Lost("there is no trainer whose disk could be filled")
+    enter = ["nsenter", "-t", str(pids[0]), "-m", "-r", "--", "python", "-c", FULL]
+    subprocess.run([*enter, "fill"], check=True, timeout=30)
+    try:
+        yield
+    finally:
+        # A trainer that died of it took the volume with it.
+        subprocess.run([*enter, "empty"], check=False, timeout=30, capture_output=True)

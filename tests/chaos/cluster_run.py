@@ -1,0 +1,219 @@
+"""A short run on the local cluster that a scenario may hurt, and a look at everything it left.
+
+run = ClusterRun.begin(platform, seed)
+run.wait_for_step(3)
+...
+run.survive()
+"""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rlrun.artifacts.layout import MANIFEST, RunLayout
+from rlrun.artifacts.metric_lines import TRAINED
+
+from demo.cluster import local_cluster
+from demo.install import BUCKET, install_platform
+from demo.kubectl import CommandFailed, Object
+from demo.metrics import read_metrics
+from demo.watch import describe
+from tests.chaos import invariants
+from tests.chaos.invariants import Picture, Stored
+from tests.chaos.scenario import Hung, Lost, require
+from tests.e2e.conftest import Platform
+
+T = TypeVar("T")
+
+NAME = "chaos"
+STEPS = 8
+INTERVAL = 2
+SPEC: dict[str, Any] = {
+    "maxSteps": STEPS,
+    "batchSize": 32,
+    "checkpoints": {"interval": INTERVAL, "keepCloud": 2},
+    "adapters": {"interval": 3, "keepLast": 1},
+    "artifactPolicy": "Delete",
+    "maxRestarts": 10,
+}
+START_SECONDS = 180.0
+FINISH_SECONDS = 240.0
+GONE_SECONDS = 120.0
+LOOK_SECONDS = 0.5
+KINDS = (
+    "rlruns.rlrun.dev", "rlcheckpoints.rlrun.dev", "rladapters.rlrun.dev", "deployments", "jobs", "services",
+    "networkpolicies", "configmaps", "secrets", "serviceaccounts", "pods",
+)  # fmt: skip
+
+
+@contextmanager
+def opened() -> Iterator[Platform]:
+    """The local cluster, which must be up, with chart, model and environment in place."""
+    kubectl, s3 = local_cluster()
+    install_platform(kubectl, s3)
+    yield Platform(kubectl, s3)
+
+
+@dataclass
+class ClusterRun:
+    """One run in a namespace of its own."""
+
+    platform: Platform
+    namespace: str
+    uid: str = ""
+    largest_step: int = 0
+    spec: dict[str, Any] = field(default_factory=lambda: dict(SPEC))
+
+    @classmethod
+    def begin(cls, platform: Platform, **spec: Any) -> "ClusterRun":
+        """Applies a run."""
+        run = cls(platform, f"chaos-{secrets.token_hex(3)}")
+        run.spec |= spec
+        platform.kubectl.ensure_namespace(run.namespace)
+        platform.kubectl.apply(platform.run_object(NAME, run.namespace, **run.spec))
+        return run
+
+    # --- what a scenario waits for ----------------------------------------------------------------------------------
+
+    def look(self) -> Object:
+        """The RLRun, or an empty object while the API server is away or the run is gone."""
+        try:
+            found = self.platform.kubectl.get("rlrun", NAME, self.namespace) or {}
+        except CommandFailed:
+            return {}
+        self.uid = found.get("metadata", {}).get("uid") or self.uid
+        return found
+
+    def step(self) -> int:
+        """The run's step as its status has it."""
+        progress = (self.look().get("status") or {}).get("progress") or {}
+        self.largest_step = max(self.largest_step, int(progress.get("step", 0)))
+        return int(progress.get("step", 0))
+
+    def wait_for(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
+        """What `look` finds. Raises Hung after so many seconds, Lost where the run failed meanwhile."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = look()
+            if found:
+                return found
+            run = self.look()
+            if (run.get("status") or {}).get("phase") == "Failed":
+                raise Lost(f"the run failed while waiting for {what}:\n{describe(run)}")
+            if time.monotonic() > deadline:
+                raise Hung(f"no sign of {what} in {seconds:.0f} s; the run says:\n{describe(run)}")
+            time.sleep(LOOK_SECONDS)
+
+    def wait_for_step(self, step: int, seconds: float = START_SECONDS) -> None:
+        """Until so many steps are done."""
+        self.wait_for(f"step {step}", lambda: self.step() >= step, seconds)
+
+    def wait_for_phase(self, phase: str, seconds: float = START_SECONDS) -> Object:
+        """The run in that phase."""
+
+        def look() -> Object | None:
+            run = self.look()
+            return run if (run.get("status") or {}).get("phase") == phase else None
+
+        return self.wait_for(f"phase {phase}", look, seconds)
+
+    def pods(self, role: str | None = None) -> list[Object]:
+        """Living pods of the run, of one role or of all."""
+        selector = f"rlrun.dev/run={NAME}" + (f",rlrun.dev/role={role}" if role else "")
+        found = self.platform.kubectl.list("pods", self.namespace, selector)
+        return [
+            p
+            for p in found
+            if p["status"].get("phase") in ("Pending", "Running") and not p["metadata"].get("deletionTimestamp")
+        ]
+
+    def change(self, patch: str) -> None:
+        """kubectl patch."""
+        self.platform.kubectl("patch", "rlrun", NAME, "-n", self.namespace, "--type", "merge", "-p", patch)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def survive(self, *, attempts: int | None = None, lost_steps: int = INTERVAL) -> None:
+        """The run completes, all invariants hold, it is deleted, and nothing is left. Raises Lost or Hung."""
+        done = self.wait_for_phase("Completed", FINISH_SECONDS)
+        seen = self.picture()
+        found = invariants.badly_ended(done, {"Completed": ["Completed"]})
+        found += invariants.partly_ready(seen) + invariants.orphans(seen)
+        found += invariants.counters(done, seen, attempts=attempts)
+        found += invariants.retention(seen, self.layout.root.key, "RLCheckpoint", self.spec["checkpoints"]["keepCloud"])
+        found += invariants.retention(seen, self.layout.root.key, "RLAdapter", self.spec["adapters"]["keepLast"])
+        last = max((int(o["spec"]["step"]) for o in seen.of("RLCheckpoint")), default=0)
+        if last != self.spec["maxSteps"]:
+            found.append(f"the newest checkpoint is of step {last}, not of the last one")
+        lines = [line for line in read_metrics(self.platform.s3.store(), self.layout) if TRAINED in line]
+        steps = [int(line["step"]) for line in lines]
+        if steps != list(range(1, self.spec["maxSteps"] + 1)):
+            found.append(f"metrics of steps {steps} are there")
+        require(found)
+        self.remove()
+
+    def remove(self) -> None:
+        """kubectl delete; then nothing of the run is left, neither in the cluster nor in S3."""
+        self.platform.kubectl("delete", "rlrun", NAME, "-n", self.namespace, "--wait=false")
+        self.check_removed()
+
+    def check_removed(self) -> None:
+        """After somebody has deleted the run. Raises Lost with what is left."""
+
+        def nothing_left() -> bool:
+            mine = [o for o in self.picture().objects if (o["metadata"].get("labels") or {}).get("rlrun.dev/run")]
+            return not self.look() and not mine
+
+        try:
+            self.wait_for("the end of all objects", nothing_left, GONE_SECONDS)
+        finally:
+            left = [f"{o['kind']} {o['metadata']['name']}" for o in self.picture().objects if self._is_mine(o)]
+        require([*left, *invariants.left_after_deletion(self.picture(), self.layout.root.key)])
+
+    def clean_up(self) -> None:
+        """Whatever came of it, the next scenario finds the cores free."""
+        kubectl = self.platform.kubectl
+        for command in (
+            ("delete", "rlrun", NAME, "-n", self.namespace, "--ignore-not-found", "--wait=false"),
+            ("delete", "namespace", self.namespace, "--ignore-not-found", "--wait=false"),
+            ("delete", "pods", "--all", "-n", self.namespace, "--grace-period=0", "--force", "--wait=false"),
+        ):
+            try:
+                kubectl(*command)
+            except CommandFailed as error:
+                print(f"cleaning up: {error}")
+
+    # --- everything at one moment -----------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> RunLayout:
+        """Where its files are."""
+        return RunLayout.of(BUCKET, "", self.namespace, self.uid)
+
+    def picture(self) -> Picture:
+        """Objects first: what became Ready after the files were looked at must not look partial."""
+        kinds = {o: kind for kind in KINDS for o in [kind]}
+        objects = [o for kind in kinds for o in self.platform.kubectl.list(kind, self.namespace)]
+        files, manifests = {}, {}
+        if self.uid:
+            store, root = self.platform.s3.store(), self.layout.root
+            for name, size in store.list_files(root):
+                folder, _, last = name.rpartition("/")
+                if name.partition("/")[0] not in invariants.FOLDERS.values():
+                    files[f"{root.key}/{name}"] = Stored(size, "")
+                    continue
+                data = store.get_bytes(root / name)
+                files[f"{root.key}/{name}"] = Stored(size, hashlib.sha256(data).hexdigest())
+                if last == MANIFEST:
+                    manifest = store.read_manifest(root / folder)
+                    if manifest is not None:
+                        manifests[f"{root.key}/{folder}"] = manifest
+            store.close()
+        return Picture(objects, files, manifests)
+
+    def _is_mine(self, obj: Object) -> bool:
+        return bool((obj["metadata"].get("labels") or {}).get("rlrun.dev/run"))

@@ -1,0 +1,70 @@
+"""One scenario: something breaks, and the run has to come out of it.
+
+A scenario is a function that plays its story on the stage of its level and returns when all invariants hold at the
+end. It raises `Lost` with what was violated, and `Hung` where the story did not come to its end.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+Level = Literal["unit", "apiserver", "e2e"]
+LEVELS: tuple[Level, ...] = ("unit", "apiserver", "e2e")
+
+
+class Outcome(StrEnum):
+    """How a scenario came out; anything but survived is a failure."""
+
+    survived = "survived"
+    lost = "lost"
+    """An invariant does not hold."""
+    hung = "hung"
+    """It did not end before its deadline."""
+    broken = "broken"
+    """Code raised what nobody expected: a mistake in the project, or in the scenario."""
+
+
+class Lost(Exception):
+    """An invariant does not hold; the message says which, and how."""
+
+
+class Hung(BaseException):
+    """The story did not end in time. Not an Exception, so that no code under test swallows it."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A story that can be told again: the same name and seed break the same things."""
+
+    name: str
+    level: Level
+    play: Callable[[Any], Awaitable[None] | None]
+    """Takes the stage of its level (see `tests.chaos.stages`)."""
+    seed: int = 0
+    seconds: float = 20.0
+    """Deadline on the wall clock."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a scenario came to."""
+
+    name: str
+    level: Level
+    seed: int
+    outcome: Outcome
+    detail: str = ""
+    """Empty where it survived."""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of build/chaos.json."""
+        return asdict(self) | {"outcome": self.outcome.value, "seconds": round(self.seconds, 3)}
+
+
+def require(violations: Iterable[str]) -> None:
+    """Raises Lost with all of them, if there are any."""
+    found = list(violations)
+    if found:
+        raise Lost("; ".join(found))

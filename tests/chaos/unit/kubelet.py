@@ -1,0 +1,170 @@
+"""The controllers and the node of a cluster in memory: Deployments and Jobs get pods, pods get ready, break and go.
+
+Unlike `step_kubelet` it takes its time: a pod is ready some ticks after it was made and gone some ticks after it was
+deleted, and a report may come late.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.unit.controller.world import MemoryCluster, terminated
+
+Obj = dict[str, Any]
+HOLD = "tests/kubelet"
+"""Finalizer by which a pod stays until the kubelet says that its processes have ended."""
+
+
+@dataclass
+class Kubelet:
+    """One node. All times are in ticks."""
+
+    cluster: MemoryCluster
+    start_ticks: int = 1
+    end_ticks: int = 1
+    report_every: int = 1
+    """Ticks between two looks of the node at its pods: what happens between them is reported late."""
+    stopped: bool = False
+    now: int = 0
+    _made: dict[str, int] = field(default_factory=dict)
+    _leaving: dict[str, int] = field(default_factory=dict)
+    _numbers: Any = field(default_factory=itertools.count)
+
+    def tick(self) -> None:
+        """One look at everything."""
+        self.now += 1
+        if self.stopped or self.now % self.report_every:
+            return
+        for pod in self.pods():
+            self._end(pod)
+        for owner in self.cluster.all("Deployment", "Job"):
+            if not owner["metadata"].get("deletionTimestamp"):
+                self._fill(owner)
+        for pod in self.pods():
+            self._start(pod)
+
+    def pods(self, role: str | None = None) -> list[Obj]:
+        """All pods, or those of one role."""
+        pods = self.cluster.all("Pod")
+        return pods if role is None else [p for p in pods if p["metadata"]["labels"]["rlrun.dev/role"] == role]
+
+    def living(self, role: str | None = None) -> list[Obj]:
+        """Pods that run and are not on their way out."""
+        return [
+            p
+            for p in self.pods(role)
+            if p["status"]["phase"] in ("Pending", "Running") and not p["metadata"].get("deletionTimestamp")
+        ]
+
+    def ready(self, role: str) -> list[Obj]:
+        """Living pods that are ready."""
+        return [p for p in self.living(role) if p["status"]["conditions"][0]["status"] == "True"]
+
+    def crash(self, role: str, code: int = 1, reason: str = "Error", message: str = "") -> bool:
+        """A container ends by its own fault and is started again in its pod. False where there is none."""
+        for pod in self.living(role)[:1]:
+            status = pod["status"]["containerStatuses"][0]
+            status["restartCount"] += 1
+            status["lastState"] = terminated(code, reason, message)
+            pod["status"]["conditions"][0]["status"] = "False"
+            # Whoever looks in the next tick sees it starting.
+            self._made[pod["metadata"]["uid"]] = self.now + 1
+            self.cluster.put(pod)
+            return True
+        return False
+
+    def delete(self, role: str) -> bool:
+        """Somebody deletes the pod; its Deployment or Job makes another."""
+        for pod in self.living(role)[:1]:
+            self.cluster.request_deletion(pod)
+            return True
+        return False
+
+    def evict(self, role: str) -> bool:
+        """The cluster takes the pod away."""
+        for pod in self.living(role)[:1]:
+            pod["status"] |= {"phase": "Failed", "reason": "Evicted"}
+            pod["status"]["conditions"] = [
+                {"type": "Ready", "status": "False"},
+                {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"},
+            ]
+            pod["status"]["containerStatuses"][0]["state"] = terminated(137)
+            pod["metadata"]["finalizers"] = []
+            self.cluster.put(pod)
+            return True
+        return False
+
+    def finish(self, role: str, code: int, message: str) -> None:
+        """The process of the pod ends, and its Job with it."""
+        for pod in self.living(role):
+            pod["status"]["phase"] = "Failed" if code else "Succeeded"
+            pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+            pod["status"]["containerStatuses"][0]["state"] = terminated(code, "Completed", message)
+            pod["metadata"]["finalizers"] = []
+            self.cluster.put(pod)
+
+    def _fill(self, owner: Obj) -> None:
+        uid = owner["metadata"]["uid"]
+        mine = [p for p in self.pods() if any(o["uid"] == uid for o in p["metadata"]["ownerReferences"])]
+        if owner["kind"] == "Job" and any(p["status"]["phase"] == "Succeeded" for p in mine):
+            return
+        here = [
+            p
+            for p in mine
+            if p["status"]["phase"] in ("Pending", "Running") and not p["metadata"].get("deletionTimestamp")
+        ]
+        # A Job never has two living pods; a Deployment's new pod need not wait for the old one's end.
+        if owner["kind"] == "Job" and any(p["metadata"].get("deletionTimestamp") for p in mine):
+            return
+        for _ in range(owner["spec"].get("replicas", 1) - len(here)):
+            self._make(owner)
+
+    def _make(self, owner: Obj) -> None:
+        template = owner["spec"]["template"]
+        name = f"{owner['metadata']['name']}-{next(self._numbers):04d}"
+        pod: Obj = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": owner["metadata"]["namespace"],
+                "labels": dict(template["metadata"]["labels"]),
+                "ownerReferences": [{"uid": owner["metadata"]["uid"]}],
+                "finalizers": [HOLD],
+                "creationTimestamp": f"2026-01-01T00:{self.now // 60 % 60:02d}:{self.now % 60:02d}Z",
+            },
+            "spec": template["spec"],
+            "status": {
+                "phase": "Pending",
+                "conditions": [{"type": "Ready", "status": "False"}],
+                "containerStatuses": [
+                    {"name": c["name"], "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+                    for c in template["spec"]["containers"]
+                ],
+            },
+        }
+        self.cluster.put(pod)
+        made = self.cluster.find("Pod", name, pod["metadata"]["namespace"])
+        if made is not None:
+            self._made[made["metadata"]["uid"]] = self.now
+
+    def _start(self, pod: Obj) -> None:
+        if pod["status"]["phase"] not in ("Pending", "Running") or pod["metadata"].get("deletionTimestamp"):
+            return
+        if self.now - self._made.get(pod["metadata"]["uid"], 0) < self.start_ticks:
+            return
+        if pod["status"]["conditions"][0]["status"] == "True":
+            return
+        pod["status"]["phase"] = "Running"
+        pod["status"]["conditions"][0]["status"] = "True"
+        for status in pod["status"]["containerStatuses"]:
+            status["state"] = {"running": {}}
+        self.cluster.put(pod)
+
+    def _end(self, pod: Obj) -> None:
+        if not pod["metadata"].get("deletionTimestamp"):
+            return
+        since = self._leaving.setdefault(pod["metadata"]["uid"], self.now)
+        if self.now - since >= self.end_ticks:
+            pod["metadata"]["finalizers"] = []
+            self.cluster.request_deletion(pod)

@@ -1,0 +1,395 @@
+"""The whole life of a run, played against the real operator and the real store with everything else in memory.
+
+A tick is five seconds: the user acts, the node looks at its pods, trainer and orchestrator make a step when all roles
+are ready, and the operator reconciles once. What users and processes do depends on what is there, never on how often
+the operator was asked, hence an operator that died and lost some ticks finds the same story going on. After every tick,
+and at the instant of every crash, what must hold at any moment is checked.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from rlrun.artifacts.layout import MANIFEST, RunLayout, S3Uri
+from rlrun.artifacts.manifest import ArtifactKind
+from rlrun.artifacts.store import Store, StoreError
+from rlrun.controller.apply import Applier
+from rlrun.controller.cluster import ApiError
+from rlrun.controller.metrics import RunDirectory
+from rlrun.controller.observe import Observer
+from rlrun.controller.reconcile import Reconciler, RunKey
+from rlrun.schema.wire import RunPhase, RunStatus
+
+from tests.chaos import invariants
+from tests.chaos.invariants import Picture
+from tests.chaos.scenario import Hung, Lost, require
+from tests.chaos.unit.bucket import BUCKET, BucketArtifacts, MemoryBucket, store_of
+from tests.chaos.unit.cluster import StrictCluster
+from tests.chaos.unit.faults import FaultyCluster, Gate, Rule
+from tests.chaos.unit.kubelet import Kubelet
+from tests.unit.controller.world import (
+    SETTINGS,
+    Clock,
+    Crash,
+    MemoryPoller,
+    model_object,
+    run_object,
+    source_secret,
+)
+
+Obj = dict[str, Any]
+
+TICK_SECONDS = 5.0
+MAX_TICKS = 250
+NAME, NAMESPACE = "reverse", "team"
+MAX_STEPS = 6
+ROLES = ("trainer", "inference", "environment", "orchestrator")
+
+
+@dataclass
+class Life:
+    """One run from its creation to its deletion. Change the fields before `live`."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    rule: Rule = field(default_factory=Rule)
+    """What happens to the operator's calls."""
+    away_ticks: int = 0
+    """For how long nobody starts the operator again after a crash."""
+    events: "list[Event]" = field(default_factory=list)
+    uid: str = "uid-1"
+    checkpoint_every: int = 2
+    adapter_every: int = 3
+    max_ticks: int = MAX_TICKS
+
+    def __post_init__(self) -> None:
+        self.clock = Clock()
+        self.cluster = StrictCluster(self.clock, model_object(), source_secret())
+        self.bucket = MemoryBucket()
+        self.bucket.on_delete = self._watch_deletion
+        self.trainer_store: Store = store_of(self.bucket)
+        self.poller = MemoryPoller()
+        self.kubelet = Kubelet(self.cluster)
+        self.gate = Gate(self.rule)
+        self.operator = self._new_operator()
+        self.now = 0
+        self.step = 0
+        self.steps_made = 0
+        self.crashes = 0
+        self.errors: list[str] = []
+        self.violations: list[str] = []
+        self.deleted: list[str] = []
+        """Keys of artifact folders that the operator has deleted."""
+        self.finished: Obj | None = None
+        """The run as it was when its user deleted it."""
+        self.protected: list[str] = []
+        """Keys of the folders that were deployed then."""
+        self._away_until = 0
+        self._trainer: tuple[Any, ...] | None = None
+        self._uploading = False
+
+    # --- the story --------------------------------------------------------------------------------------------------
+
+    async def live(self, until: "Callable[[Life], bool] | None" = None) -> None:
+        """Ticks until the story is over. Raises Hung after `max_ticks`, Lost where a moment was not as it must be."""
+        ended = until or (lambda life: life.run is None and life.now > 3 and life.cluster_is_quiet())
+        while True:
+            await self.tick()
+            if ended(self):
+                return
+            if self.now >= self.max_ticks:
+                raise Hung(
+                    f"after {self.now} ticks the run is {self.phase} ({self.status.get('reason')}: "
+                    f"{self.status.get('message')}), at step {self.step}; last errors {self.errors[-3:]}"
+                )
+
+    async def tick(self) -> None:
+        """Five seconds."""
+        self.now += 1
+        self.clock.advance(TICK_SECONDS)
+        for event in self.events:
+            event.look(self)
+        self.kubelet.tick()
+        self._work()
+        await self._reconcile()
+        self._check_moment()
+
+    async def settle(self, ticks: int = 4) -> None:
+        """Some more ticks."""
+        for _ in range(ticks):
+            await self.tick()
+
+    # --- what is there ----------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> Obj | None:
+        """The RLRun."""
+        return self.cluster.find("RLRun", NAME)
+
+    @property
+    def status(self) -> Obj:
+        """Its status."""
+        return dict((self.run or {}).get("status") or {})
+
+    @property
+    def phase(self) -> str | None:
+        """Its phase."""
+        return self.status.get("phase")
+
+    @property
+    def layout(self) -> RunLayout:
+        """Where its files are."""
+        return RunLayout.of(BUCKET, "", NAMESPACE, self.uid)
+
+    @property
+    def root(self) -> str:
+        """Key of its root."""
+        return self.layout.root.key
+
+    def picture(self) -> Picture:
+        """Everything now."""
+        return Picture(list(self.cluster.objects.values()), self.bucket.files(), self.bucket.manifests())
+
+    def cluster_is_quiet(self) -> bool:
+        """Whether no pod of any run is left."""
+        return not self.cluster.all("Pod")
+
+    # --- what the user does -----------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """kubectl apply."""
+        spec = {
+            "maxSteps": MAX_STEPS,
+            "checkpoints": {"interval": self.checkpoint_every, "keepCloud": 2},
+            "adapters": {"interval": self.adapter_every, "keepLast": 1},
+            **self.spec,
+        }
+        run = run_object(NAME, NAMESPACE, self.uid, **spec)
+        run["metadata"]["creationTimestamp"] = self.clock().isoformat().replace("+00:00", "Z")
+        self.cluster.put(run)
+
+    def change(self, **spec: Any) -> None:
+        """kubectl patch."""
+        run = self.run
+        if run is not None:
+            metadata = {**run["metadata"], "generation": run["metadata"]["generation"] + 1}
+            self.cluster.put({**run, "spec": {**run["spec"], **spec}, "metadata": metadata})
+
+    def delete(self) -> None:
+        """kubectl delete."""
+        if self.run is not None:
+            self.finished = self.run
+            self.protected = [
+                S3Uri.parse(o["spec"]["uri"]).key for o in self.cluster.all("RLAdapter") if o["spec"].get("deployed")
+            ]
+            self.cluster.request_deletion(self.run)
+
+    # --- what the run's processes do --------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        orchestrators = self.kubelet.ready("orchestrator")
+        if not orchestrators:
+            self.poller.answer = None
+            return
+        attempts = {p["metadata"]["labels"]["rlrun.dev/attempt"] for p in self.kubelet.living()}
+        if len(attempts) > 1:
+            self.violations.append(f"pods of attempts {sorted(attempts)} run at the same time")
+        trainers = self.kubelet.ready("trainer")
+        if all(self.kubelet.ready(role) for role in ROLES):
+            identity = (trainers[0]["metadata"]["uid"], trainers[0]["status"]["containerStatuses"][0]["restartCount"])
+            if identity != self._trainer:
+                # A trainer that comes back continues from the newest checkpoint that is whole.
+                self._trainer = identity
+                self.step = max(self._whole_steps(), default=0)
+            else:
+                self._make_step()
+        if self.kubelet.ready("orchestrator"):
+            self.poller.answer = RunStatus(
+                phase=RunPhase.running if self._trainer else RunPhase.starting,
+                step=self.step,
+                max_steps=self._max_steps(),
+                reward=self.step / 10,
+                started_at=self.clock(),
+                last_step_time=self.clock(),
+            )
+
+    def _make_step(self) -> None:
+        last = self._max_steps()
+        try:
+            if self.step < last:
+                self.step += 1
+                self.steps_made += 1
+                if self.step % self.checkpoint_every == 0 or self.step == last:
+                    self._upload(ArtifactKind.checkpoint, self.layout.checkpoint(self.step))
+                if self.step == last or (self.adapter_every and self.step % self.adapter_every == 0):
+                    self._upload(ArtifactKind.adapter, self.layout.adapter(self.step))
+            if self.step >= last:
+                # The last artifacts are waited for: what did not arrive is sent again.
+                self._upload(ArtifactKind.checkpoint, self.layout.checkpoint(self.step))
+                self._upload(ArtifactKind.adapter, self.layout.adapter(self.step))
+                told = RunStatus(phase=RunPhase.completed, step=last, max_steps=last, reward=1.0)
+                self.kubelet.finish("orchestrator", 0, told.model_dump_json(by_alias=True))
+                self.poller.answer = None
+        except StoreError as error:
+            self.errors.append(f"upload: {error}")
+
+    def _upload(self, kind: ArtifactKind, uri: S3Uri) -> None:
+        step = self.step
+        files = {f"{name}.safetensors": f"{name} {self.uid} {step}".encode() * 50 for name in ("adapter", "optimizer")}
+        self._uploading = True
+        try:
+            self.trainer_store.upload_artifact(
+                files, uri, kind, run_uid=self.uid, step=step, policy_version=step, details={"reward": step / 10}
+            )
+        finally:
+            self._uploading = False
+
+    def _max_steps(self) -> int:
+        return int(((self.run or {}).get("spec") or {}).get("maxSteps", MAX_STEPS))
+
+    def _whole_steps(self) -> list[int]:
+        prefix = f"{self.layout.checkpoints.key}/step-"
+        return [int(f.removeprefix(prefix)) for f in self.bucket.manifests() if f.startswith(prefix)]
+
+    # --- the operator -----------------------------------------------------------------------------------------------
+
+    def _new_operator(self) -> Reconciler:
+        # Calls are counted through, over all processes of the operator.
+        self.gate = Gate(self.rule, self.gate.calls)
+        cluster: Any = FaultyCluster(self.cluster, self.gate)
+        artifacts = BucketArtifacts(store_of(self.bucket, self.gate))
+        observer = Observer(cluster, artifacts, self.poller, SETTINGS)
+        directory = RunDirectory(lambda: 0, lambda: 0)
+        return Reconciler(observer, Applier(cluster, artifacts), SETTINGS, directory, self.clock)
+
+    async def _reconcile(self) -> None:
+        if self.now < self._away_until:
+            return
+        try:
+            await self.operator.reconcile(RunKey(NAMESPACE, NAME))
+        except Crash:
+            self.crashes += 1
+            self._away_until = self.now + 1 + self.away_ticks
+            self._check_moment()
+            self.operator = self._new_operator()
+        except (ApiError, StoreError, TimeoutError) as error:
+            self.errors.append(str(error))
+
+    # --- what must hold at any moment -------------------------------------------------------------------------------
+
+    def _check_moment(self) -> None:
+        found = [*self.violations, *invariants.partly_ready(self.picture())]
+        if found:
+            raise Lost(f"in tick {self.now}, call {len(self.gate.calls)}: {'; '.join(found)}")
+
+    def _watch_deletion(self, key: str) -> None:
+        """Called when a file is about to be deleted by anybody."""
+        folder, _, name = key.rpartition("/")
+        if name != MANIFEST or (self.run or {}).get("metadata", {}).get("uid") != self.uid:
+            return
+        if self._uploading:
+            # The trainer writes a folder of its own anew.
+            return
+        self.deleted.append(folder)
+        for obj in self.cluster.all("RLAdapter"):
+            if obj["spec"].get("deployed") and S3Uri.parse(obj["spec"]["uri"]).key == folder:
+                self.violations.append(f"{folder} was deleted although it is deployed")
+        unfinished = self.phase not in invariants.FINISHED and not (self.run or {})["metadata"].get("deletionTimestamp")
+        if unfinished and folder == self.layout.checkpoint(max(self._whole_steps(), default=0)).key:
+            self.violations.append(f"{folder} was deleted although the run would continue from it")
+        for obj in self.cluster.all("RLRun"):
+            wanted = (obj.get("spec") or {}).get("checkpointId")
+            begun = (obj.get("status") or {}).get("phase") in invariants.FINISHED
+            names = [
+                o["metadata"]["name"]
+                for o in self.cluster.all("RLCheckpoint")
+                if S3Uri.parse(o["spec"]["uri"]).key == folder
+            ]
+            if wanted and not begun and wanted.rpartition("/")[2] in names:
+                self.violations.append(f"{folder} was deleted although run {obj['metadata']['name']} starts from it")
+
+
+@dataclass
+class Event:
+    """Something that a user or the world does once, as soon as a condition holds."""
+
+    when: Callable[[Life], bool]
+    do: Callable[[Life], object]
+    times: int = 1
+
+    def look(self, life: Life) -> None:
+        """Acts if it is time; an action that answers False is tried again."""
+        if self.times > 0 and self.when(life) and self.do(life) is not False:
+            self.times -= 1
+
+
+@dataclass
+class After:
+    """A condition that has held in so many ticks."""
+
+    when: Callable[[Life], bool]
+    ticks: int
+    seen: int = 0
+
+    def __call__(self, life: Life) -> bool:
+        self.seen += self.when(life)
+        return self.seen >= self.ticks
+
+
+def usual_events(*more: Event) -> list[Event]:
+    """A full life: a crash that restarts the run, a pause, a deployed adapter, the end, the deletion."""
+    return [
+        Event(lambda life: life.now == 1, Life.create),
+        *more,
+        # The second tick after it is finished: the operator had its chance to list the last artifacts.
+        Event(lambda life: _finished_for(life, 15), Life.delete),
+    ]
+
+
+def restart_and_pause() -> list[Event]:
+    """What most of the full lives go through."""
+    return [
+        Event(lambda life: life.step >= 3, lambda life: life.kubelet.crash("trainer", 9)),
+        Event(lambda life: life.step >= 4 and life.phase == "Running", lambda life: life.change(suspend=True)),
+        Event(After(lambda life: life.phase == "Suspended", 3), lambda life: life.change(suspend=False)),
+        Event(lambda life: bool(life.cluster.all("RLAdapter")), deploy_first_adapter),
+    ]
+
+
+def deploy_first_adapter(life: Life) -> None:
+    """What `kubectl patch rladapter` does."""
+    adapter = life.cluster.all("RLAdapter")[0]
+    life.cluster.put({**adapter, "spec": {**adapter["spec"], "deployed": True}})
+
+
+def _finished_for(life: Life, seconds: float) -> bool:
+    completed = life.status.get("completionTime")
+    if life.phase not in invariants.FINISHED or not completed:
+        return False
+    return (life.clock() - datetime.fromisoformat(completed)).total_seconds() >= seconds
+
+
+def check_end(
+    life: Life,
+    allowed: dict[str, Iterable[str]],
+    *,
+    restarts: tuple[int, int] | None = None,
+    attempts: int | None = None,
+    keep: tuple[int, int] | None = (2, 1),
+) -> None:
+    """All invariants of a run that finished and was then deleted. Raises Lost."""
+    run = life.finished
+    if run is None:
+        raise Lost("the run was never finished")
+    seen = life.picture()
+    found = invariants.badly_ended(run, {phase: list(reasons) for phase, reasons in allowed.items()})
+    found += invariants.orphans(seen)
+    if (run["spec"].get("artifactPolicy") or "Retain") == "Delete":
+        found += invariants.left_after_deletion(seen, life.root, life.protected)
+    else:
+        found += invariants.uncatalogued(seen, life.root)
+        if keep is not None:
+            found += invariants.retention(seen, life.root, "RLCheckpoint", keep[0])
+            found += invariants.retention(seen, life.root, "RLAdapter", keep[1])
+        found += invariants.counters(run, seen, restarts=restarts, attempts=attempts)
+    require(found)

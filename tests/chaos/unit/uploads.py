@@ -1,0 +1,150 @@
+"""S3 answers 500 at each position of an upload, of a retention and of a purge, exhaustively; before and after effect.
+
+At every such moment no artifact with a manifest is incomplete, and doing the same once more, with an S3 that is well
+again, gives what an undisturbed try would have given.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rlrun.artifacts.layout import MANIFEST, S3Uri
+from rlrun.artifacts.manifest import ArtifactKind
+from rlrun.artifacts.store import PART_BYTES, Store, StoreError
+from rlrun.controller.artifacts import _purge
+
+from tests.chaos.scenario import Lost, Scenario, require
+from tests.chaos.unit.bucket import BUCKET, MemoryBucket, store_of
+from tests.chaos.unit.faults import FailAt, Gate, s3_500, s3_silent
+
+PLACE = S3Uri(BUCKET, "team/uid-1/checkpoints/step-000002")
+OLDER = {"adapter": b"older" * 10, "optimizer": b"older" * 20}
+NEWER = {"adapter": b"newer" * 12, "optimizer": b"newer" * 25, "state/rng": b"3"}
+LARGE = 2 * PART_BYTES + 5
+Work = Callable[[Store], object]
+
+
+def upload_new(store: Store) -> None:
+    """Small files to an empty place."""
+    store.upload_artifact(NEWER, PLACE, ArtifactKind.checkpoint, step=2, policy_version=2)
+
+
+def upload_over(store: Store) -> None:
+    """Small files in place of older ones; the older upload is made by `prepare`."""
+    upload_new(store)
+
+
+def upload_folder(store: Store) -> None:
+    """A folder with a file that goes up in parts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "adapter").write_bytes(NEWER["adapter"])
+        with (folder / "large").open("wb") as file:
+            file.truncate(LARGE)
+        store.upload_artifact(folder, PLACE, ArtifactKind.checkpoint, step=2, policy_version=2)
+
+
+def delete_one(store: Store) -> None:
+    """What retention does."""
+    store.delete_prefix(PLACE)
+
+
+def purge_all(store: Store) -> None:
+    """What the deletion of a run does, with a deployed adapter that stays."""
+    _purge(store, S3Uri(BUCKET, "team/uid-1"), ("s3://rlrun/team/uid-1/adapters/step-000001",))
+
+
+def prepare(store: Store) -> None:
+    """An older artifact at the place, and neighbours that are nobody's business."""
+    store.upload_artifact(OLDER, PLACE, ArtifactKind.checkpoint, step=2, policy_version=2)
+    for uri in (
+        "team/uid-1/adapters/step-000001",
+        "team/uid-1/checkpoints/step-000020",
+        "team/uid-2/checkpoints/step-000002",
+    ):
+        store.upload_artifact(OLDER, S3Uri(BUCKET, uri), ArtifactKind.adapter, step=1)
+
+
+WORKS: dict[str, tuple[Work, bool]] = {
+    "upload": (upload_new, False),
+    "upload-over-older": (upload_over, True),
+    "upload-in-parts": (upload_folder, False),
+    "retention": (delete_one, True),
+    "purge": (purge_all, True),
+}
+ERRORS = {"500": s3_500, "silence": s3_silent}
+
+
+def scenarios() -> Iterator[Scenario]:
+    """Every call position of every work, with each error, before and after its effect."""
+    for name, (work, prepared) in WORKS.items():
+        for index, call in enumerate(_calls(work, prepared)):
+            for error, make in ERRORS.items():
+                for after in (False, True):
+                    if after and error == "silence" and name == "upload-in-parts":
+                        continue
+                    when = "after" if after else "before"
+                    rule = FailAt(index, "s3", after, make)
+                    title = f"s3-{error}-{when}-each-call-of-{name}/{index:02d}-{call}"
+                    yield Scenario(title, "unit", broken(work, prepared, rule))
+
+
+def _world(prepared: bool, gate: Gate | None = None) -> tuple[MemoryBucket, Store]:
+    bucket = MemoryBucket()
+    if prepared:
+        prepare(store_of(bucket))
+    return bucket, store_of(bucket, gate)
+
+
+def _calls(work: Work, prepared: bool) -> list[str]:
+    gate = Gate()
+    work(_world(prepared, gate)[1])
+    return [call.name for call in gate.calls]
+
+
+def broken(work: Work, prepared: bool, rule: FailAt) -> Callable[[Any], None]:
+    """The work is cut off at one call and then done again."""
+
+    def play(_: Any) -> None:
+        expected = _world(prepared)[0]
+        work(store_of(expected))
+        gate = Gate(FailAt(rule.index, rule.where, rule.after_effect, rule.error))
+        bucket, store = _world(prepared, gate)
+        try:
+            work(store)
+        except StoreError:
+            pass
+        else:
+            raise Lost("an error of S3 was swallowed")
+        require(half_artifacts(bucket))
+        work(store_of(bucket))
+        require(half_artifacts(bucket))
+        if bucket.uploads:
+            raise Lost(
+                f"parts of {[key for key, _ in bucket.uploads.values()]} are left, which nothing will ever complete"
+            )
+        if without_dates(bucket) != without_dates(expected):
+            raise Lost(f"{sorted(bucket.data)} is left, an undisturbed try leaves {sorted(expected.data)}")
+
+    return play
+
+
+def half_artifacts(bucket: MemoryBucket) -> list[str]:
+    """Folders whose manifest promises what is not there."""
+    files = bucket.files()
+    found = []
+    for folder, manifest in bucket.manifests().items():
+        for entry in manifest.files:
+            stored = files.get(f"{folder}/{entry.name}")
+            if stored is None or (stored.size, stored.sha256) != (entry.size, entry.sha256):
+                found.append(f"{folder} has a manifest, and not the {entry.name} in it")
+    return found
+
+
+def without_dates(bucket: MemoryBucket) -> dict[str, Any]:
+    """What lies in the bucket; of manifests what does not depend on the clock."""
+    found: dict[str, Any] = {k: v for k, v in bucket.files().items() if not k.endswith(f"/{MANIFEST}")}
+    for folder, manifest in bucket.manifests().items():
+        found[folder] = [(f.name, f.size, f.sha256) for f in manifest.files]
+    return found
