@@ -307,7 +307,7 @@ class Bench:
             time.sleep(0.2)
 
 
-SHARED_NAMESPACES = 20
+SHARED_NAMESPACES = 32
 
 
 def write_settings(

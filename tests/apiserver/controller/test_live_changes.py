@@ -85,9 +85,13 @@ def test_another_priority_holds_from_the_next_attempt_on(bench: Bench) -> None:
     assert refusal(bench, priorityClassName="Not A Name") == "spec.priorityClassName"
 
 
-@pytest.mark.parametrize(
-    "change", [{"batchSize": 64}, {"learningRate": 0.1}, {"checkpointId": "x"}, {"queueName": "q"}]
-)
-def test_the_rest_stays_as_it_is(bench: Bench, change: dict[str, Any]) -> None:
+def test_the_rest_stays_as_it_is(bench: Bench) -> None:
     bench.create_run(model="no/such")
-    assert refusal(bench, **change) == f"spec.{next(iter(change))}"
+    changes: list[dict[str, Any]] = [
+        {"batchSize": 64},
+        {"learningRate": 0.1},
+        {"checkpointId": "x"},
+        {"queueName": "q"},
+    ]
+    for change in changes:
+        assert refusal(bench, **change) == f"spec.{next(iter(change))}"
