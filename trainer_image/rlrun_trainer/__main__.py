@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 # Threads that spin while they wait for each other are fast on idle cores only: on cores shared with the engine and the
 # environments a step of 0.2 s was seen to take 20 s. Has to be known before torch starts its threads.
@@ -31,6 +32,7 @@ from rlrun_trainer.slots import BaseModel, load_base
 
 log = logging.getLogger("rlrun_trainer")
 
+S3_THREADS = 64
 TERMINATION_LOG = os.environ.get("RLRUN_TERMINATION_LOG", "/dev/termination-log")
 
 
@@ -38,6 +40,8 @@ async def serve(settings: Settings) -> int:
     """Runs the trainer; returns the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # An S3 that is silent keeps a few threads of every session for minutes, and steps need one as well.
+    loop.set_default_executor(ThreadPoolExecutor(S3_THREADS, thread_name_prefix="s3-caller"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = Server()

@@ -61,6 +61,8 @@ class Fallback:
         self._source = source
         self._clock = clock
         self._pause = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        self._unanswered: asyncio.Future[Manifest | None] | None = None
+        """A question that nobody waits for any more: it has a thread, of which there are few."""
 
     @property
     def s3_is_away(self) -> bool:
@@ -73,14 +75,11 @@ class Fallback:
         Raises StoreError: Unreachable, NotFound where it has not arrived yet, or what S3 refuses with.
         """
         try:
-            manifest = await asyncio.wait_for(asyncio.to_thread(self._source.read_manifest, uri), ASK_SECONDS)
+            manifest = await self._ask(uri)
             self._pause.succeeded()
             if manifest is None:
                 raise NotFound(f"{uri} is not in S3 yet")
             return await asyncio.to_thread(self._source.download_artifact, uri, dest, manifest)
-        except TimeoutError as error:
-            self._gone()
-            raise Unreachable(f"S3 has not answered for {ASK_SECONDS:g} s") from error
         except Unreachable:
             self._gone()
             raise
@@ -106,6 +105,22 @@ class Fallback:
         finally:
             await asyncio.to_thread(shutil.rmtree, room, True)
         return manifest
+
+    async def _ask(self, uri: S3Uri) -> Manifest | None:
+        if self._unanswered is not None:
+            raise Unreachable("S3 still owes the answer to an earlier question")
+        question = asyncio.ensure_future(asyncio.to_thread(self._source.read_manifest, uri))
+        await asyncio.wait({question}, timeout=ASK_SECONDS)
+        if not question.done():
+            self._unanswered = question
+            question.add_done_callback(self._late)
+            raise Unreachable(f"S3 has not answered for {ASK_SECONDS:g} s")
+        return question.result()
+
+    def _late(self, question: "asyncio.Future[Manifest | None]") -> None:
+        self._unanswered = None
+        if not question.cancelled() and question.exception() is None:
+            self._pause.succeeded()
 
     def _gone(self) -> None:
         self._pause.failed(self._clock())

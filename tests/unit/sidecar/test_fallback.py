@@ -1,5 +1,6 @@
 """Policies come from the trainer while S3 is away, held to the same digests, and S3 is not asked for each of them."""
 
+import asyncio
 import threading
 import time
 
@@ -31,15 +32,25 @@ async def test_what_s3_does_not_have_yet_comes_from_the_trainer(sidecar):
     assert sidecar.trainer.asked == asked
 
 
-async def test_an_s3_that_does_not_answer_is_asked_once_and_later_again(sidecar, monkeypatch):
+@pytest.mark.parametrize("pause", [5.0, 0.0], ids=["in the pause", "after it"])
+async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pause):
     monkeypatch.setattr(fallback_module, "ASK_SECONDS", 0.2)
+    fallback = sidecar.adapters._downloads._fallback
+    fallback._pause.first = pause
     sidecar.store.silent = threading.Event()
     began = time.monotonic()
-    for version in range(3):
+    for version in range(9):
         assert (await sidecar.put(sidecar.trainer.publish(version, b"%d" % version)))[0] == 200
+    # Neither does a thread wait for every question, nor does a policy wait for every answer.
     assert sidecar.store.questions == 1
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 5
+    unanswered = fallback._unanswered
     sidecar.store.silent.set()
+    await asyncio.wait({unanswered})
+    # The late answer is an answer.
+    policy = sidecar.store.publish(9, b"9")
+    assert (await sidecar.put(sidecar.trainer.load_of(policy)))[0] == 200
+    assert sidecar.store.downloads == 1
 
 
 async def test_s3_that_is_back_is_asked_again(sidecar):
