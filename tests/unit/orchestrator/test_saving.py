@@ -20,7 +20,6 @@ async def test_batches_are_collected_while_the_trainer_copies(world: World) -> N
     assert await world.run() == 0
     lines = world.lines()
     assert all(line["time/save_ckpt"] < 0.08 for line in lines), "the copy was made meanwhile"
-    assert all(line["time/step"] < 0.2 + 0.1 + 0.25 for line in lines)
     assert world.trainer.checkpoints == {1, 2, 3, 4}
 
 
