@@ -129,9 +129,9 @@ def rewind(run_uid: str, state: SessionState, kept: State | None, deal: Deal) ->
 
 
 def lacks_state(run_uid: str, state: SessionState) -> bool:
-    """Whether the trainer has just resumed from a checkpoint that knows nothing of the draw at its step."""
+    """Whether the checkpoint that the trainer has resumed from, if it has, knows nothing of the draw at its step."""
     checkpointed = own(run_uid, state)
-    return state.step > 0 and state.last is None and (checkpointed is None or _step(checkpointed) != state.step)
+    return state.step > 0 and (checkpointed is None or _step(checkpointed) != state.step)
 
 
 def _continued(saved: State, state: SessionState) -> Continued:

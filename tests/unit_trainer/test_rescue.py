@@ -31,13 +31,19 @@ async def test_what_is_saved_goes_on_as_if_nothing_had_happened(
     assert (status, Problem.model_validate_json(text).reason) == (503, "TrainerStopping")
     status, text = await client.call("PUT", "/sessions/b", tiny.spec(run_uri + "-b").model_dump_json(by_alias=True))
     assert (status, Problem.model_validate_json(text).reason) == (503, "TrainerStopping")
-    assert (await client.step(1)).step == 2
+    heard = await client.step(1)
+    assert heard.step == 2
     await client.call("DELETE", "/sessions/run")
 
     saved = RunLayout(S3Uri.parse(run_uri)).checkpoint(2)
     other = await make_client()
     state = await other.open(tiny.spec(run_uri, lora_dropout=0.2, resume_from=str(saved)))
     assert (state.step, state.orchestrator_state, state.orchestrator_state_step) == (2, {"cursor": 1}, 1)
+    assert state.last is not None
+    told, known = state.last.metrics, heard.metrics
+    assert {name: told[name] for name in known if not name.startswith("time/")} == {
+        name: value for name, value in known.items() if not name.startswith("time/")
+    }, "an orchestrator that went at the same moment still hears how the step went"
     again = (await other.step(2)).policy.digest
     whole = await make_client()
     await whole.open(tiny.spec(run_uri + "-whole", lora_dropout=0.2), "whole")

@@ -12,7 +12,7 @@ No pickles: reading a checkpoint of another run executes nothing. Neither does i
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ STEP = "step"
 
 
 @dataclass(frozen=True)
+class Made:
+    """What a step's result has beside the policy."""
+
+    metrics: dict[str, float]
+    batch_id: str
+
+
+@dataclass(frozen=True)
 class Progress:
     """Where the session of a checkpoint stood."""
 
@@ -44,6 +52,8 @@ class Progress:
     orchestrator_state: dict[str, Any]
     state_step: int | None = None
     """The step that the orchestrator's state is of, where that is an earlier one."""
+    made: Made | None = None
+    """How the newest step went, where nobody may have heard of it."""
 
 
 def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
@@ -77,6 +87,7 @@ def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
         "orchestrator_step": progress.step if progress.state_step is None else progress.state_step,
         "updates": slot.updates,
         "kl_beta": slot.kl_beta,
+        "made": asdict(progress.made) if progress.made else None,
     }
     small = {
         RNG: save({_generator(d, rank): s for rank, rng in enumerate(generators) for d, s in rng.items()}),
@@ -122,7 +133,8 @@ def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
     slot.updates = int(facts["updates"])
     slot.kl_beta = facts.get("kl_beta")
     step = int(facts["step"])
-    return Progress(step, str(facts["run_uid"]), orchestrator, int(facts.get("orchestrator_step", step)))
+    made = Made(**facts["made"]) if facts.get("made") else None
+    return Progress(step, str(facts["run_uid"]), orchestrator, int(facts.get("orchestrator_step", step)), made)
 
 
 class _Source:

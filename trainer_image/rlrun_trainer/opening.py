@@ -77,4 +77,4 @@ def _start(spec: SessionSpec, progress: checkpoint.Progress) -> Start:
             "CheckpointMismatch",
             f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}: use warmStartFrom",
         )
-    return Start(progress.step, progress.orchestrator_state, progress.state_step)
+    return Start(progress.step, progress.orchestrator_state, progress.state_step, progress.made)

@@ -38,6 +38,8 @@ class Start:
     orchestrator_state: dict[str, Any] | None
     state_step: int | None
     """The step that the orchestrator's state is of."""
+    made: checkpoint.Made | None = None
+    """How the newest step of this very run went, where the checkpoint tells it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Session:
         self.name = name
         self.spec = spec
         self.uploads = uploads
-        self.last: StepResult | None = None
+        made = start.made
+        self.last = made and StepResult(step=start.step, policy=policy, metrics=made.metrics, batch_id=made.batch_id)
         self._crew = crew
         self._slot = slot
         self._step = start.step
@@ -173,7 +176,8 @@ class Session:
     async def rescue(self) -> None:
         """Saves what no checkpoint holds yet, after the request under way and ahead of all uploads that wait.
 
-        The orchestrator's state is the newest that the trainer knows, with the step that it is of.
+        The orchestrator's state is the newest that the trainer knows, with the step that it is of. The newest step's
+        metrics go along: an orchestrator that has to go at the same moment has not heard of them.
         """
         self.leave()
         async with self._turn:
@@ -182,7 +186,9 @@ class Session:
             if step == self._start.step or step in there or self.uploads.has(ArtifactKind.checkpoint, step):
                 return
             log.info("session %s: step %d is in no checkpoint yet", self.name, step)
-            progress = checkpoint.Progress(step, self.spec.run_uid, self._known.state, self._known.step)
+            newest = self._unpublished or self.last
+            made = checkpoint.Made(newest.metrics, newest.batch_id) if newest else None
+            progress = checkpoint.Progress(step, self.spec.run_uid, self._known.state, self._known.step, made)
             await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress, first=True)
 
     def file(self, policy: str, file: str) -> bytes | Path:
