@@ -97,9 +97,11 @@ def test_image_that_cannot_be_pulled(platform: Platform, here: str) -> None:
     model["spec"]["trainer"]["image"] = "rlrun-nowhere/trainer:none"
     platform.kubectl.apply(model)
     try:
-        platform.kubectl.apply(platform.run_object("no-image", here, model="tests/no-image"))
+        policy = {"imagePullDeadlineSeconds": 20}
+        platform.kubectl.apply(platform.run_object("no-image", here, model="tests/no-image", failurePolicy=policy))
         found = platform.wait_for_condition("no-image", here, "TrainerReady", "ImagePullFailed", 180)
         assert "rlrun-nowhere/trainer:none" in found["message"]
+        platform.wait_for_condition("no-image", here, "Failed", "ImagePullFailed", 90, status="True")
     finally:
         platform.kubectl("delete", "rlmodel", "no-image")
 
@@ -109,9 +111,12 @@ def test_trainer_out_of_memory(platform: Platform, here: str) -> None:
     model["spec"]["trainer"]["resources"] = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
     platform.kubectl.apply(model)
     try:
-        platform.kubectl.apply(platform.run_object("no-memory", here, model="tests/no-memory"))
-        found = platform.wait_for_condition("no-memory", here, "TrainerReady", "TrainerOutOfMemory", 180)
+        rule = {"action": "Fail", "roles": ["trainer"], "reasons": ["OOMKilled"], "messagePattern": "more memory than"}
+        policy = {"rules": [{"action": "RestartRun", "roles": ["inference"]}, rule]}
+        platform.kubectl.apply(platform.run_object("no-memory", here, model="tests/no-memory", failurePolicy=policy))
+        found = platform.wait_for_condition("no-memory", here, "Failed", "TrainerOutOfMemory", 180, status="True")
         assert "memory" in found["message"]
+        assert "Given up" not in found["message"], "the rule ends the run at the first crash, not after maxRestarts"
     finally:
         platform.kubectl("delete", "rlmodel", "no-memory")
 
