@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,9 @@ class Session:
         self.name = name
         self.spec = spec
         self.uploads = uploads
-        made = start.made
-        self.last = made and StepResult(step=start.step, policy=policy, metrics=made.metrics, batch_id=made.batch_id)
+        self.last: StepResult | None = None
+        if start.made is not None:
+            self.last = StepResult(step=start.step, policy=policy, **asdict(start.made))
         self._crew = crew
         self._slot = slot
         self._step = start.step
