@@ -21,7 +21,7 @@ from rlrun.controller.plan.artifacts import is_ready, wants_to_delete
 from rlrun.controller.plan.draft import parse_status
 from rlrun.controller.plan.validation import checkpoint_place, parse_spec
 from rlrun.controller.poll import Poller, PollError
-from rlrun.resources.naming import ATTEMPT_LABEL, RUN_LABEL, RUN_UID_LABEL, label
+from rlrun.resources.naming import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL, label
 from rlrun.resources.platform import REQUIRED_KEYS, run_layout, s3_variables
 from rlrun.resources.settings import Settings
 from rlrun.schema.run_status import RLRunStatus
@@ -73,7 +73,8 @@ class Observer:
             **seen,
         )
         spec = parse_spec(run)
-        if not isinstance(spec, Problem) and wants_to_delete(found, spec):
+        purges = FINALIZER in (run["metadata"].get("finalizers") or []) and run["metadata"].get("deletionTimestamp")
+        if purges or (not isinstance(spec, Problem) and wants_to_delete(found, spec)):
             found = replace(found, claims=await self._claims())
         return found
 

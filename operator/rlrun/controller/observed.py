@@ -54,7 +54,7 @@ class Observed:
     warm_start_problem: str | None = None
     """What S3 lacks of the checkpoint that spec.checkpointId names."""
     claims: tuple[Obj, ...] | None = None
-    """All RLRuns of all namespaces; looked at only where retention wants to delete. None: not known."""
+    """All RLRuns of all namespaces; looked at only where artifacts may have to go. None: not known."""
 
     poll: RunStatus | None = None
     """The orchestrator's answer; None when it was not asked or did not answer."""

@@ -133,3 +133,20 @@ async def test_another_priority_is_that_of_the_next_attempt(world: World) -> Non
     templates = [o["spec"]["template"]["spec"] for o in world.cluster.all("Deployment", "Job")]
     assert len(templates) == 4
     assert {t["priorityClassName"] for t in templates} == {"urgent"}
+
+
+@pytest.mark.proves("artifactPolicy")
+async def test_what_another_run_starts_from_outlives_its_run(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    for step in (1, 2):
+        world.artifacts.folders[f"{ROOT}/checkpoints/step-{step:06d}"] = manifest(step)
+    await world.reconcile()
+    other = run_object("other", uid="uid-2", checkpointId="reverse-step-000001-uid-1")
+    world.cluster.put(other)
+    world.cluster.request_deletion(world.run)
+    await world.reconcile(3)
+    assert world.cluster.find("RLRun", "reverse") is None
+    assert list(world.artifacts.folders) == [f"{ROOT}/checkpoints/step-000001"]
+    assert [(o["spec"]["step"], o["status"]["phase"]) for o in world.cluster.all("RLCheckpoint")] == [(1, "Ready")]
+    assert world.cluster.all("RLCheckpoint")[0]["metadata"].get("ownerReferences") == []

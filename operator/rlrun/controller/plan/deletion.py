@@ -13,6 +13,7 @@ from datetime import datetime
 from rlrun.controller.observed import Note, Obj, Observed, Plan, Purge, Ref
 from rlrun.controller.plan.artifacts import without_owner
 from rlrun.controller.plan.children import workloads
+from rlrun.controller.plan.claims import claimed_steps
 from rlrun.controller.plan.draft import Draft, parse_time, seconds
 from rlrun.controller.plan.troubles import is_alive
 from rlrun.resources.naming import FINALIZER, SKIP_DELETION_ANNOTATION, annotation
@@ -32,12 +33,21 @@ def plan_deletion(seen: Observed, settings: Settings, now: datetime) -> Plan:
     root = run_layout(settings, seen.namespace, seen.uid).root
     if (seen.run.get("spec") or {}).get("artifactPolicy") != "Delete":
         return Plan(remove_finalizer=True)
+    stay = in_use(seen)
+    freed = tuple(without_owner(o) for o in stay if o["metadata"].get("ownerReferences"))
+    return replace(_plan_files(seen, settings, now, str(root), stay), applies=freed)
+
+
+def in_use(seen: Observed) -> list[Obj]:
+    """Artifacts that outlive their run whatever its policy: deployed adapters, and what other runs start from."""
+    checkpoints = {int(o["spec"]["step"]): o for o in seen.artifact_objects if o["kind"] == "RLCheckpoint"}
+    names = {step: o["metadata"]["name"] for step, o in checkpoints.items()}
+    claimed = claimed_steps(seen.namespace, names, checkpoints, seen.claims or ())
     deployed = [o for o in seen.artifact_objects if o["kind"] == "RLAdapter" and o["spec"].get("deployed")]
-    freed = tuple(without_owner(o) for o in deployed if o["metadata"].get("ownerReferences"))
-    return replace(_plan_files(seen, settings, now, str(root), deployed), applies=freed)
+    return [*deployed, *(checkpoints[step] for step in sorted(claimed))]
 
 
-def _plan_files(seen: Observed, settings: Settings, now: datetime, root: str, deployed: Sequence[Obj]) -> Plan:
+def _plan_files(seen: Observed, settings: Settings, now: datetime, root: str, stay: Sequence[Obj]) -> Plan:
     if annotation(seen.run, SKIP_DELETION_ANNOTATION) == "true":
         return _give_up(f"The files at {root} stay, as the annotation {SKIP_DELETION_ANNOTATION} asks for.")
     waited = seconds(parse_time(seen.run["metadata"]["deletionTimestamp"]), now)
@@ -46,9 +56,9 @@ def _plan_files(seen: Observed, settings: Settings, now: datetime, root: str, de
         return _give_up(f"The files at {root} could not be deleted within {limit} and stay.")
     status = _status(seen, settings, root, now)
     deletes = tuple(workloads(seen))
-    if deletes or any(is_alive(p) for p in seen.pods):
+    if deletes or any(is_alive(p) for p in seen.pods) or seen.claims is None:
         return Plan(deletes=deletes, status=status, requeue_after=RETRY_SECONDS)
-    kept = tuple(o["spec"]["uri"] for o in deployed)
+    kept = tuple(o["spec"]["uri"] for o in stay)
     # Before their files: nothing may say Ready of what is half deleted.
     deletes = tuple(Ref.of(o) for o in seen.artifact_objects if o["spec"]["uri"] not in kept)
     return Plan(
