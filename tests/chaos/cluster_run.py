@@ -30,11 +30,10 @@ from tests.e2e.conftest import Platform
 T = TypeVar("T")
 
 NAME = "chaos"
-STEPS = 8
+STEPS = 12
 INTERVAL = 2
 SPEC: dict[str, Any] = {
     "maxSteps": STEPS,
-    "batchSize": 32,
     "checkpoints": {"interval": INTERVAL, "keepCloud": 2},
     "adapters": {"interval": 3, "keepLast": 1},
     "artifactPolicy": "Delete",
@@ -42,6 +41,8 @@ SPEC: dict[str, Any] = {
 }
 START_SECONDS = 180.0
 FINISH_SECONDS = 240.0
+SETTLE_SECONDS = 90.0
+"""For pods that say goodbye and for a retention under way; also the listing of everything takes seconds."""
 GONE_SECONDS = 120.0
 LOOK_SECONDS = 0.5
 KINDS = (
@@ -137,15 +138,25 @@ class ClusterRun:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def survive(self, *, attempts: int | None = None, lost_steps: int = INTERVAL) -> None:
+    def survive(self, *, attempts: int | None = None) -> None:
         """The run completes, all invariants hold, it is deleted, and nothing is left. Raises Lost or Hung."""
-        done = self.wait_for_phase("Completed", FINISH_SECONDS)
-        seen = self.picture()
+        self.wait_for_phase("Completed", FINISH_SECONDS)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while found := self.violations(attempts):
+            if time.monotonic() > deadline:
+                raise Lost("; ".join(found))
+            time.sleep(LOOK_SECONDS)
+        self.remove()
+
+    def violations(self, attempts: int | None = None) -> list[str]:
+        """What does not hold of the completed run now."""
+        done, seen = self.look(), self.picture()
         found = invariants.badly_ended(done, {"Completed": ["Completed"]})
         found += invariants.partly_ready(seen) + invariants.orphans(seen)
         found += invariants.counters(done, seen, attempts=attempts)
-        found += invariants.retention(seen, self.layout.root.key, "RLCheckpoint", self.spec["checkpoints"]["keepCloud"])
-        found += invariants.retention(seen, self.layout.root.key, "RLAdapter", self.spec["adapters"]["keepLast"])
+        root = self.layout.root.key
+        found += invariants.retention(seen, root, "RLCheckpoint", self.spec["checkpoints"]["keepCloud"])
+        found += invariants.retention(seen, root, "RLAdapter", self.spec["adapters"]["keepLast"])
         last = max((int(o["spec"]["step"]) for o in seen.of("RLCheckpoint")), default=0)
         if last != self.spec["maxSteps"]:
             found.append(f"the newest checkpoint is of step {last}, not of the last one")
@@ -153,8 +164,7 @@ class ClusterRun:
         steps = [int(line["step"]) for line in lines]
         if steps != list(range(1, self.spec["maxSteps"] + 1)):
             found.append(f"metrics of steps {steps} are there")
-        require(found)
-        self.remove()
+        return found
 
     def remove(self) -> None:
         """kubectl delete; then nothing of the run is left, neither in the cluster nor in S3."""
@@ -196,8 +206,7 @@ class ClusterRun:
 
     def picture(self) -> Picture:
         """Objects first: what became Ready after the files were looked at must not look partial."""
-        kinds = {o: kind for kind in KINDS for o in [kind]}
-        objects = [o for kind in kinds for o in self.platform.kubectl.list(kind, self.namespace)]
+        objects = self.platform.kubectl.list(",".join(KINDS), self.namespace)
         files, manifests = {}, {}
         if self.uid:
             store, root = self.platform.s3.store(), self.layout.root

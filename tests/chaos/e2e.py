@@ -66,7 +66,7 @@ def hurt(
             dice = random.Random(seed)
             run = ClusterRun.begin(platform, seed=seed)
             try:
-                run.wait_for_step(dice.randint(1, STEPS - 3) if step is None else step)
+                run.wait_for_step(dice.randint(1, STEPS // 2) if step is None else step)
                 time.sleep(dice.random() * STEP_SECONDS)
                 strike(run, dice)
                 run.survive(attempts=attempts)

@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.chaos.scenario import Hung, Lost, Outcome, Result, Scenario
 
-AGAIN_SECONDS = 5.0
-"""An alarm that went off where nobody could hear it (in a callback of C code, say) goes off again."""
+AGAIN_SECONDS = 60.0
+"""An alarm that went off where nobody could hear it goes off again; until then there is time for cleaning up."""
 DETAIL_LIMIT = 4000
 
 
