@@ -94,6 +94,10 @@ class FakeTrainer:
         self.adapter_states: list[dict[str, Any]] = []
         self.saved: dict[str, dict[str, Any]] = {}
         self.resumed_state: dict[str, Any] | None = None
+        self.remembers = True
+        """Whether a checkpoint that it saves on its way out tells how its newest step went."""
+        self.made: dict[str, StepResult | None] = {}
+        self.told: StepResult | None = None
         self.die_before: set[int] = set()
         """Steps at which the trainer is replaced, once each, instead of doing them."""
         self.answer: tuple[int, Problem] | None = None
@@ -130,11 +134,15 @@ class FakeTrainer:
         self.spec, self.results, self.lives = None, {}, self.lives + 1
 
     def preempt(self) -> None:
-        """SIGTERM: a checkpoint of where it is, which knows nothing of the orchestrator, and the end."""
+        """SIGTERM: a checkpoint of where it is, which knows its newest step and nothing of the orchestrator's, and the
+        end.
+        """
         assert self.spec is not None
         place = RunLayout(S3Uri.parse(self.spec.run_uri)).checkpoint(self.step)
         if str(place) not in self.saved:
             self.saved[str(place)] = {}
+            if self.remembers:
+                self.made[str(place)] = self.results.get(self.step - 1)
             self.store.objects[str(place / "manifest.json")] = b"{}"
             self.checkpoints.add(self.step)
         self.restart()
@@ -148,8 +156,12 @@ class FakeTrainer:
             checkpoints=sorted(self.checkpoints),
             adapters=sorted(self.adapters),
             orchestrator_state=self.resumed_state,
-            last=None if self.unpublished else self.results.get(self.step - 1),
+            last=None if self.unpublished else self.results.get(self.step - 1, self._told_of_this_step),
         )
+
+    @property
+    def _told_of_this_step(self) -> StepResult | None:
+        return self.told if self.told is not None and self.told.step == self.step else None
 
     @property
     def lineage(self) -> str:
@@ -164,6 +176,7 @@ class FakeTrainer:
             self.step = int(spec.resume_from.rsplit("-", 1)[1]) if spec.resume_from else 0
             self.resumed_at = self.step
             self.resumed_state = self.saved.get(spec.resume_from or spec.warm_start_from or "")
+            self.told = self.made.get(spec.resume_from or "")
         elif spec.max_steps > self.spec.max_steps:
             self.spec = self.spec.model_copy(update={"max_steps": spec.max_steps})
         return web.json_response(self.state().to_json_dict())

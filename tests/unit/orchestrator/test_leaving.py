@@ -90,16 +90,21 @@ async def test_a_run_that_is_cut_at_every_step(make: MakeWorld, more: dict[str, 
 
 
 @KINDS
+@pytest.mark.parametrize("remembers", [True, False], ids=["told", "guessed"])
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_trainer_that_is_told_to_end_at_every_step(make: MakeWorld, more: dict[str, Any], moment: str) -> None:
+async def test_a_trainer_that_is_told_to_end_at_every_step(
+    make: MakeWorld, more: dict[str, Any], moment: str, remembers: bool
+) -> None:
     """Before a step, or after one whose result nobody hears: its checkpoint has the step, the orchestrator the rest."""
     whole, cut = await make(1, **more), await make(2, **more)
+    cut.trainer.remembers = remembers
     if moment == "before":
         cut.trainer.preempted_before = set(range(1, STEPS))
     else:
         cut.trainer.preempted_after = set(range(STEPS - 1))
     assert await whole.run() == await cut.run() == 0
     assert_same(cut, whole)
+    assert not remembers or all("loss/mean" in line for line in cut.lines())
     assert cut.trainer.lives == STEPS - 1
 
 
