@@ -19,7 +19,7 @@ from tests.chaos.invariants import Picture, Stored
 from tests.chaos.scenario import Hung, Lost, require
 
 MAX_STEPS = 4
-SPEC = {
+SPEC: dict[str, Any] = {
     "maxSteps": MAX_STEPS,
     "checkpoints": {"interval": 1, "keepCloud": 1},
     "adapters": {"interval": 2, "keepLast": 1},

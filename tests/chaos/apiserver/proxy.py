@@ -114,7 +114,11 @@ def running(kubeconfig: Path) -> Iterator[Proxy]:
         connector = TCPConnector(ssl=context, limit=0)
         async with ClientSession(connector=connector, timeout=ClientTimeout(total=None), trust_env=False) as session:
             app = web.Application(client_max_size=1 << 26)
-            app.router.add_route("*", "/{path:.*}", lambda request: _handle(proxy, session, server, request))
+
+            async def handle(request: web.Request) -> web.StreamResponse:
+                return await _handle(proxy, session, server, request)
+
+            app.router.add_route("*", "/{path:.*}", handle)
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
             await runner.setup()
             site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -14,7 +14,7 @@ from tests.unit.controller.world import START, Clock, MemoryCluster
 
 Obj = dict[str, Any]
 
-STATUSES = {"RLRun": RLRunStatus, "RLCheckpoint": RLCheckpointStatus, "RLAdapter": RLAdapterStatus}
+STATUSES: dict[str, Any] = {"RLRun": RLRunStatus, "RLCheckpoint": RLCheckpointStatus, "RLAdapter": RLAdapterStatus}
 
 
 def copied(value: Any) -> Any:
@@ -57,7 +57,7 @@ class StrictCluster(MemoryCluster):
                     found.append(copied(obj))
         return found
 
-    async def apply_status(self, obj: Obj) -> Obj:
+    async def apply_status(self, obj: Obj, *more: Any, **options: Any) -> Obj:
         """See `Cluster`."""
         model = STATUSES.get(obj["kind"])
         if model is not None:
@@ -65,7 +65,7 @@ class StrictCluster(MemoryCluster):
                 model.model_validate(obj["status"], by_alias=True, by_name=False)
             except ValidationError as error:
                 raise ApiError(422, "Invalid", f"{obj['kind']} {obj['metadata']['name']}: {error}") from error
-        return await super().apply_status(obj)
+        return await super().apply_status(obj, *more, **options)
 
     def request_deletion(self, obj: Obj, now: datetime = START) -> None:
         """The first request's time stays."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.artifacts.store import PART_BYTES, Store, StoreError
+from rlrun.artifacts.store import Store, StoreError
+from rlrun.artifacts.transfer import PART_BYTES
 from rlrun.controller.artifacts import _purge
 
 from tests.chaos.scenario import Lost, Scenario, require
