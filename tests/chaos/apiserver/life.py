@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.controller import cluster as k
