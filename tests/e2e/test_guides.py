@@ -36,10 +36,14 @@ class World:
     def trains(self, name: str, text: str) -> None:
         """So many steps are done, and the artifacts of these steps are Ready."""
         step = int(text)
-        wait_for(f"step {step} of {name}", lambda: self._step(name) >= step, SECONDS, every=0.5)
+        # A run that was just resumed still shows the step at which it was suspended.
+        wait_for(f"step {step} of {name}", lambda: self._works(name) and self._step(name) >= step, SECONDS, every=0.5)
         for plural, interval in INTERVALS.items():
             due = set(range(interval, step + 1, interval))
             wait_for(f"{plural} {due} of {name}", lambda p=plural, d=due: d <= self._ready(p, name), 90, every=0.5)
+
+    def _works(self, name: str) -> bool:
+        return self.run(name).get("status", {}).get("phase") in ("Running", "Completed")
 
     def settles(self, name: str) -> None:
         """A run that has no pods any more has no artifact on its way either."""
