@@ -33,6 +33,8 @@ def test_restart_of_the_run_waits_is_visible_and_has_its_limit(bench: Bench) -> 
     bench.kill_pods()
     bench.wait("the second attempt", lambda: bench.get("apis/batch/v1", "jobs", "reverse-orchestrator-a2"))
     assert time.time() >= due
+    # The status is written after the objects that it tells of.
+    bench.wait("the status of attempt 2", lambda: bench.run()["status"]["attempt"] == 2)
     assert "nextRestartTime" not in bench.run()["status"]
     bench.make_pods()
     crash(bench, "rank 1: NCCL error")
