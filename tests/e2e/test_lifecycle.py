@@ -104,7 +104,8 @@ def test_a_suspended_run_gives_its_pods_back_and_goes_on_at_its_own_step(
 
 def test_max_steps_raised_on_a_live_run_takes_effect(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
     namespace = fresh_namespace("raised")
-    spec = SEEDED | {"maxSteps": 200, "checkpoints": {"interval": 100}}
+    # Far more steps than are made until the kubelet has brought the change.
+    spec = SEEDED | {"maxSteps": 3000, "checkpoints": {"interval": LONG}}
     platform.kubectl.apply(platform.run_object("run", namespace, **spec))
     run = at_step(platform, "run", namespace, 2)
     pods = {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace)}

@@ -93,6 +93,27 @@ async def test_logs_of_a_run_that_was_deleted_are_kept_while_its_pods_end(world:
     assert len(world.artifacts.files) == 5
 
 
+async def test_no_log_comes_after_the_files_of_a_run_that_takes_them_along(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    pod = next(p for p in world.cluster.all("Pod") if "orchestrator" in p["metadata"]["name"])
+    for other in world.cluster.all("Pod"):
+        if other is not pod:
+            del world.cluster.objects[("Pod", "team", other["metadata"]["name"])]
+    world.cluster.objects[("Pod", "team", pod["metadata"]["name"])]["status"]["phase"] = "Succeeded"
+    run = world.cluster.objects[("RLRun", "team", "reverse")]
+    run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for obj in world.cluster.all("Deployment", "Job"):
+        del world.cluster.objects[(obj["kind"], "team", obj["metadata"]["name"])]
+
+    await world.reconcile()
+    assert world.run["metadata"]["finalizers"], "an ended pod still has a log, and somebody may keep it yet"
+
+    world.cluster.objects.pop(("Pod", "team", pod["metadata"]["name"]), None)
+    await world.reconcile()
+    assert not world.cluster.find("RLRun", "reverse") or not world.run["metadata"]["finalizers"]
+
+
 def test_containers_that_never_started_have_no_log() -> None:
     waiting = pod("trainer", phase="Pending", state={"waiting": {"reason": "ImagePullBackOff"}})
     assert logs_of_pods(LAYOUT, [waiting]) == []

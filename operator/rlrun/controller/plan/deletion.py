@@ -16,7 +16,7 @@ from rlrun.controller.plan.children import workloads
 from rlrun.controller.plan.claims import claimed_steps
 from rlrun.controller.plan.draft import Draft, parse_time, seconds
 from rlrun.controller.plan.troubles import is_alive
-from rlrun.resources.naming import FINALIZER, SKIP_DELETION_ANNOTATION, annotation
+from rlrun.resources.naming import FINALIZER, RUN_UID_LABEL, SKIP_DELETION_ANNOTATION, annotation, label
 from rlrun.resources.platform import run_layout
 from rlrun.resources.settings import Settings
 from rlrun.schema.run_status import RLRunStatus
@@ -56,7 +56,9 @@ def _plan_files(seen: Observed, settings: Settings, now: datetime, root: str, st
         return _give_up(f"The files at {root} could not be deleted within {limit} and stay.")
     status = _status(seen, settings, root, now)
     deletes = tuple(workloads(seen))
-    if deletes or any(is_alive(p) for p in seen.pods) or seen.claims is None:
+    # Ended pods as well: the log of a pod that outlives its run is kept, and would come after the purge.
+    pods = [p for p in seen.pods if is_alive(p) or label(p, RUN_UID_LABEL) == seen.uid]
+    if deletes or pods or seen.claims is None:
         return Plan(deletes=deletes, status=status, requeue_after=RETRY_SECONDS)
     kept = tuple(o["spec"]["uri"] for o in stay)
     # Before their files: nothing may say Ready of what is half deleted.
