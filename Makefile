@@ -55,7 +55,7 @@ test: $(VENV)/.complete ## Every check: lint, types, unit, trainer, apiserver, e
 # --- benchmarks ------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-bench: $(VENV)/.complete ## Measure against what a user would take instead, about 40 minutes (PARTS="trl async": only these)
+bench: $(VENV)/.complete ## Measure against what a user would take instead, about an hour (PARTS="trl async": only these)
 	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
 
 .PHONY: bench-table
