@@ -1,9 +1,9 @@
 """Changes of the configuration while the run lives.
 
-The operator writes what a user changes into the ConfigMap that this process has mounted, and the kubelet swaps the
-files within a minute or two. Only one change matters here: more steps. The operator acts on the others itself (how
-many artifacts are kept, deadlines), or the API server refuses them; and what does not fit the running attempt (another
-attempt's file, fewer steps) is not for this process.
+The operator writes what a user changes into the ConfigMap that this process has mounted and annotates the pod, so that
+the kubelet swaps the files at once; without the annotation it would take a minute or two. Only one change matters here:
+more steps. The operator acts on the others itself (how many artifacts are kept, deadlines), or the API server refuses
+them; and what does not fit the running attempt (another attempt's file, fewer steps) is not for this process.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ class Settings:
     """Times are seconds. Every field can be set by the variable `RLRUN_<FIELD>`, upper case."""
 
     config: Path = Path("/etc/rlrun/run.json")
-    config_interval: float = 5.0
+    config_interval: float = 2.0
     """Between two looks at the configuration, which may change while the run lives."""
     spool: Path = Path("/tmp/rlrun-spool")
     """Where what waits for S3 is kept, in a folder of the run's own."""

@@ -17,9 +17,9 @@ from rlrun.controller import cluster as k
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.logs import LogKeeper
 from rlrun.controller.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
-from rlrun.controller.observed import Note, Obj, Observed, Plan, Ref, Removal
+from rlrun.controller.observed import Note, Nudge, Obj, Observed, Plan, Ref, Removal
 from rlrun.controller.plan.artifacts import failed_removal
-from rlrun.resources.naming import API_VERSION, FIELD_MANAGER, FINALIZER
+from rlrun.resources.naming import API_VERSION, CONFIG_ANNOTATION, FIELD_MANAGER, FINALIZER
 from rlrun.schema.run_status import RLRunStatus
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class Applier:
             await cluster.delete(k.KINDS[ref.kind], namespace, ref.name, ref.uid)
         for obj in plan.applies:
             await cluster.apply(obj)
+        for nudge in plan.nudges:
+            await self._nudge(namespace, nudge)
         for obj in plan.artifact_statuses:
             await cluster.apply_status(obj)
         if not plan.status_first:
@@ -60,6 +62,14 @@ class Applier:
             await self._set_finalizers(seen, [f for f in _finalizers(seen.run) if f != FINALIZER])
         if plan.delete_run:
             await cluster.delete(k.RLRUN, namespace, seen.name, seen.uid)
+
+    async def _nudge(self, namespace: str, nudge: Nudge) -> None:
+        metadata = {"uid": nudge.uid, "annotations": {CONFIG_ANNOTATION: nudge.digest}}
+        try:
+            await self._cluster.merge(k.POD, namespace, nudge.pod, {"metadata": metadata})
+        except k.ApiError as error:
+            # The change comes by itself, only later; and a pod that is gone (404, or 409 for the uid) needs none.
+            log.info("pod %s/%s is not told of its changed configuration: %s", namespace, nudge.pod, error)
 
     async def _tell(self, seen: Observed, plan: Plan) -> None:
         written = plan.status is not None and await self._write_status(seen, plan.status)

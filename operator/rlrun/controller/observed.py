@@ -99,6 +99,18 @@ class Ref:
 
 
 @dataclass(frozen=True)
+class Nudge:
+    """An annotation on a pod. It says little to people, but makes the kubelet look at the pod's ConfigMap at once
+    instead of within a minute or so.
+    """
+
+    pod: str
+    uid: str
+    digest: str
+    """Of what the ConfigMap says now."""
+
+
+@dataclass(frozen=True)
 class Note:
     """A Kubernetes Event to be."""
 
@@ -147,6 +159,7 @@ class Plan:
     """Whether the status comes before the deletions: it says what nobody can find out again once the pods are gone."""
     deletes: tuple[Ref, ...] = ()
     applies: tuple[Obj, ...] = ()
+    nudges: tuple[Nudge, ...] = ()
     artifact_statuses: tuple[Obj, ...] = ()
     status: RLRunStatus | None = None
     """The whole new status; None leaves it as it is."""

@@ -26,6 +26,8 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 
 GENERATION_ANNOTATION = "rlrun.dev/generation"
 """metadata.generation of the RLRun that a child was built for."""
+CONFIG_ANNOTATION = "rlrun.dev/config"
+"""Digest of a changed configuration, on the pod that reads it."""
 MODEL_ANNOTATION = "rlrun.dev/model"
 """Id of the base model that a serving pool's object is for; it does not fit into a label."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
+from rlrun.resources.naming import CONFIG_ANNOTATION
 
 from tests.apiserver.controller.conftest import Bench
 from tests.apiserver.controller.test_artifacts import phases
@@ -33,6 +34,12 @@ def test_max_steps_go_up_and_not_down(bench: Bench) -> None:
 
     bench.wait("the new number in the run's configuration", told)
     assert {o["metadata"]["uid"] for o in bench.items(CORE, "pods")} == before
+
+    def nudged() -> bool:
+        pods = bench.items(CORE, "pods")
+        return [CONFIG_ANNOTATION in (p["metadata"].get("annotations") or {}) for p in pods].count(True) == 1
+
+    bench.wait("the kubelet of the pod that reads it to be told", nudged)
     assert refusal(bench, maxSteps=19) == "spec.maxSteps"
 
 

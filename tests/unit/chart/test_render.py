@@ -165,8 +165,8 @@ def test_the_operator_may_do_what_it_does_and_little_else(render: Render) -> Non
         elif kind.kind == "Event":
             assert allowed(rules, group, kind.plural, "create")
         elif kind.kind == "Pod":
-            assert all(allowed(rules, group, "pods", verb) for verb in ("get", "list", "watch"))
-            assert not allowed(rules, group, "pods", "create")
+            assert all(allowed(rules, group, "pods", verb) for verb in ("get", "list", "watch", "patch"))
+            assert not any(allowed(rules, group, "pods", verb) for verb in ("create", "update", "delete"))
             assert allowed(rules, group, "pods/log", "get")
         elif kind.kind == "Secret":
             assert all(allowed(rules, group, "secrets", verb) for verb in ("get", "create", "patch", "delete"))

@@ -1,9 +1,11 @@
 """Whole stories of a run, against a cluster in memory; every reconcile is a freshly started operator."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from rlrun.controller.cluster import ApiError
+from rlrun.resources.naming import CONFIG_ANNOTATION
 from rlrun.schema.wire import Problem, RunPhase, RunStatus
 
 from tests.unit.controller.world import (
@@ -320,6 +322,44 @@ async def test_raised_max_steps_reach_the_config_and_restart_nothing(world: Worl
     assert '"maxSteps": 20' in config["data"]["run.json"]
     after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
     assert after == before
+
+
+async def test_the_pod_that_reads_a_changed_config_is_nudged_and_no_other(world: World) -> None:
+    await world.start()
+
+    def nudged() -> dict[str, str]:
+        pods = {p["metadata"]["name"]: p["metadata"].get("annotations") or {} for p in world.cluster.all("Pod")}
+        return {name: notes[CONFIG_ANNOTATION] for name, notes in pods.items() if CONFIG_ANNOTATION in notes}
+
+    assert not nudged(), "a fresh pod has mounted what there is"
+    world.change_spec(maxSteps=20)
+    await world.reconcile()
+    first = nudged()
+    assert len(first) == 1
+    assert all("orchestrator" in name for name in first)
+    await world.reconcile()
+    assert nudged() == first
+    world.change_spec(maxSteps=30)
+    await world.reconcile()
+    assert nudged().keys() == first.keys()
+    assert nudged() != first
+
+
+@pytest.mark.parametrize("status", [403, 404, 409, 503])
+async def test_a_pod_that_cannot_be_nudged_stops_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    await world.start()
+
+    async def refuse(*_: object) -> NoReturn:
+        raise ApiError(status, "Refused", "pods")
+
+    monkeypatch.setattr(world.cluster, "merge", refuse)
+    world.change_spec(maxSteps=20)
+    await world.reconcile()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    assert '"maxSteps": 20' in config["data"]["run.json"]
 
 
 async def test_operator_upgrade_and_model_change_restart_nothing(world: World) -> None:

@@ -219,10 +219,13 @@ class MemoryCluster:
         old = self.objects.get((kind.kind, namespace or "", name))
         if old is None:
             raise ApiError(404, "NotFound", name)
-        if patch["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
-            raise ApiError(409, "Conflict", name)
+        metadata = dict(patch["metadata"])
+        for precondition in ("resourceVersion", "uid"):
+            if metadata.pop(precondition, old["metadata"].get(precondition)) != old["metadata"].get(precondition):
+                raise ApiError(409, "Conflict", name)
         old = copy.deepcopy(old)
-        old["metadata"]["finalizers"] = patch["metadata"]["finalizers"]
+        old["metadata"].setdefault("annotations", {}).update(metadata.pop("annotations", {}))
+        old["metadata"] |= metadata
         self.put(old)
         self._collect(old)
         return self.objects.get((kind.kind, namespace or "", name), old)

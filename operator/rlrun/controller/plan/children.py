@@ -6,9 +6,11 @@ the operator, or of the RLModel, must not restart pods that train. What someone 
 the object is deleted; then it is made anew.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable
 
-from rlrun.controller.observed import Obj, Observed, Ref
+from rlrun.controller.observed import Nudge, Obj, Observed, Ref
 from rlrun.controller.plan.troubles import is_alive, role_of
 from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
 
@@ -26,6 +28,26 @@ def _needs_write(desired: Obj, existing: Obj | None) -> bool:
     if existing is None or attempt_of(existing) != attempt_of(desired):
         return True
     return desired["kind"] in COMPARED_DATA and (existing.get("data") or {}) != desired["data"]
+
+
+def nudges(applies: Iterable[Obj], seen: Observed) -> list[Nudge]:
+    """For the pods that have mounted a ConfigMap which is about to say something else."""
+    changed = (c for c in applies if c["kind"] == "ConfigMap" and _exists(c, seen))
+    return [
+        Nudge(pod["metadata"]["name"], pod["metadata"]["uid"], _digest(config))
+        for config in changed
+        for pod in seen.pods_of(attempt_of(config))
+        if role_of(pod) == "orchestrator" and is_alive(pod)
+    ]
+
+
+def _exists(config: Obj, seen: Observed) -> bool:
+    name, attempt = config["metadata"]["name"], attempt_of(config)
+    return any(c["metadata"]["name"] == name and attempt_of(c) == attempt for c in seen.own("ConfigMap"))
+
+
+def _digest(config: Obj) -> str:
+    return hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def leftovers(seen: Observed, attempt: int) -> tuple[list[Ref], bool]:

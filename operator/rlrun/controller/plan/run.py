@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from rlrun.controller.observed import Obj, Observed, Plan
 from rlrun.controller.plan.artifacts import plan_artifacts
-from rlrun.controller.plan.children import leftovers, missing_children
+from rlrun.controller.plan.children import leftovers, missing_children, nudges
 from rlrun.controller.plan.deadlines import missed_deadline
 from rlrun.controller.plan.deletion import plan_deletion
 from rlrun.controller.plan.draft import Draft, seconds
@@ -89,6 +89,7 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
         # The platform's Secret is gone for now: pods that run keep what they have.
         desired = [c for c in desired if c["kind"] != "Secret"]
     story.applies += missing_children(desired, seen)
+    story.nudges += nudges(story.applies, seen)
 
     # 8. Restarts are counted, crashes judged.
     counted = forgive(spec, count_restarts(draft.status.components, pods))
@@ -101,7 +102,7 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
     show_readiness(draft, wanted_pods(spec, resolved.model), pods, troubles, waiting_for)
     verdict = judge(spec, draft.status.run_restarts_toward_max, counted, troubles)
     if verdict is not None:
-        story.applies.clear()
+        story.write_nothing()
         if verdict.action == "fail":
             finish(story, Phase.failed, verdict.problem)
         else:
@@ -122,7 +123,7 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
     missed = overdue(spec.failure_policy, draft.status.components, current, draft.now)
     missed = missed or missed_deadline(draft, spec, blocking)
     if missed is not None:
-        story.applies.clear()
+        story.write_nothing()
         finish(story, Phase.failed, missed)
         return story.result(spec)
 

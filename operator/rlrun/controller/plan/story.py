@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from rlrun.controller.observed import LogCopy, Note, Obj, Observed, Plan, Ref
+from rlrun.controller.observed import LogCopy, Note, Nudge, Obj, Observed, Plan, Ref
 from rlrun.controller.plan.artifacts import ArtifactPlan
 from rlrun.controller.plan.draft import Draft
 from rlrun.controller.plan.events import transitions
@@ -29,6 +29,7 @@ class Story:
         self.draft = Draft(seen.run.get("status"), self.generation, now)
         self.deletes: list[Ref] = []
         self.applies: list[Obj] = []
+        self.nudges: list[Nudge] = []
         self.logs: list[LogCopy] = []
         self.notes: list[Note] = []
         self.artifacts: ArtifactPlan | None = None
@@ -38,6 +39,11 @@ class Story:
         self.layout = run_layout(settings, seen.namespace, seen.uid)
         self.pods = [p for p in seen.pods if label(p, RUN_UID_LABEL) == seen.uid]
         """Of all attempts."""
+
+    def write_nothing(self) -> None:
+        """The attempt is over: what it lacked is not needed any more."""
+        self.applies.clear()
+        self.nudges.clear()
 
     def remove(self, workloads: Iterable[Ref]) -> None:
         """Deletes what keeps pods alive; their logs are kept before."""
@@ -66,6 +72,7 @@ class Story:
             status_first=self.status_first,
             deletes=(*found.deletes, *self.deletes),
             applies=(*found.applies, *self.applies),
+            nudges=tuple(self.nudges),
             artifact_statuses=tuple(found.statuses),
             status=status,
             events=(*transitions(self.draft.old, status), *self.notes),
