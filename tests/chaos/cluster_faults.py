@@ -28,6 +28,8 @@ OPERATOR = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=operator"
 S3 = "s3"
 ROLLOUT_SECONDS = 120.0
 PROCESS_SECONDS = 30.0
+CALL_SECONDS = 5.0
+"""Longer than a few steps: what is asked of an engine meanwhile waits."""
 
 PROCESSES: dict[str, tuple[str, str, str]] = {
     "trainer": ("trainer", "rlrun_trainer", ""),
@@ -45,6 +47,17 @@ def kill_process(run: ClusterRun, name: str) -> None:
     """SIGKILL to a process of the run. Raises Lost where there is none."""
     role, mark, without = PROCESSES[name]
     _kill(run.pods(role), mark, without)
+
+
+def kill_engine_in_a_call(run: ClusterRun) -> None:
+    """SIGKILL to the engine's process while vLLM's server waits for its answer, most likely to a new adapter."""
+    role, mark, without = PROCESSES["engine"]
+    engines = processes_of(run.pods(role), mark, without)
+    if not engines:
+        raise Lost("there is no engine to kill")
+    os.kill(engines[0], signal.SIGSTOP)
+    time.sleep(CALL_SECONDS)
+    os.kill(engines[0], signal.SIGKILL)
 
 
 def kill_operator(platform: Platform) -> None:

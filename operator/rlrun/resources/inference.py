@@ -99,10 +99,28 @@ def engine(settings: Settings, model: RLModelSpec, args: Sequence[str], kind: Po
         mounts={"shm": "/dev/shm"},
         read_only_mounts={"adapters": ADAPTERS_DIR},
         resources=resources_of(shape.resources, shape.gpus),
-        probes=http_probes("openai", startup_seconds=STARTUP_SECONDS, ready_path="/health", live_path="/health"),
+        probes=engine_probes("openai"),
     )
     made["volumeMounts"].append(weights_mount)
     return made
+
+
+def engine_probes(port: str) -> Obj:
+    """Probes of vLLM's container.
+
+    When the engine's process dies, vLLM's server closes its port and then waits for the calls that are open, one that
+    loads an adapter for ever, also after SIGTERM. A port that refuses is a surer sign than silence, for no server is
+    too busy to have its connections accepted: so this one has seconds, not the minutes of `http_probes`.
+    """
+    probes = http_probes(port, startup_seconds=STARTUP_SECONDS, ready_path="/health", live_path="/health")
+    probes["livenessProbe"] = {
+        "tcpSocket": {"port": port},
+        "periodSeconds": 5,
+        "timeoutSeconds": 5,
+        "failureThreshold": 3,
+        "terminationGracePeriodSeconds": 5,
+    }
+    return probes
 
 
 def engine_volumes(settings: Settings) -> dict[str, Obj]:

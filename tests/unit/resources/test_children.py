@@ -139,6 +139,17 @@ def environment(template: Obj, name: str) -> Obj:
 
 
 @pytest.mark.proves("lora.enabled")
+def test_a_closed_port_ends_an_engine_soon_and_a_silent_one_late() -> None:
+    vllm, sidecar = templates(build())["reverse-inference"]["spec"]["containers"]
+    live = vllm["livenessProbe"]
+    assert "httpGet" not in live, "a busy server may be silent for a minute"
+    assert live["tcpSocket"] == {"port": "openai"}
+    assert live["periodSeconds"] * live["failureThreshold"] <= 15
+    assert live["terminationGracePeriodSeconds"] <= 5
+    live = sidecar["livenessProbe"]
+    assert live["periodSeconds"] * live["failureThreshold"] >= 300
+
+
 def test_the_engine_of_a_run_that_trains_all_weights_takes_weights_and_no_adapters() -> None:
     full = {"lora": {"enabled": False}}
     shape = {"trainer": {"fullFineTuning": True}}
