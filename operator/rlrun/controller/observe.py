@@ -20,7 +20,8 @@ from rlrun.controller.observed import Obj, Observed, SeenArtifact
 from rlrun.controller.plan.artifacts import is_ready, wants_to_delete
 from rlrun.controller.plan.draft import parse_status
 from rlrun.controller.plan.validation import checkpoint_place, parse_spec
-from rlrun.controller.poll import Poller, PollError
+from rlrun.controller.poll import Poller
+from rlrun.controller.questions import PollError
 from rlrun.resources.naming import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL, label
 from rlrun.resources.platform import REQUIRED_KEYS, run_layout, s3_variables
 from rlrun.resources.settings import Settings

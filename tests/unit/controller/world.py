@@ -22,7 +22,7 @@ from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
 from rlrun.controller.observed import Purge, SeenArtifact
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
-from rlrun.controller.poll import PollError
+from rlrun.controller.questions import PollError
 from rlrun.controller.reconcile import Reconciler, RunKey
 from rlrun.resources.settings import Settings
 from rlrun.schema.wire import Problem, RunStatus

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from rlrun.controller import cluster as k
 from rlrun.controller.apply import event
 from rlrun.controller.observed import Note, Obj
-from rlrun.controller.poll import PollError
+from rlrun.controller.questions import PollError
 from rlrun.controller.serving.observed import PoolKey, PoolPlan
 from rlrun.controller.serving.sidecars import Sidecars
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from rlrun.controller import cluster as k
 from rlrun.controller.observe import credentials_problem
 from rlrun.controller.observed import Obj
-from rlrun.controller.poll import PollError
+from rlrun.controller.questions import PollError
 from rlrun.controller.serving.observed import PoolKey, SeenPool
 from rlrun.controller.serving.sidecars import Sidecars, address
 from rlrun.controller.serving.states import is_wanted, running

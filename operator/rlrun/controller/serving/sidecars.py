@@ -2,11 +2,8 @@
 
 from typing import Protocol
 
-import aiohttp
-from pydantic import ValidationError
-
 from rlrun.controller.observed import Obj
-from rlrun.controller.poll import MAX_BYTES, POLL_SECONDS, PollError
+from rlrun.controller.questions import Questioner
 from rlrun.schema.serving import ServingOrder, ServingReport
 
 
@@ -21,48 +18,29 @@ class Sidecars(Protocol):
 
 
 class HttpSidecars:
-    """`Sidecars` over HTTP, one connection pool for all."""
+    """`Sidecars` over HTTP."""
 
     def __init__(self, url_template: str) -> None:
         self._template = url_template
-        self._session: aiohttp.ClientSession | None = None
+        self._questioner = Questioner()
 
     async def report(self, pod: Obj) -> ServingReport:
         """See `Sidecars`."""
-        return await self._ask("GET", pod, None)
+        return await self._questioner.ask("GET", self._url(pod), ServingReport)
 
     async def order(self, pod: Obj, order: ServingOrder) -> ServingReport:
         """See `Sidecars`."""
-        return await self._ask("PUT", pod, order)
+        return await self._questioner.ask("PUT", self._url(pod), ServingReport, order.to_json_dict())
 
     async def close(self) -> None:
         """Gives the connections back."""
-        if self._session is not None:
-            await self._session.close()
+        await self._questioner.close()
 
-    async def _ask(self, method: str, pod: Obj, order: ServingOrder | None) -> ServingReport:
-        if self._session is None:
-            # Addresses of pods are used again: no connection outlives its request by much.
-            connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=5)
-            self._session = aiohttp.ClientSession(
-                connector=connector, timeout=aiohttp.ClientTimeout(total=POLL_SECONDS), trust_env=False
-            )
-        metadata = pod["metadata"]
-        host = address(pod)
-        url = self._template.format(
+    def _url(self, pod: Obj) -> str:
+        metadata, host = pod["metadata"], address(pod)
+        return self._template.format(
             ip=f"[{host}]" if ":" in host else host, namespace=metadata["namespace"], name=metadata["name"]
         )
-        body = None if order is None else order.to_json_dict()
-        try:
-            async with self._session.request(method, url, json=body) as response:
-                data = await response.content.read(MAX_BYTES)
-                if response.status != 200:
-                    raise PollError(f"{method} {url} answers {response.status}: {data[:200].decode(errors='replace')}")
-                return ServingReport.model_validate_json(data)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise PollError(f"{method} {url}: {type(error).__name__} {error}") from error
-        except ValidationError as error:
-            raise PollError(f"{url} answers something else than a report: {error.error_count()} errors") from error
 
 
 def address(pod: Obj) -> str:

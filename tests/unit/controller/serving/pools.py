@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.controller.observe import Observer
-from rlrun.controller.poll import PollError
+from rlrun.controller.questions import PollError
 from rlrun.controller.serving.observed import PoolKey
 from rlrun.controller.serving.reconcile import reconciler
 from rlrun.resources.settings import Settings
