@@ -4,15 +4,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from rlrun.schema.base import Schema
 from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT, PolicyKind
 
-PREFIX = "RLRUN_"
+from rlrun_orchestrator.variables import read_settings
 
 
 class SidecarSettings(Schema):
-    """Times are seconds; each field has a variable `RLRUN_<FIELD>`, upper case."""
+    """Times are seconds."""
 
     engine_url: str = Field(default=f"http://127.0.0.1:{INFERENCE_PORT}", pattern=r"^https?://")
     adapters_dir: Path = Path("/adapters")
@@ -28,10 +28,4 @@ class SidecarSettings(Schema):
 
 def settings_from(environment: Mapping[str, str] = os.environ) -> SidecarSettings:
     """Raises ValueError that names the variable that does not fit."""
-    names = {f"{PREFIX}{field.upper()}": field for field in SidecarSettings.model_fields}
-    try:
-        return SidecarSettings.model_validate({f: environment[n] for n, f in names.items() if environment.get(n)})
-    except ValidationError as error:
-        first = error.errors()[0]
-        variable = PREFIX + str(first["loc"][-1]).upper()
-        raise ValueError(f"{variable}: {first['msg']}") from error
+    return read_settings(SidecarSettings, environment)
