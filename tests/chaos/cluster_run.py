@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from rlrun.artifacts.layout import MANIFEST, RunLayout
 from rlrun.artifacts.metric_lines import TRAINED
+from rlrun.artifacts.s3errors import NotFound
 
 from demo.cluster import local_cluster
 from demo.install import BUCKET, install_platform
@@ -215,7 +216,10 @@ class ClusterRun:
                 if name.partition("/")[0] not in invariants.FOLDERS.values():
                     files[f"{root.key}/{name}"] = Stored(size, "")
                     continue
-                data = store.get_bytes(root / name)
+                try:
+                    data = store.get_bytes(root / name)
+                except NotFound:
+                    continue  # It went after it was listed.
                 files[f"{root.key}/{name}"] = Stored(size, hashlib.sha256(data).hexdigest())
                 if last == MANIFEST:
                     manifest = store.read_manifest(root / folder)
