@@ -68,6 +68,10 @@ bench-table: $(VENV)/.complete ## Keep the results of build/bench in docs/bench 
 chaos: $(VENV)/.complete ## Break things on purpose at three levels (CHAOS="--level unit --seed 7": only that; --help, --list)
 	@CHAOS="$(CHAOS)" KEEP=$(KEEP) PY=$(PY) tests/chaos/run.sh
 
+.PHONY: chaos-table
+chaos-table: $(VENV)/.complete ## Write docs/faults.md from the results in build/chaos.json
+	@$(PY) -m tests.chaos.document
+
 # --- one level at a time ---------------------------------------------------------------------------------------------
 
 .PHONY: lint

@@ -8,6 +8,7 @@ from pathlib import Path
 from rlrun.artifacts.manifest import FileEntry
 
 from tests.chaos import invariants
+from tests.chaos.document import document
 from tests.chaos.invariants import Picture, Stored
 from tests.chaos.report import Report, read, table
 from tests.chaos.runner import run_one
@@ -60,6 +61,9 @@ def test_results_are_on_disk_after_each_scenario(tmp_path: Path) -> None:
     assert [(e["name"], e["outcome"]) for e in entries] == [("a/2", "lost"), ("a/1", "hung")]
     assert read(tmp_path / "chaos.json") == report.results
     assert "lost: unit a/2 (seed 4): a checkpoint" in table(report.results)
+    text = document(report.results)
+    assert "| unit | a | 2 | 0 |" in text
+    assert "- lost: unit a/2 (seed 4)" in text
 
 
 def checkpoint(**status: str) -> dict[str, object]:
