@@ -36,13 +36,13 @@ building=$!
 level lint make --no-print-directory lint
 level types make --no-print-directory types
 level binaries "$PY" -m local_cluster binaries
-level unit "$PY" -m pytest tests/unit
-level apiserver "$PY" -m pytest tests/apiserver
+level unit "$PY" -m pytest tests/unit --durations=10
+level apiserver "$PY" -m pytest tests/apiserver --durations=10
 wait "$building" # A failure shows again, in full, in the level "images".
 if level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all; then
     level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer
     level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/unit_inference
-    level e2e "$PY" -m pytest tests/e2e
+    level e2e "$PY" -m pytest tests/e2e --durations=15
     [[ -n "${KEEP:-}" ]] || level teardown "$PY" -m pytest tests/teardown
 else
     failed+=(trainer e2e)
