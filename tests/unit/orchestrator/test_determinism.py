@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +10,16 @@ import pytest
 from rlrun.schema.wire import RunPhase
 
 from tests.unit.orchestrator.conftest import RUN_URI, World
-from tests.unit.orchestrator.fakes import FakeEnvironment
+from tests.unit.orchestrator.jittered import MakeWorld, jittered_worlds
 
 STATE = f"{RUN_URI}/orchestrator/state.json"
 STEPS = 8
 
-MakeWorld = Callable[..., Awaitable[World]]
-
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[MakeWorld]:
-    """Strictly on-policy worlds whose engines and environments answer in an order of their own."""
-    worlds: list[World] = []
-
-    async def world(jitter: int, **spec: Any) -> World:
-        folder = tmp_path / str(len(worlds))
-        folder.mkdir()
-        made = World(folder)
-        worlds.append(made)
-        made.environments = {
-            name: FakeEnvironment(name, examples=9, reward_of=lambda said: (sum(map(ord, said)) % 4) / 3)
-            for name in ("words", "sums")
-        }
-        for number, engine in enumerate(made.engines):
-            engine.seeded, engine.jitter = True, random.Random(10 * jitter + number)
-        made.spec = {"maxSteps": STEPS, "maxAsyncLevel": 0, "oversamplingFactor": 1, "seed": 5} | spec
-        await made.start()
-        return made
-
-    yield world
-    for made in worlds:
-        for server in made.servers:
-            await server.close()
+    async with jittered_worlds(tmp_path, maxSteps=STEPS) as made:
+        yield made
 
 
 def drawn(world: World, steps: int = STEPS) -> list[list[tuple[int, str, int]]]:

@@ -1,8 +1,7 @@
 """Told to end: what a run does after that is what it would have done without."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ from rlrun.artifacts.store import Unreachable
 from rlrun.schema.wire import RunPhase
 
 from tests.unit.orchestrator.conftest import RUN_URI, World
-from tests.unit.orchestrator.fakes import FakeEnvironment
+from tests.unit.orchestrator.jittered import MakeWorld, jittered_worlds
 
 STEPS = 7
-MakeWorld = Callable[..., Awaitable[World]]
 PLAIN: dict[str, Any] = {}
 POOLS: dict[str, Any] = {
     "buffer": {"onlineDifficultyFiltering": True, "easyThreshold": 0.7, "hardThreshold": 0.3, "hardFraction": 0.5}
@@ -25,29 +23,8 @@ KINDS = pytest.mark.parametrize("more", [PLAIN, POOLS, FILTER], ids=["plain", "p
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[MakeWorld]:
-    """Strictly on-policy worlds whose engines and environments answer in an order of their own."""
-    worlds: list[World] = []
-
-    async def world(jitter: int, **spec: Any) -> World:
-        folder = tmp_path / str(len(worlds))
-        folder.mkdir()
-        made = World(folder)
-        worlds.append(made)
-        made.environments = {
-            name: FakeEnvironment(name, examples=9, reward_of=lambda said: (sum(map(ord, said)) % 4) / 3)
-            for name in ("words", "sums")
-        }
-        for number, engine in enumerate(made.engines):
-            engine.seeded, engine.jitter = True, random.Random(10 * jitter + number)
-        made.spec = {"maxSteps": STEPS, "maxAsyncLevel": 0, "oversamplingFactor": 1, "seed": 5} | spec
-        made.spec["checkpoints"] = {"interval": 100}
-        await made.start()
-        return made
-
-    yield world
-    for made in worlds:
-        for server in made.servers:
-            await server.close()
+    async with jittered_worlds(tmp_path, maxSteps=STEPS, checkpoints={"interval": 100}) as made:
+        yield made
 
 
 def batches(world: World) -> dict[int, Any]:
