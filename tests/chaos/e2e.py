@@ -36,7 +36,7 @@ def scenarios(seed: int) -> Iterator[Scenario]:
         "s3-down/30-seconds-in-mid-run": hurt(s3_for(30.0)),
         "s3-down/at-the-end": hurt(s3_for(45.0), step=STEPS - 2),
         "s3-down/at-the-start": s3_down_at_the_start,
-        "s3-down/orchestrator-killed-while-uploads-wait": hurt(s3_for(25.0, killing("orchestrator"))),
+        "s3-down/orchestrator-killed-while-uploads-wait": hurt(orchestrator_killed_with_its_spool),
         "s3-down/trainer-killed-while-uploads-wait": hurt(s3_for(25.0, killing("trainer"))),
         "s3-down/operator-killed-at-the-end": hurt(s3_for(40.0, operator_killed), step=STEPS - 2),
         "s3-down/run-deleted-meanwhile": deleted_while_s3_is_down,
@@ -126,6 +126,12 @@ def s3_for(seconds: float, meanwhile: Strike | None = None) -> Strike:
             time.sleep(seconds / 2)
 
     return strike
+
+
+def orchestrator_killed_with_its_spool(run: ClusterRun, dice: random.Random) -> None:
+    """What waits on its disk for S3 goes with its pod: the metrics of the steps in between, and of no others."""
+    run.unsaid_after = run.step()
+    s3_for(25.0, killing("orchestrator"))(run, dice)
 
 
 def operator_killed(run: ClusterRun, _: random.Random) -> None:

@@ -202,6 +202,20 @@ def counters(
     return found
 
 
+def steps_told(steps: Sequence[int], last: int, *, gap_after: int | None = None) -> list[str]:
+    """Every step from 1 to the last one has its line of metrics, once, in order.
+
+    With `gap_after`, one run of steps after that one may be missing, but not the last step.
+    """
+    missing = sorted({*range(1, last + 1)} - {*steps})
+    in_order = list(steps) == [step for step in range(1, last + 1) if step not in missing]
+    one_gap = missing == list(range(missing[0], missing[-1] + 1)) if missing else True
+    allowed = gap_after is not None and one_gap and last not in missing and min(missing, default=last) > gap_after
+    if in_order and (not missing or allowed):
+        return []
+    return [f"metrics of steps {list(steps)} are there"]
+
+
 def _is_living_pod(obj: Obj) -> bool:
     return obj["kind"] == "Pod" and obj.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 

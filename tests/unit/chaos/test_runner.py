@@ -99,3 +99,14 @@ def test_what_belongs_to_nothing_is_found() -> None:
     assert invariants.orphans(Picture([checkpoint()]))
     assert invariants.uncatalogued(Picture([], {f"{FOLDER}/a": Stored(1, "x")}), "team/uid-1")
     assert invariants.left_after_deletion(Picture([], {f"{FOLDER}/a": Stored(1, "x")}), "team/uid-1")
+
+
+def test_steps_are_told_once_each_but_for_one_gap_that_is_known() -> None:
+    told = invariants.steps_told
+    assert told([1, 2, 3, 4], 4) == []
+    for wrong in ([1, 2, 4], [1, 2, 3], [1, 2, 2, 3, 4], [2, 1, 3, 4], [1, 2, 3, 4, 5], []):
+        assert told(wrong, 4), wrong
+    assert told([1, 2, 5], 5, gap_after=1) == []
+    assert told([1, 2, 3, 4, 5], 5, gap_after=1) == []
+    for wrong in ([1, 5], [1, 2, 4, 6], [1, 2, 3, 4], [1, 2, 2, 5]):
+        assert told(wrong, 6 if 6 in wrong else 5, gap_after=2), wrong
