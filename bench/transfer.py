@@ -128,9 +128,13 @@ def _ours(store: Store, direction: str, folder: Path) -> float:
 def _rclone(s3: S3Access, direction: str, folder: Path) -> float:
     remote = f"bench:{PLACE.bucket}/{PLACE.key}/rclone"
     ends = (str(folder), remote) if direction == "upload" else (remote, str(folder))
-    # No per-second statistics, one line of JSON at the end, and nothing from a configuration of this machine.
+    # No per-second statistics, one line of JSON at the end, and nothing from a configuration of this machine: Debian's
+    # rclone does not start where AWS_CA_BUNDLE is set.
     command = ["rclone", "copy", *ends, "--use-json-log", "--stats", "1h", "--stats-log-level", "NOTICE"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | rclone_remote(s3))
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "RCLONE_"))}
+    done = subprocess.run(command, capture_output=True, text=True, env=plain | rclone_remote(s3), check=False)
+    if done.returncode:
+        raise RuntimeError(f"rclone failed:\n{done.stderr[-1000:]}")
     return elapsed(done.stderr)
 
 

@@ -58,13 +58,14 @@ def test_a_percentile_is_one_of_the_values(percent: float, value: float) -> None
     assert percentile([4.0, 1.0, 3.0, 2.0], percent) == value
 
 
-def test_the_wait_for_a_checkpoint_is_on_the_line_of_the_next_step() -> None:
-    def line(step: int, wait: float) -> dict[str, float]:
-        return {"step": step, "progress/step": step, "time/step": 1.0, "time/save_ckpt": wait}
+def test_the_copies_for_a_checkpoint_are_on_the_line_of_the_next_step() -> None:
+    def line(step: int, copies: float) -> dict[str, float]:
+        times = {"time/step": 1.0, "time/save_ckpt": copies / 4, "trainer/time/save_ckpt": copies}
+        return {"step": step, "progress/step": step, **times}
 
     lines = [line(1, 9.0), *(line(step, 0.02 if step in (6, 11) else 0.0) for step in range(2, 12))]
     result = standstill(lines, 5)  # type: ignore[arg-type]
-    assert [sample["seconds"] for sample in result.samples] == [0.02, 0.02]
+    assert [(sample["copies"], sample["waited"]) for sample in result.samples] == [(0.02, 0.005)] * 2
     assert result.ratio == pytest.approx(2.0)
 
 
