@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+STARTING_SECONDS = 0.5
+"""Between two tries of a component that does not answer: most likely its pod is starting, and the whole run waits."""
+
 
 @dataclass
 class Backoff:

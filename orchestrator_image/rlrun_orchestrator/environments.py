@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from rlrun.schema.wire import EnvironmentInfo, Problem
 
-from rlrun_orchestrator.backoff import Backoff
+from rlrun_orchestrator.backoff import STARTING_SECONDS, Backoff
 from rlrun_orchestrator.environment_client import EnvironmentClient
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.http import RequestFailed
@@ -124,4 +124,4 @@ class Environments:
                 raise RunFailed(problem, EXIT_CONFIGURATION)
             if now - start >= deadline:
                 raise RunFailed(waiting, EXIT_RESTART)
-            await asyncio.sleep(self._poll)
+            await asyncio.sleep(min(STARTING_SECONDS, self._poll))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
 
-from rlrun_orchestrator.backoff import Backoff
+from rlrun_orchestrator.backoff import STARTING_SECONDS, Backoff
 from rlrun_orchestrator.http import Refused, RequestFailed, Unavailable
 from rlrun_orchestrator.sidecar_client import SidecarClient
 
@@ -73,6 +73,8 @@ class Replica:
     replaced: bool = False
     """Its own weights are those of a policy: it has no base model any more."""
     answers: bool = False
+    heard: bool = False
+    """Whether it has ever answered; before that its pod is starting."""
     requests: int = 0
     """In flight now."""
     backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=5.0))
@@ -205,7 +207,7 @@ class ReplicaPool:
         """Why no replica serves the policy, in words."""
         name = policy.name if policy else "a policy"
         told = [replica.problem.message for replica in self.replicas.values() if replica.problem]
-        if not self.replicas:
+        if not any(replica.heard for replica in self.replicas.values()):
             return Problem(
                 reason="WaitingForInference",
                 message="no inference replica is ready: look at the inference pods of this run and their events",
@@ -258,14 +260,16 @@ class ReplicaPool:
     async def _keep(self, replica: Replica) -> None:
         while True:
             replica.wake.clear()
+            looked = False
             try:
                 # A busy engine is slow to answer: what a publication waits for is asked for at once.
                 if not replica.answers or self._target is None or replica.serves(self._target.name):
                     self._note(replica, await replica.sidecar.adapters())
                     if not replica.answers:
                         log.info("replica %s answers and has %s", replica.endpoint.engine_url, sorted(replica.adapters))
-                    replica.answers = True
+                    replica.answers = replica.heard = True
                     self._notify()
+                looked = True
                 await self._reconcile(replica)
                 replica.problem = None
                 replica.backoff.succeeded()
@@ -277,6 +281,10 @@ class ReplicaPool:
                 else:
                     replica.suspect(error.problem)
                 replica.wake.clear()
+                if not looked:
+                    self._notify()
+                    await asyncio.sleep(min(STARTING_SECONDS, self._poll))
+                    continue
                 await asyncio.sleep(min(replica.backoff.pause, max(self._poll, 0.01) * 2**replica.backoff.failures))
             self._notify()
             with contextlib.suppress(TimeoutError):

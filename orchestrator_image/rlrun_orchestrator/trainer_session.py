@@ -17,7 +17,7 @@ from rlrun.artifacts.store import Corrupt, Store, StoreError
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import PolicyKind, Problem, SessionSpec, SessionState, StepResult
 
-from rlrun_orchestrator.backoff import Backoff
+from rlrun_orchestrator.backoff import STARTING_SECONDS, Backoff
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.http import Refused, Unavailable
@@ -225,13 +225,15 @@ class TrainerSession:
         backoff = Backoff(first=min(0.5, self._settings.poll_interval), longest=5.0)
         server_errors = 0
         while True:
+            silent = False
             try:
                 answer = await call()
                 self._board.wait("trainer", None)
                 return answer
             except Unavailable as error:
                 told = error.problem
-                problem = told if error.status else _absent(told)
+                silent = not error.status
+                problem = _absent(told) if silent else told
                 failure = RunFailed(problem, EXIT_RESTART)
             except Refused as error:
                 server_errors += 1
@@ -250,7 +252,7 @@ class TrainerSession:
             if now - first_failure > deadline:
                 raise failure
             backoff.failed(now)
-            await asyncio.sleep(backoff.pause)
+            await asyncio.sleep(min(backoff.pause, STARTING_SECONDS) if silent else backoff.pause)
 
 
 def _absent(told: Problem) -> Problem:

@@ -87,10 +87,5 @@ def environment(identity: RunIdentity, settings: Settings, resolved: ResolvedRun
     return [
         deployment(identity, name, "environment", item.component, 1, template),
         # The orchestrator asks unready environments for their problem, so this Service publishes them, too.
-        _publishing(service(identity, name, "environment", item.component, {"http": ENVIRONMENT_PORT})),
+        service(identity, name, "environment", item.component, {"http": ENVIRONMENT_PORT}, unready=True),
     ]
-
-
-def _publishing(obj: Obj) -> Obj:
-    obj["spec"]["publishNotReadyAddresses"] = True
-    return obj

@@ -167,5 +167,7 @@ def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) 
     ports = {"openai": INFERENCE_PORT, "sidecar": SIDECAR_PORT}
     return [
         deployment(identity, identity.inference, "inference", "inference", shape.replicas, template),
-        service(identity, identity.inference, "inference", "inference", ports, headless=True),
+        # The orchestrator asks each replica's sidecar itself before it sends anything, and DNS, with what it keeps for
+        # half a minute, would only tell it late that one has become ready.
+        service(identity, identity.inference, "inference", "inference", ports, headless=True, unready=True),
     ]

@@ -107,7 +107,5 @@ def orchestrator(identity: RunIdentity, settings: Settings, resolved: ResolvedRu
         },
     }
     ports = {"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT}
-    published = service(identity, identity.orchestrator, "orchestrator", "orchestrator", ports)
     # Environments fetch their packages while the orchestrator still waits for them to become ready.
-    published["spec"]["publishNotReadyAddresses"] = True
-    return [job, published]
+    return [job, service(identity, identity.orchestrator, "orchestrator", "orchestrator", ports, unready=True)]

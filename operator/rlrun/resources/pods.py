@@ -171,13 +171,22 @@ def deployment(identity: Identity, name: str, role: Role, component: str, replic
 
 
 def service(
-    identity: Identity, name: str, role: Role, component: str, ports: Mapping[str, int], *, headless: bool = False
+    identity: Identity,
+    name: str,
+    role: Role,
+    component: str,
+    ports: Mapping[str, int],
+    *,
+    headless: bool = False,
+    unready: bool = False,
 ) -> Obj:
-    """A Service in front of the component's pods; ready ones only."""
+    """A Service in front of the component's pods: the ready ones, or with `unready` all of them."""
     spec: Obj = {
         "selector": identity.selector(role, component),
         "ports": [{"name": k, "port": v, "targetPort": k, "protocol": "TCP"} for k, v in ports.items()],
     }
     if headless:
         spec["clusterIP"] = "None"
+    if unready:
+        spec["publishNotReadyAddresses"] = True
     return {"apiVersion": "v1", "kind": "Service", "metadata": identity.metadata(name, role, component), "spec": spec}

@@ -128,10 +128,8 @@ def _nodes(identity: RunIdentity, nodes: int, template: Obj) -> list[Obj]:
             "template": template,
         },
     }
-    meeting = service(
-        identity, identity.trainer_nodes, "trainer", "trainer", {"rendezvous": RENDEZVOUS_PORT}, headless=True
-    )
-    meeting["spec"]["publishNotReadyAddresses"] = True
+    ports = {"rendezvous": RENDEZVOUS_PORT}
+    meeting = service(identity, identity.trainer_nodes, "trainer", "trainer", ports, headless=True, unready=True)
     meeting["spec"]["ports"][0]["targetPort"] = RENDEZVOUS_PORT
     first = service(identity, identity.trainer, "trainer", "trainer", {"http": TRAINER_PORT})
     first["spec"]["selector"][INDEX_LABEL] = "0"

@@ -195,7 +195,7 @@ def test_services() -> None:
     found = build()
     inference = found[("Service", "reverse-inference")]["spec"]
     assert inference["clusterIP"] == "None"
-    assert "publishNotReadyAddresses" not in inference, "only ready replicas get rollouts"
+    assert inference["publishNotReadyAddresses"], "found while they start: the orchestrator asks who is ready"
     ports = {p["name"]: p["port"] for p in found[("Service", "reverse-orchestrator")]["spec"]["ports"]}
     assert ports == {"gateway": 8000, "status": 8080}
     for (kind, _), child in found.items():
