@@ -27,7 +27,6 @@ def scenarios(seed: int) -> Iterator[Scenario]:
     """All of them; every one has a moment of its own, drawn with its seed."""
     stories: dict[str, Callable[[int], Callable[[Any], None]]] = {
         **{f"kill-9/{name}": hurt(killing(name)) for name in faults.PROCESSES},
-        "kill-9/engine-in-a-call": hurt(lambda run, _: faults.kill_engine_in_a_call(run)),
         "kill-9/operator": hurt(lambda run, _: faults.kill_operator(run.platform)),
         **{f"pod-deleted/{role}": hurt(deleting(role)) for role in ROLES},
         "pod-deleted/operator": hurt(lambda run, _: faults.delete_operator_pod(run.platform)),
@@ -49,6 +48,7 @@ def scenarios(seed: int) -> Iterator[Scenario]:
         "paused/while-a-step-runs": hurt(paused, attempts=2),
         "two-at-once/trainer-and-orchestrator": hurt(both("trainer", "orchestrator")),
         "two-at-once/engine-and-trainer": hurt(both("engine", "trainer")),
+        "kill-9/engine-in-a-call": hurt(lambda run, _: faults.kill_engine_in_a_call(run)),
     }
     for i, (name, story) in enumerate(stories.items()):
         yield Scenario(name, "e2e", story(seed + i), seed + i, SECONDS)
