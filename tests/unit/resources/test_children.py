@@ -138,7 +138,6 @@ def environment(template: Obj, name: str) -> Obj:
     return {entry["name"]: entry.get("value") for entry in container["env"]}
 
 
-@pytest.mark.proves("lora.enabled")
 def test_a_closed_port_ends_an_engine_soon_and_a_silent_one_late() -> None:
     vllm, sidecar = templates(build())["reverse-inference"]["spec"]["containers"]
     live = vllm["livenessProbe"]
@@ -150,6 +149,7 @@ def test_a_closed_port_ends_an_engine_soon_and_a_silent_one_late() -> None:
     assert live["periodSeconds"] * live["failureThreshold"] >= 300
 
 
+@pytest.mark.proves("lora.enabled")
 def test_the_engine_of_a_run_that_trains_all_weights_takes_weights_and_no_adapters() -> None:
     full = {"lora": {"enabled": False}}
     shape = {"trainer": {"fullFineTuning": True}}
