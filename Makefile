@@ -49,7 +49,7 @@ demo: $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove 
 	@KEEP=$(KEEP) PY=$(PY) demo/run.sh
 
 .PHONY: test
-test: $(VENV)/.complete ## Every check: lint, types, unit, trainer, apiserver, e2e (KEEP=1: leave the cluster up)
+test: $(VENV)/.complete ## Every check: lint, types, unit, apiserver, trainer, inference, e2e (KEEP=1: leave the cluster up)
 	@KEEP=$(KEEP) PY=$(PY) tests/run.sh
 
 # --- benchmarks ------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ types: $(VENV)/.complete ## mypy --strict over every package
 	@$(PY) -m mypy -p rlrun -p rlrun_trainer -p rlrun_orchestrator -p local_cluster -p demo -p bench
 
 .PHONY: test-unit
-test-unit: $(VENV)/.complete ## Pure tests and tests against real local servers; seconds
+test-unit: $(VENV)/.complete ## Pure tests and tests against small real servers on this machine; minutes
 	@$(PYTEST) tests/unit
 
 .PHONY: test-trainer

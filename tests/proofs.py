@@ -49,7 +49,7 @@ def page() -> str:
         f"<!-- Generated from the marks in tests/ by `{COMMAND}`; mark the test. -->",
         "",
         "Every field of RLRun's spec, and the tests that fail when it loses its effect. Tests under `tests/unit*` run",
-        "in seconds, `tests/apiserver` against a real API server, `tests/e2e` on a real node.",
+        "with small local servers, `tests/apiserver` against a real API server, `tests/e2e` on a real node.",
         "",
         "| Field | What it does | Proved by |",
         "|---|---|---|",
