@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import EnumMeta
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,7 @@ def _parameter(parameter: Any) -> Data:
     is_option = any(name.startswith("-") for name in parameter.opts)
     facts = {
         "names": [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar or parameter.name],
-        "type": list(kind.__members__) if isinstance(kind, EnumMeta) else getattr(kind, "__name__", str(kind)),
+        "type": _choices(kind) if isinstance(kind, EnumMeta) else getattr(kind, "__name__", str(kind)),
         "range": [parameter.min, parameter.max] if (parameter.min, parameter.max) != (None, None) else None,
         "default": None if callable(parameter.default) else parameter.default,
         "required": parameter.required or None,
@@ -230,6 +230,10 @@ def _parameter(parameter: Any) -> Data:
         "hidden": parameter.hidden or None,
     }
     return {key: to_jsonable_python(value) for key, value in facts.items() if value is not None}
+
+
+def _choices(kind: Iterable[Any]) -> list[str]:
+    return [str(member.value) for member in kind]
 
 
 def messages() -> Data:
