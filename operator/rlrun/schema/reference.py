@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlrun.schema.constants import ConditionType, Reason
 from rlrun.schema.crd import KINDS, Kind, crd
 from rlrun.schema.generated import update
 from rlrun.schema.kube import GROUP, VERSION
 from rlrun.schema.metric_names import SECTIONS
 from rlrun.schema.names import snake, snake_words
 from rlrun.schema.openapi import INT_OR_STRING, PRESERVE, VALIDATIONS
+from rlrun.schema.reasons import CONDITIONS, Entry, Section
+from rlrun.schema.reasons import SECTIONS as REASON_SECTIONS
 
 NOTE = "<!-- Generated from operator/rlrun/schema by `python -m rlrun.schema.reference`; change the schema. -->"
 
@@ -184,14 +187,57 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def conditions_page() -> str:
+    """The page of conditions and reasons."""
+    lines = [
+        "# Conditions and reasons",
+        "",
+        NOTE,
+        "",
+        "`kubectl describe` and `rlrun get` show the conditions of a run. A condition is True, False or absent; its",
+        "reason is one word for programs, its message says what happened and what to do. `status.reason` of a run is",
+        "the reason that matters most now. A rule of `failurePolicy` can name reasons of failures.",
+        "",
+        "## Conditions",
+        "",
+    ]
+    lines += _table(
+        ("Condition", "Of", "True means", "Reasons when True", "Reasons when False"),
+        [(f"`{c.type}`", c.kind, c.meaning, _reasons(c.when_true), _reasons(c.when_false)) for c in CONDITIONS],
+    )
+    for section in REASON_SECTIONS:
+        lines += ["", f"## {section.title}", "", *([section.text, ""] if section.text else [])]
+        lines += _table(("Reason", "Meaning", "What to do"), [_reason_row(entry) for entry in section.entries])
+    return "\n".join(lines) + "\n"
+
+
+def _reasons(named: Sequence[Reason | Section | ConditionType]) -> str:
+    return ", ".join(_reason_words(one) for one in named)
+
+
+def _reason_words(one: Reason | Section | ConditionType) -> str:
+    if isinstance(one, Section):
+        return f"[{one.title}](#{one.anchor})"
+    return f"those of `{one}`" if isinstance(one, ConditionType) else f"`{one}`"
+
+
+def _reason_row(entry: Entry) -> tuple[str, str, str]:
+    return f"`{entry.reason}`", entry.meaning, entry.action
+
+
 def render() -> dict[str, str]:
     """File name -> text of every page."""
     pages = {f"{kind.name.lower()}.md": page(kind) for kind in KINDS}
     pages["toml.md"] = toml_page()
     pages["metrics.md"] = metrics_page()
+    pages["conditions.md"] = conditions_page()
     index = ["# Reference", "", NOTE, ""]
     index += [f"- [{kind.name}]({kind.name.lower()}.md): {kind.model.__doc__}" for kind in KINDS]
-    index += ["- [The TOML file of a run](toml.md)", "- [The metrics of a run](metrics.md)"]
+    index += [
+        "- [The TOML file of a run](toml.md)",
+        "- [The metrics of a run](metrics.md)",
+        "- [Conditions and reasons](conditions.md)",
+    ]
     return {"README.md": "\n".join(index) + "\n", **pages}
 
 

@@ -31,6 +31,7 @@ from rlrun.resources.orchestrator import CONFIGURATION_ERROR
 from rlrun.resources.platform import resolve, s3_variables
 from rlrun.resources.serving import PoolIdentity, pool_children
 from rlrun.resources.settings import Settings as OperatorSettings
+from rlrun.schema.constants import ConditionType, Reason
 from rlrun.schema.metric_names import SECTIONS
 from rlrun.schema.model import RLModelSpec
 from rlrun.schema.resolved import ResolvedRun
@@ -140,6 +141,7 @@ def documents() -> dict[str, Callable[[], Data]]:
         "trainer-flags": trainer_flags,
         "exit-codes": lambda: EXIT_CODES,
         "names": names,
+        "reasons": reasons,
         "run-objects": run_objects,
         "serving-objects": serving_objects,
     }
@@ -345,6 +347,11 @@ def names() -> Data:
         "artifact": artifact_name("reverse", "0123456789abcdef", 40),
         "served adapter": served_name("a/b", "one"),
     }
+
+
+def reasons() -> Data:
+    """Reasons and types of conditions."""
+    return {"reasons": sorted(reason.value for reason in Reason), "conditions": [kind.value for kind in ConditionType]}
 
 
 RUN: Data = {
