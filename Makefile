@@ -60,7 +60,7 @@ bench: $(VENV)/.complete ## Measure against what a user would take instead, abou
 
 .PHONY: bench-table
 bench-table: $(VENV)/.complete ## Keep the results of build/bench in docs/bench and write the table of docs/benchmarks.md
-	@$(PY) -m bench.table
+	@$(PY) -m bench.results_table
 
 # --- fault tests -----------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
-from bench.cluster_runs import FAILURES, Cluster, first_line
-from bench.curves import Trace, arrival, steps_per_hour
-from bench.report import Aim, Result, at_least, record
+from bench.cluster_runs import FAILURES, BenchmarkCluster, first_line
+from bench.report import Result, Target, at_least, record
+from bench.reward_curves import Trace, arrival, steps_per_hour
 from bench.tasks import TASKS, Task
 
 LEVELS: dict[int, dict[str, Any]] = {
@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help=f"steps of each run (default {STEPS})")
     args = parser.parse_args()
     tasks = [replace(TASKS[name], max_steps=args.steps or STEPS[name]) for name in args.task or ("waiting", "demo")]
-    cluster = Cluster.ready(tasks)
+    cluster = BenchmarkCluster.ready(tasks)
     done = True
     for task in tasks:
         traces, problems = measure(cluster, task, args.repeats)
@@ -55,7 +55,7 @@ def main() -> int:
     return 0 if done else 1
 
 
-def measure(cluster: Cluster, task: Task, repeats: int) -> tuple[dict[int, list[Trace]], list[str]]:
+def measure(cluster: BenchmarkCluster, task: Task, repeats: int) -> tuple[dict[int, list[Trace]], list[str]]:
     """Traces by level, the order turned round at each repetition, and what went wrong."""
     traces: dict[int, list[Trace]] = {level: [] for level in LEVELS}
     problems = []
@@ -72,7 +72,7 @@ def measure(cluster: Cluster, task: Task, repeats: int) -> tuple[dict[int, list[
     return traces, problems
 
 
-def results_of(task: Task, aim: Aim, traces: dict[int, list[Trace]], problems: Sequence[str]) -> list[Result]:
+def results_of(task: Task, aim: Target, traces: dict[int, list[Trace]], problems: Sequence[str]) -> list[Result]:
     """Two results of a task: steps per hour as a ratio, and the rewards' difference. Pure."""
     rates = {level: [r for t in found if (r := steps_per_hour(t.steps)) is not None] for level, found in traces.items()}
     tails = {level: [fmean(s.reward for s in t.steps[-TAIL:]) for t in found] for level, found in traces.items()}

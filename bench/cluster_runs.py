@@ -12,13 +12,13 @@ from rlrun.artifacts.metric_lines import TRAINED, Line
 from rlrun.artifacts.store import StoreError
 
 from bench.cpu_shares import Reading, read, spent
-from bench.curves import Step, Trace, arrival
 from bench.prepare import ensure_in_s3
+from bench.reward_curves import Step, Trace, arrival
 from bench.tasks import Task
 from demo.cluster import local_cluster
 from demo.install import BUCKET, S3Access, install_chart, push_environment
 from demo.kubectl import CommandFailed, Kubectl, Object, WaitedTooLong, wait_for
-from demo.metrics import read_metrics
+from demo.run_metrics import read_metrics
 from demo.watch import TERMINAL, Follower, RunFailed, describe, pods
 
 NAMESPACE = "bench"
@@ -32,14 +32,14 @@ FAILURES = (RunFailed, CommandFailed, WaitedTooLong, StoreError, subprocess.Time
 
 
 @dataclass(frozen=True)
-class Cluster:
+class BenchmarkCluster:
     """The local cluster with chart, models and environments in place."""
 
     kubectl: Kubectl
     s3: S3Access
 
     @classmethod
-    def ready(cls, tasks: Sequence[Task], say: Say = print) -> "Cluster":
+    def ready(cls, tasks: Sequence[Task], say: Say = print) -> "BenchmarkCluster":
         """Installs what the tasks need; safe to repeat. Raises CalledProcessError when no cluster is up."""
         kubectl, s3 = local_cluster()
         install_chart(kubectl, say)

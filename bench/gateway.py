@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from bench import canned
+from bench import stub_engine
 from bench.report import ROOT, Result, at_least, at_most, record
 
 TOKENS = 64
@@ -83,7 +83,7 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
     cores = sorted(os.sched_getaffinity(0))
     options = ["--core", str(cores[0]), *(["--profile", str(profile)] if profile else [])]
     os.sched_setaffinity(0, {cores[-1]})
-    server, url = await canned.upstream(TOKENS)
+    server, url = await stub_engine.upstream(TOKENS)
     try:
         with gateway(url, *options) as base:
             place, direct = urlsplit(base), urlsplit(url)
@@ -94,7 +94,7 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
             bare: list[float] = []
             for number in range(-1, rounds):
                 size = WARM_UP if number < 0 else ROUND_REQUESTS
-                seconds, found = await canned.throughput(
+                seconds, found = await stub_engine.throughput(
                     place.hostname, place.port, _requests(place.netloc, place.path, size, number), CONNECTIONS
                 )
                 if number < 0:
@@ -103,14 +103,14 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
                     {"round": number, "requests": size, "seconds": seconds, "per_second": size / seconds}
                     | {"latency_p50_ms": 1000 * median(found), "latency_max_ms": 1000 * max(found)}
                 )
-                alone, _ = await canned.throughput(
+                alone, _ = await stub_engine.throughput(
                     "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", size, number), CONNECTIONS
                 )
                 bare.append(size / alone)
-            _, single = await canned.throughput(
+            _, single = await stub_engine.throughput(
                 place.hostname, place.port, _requests(place.netloc, place.path, SINGLES, rounds), 1
             )
-            _, single_direct = await canned.throughput(
+            _, single_direct = await stub_engine.throughput(
                 "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", SINGLES, rounds), 1
             )
     finally:
@@ -140,7 +140,7 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
 def _requests(host: str, path: str, count: int, round_number: int) -> list[bytes]:
     body = {"model": "m", "messages": MESSAGES, "max_tokens": TOKENS, "temperature": 1.0}
     return [
-        canned.request(host, f"{path}/chat/completions", body, **{ROLLOUT: f"rollout-{(round_number, n % 200)}"})
+        stub_engine.request(host, f"{path}/chat/completions", body, **{ROLLOUT: f"rollout-{(round_number, n % 200)}"})
         for n in range(count)
     ]
 
@@ -157,14 +157,14 @@ async def measure_latency(url: str, model: str, pairs: int) -> Result:
     }  # fmt: skip
     with gateway(url, "--model", model, "--tokens", str(LATENCY_TOKENS)) as base:
         ways: dict[str, tuple[tuple[str, int], bytes]] = {}
-        clients: dict[str, canned.Client] = {}
+        clients: dict[str, stub_engine.Client] = {}
         for name, target, body in (
             ("direct", urlsplit(f"{url}/v1"), direct_body),
             ("gateway", urlsplit(base), {"model": model, "messages": MESSAGES, "max_tokens": LATENCY_TOKENS}),
         ):
             assert target.hostname
             assert target.port
-            request = canned.request(target.netloc, f"{target.path}/chat/completions", body)
+            request = stub_engine.request(target.netloc, f"{target.path}/chat/completions", body)
             ways[name] = (target.hostname, target.port), request
         samples = []
         for number in range(-10, pairs):
@@ -173,7 +173,7 @@ async def measure_latency(url: str, model: str, pairs: int) -> Result:
                 address, request = ways[name]
                 # The engine's server closes connections that were idle for some seconds.
                 if name not in clients or clients[name].transport.is_closing():
-                    clients[name] = await canned.Client.connected(*address)
+                    clients[name] = await stub_engine.Client.connected(*address)
                 began = time.perf_counter()
                 status, answer = await asyncio.wait_for(clients[name].post(request), REQUEST_SECONDS)
                 took[name] = 1000 * (time.perf_counter() - began)

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from rlrun.artifacts.metric_lines import TRAINED
 
-from bench.cluster_runs import NAMESPACE, Cluster, first_line
+from bench.cluster_runs import NAMESPACE, BenchmarkCluster, first_line
 from bench.report import Result, at_most, record
 from bench.tasks import TASKS
 from demo.kubectl import Object
@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=KILLS, help=f"of each role (default {KILLS})")
     args = parser.parse_args()
     task = replace(TASKS["demo"], max_steps=100_000)
-    cluster = Cluster.ready([task])
+    cluster = BenchmarkCluster.ready([task])
     cluster.remove(NAME)
     checkpoints = {"interval": 3, "keepCloud": 2}
     cluster.kubectl.apply(task.run_object(NAME, NAMESPACE, 0, checkpoints=checkpoints, maxRestarts=1000))
@@ -90,7 +90,7 @@ def main() -> int:
     return 1 if problems or not found else 0
 
 
-def kill_one(cluster: Cluster, role: str) -> Recovery:
+def kill_one(cluster: BenchmarkCluster, role: str) -> Recovery:
     """Waits for some steps in peace, deletes a pod of the role, and times what follows. Raises Lost."""
     before = len(step_times(cluster))
     times = _until(lambda: found if len(found := step_times(cluster)) >= before + STEPS_BETWEEN else None, "steps")
@@ -106,7 +106,7 @@ def kill_one(cluster: Cluster, role: str) -> Recovery:
     return Recovery(role, ready - killed, trained - killed, usual)
 
 
-def step_times(cluster: Cluster) -> list[float]:
+def step_times(cluster: BenchmarkCluster) -> list[float]:
     """When each line of a trained step was written, in seconds since the epoch, in order."""
     run = cluster.kubectl.get("rlrun", NAME, NAMESPACE)
     if run is None:
@@ -117,7 +117,7 @@ def step_times(cluster: Cluster) -> list[float]:
     return sorted(datetime.fromisoformat(line["time"]).timestamp() for line in lines)
 
 
-def _pods(cluster: Cluster, role: str) -> list[Object]:
+def _pods(cluster: BenchmarkCluster, role: str) -> list[Object]:
     pods = cluster.kubectl.list("pods", NAMESPACE)
     return [pod for pod in pods if pod["metadata"]["labels"].get("rlrun.dev/role") == role]
 

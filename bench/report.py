@@ -31,7 +31,7 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Aim:
+class Target:
     """What the number ought to be."""
 
     sign: str
@@ -44,14 +44,14 @@ class Aim:
         return number >= self.value if self.sign == ">=" else number <= self.value
 
 
-def at_least(value: float) -> Aim:
+def at_least(value: float) -> Target:
     """An aim that larger numbers meet."""
-    return Aim(">=", value)
+    return Target(">=", value)
 
 
-def at_most(value: float) -> Aim:
+def at_most(value: float) -> Target:
     """An aim that smaller numbers meet."""
-    return Aim("<=", value)
+    return Target("<=", value)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Result:
     """What was measured, in one line."""
     ratio: float | None
     """The number that the aim is about; None when it could not be measured, which `notes` then explains."""
-    aim: Aim | None
+    aim: Target | None
     """None where a number is only reported."""
     unit: str = "x"
     """`x` for a ratio of two things, else what it is: `s p50`, `req/s`."""

@@ -41,10 +41,10 @@ for name in trainer gateway publish checkpoint recovery async trl; do
         part trainer-gpu 12 "$PY" -m bench.trainer --device cuda
         ;;
     gateway) part gateway 8 "$PY" -m bench.gateway ;;
-    publish) part publish 8 "$PY" -m bench.publish ;;
+    publish) part publish 8 "$PY" -m bench.publish_latency ;;
     checkpoint)
         part checkpoint 12 "$PY" -m bench.transfer
-        part standstill 6 "$PY" -m bench.standstill
+        part checkpoint-stall 6 "$PY" -m bench.checkpoint_stall
         ;;
     recovery) part recovery 25 "$PY" -m bench.recovery ;;
     async) part async 12 "$PY" -m bench.async_levels ;;
@@ -54,7 +54,7 @@ done
 
 printf '\n==> summary\n'
 printf '%s\n' "${summary[@]}"
-"$PY" -m bench.table --show
+"$PY" -m bench.results_table --show
 if ((${#failed[@]})); then
     echo "FAILED: ${failed[*]} (logs in build/bench/log)"
     exit 1

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.report import BUILD, ROOT, Aim, Result, at_least, at_most, machine, measured, record
+from bench.report import BUILD, ROOT, Result, Target, at_least, at_most, machine, measured, record
 
 MARK = "RESULT "
 """Begins a line that carries a result out of the image."""
@@ -81,7 +81,7 @@ def in_image(arguments: list[str], folder: Path) -> int:
 
 def parsed(values: dict[str, Any]) -> Result:
     """A result from what `asdict` made of it."""
-    return Result(**(values | {"aim": Aim(**values["aim"]) if values["aim"] else None}))
+    return Result(**(values | {"aim": Target(**values["aim"]) if values["aim"] else None}))
 
 
 def keep(out: Callable[[Result], None], result: Result, folder: Path) -> None:
@@ -99,14 +99,14 @@ def out_all(out: Callable[[Result], None], results: list[Result]) -> None:
 def on_cpu(name: str, repeats: int) -> list[Result]:
     """Times the three ways in turns on one pinned core."""
     from bench.trainer_batches import SHAPES, uneven_samples
-    from bench.trainer_ways import Ways
+    from bench.trainer_variants import TrainerVariants
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     shape = SHAPES[name]
     samples = uneven_samples(shape.samples, shape.vocabulary)
     tokens = sum(len(s.token_ids) for s in samples)
     with tempfile.TemporaryDirectory() as room:
-        ways = Ways(shape.save(Path(room)), "cpu", "float32", shape.budget)
+        ways = TrainerVariants(shape.save(Path(room)), "cpu", "float32", shape.budget)
         steps: list[dict[str, Any]] = []
         # The first step of each way is a warm-up, and shows that the same update is meant.
         losses = {way: ways.step(way, samples)["loss"] for way in ways.names}
@@ -185,14 +185,14 @@ def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
     from rlrun_trainer.problems import Refused
 
     from bench.trainer_batches import SHAPES, long_sample
-    from bench.trainer_ways import Ways
+    from bench.trainer_variants import TrainerVariants
 
     shape = SHAPES["0.6b"]
     sample = long_sample(tokens, shape.vocabulary)
     versions = machine(packages=("torch", "transformers", "peft", "flash-attn"))["versions"]
     versions |= {"gpu": torch.cuda.get_device_name(0)}
     with tempfile.TemporaryDirectory() as room:
-        ways = Ways(shape.save(Path(room), tokens, torch.bfloat16), "cuda", "bfloat16", tokens, plain=False)
+        ways = TrainerVariants(shape.save(Path(room), tokens, torch.bfloat16), "cuda", "bfloat16", tokens, plain=False)
         try:
             ways.step("packed", [sample])
             steps = [ways.step("packed", [sample]) for _ in range(repeats)]

@@ -19,9 +19,9 @@ from statistics import median
 from typing import Any
 
 from bench import trl_runs
-from bench.cluster_runs import FAILURES, Cluster, first_line
-from bench.curves import Arrival, Trace, arrival
+from bench.cluster_runs import FAILURES, BenchmarkCluster, first_line
 from bench.report import Result, at_least, at_most, record
+from bench.reward_curves import Arrival, Trace, arrival
 from bench.tasks import TASKS, Task
 
 SIDES = ("ours", "trl")
@@ -51,7 +51,7 @@ def main() -> int:
     tasks = [TASKS[name] for name in args.task or ("demo", "waiting", "uneven")]
     if args.target is not None:
         tasks = [replace(task, target=args.target) for task in tasks]
-    cluster = Cluster.ready(tasks) if args.side != "trl" else None
+    cluster = BenchmarkCluster.ready(tasks) if args.side != "trl" else None
     done = True
     fastest: dict[str, tuple[trl_runs.Options, dict[str, float]]] = {}
     tried: dict[str, float] = {}
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def measure(
-    cluster: Cluster | None, task: Task, repeats: int, options: trl_runs.Options, side: str | None
+    cluster: BenchmarkCluster | None, task: Task, repeats: int, options: trl_runs.Options, side: str | None
 ) -> tuple[dict[str, list[Trace]], list[str]]:
     """Traces by side, and what went wrong. A side that fails once does not take the others with it."""
     traces: dict[str, list[Trace]] = {name: [] for name in SIDES}

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import trl_venv
-from bench.curves import Step, Trace
 from bench.prepare import folder_of
 from bench.report import BUILD
+from bench.reward_curves import Step, Trace
 from bench.tasks import Task
 
 WORKER = Path(__file__).parent / "trl_worker.py"

@@ -17,11 +17,11 @@ from typing import Any
 from rlrun.artifacts.layout import RunLayout
 
 from demo.cluster import local_cluster
-from demo.curve import sparkline, svg
+from demo.example_job import ScriptJob
 from demo.install import BUCKET, EXAMPLES, MODEL_URI, ROOT, TRAINER_IMAGE, S3Access, install_platform
-from demo.job import ScriptJob
 from demo.kubectl import Kubectl
-from demo.metrics import Line, mean_of, read_metrics
+from demo.reward_curve import sparkline, svg
+from demo.run_metrics import Line, mean_of, read_metrics
 from demo.watch import apply_run, follow
 
 NAMESPACE = "demo"

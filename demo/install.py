@@ -17,7 +17,7 @@ from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
 
-from demo.job import ScriptJob
+from demo.example_job import ScriptJob
 from demo.kubectl import Kubectl, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent

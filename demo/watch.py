@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from demo.curve import sparkline
 from demo.kubectl import Kubectl, Object
+from demo.reward_curve import sparkline
 
 TERMINAL = {"Completed", "Failed", "Stopped"}
 

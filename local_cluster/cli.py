@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from local_cluster.binaries import ensure_program
-from local_cluster.control_plane import GARBAGE_COLLECTION, ControlPlane
-from local_cluster.embedded import Embedded
-from local_cluster.locks import file_lock
-from local_cluster.paths import paths
-from local_cluster.progress import progress
-from local_cluster.provider import provider
+from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
+from local_cluster.host.locks import file_lock
+from local_cluster.host.paths import paths
+from local_cluster.host.progress import progress
+from local_cluster.providers.embedded_cluster import EmbeddedCluster
+from local_cluster.providers.selection import provider
+from local_cluster.tools.binaries import ensure_program
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -89,7 +89,7 @@ def import_images(archives: Annotated[list[Path], typer.Argument(help="oci-archi
 @app.command()
 def binaries() -> None:
     """Install packages and build binaries, without starting anything: all that needs a network."""
-    Embedded(paths()).prepare()
+    EmbeddedCluster(paths()).prepare()
     progress.save()
 
 

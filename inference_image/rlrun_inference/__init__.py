@@ -12,8 +12,8 @@ def register() -> None:
     """
     from vllm.platforms import current_platform
 
-    from rlrun_inference.start import fork_the_engine
+    from rlrun_inference.engine_fork import fork_the_engine
 
     if current_platform.is_cpu():
-        current_platform.get_punica_wrapper = lambda: "rlrun_inference.lora.LoraByAdapter"
+        current_platform.get_punica_wrapper = lambda: "rlrun_inference.adapter_lora.LoraByAdapter"
         fork_the_engine(current_platform)

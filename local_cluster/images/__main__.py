@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from local_cluster.errors import LocalClusterError
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.progress import progress
 from local_cluster.images import buildah, containerd, ensure
 from local_cluster.images.catalog import find
 from local_cluster.images.run import run_in_image
-from local_cluster.progress import progress
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 Names = Annotated[list[str] | None, typer.Argument(help="Which images (trainer, operator, ...); all when omitted.")]

@@ -15,10 +15,10 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from local_cluster.host.progress import progress
+from local_cluster.host.shell import run
 from local_cluster.images.buildah import buildah, local_tags
 from local_cluster.images.catalog import BASE_REFERENCE
-from local_cluster.progress import progress
-from local_cluster.shell import run
 
 _KEYED_REFERENCE = "localhost/rlrun-base"
 _RECIPE = "1"  # raise it when this file makes something else of the same inputs

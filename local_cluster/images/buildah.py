@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from local_cluster.errors import LocalClusterError
-from local_cluster.images.catalog import BASE_REFERENCE, LOCAL_TAG, Image
-from local_cluster.progress import progress
-from local_cluster.shell import run
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.progress import progress
+from local_cluster.host.shell import run
+from local_cluster.images.catalog import BASE_REFERENCE, LOCAL_TAG, ImageSpec
 
 # chroot: containers inside containers need nothing from the kernel that an ordinary root lacks.
 ISOLATION = ("--isolation", "chroot")
@@ -46,7 +46,7 @@ def _list() -> dict[str, str]:
     return {name: entry["id"] for entry in listing or [] for name in entry.get("names") or []}
 
 
-def build(image: Image, key: str, root: Path) -> None:
+def build(image: ImageSpec, key: str, root: Path) -> None:
     """Build one image and tag it with its key and as `local`; unchanged layers come from the layer cache."""
     arguments: list[str | Path] = ["bud", *ISOLATION, "--network", "host", "--layers", "--pull-never"]
     for name, value in (*image.build_args, ("BASE_IMAGE", BASE_REFERENCE)):
@@ -60,7 +60,7 @@ def build(image: Image, key: str, root: Path) -> None:
         retag(image, key, local_tags())
 
 
-def retag(image: Image, key: str, tags: Mapping[str, str]) -> None:
+def retag(image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
     """Let `local` follow the key, and take the names of earlier builds away."""
     if tags.get(image.reference(LOCAL_TAG)) != tags[image.reference(key)]:
         buildah("tag", image.reference(key), image.reference(LOCAL_TAG))

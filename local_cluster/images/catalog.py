@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.errors import LocalClusterError
+from local_cluster.host.errors import LocalClusterError
 
 LOCAL_TAG = "local"
 _REGISTRY = "localhost"  # no registry: an image under this name can only be one that was built here
@@ -17,7 +17,7 @@ _NOT_CONTENT = ("__pycache__", ".pyc")
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageSpec:
     """One image of the product.
 
     Attributes:
@@ -43,17 +43,17 @@ class Image:
 _WITHOUT_GPU = (("TORCH", "cpu"),)
 
 # Two chains that can be built beside each other; inside a chain the later image finds the earlier one's layers.
-CHAINS: tuple[tuple[Image, ...], ...] = (
+CHAINS: tuple[tuple[ImageSpec, ...], ...] = (
     (
-        Image("inference-cpu", "inference_image/Dockerfile", _WITHOUT_GPU),
-        Image("trainer", "trainer_image/Dockerfile", _WITHOUT_GPU),
+        ImageSpec("inference-cpu", "inference_image/Dockerfile", _WITHOUT_GPU),
+        ImageSpec("trainer", "trainer_image/Dockerfile", _WITHOUT_GPU),
     ),
-    (Image("orchestrator", "orchestrator_image/Dockerfile"), Image("operator", "operator/Dockerfile")),
+    (ImageSpec("orchestrator", "orchestrator_image/Dockerfile"), ImageSpec("operator", "operator/Dockerfile")),
 )
-IMAGES: tuple[Image, ...] = tuple(image for chain in CHAINS for image in chain)
+IMAGES: tuple[ImageSpec, ...] = tuple(image for chain in CHAINS for image in chain)
 
 
-def find(names: Iterable[str]) -> tuple[Image, ...]:
+def find(names: Iterable[str]) -> tuple[ImageSpec, ...]:
     """Images by short or full name, all of them for no name.
 
     Raises:
@@ -83,7 +83,7 @@ def copied_paths(dockerfile: str, build_args: Iterable[tuple[str, str]]) -> list
     return sources
 
 
-def content_key(image: Image, root: Path, base_key: str) -> str:
+def content_key(image: ImageSpec, root: Path, base_key: str) -> str:
     """The image's tag: a hash over all that goes into it, 12 hexadecimal digits.
 
     Args:

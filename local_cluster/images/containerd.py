@@ -11,12 +11,12 @@ import subprocess
 import tempfile
 from collections.abc import Container, Mapping, Sequence
 
-from local_cluster.errors import LocalClusterError
-from local_cluster.images.archive import StoredImage, open_stored_layer, stored_image, write_archive
-from local_cluster.images.catalog import LOCAL_TAG, Image
-from local_cluster.node import ctr_command
-from local_cluster.progress import progress
-from local_cluster.shell import run, tail
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.progress import progress
+from local_cluster.host.shell import run, tail
+from local_cluster.images.catalog import LOCAL_TAG, ImageSpec
+from local_cluster.images.oci_archive import StoredImage, open_stored_layer, stored_image, write_archive
+from local_cluster.node.containers import ctr_command
 
 _IMPORT_SECONDS = 1800.0
 _CLUSTER_HINT = "Is the cluster up? `python -m local_cluster status`"
@@ -29,7 +29,7 @@ def image_digests() -> dict[str, str]:
     return {row[0]: row[2] for row in cells if len(row) > 2}
 
 
-def import_image(image: Image, key: str) -> None:
+def import_image(image: ImageSpec, key: str) -> None:
     """Copy one built image into containerd, named by its key and as `local`.
 
     Raises:
@@ -44,7 +44,7 @@ def import_image(image: Image, key: str) -> None:
         _stream(stored, names, known)
 
 
-def forget_earlier(image: Image, key: str) -> None:
+def forget_earlier(image: ImageSpec, key: str) -> None:
     """Remove the names of earlier builds; containerd then collects what only they needed."""
     keep = (image.reference(key), image.reference(LOCAL_TAG))
     earlier = [name for name in image_digests() if name.startswith(image.reference("")) and name not in keep]

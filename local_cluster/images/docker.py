@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from local_cluster.images.catalog import IMAGES, LOCAL_TAG, Image, content_key
-from local_cluster.paths import REPOSITORY
-from local_cluster.progress import progress
-from local_cluster.shell import run
+from local_cluster.host.paths import REPOSITORY
+from local_cluster.host.progress import progress
+from local_cluster.host.shell import run
+from local_cluster.images.catalog import IMAGES, LOCAL_TAG, ImageSpec, content_key
 
 _BUILD_SECONDS = 3600.0
 
 
-def ensure_images_in_kind(cluster: str, images: Sequence[Image] = IMAGES) -> None:
+def ensure_images_in_kind(cluster: str, images: Sequence[ImageSpec] = IMAGES) -> None:
     """Build with the Docker engine (its own cache decides what is done again) and load into a kind cluster.
 
     Args:

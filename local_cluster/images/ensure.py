@@ -9,37 +9,37 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
+from local_cluster.host.locks import file_lock
+from local_cluster.host.paths import REPOSITORY, paths
+from local_cluster.host.progress import progress
 from local_cluster.images import buildah, containerd
 from local_cluster.images.base import base_key, ensure_base
-from local_cluster.images.catalog import CHAINS, IMAGES, Image, content_key
-from local_cluster.locks import file_lock
-from local_cluster.packages import ensure_system_packages
-from local_cluster.paths import REPOSITORY, paths
-from local_cluster.progress import progress
+from local_cluster.images.catalog import CHAINS, IMAGES, ImageSpec, content_key
+from local_cluster.tools.host_packages import ensure_system_packages
 
-Keys = Mapping[Image, str]
+Keys = Mapping[ImageSpec, str]
 
 
-def keys(images: Sequence[Image] = IMAGES) -> dict[Image, str]:
+def keys(images: Sequence[ImageSpec] = IMAGES) -> dict[ImageSpec, str]:
     """Each image's content key for the tree as it stands."""
     base = base_key()
     return {image: content_key(image, REPOSITORY, base) for image in images}
 
 
-def build_images(images: Sequence[Image] = IMAGES) -> None:
+def build_images(images: Sequence[ImageSpec] = IMAGES) -> None:
     """Bring buildah's storage up to the tree; images that are there under their key are left alone."""
     ensure_system_packages(paths().cache)
     with _alone():
         _build(keys(images))
 
 
-def import_images(images: Sequence[Image] = IMAGES) -> None:
+def import_images(images: Sequence[ImageSpec] = IMAGES) -> None:
     """Bring the node's containerd up to the tree: the cluster must be up, the images built."""
     with _alone():
         _import(keys(images))
 
 
-def ensure_images(images: Sequence[Image] = IMAGES) -> None:
+def ensure_images(images: Sequence[ImageSpec] = IMAGES) -> None:
     """Build and import; does nothing, in about a second, when nothing changed."""
     ensure_system_packages(paths().cache)
     with _alone():
@@ -70,7 +70,7 @@ def _build(wanted: Keys) -> None:
         list(pool.map(lambda chain: _build_chain(chain, missing), CHAINS))
 
 
-def _build_chain(chain: Sequence[Image], missing: Keys) -> None:
+def _build_chain(chain: Sequence[ImageSpec], missing: Keys) -> None:
     for image in chain:
         if image in missing:
             buildah.build(image, missing[image], REPOSITORY)

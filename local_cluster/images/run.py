@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from local_cluster.errors import LocalClusterError
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.locks import file_lock
+from local_cluster.host.paths import REPOSITORY, paths
+from local_cluster.host.progress import progress
 from local_cluster.images.buildah import ISOLATION, buildah
-from local_cluster.images.catalog import Image
+from local_cluster.images.catalog import ImageSpec
 from local_cluster.images.ensure import build_images
-from local_cluster.locks import file_lock
-from local_cluster.paths import REPOSITORY, paths
-from local_cluster.progress import progress
 
 MOUNTED_AT = "/repository"
 _TOOLS_AT = "/opt/test-tools"
@@ -34,7 +34,7 @@ _WITH_TOOLS = ("sh", "-c", f'PATH="$PATH:{_TOOLS_AT}/bin" exec "$@"', "sh")
 
 
 def run_in_image(
-    image: Image,
+    image: ImageSpec,
     command: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
@@ -84,7 +84,7 @@ def pinned(lock: str, names: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _container(image: Image) -> Iterator[str]:
+def _container(image: ImageSpec) -> Iterator[str]:
     name = buildah("from", "--pull-never", image.reference()).strip()
     try:
         yield name
@@ -106,7 +106,7 @@ def _run(
     return subprocess.run([*argv, container, "--", *command], check=False).returncode
 
 
-def _ensure_test_tools(image: Image) -> Path:
+def _ensure_test_tools(image: ImageSpec) -> Path:
     """A folder with pytest for the image's Python, made with the image's own pip so that the wheels fit."""
     requirements = pinned((REPOSITORY / "requirements" / "dev.lock").read_text(), TEST_TOOLS)
     folder = paths().cache / "images" / "test-tools"

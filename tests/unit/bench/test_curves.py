@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bench.curves import Step, Trace, arrival, moving_means, steps_per_hour
+from bench.reward_curves import Step, Trace, arrival, moving_means, steps_per_hour
 from bench.trl_runs import trace_of as trl_trace
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.publish import lines_of, publications, results_of
+from bench.publish_latency import lines_of, publications, results_of
 
 
 def line(step: int, publish: float, seconds: float = 2.0) -> dict[str, float]:

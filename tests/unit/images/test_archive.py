@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from local_cluster.images.archive import StoredImage, sha256, write_archive
+from local_cluster.images.oci_archive import StoredImage, sha256, write_archive
 
 LAYERS = {sha256(content): content for content in (b"base layer", b"code")}
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.errors import LocalClusterError
-from local_cluster.images.catalog import CHAINS, IMAGES, Image, content_key, copied_paths, find
-from local_cluster.paths import REPOSITORY
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.paths import REPOSITORY
+from local_cluster.images.catalog import CHAINS, IMAGES, ImageSpec, content_key, copied_paths, find
 
-IMAGE = Image("thing", "thing/Dockerfile", (("TORCH", "cpu"),))
+IMAGE = ImageSpec("thing", "thing/Dockerfile", (("TORCH", "cpu"),))
 DOCKERFILE = """\
 ARG BASE_IMAGE=base
 FROM ${BASE_IMAGE}
@@ -47,7 +47,7 @@ def test_key_changes_with_each_input(tree: Path, changed: str) -> None:
 
 def test_key_changes_with_base_arguments_and_file_names(tree: Path) -> None:
     keys = {content_key(IMAGE, tree, "base"), content_key(IMAGE, tree, "other base")}
-    keys.add(content_key(Image("thing", "thing/Dockerfile", (("TORCH", "cuda"),)), tree, "base"))
+    keys.add(content_key(ImageSpec("thing", "thing/Dockerfile", (("TORCH", "cuda"),)), tree, "base"))
     (tree / "code/a.py").rename(tree / "code/b.py")
     keys.add(content_key(IMAGE, tree, "base"))
     assert len(keys) == 4
@@ -84,7 +84,7 @@ def test_images_of_one_chain_begin_with_the_same_layers() -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.short)
-def test_every_image_runs_as_an_ordinary_user_and_names_no_host(image: Image) -> None:
+def test_every_image_runs_as_an_ordinary_user_and_names_no_host(image: ImageSpec) -> None:
     text = (REPOSITORY / image.dockerfile).read_text()
     assert "\nUSER 1000:1000\n" in text
     assert "://" not in text

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.errors import LocalClusterError
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.paths import REPOSITORY
 from local_cluster.images.run import TEST_TOOLS, pinned
-from local_cluster.paths import REPOSITORY
 
 LOCKS = sorted((REPOSITORY / "requirements").glob("*.lock"))
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.binaries import BUILDS, PROGRAMS, Build, cache_key, program
-from local_cluster.errors import LocalClusterError
-from local_cluster.paths import Paths
-from local_cluster.toolchain import parse_version
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.paths import Paths
+from local_cluster.tools.binaries import BUILDS, PROGRAMS, Build, cache_key, program
+from local_cluster.tools.go_toolchain import parse_version
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local_cluster import addons, node_config, object_store
-from local_cluster.kind import _config as kind_config
-from local_cluster.network import DNS_SERVICE_ADDRESS
-from local_cluster.paths import Paths, paths
-from local_cluster.pki import Pair
+from local_cluster.addons import object_store, workloads
+from local_cluster.control_plane.pki import KeyPair
+from local_cluster.host.network import DNS_SERVICE_ADDRESS
+from local_cluster.host.paths import Paths, paths
+from local_cluster.node import node_config
+from local_cluster.providers.kind_cluster import _config as kind_config
 
 PATHS = Paths(state=Path("/s"), cache=Path("/c"))
 VALUES = {
@@ -28,7 +29,7 @@ def test_containerd_shares_nothing_with_another_containerd() -> None:
 
 
 def test_kubelet_keeps_images_and_reads_no_resolver_of_the_machine() -> None:
-    config = yaml.safe_load(node_config.kubelet(PATHS, "/s/pki/ca.crt", Pair(Path("/s/k.crt"), Path("/s/k.key"))))
+    config = yaml.safe_load(node_config.kubelet(PATHS, "/s/pki/ca.crt", KeyPair(Path("/s/k.crt"), Path("/s/k.key"))))
     assert config["imageGCHighThresholdPercent"] == 100
     assert config["failCgroupV1"] is False
     assert config["clusterDNS"] == [DNS_SERVICE_ADDRESS]
@@ -42,18 +43,18 @@ def test_pods_get_no_way_out() -> None:
 
 @pytest.mark.parametrize("name", sorted(VALUES))
 def test_manifests_render_to_valid_documents(name: str) -> None:
-    documents = list(yaml.safe_load_all(addons.render(name, VALUES[name])))
+    documents = list(yaml.safe_load_all(workloads.render(name, VALUES[name])))
     assert all(document["kind"] and document["metadata"]["name"] for document in documents)
     with pytest.raises(KeyError):
-        addons.render(name, {})
+        workloads.render(name, {})
 
 
 def test_every_manifest_is_tested() -> None:
-    assert {file.stem for file in addons.MANIFESTS.glob("*.yaml")} == set(VALUES)
+    assert {file.stem for file in workloads.MANIFESTS.glob("*.yaml")} == set(VALUES)
 
 
 def test_kind_publishes_the_node_port_of_the_object_store() -> None:
-    documents = list(yaml.safe_load_all(addons.render("s3", VALUES["s3"])))
+    documents = list(yaml.safe_load_all(workloads.render("s3", VALUES["s3"])))
     service = next(document for document in documents if document["kind"] == "Service")
     mapping = kind_config()["nodes"][0]["extraPortMappings"][0]  # type: ignore[index]
     assert mapping["containerPort"] == service["spec"]["ports"][0]["nodePort"]

@@ -11,13 +11,14 @@ import pytest
 import yaml
 from cryptography import x509
 
-from local_cluster import cleanup, files
-from local_cluster.archives import BinaryImage
-from local_cluster.daemons import Daemon, Supervisor, start_time
-from local_cluster.errors import LocalClusterError
-from local_cluster.paths import MARKER, Paths
-from local_cluster.pki import Authority, write_kubeconfig
-from local_cluster.shell import run
+from local_cluster.control_plane.pki import CertificateAuthority, write_kubeconfig
+from local_cluster.host import atomic_files
+from local_cluster.host.daemons import Daemon, Supervisor, start_time
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.paths import MARKER, Paths
+from local_cluster.host.shell import run
+from local_cluster.node import cleanup
+from local_cluster.node.static_images import BinaryImage
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_zombie_does_not_run() -> None:
 
 
 def test_certificates_verify_against_their_authority(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     pair = authority.issue("server", "kube-apiserver", addresses=["localhost", "10.96.0.1"])
     ca = x509.load_pem_x509_certificate(authority.pair.certificate.read_bytes())
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
@@ -82,13 +83,13 @@ def test_certificates_verify_against_their_authority(tmp_path: Path) -> None:
     assert names.get_values_for_type(x509.DNSName) == ["localhost"]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.96.0.1"]
     assert pair.key.stat().st_mode & 0o077 == 0
-    again = Authority(tmp_path)
+    again = CertificateAuthority(tmp_path)
     assert again.issue("server", "ignored").certificate.read_bytes() == pair.certificate.read_bytes()
     x509.load_pem_x509_certificate(again.issue("second", "x").certificate.read_bytes()).verify_directly_issued_by(ca)
 
 
 def test_a_kubeconfig_stands_alone_and_is_private(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "pki")
+    authority = CertificateAuthority(tmp_path / "pki")
     file = tmp_path / "kubeconfig"
     write_kubeconfig(file, "https://127.0.0.1:1", authority, authority.issue("admin", "a", "system:masters"), "c")
     assert file.stat().st_mode & 0o077 == 0
@@ -97,12 +98,12 @@ def test_a_kubeconfig_stands_alone_and_is_private(tmp_path: Path) -> None:
 
 
 def test_an_unchanged_file_is_not_written(tmp_path: Path) -> None:
-    file = files.write(tmp_path / "deep" / "file", "one", mode=0o600)
+    file = atomic_files.write(tmp_path / "deep" / "file", "one", mode=0o600)
     before = file.stat()
-    files.write(file, "one")
+    atomic_files.write(file, "one")
     assert file.stat().st_mtime_ns == before.st_mtime_ns
     assert file.stat().st_ino == before.st_ino
-    files.write(file, "two")
+    atomic_files.write(file, "two")
     assert file.read_text() == "two"
     assert list(file.parent.iterdir()) == [file]
 

@@ -1,0 +1,164 @@
+"""The node's configuration files, rendered from paths and addresses alone.
+
+Each value that isn't a default stands here because something failed without it, or because a default would write
+outside the cluster's own directories.
+"""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from local_cluster.control_plane.pki import KeyPair
+from local_cluster.host import network
+from local_cluster.host.paths import Paths
+
+NODE_NAME = "rlrun-local"
+MAX_PODS = 80
+# Everything the kubelet runs lies below this group, so that it can be told from anything else on the machine.
+CGROUP_ROOT = "rlrun-local"
+CNI_NETWORK = "rlrun-local"
+CNI_PLUGINS = "/usr/lib/cni"
+KUBELET_PORT = 10250
+_LOCALHOST = "127.0.0.1"
+
+
+def containerd(paths: Paths, pause_image: str) -> str:
+    """containerd's config.toml: own socket, state and root, so that it can stand beside another containerd."""
+    base = paths.containerd_socket.parent
+    return f"""\
+version = 2
+root = "{paths.containerd_root}"
+state = "{paths.containerd_state}"
+oom_score = 0
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.internal.v1.tracing",
+]
+
+[grpc]
+  address = "{paths.containerd_socket}"
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{base}/opt"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause_image}"
+  stream_server_address = "{_LOCALHOST}"
+  stream_server_port = "0"
+  # Without CAP_SYS_RESOURCE nobody may lower an OOM score, and every sandbox would fail at it.
+  restrict_oom_score_adj = true
+  # Network namespaces below the state directory are known to be this cluster's.
+  netns_mounts_under_state_dir = true
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "{CNI_PLUGINS}"
+  conf_dir = "{paths.config}/cni"
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "overlayfs"
+  default_runtime_name = "runc"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  Root = "{base}/runc"
+  SystemdCgroup = false
+"""
+
+
+def cni(paths: Paths) -> str:
+    """The pod network: one routed veth per pod, no bridge, no masquerading (so pods reach nothing outside).
+
+    `ptp` instead of `bridge`: traffic between two pods then passes the host's routing, where kube-proxy's rules see
+    it on every machine; over a bridge they only do where br_netfilter is loaded.
+    """
+    conflist = {
+        "cniVersion": "0.4.0",
+        "name": CNI_NETWORK,
+        "plugins": [
+            {
+                "type": "ptp",
+                "ipMasq": False,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": str(paths.state / "cni"),
+                    "ranges": [[{"subnet": network.NODE_POD_RANGE}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+        ],
+    }
+    return json.dumps(conflist, indent=2) + "\n"
+
+
+def kubelet(paths: Paths, ca: str, serving: KeyPair) -> str:
+    """KubeletConfiguration."""
+    config = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "port": KUBELET_PORT,
+        "healthzBindAddress": _LOCALHOST,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": ca},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(serving.certificate),
+        "tlsPrivateKeyFile": str(serving.key),
+        "rotateCertificates": False,
+        "containerRuntimeEndpoint": f"unix://{paths.containerd_socket}",
+        "clusterDNS": [network.DNS_SERVICE_ADDRESS],
+        "clusterDomain": network.CLUSTER_DOMAIN,
+        # An empty file: pods must not depend on how this machine resolves names.
+        "resolvConf": str(paths.config / "resolv.conf"),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{CGROUP_ROOT}",
+        "cpuManagerPolicy": "none",
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "maxPods": MAX_PODS,
+        # Collecting images would delete what nothing here can pull again, the pause image included.
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+            "imagefs.available": "1%",
+            "imagefs.inodesFree": "1%",
+        },
+        "podLogsDir": str(paths.state / "pod-logs"),
+        "volumePluginDir": str(paths.kubelet / "volume-plugins"),
+        "containerLogMaxSize": "50Mi",
+        "shutdownGracePeriod": "0s",
+        "logging": {"verbosity": 1},
+    }
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def kube_proxy(kubeconfig: str) -> str:
+    """KubeProxyConfiguration."""
+    config = {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "bindAddress": "0.0.0.0",
+        "clientConnection": {"kubeconfig": kubeconfig},
+        "clusterCIDR": network.POD_RANGE,
+        "hostnameOverride": NODE_NAME,
+        "mode": "iptables",
+        # 0 leaves the machine's own connection tracking limits alone.
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "healthzBindAddress": f"{_LOCALHOST}:10256",
+        "metricsBindAddress": f"{_LOCALHOST}:10249",
+        "oomScoreAdj": 0,
+    }
+    return yaml.safe_dump(config, sort_keys=False)
