@@ -1,4 +1,4 @@
-"""kubectl, always with the local cluster's own kubeconfig."""
+"""kubectl with the kubeconfig of the local cluster."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 from local_cluster.host.shell import run
 
-_NEXT = "`python -m local_cluster status` shows which part is at fault."
+_NEXT = "`python -m local_cluster status` shows which part has failed."
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """A kubectl bound to one cluster."""
+    """kubectl bound to one cluster."""
 
     program: Path | str
     kubeconfig: Path
 
     def __call__(self, *args: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
-        """Run kubectl and return what it prints."""
+        """Run kubectl and return its output."""
         command = [self.program, "--kubeconfig", self.kubeconfig, *args]
         return run(command, stdin=stdin, check=check, timeout=timeout, next_step=_NEXT).stdout
 
     def apply(self, manifests: str) -> None:
-        """Server-side apply of a YAML text."""
+        """Apply a YAML text on the server side."""
         self("apply", "--server-side", "--force-conflicts", "--field-manager=local-cluster", "-f", "-", stdin=manifests)
 
     def get(self, kind: str, name: str, namespace: str) -> dict[str, Any] | None:
-        """One object, or None when it does not exist."""
+        """Return an object, or None if it does not exist."""
         text = self("get", kind, name, "-n", namespace, "--ignore-not-found", "-o", "json")
         found: dict[str, Any] | None = json.loads(text) if text.strip() else None
         return found

@@ -1,4 +1,4 @@
-"""The cluster's S3: where it is, whose credentials open it, and the bucket it starts with."""
+"""Address, credentials and bucket of the cluster's S3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class S3:
-    """How to reach the object store.
+    """Address and names of the object store.
 
     Attributes:
         endpoint: URL for programs on this machine.
@@ -30,7 +30,7 @@ class S3:
         access_key: Access key id.
         secret: Secret in `namespace` with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
         namespace: Namespace of the Service and the Secret.
-        bucket: The bucket that exists from the start.
+        bucket: Bucket that every cluster starts with.
     """
 
     endpoint: str
@@ -42,30 +42,32 @@ class S3:
 
     @staticmethod
     def of(kubectl: Kubectl, endpoint: str | None = None) -> S3:
-        """Look the Service up; `endpoint` where this machine can't reach Service addresses."""
+        """Find the Service. `endpoint` replaces its address where this machine cannot reach Service addresses."""
         service = kubectl.get("service", SERVICE, NAMESPACE)
         if service is None:
-            raise LocalClusterError("The cluster has no object store. `python -m local_cluster up` installs it.")
+            raise LocalClusterError("The cluster has no object store. Run `python -m local_cluster up` to install it.")
         return S3(endpoint=endpoint or f"http://{service['spec']['clusterIP']}:{PORT}")
 
 
 def configuration(access_key: str, secret_key: str) -> str:
-    """SeaweedFS's S3 configuration: one identity that may do everything."""
+    """Return the S3 configuration of SeaweedFS, with one identity that has all permissions."""
     credentials = {"accessKey": access_key, "secretKey": secret_key}
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     return json.dumps({"identities": [{"name": "rlrun", "credentials": [credentials], "actions": actions}]})
 
 
 def secret_key(kubectl: Kubectl) -> str:
-    """The secret access key of this cluster."""
+    """Return the secret access key of this cluster."""
     secret = kubectl.get("secret", SECRET, NAMESPACE)
     if secret is None:
-        raise LocalClusterError(f"Secret {NAMESPACE}/{SECRET} is missing. `python -m local_cluster up` makes it.")
+        raise LocalClusterError(
+            f"Secret {NAMESPACE}/{SECRET} is missing. Run `python -m local_cluster up` to create it."
+        )
     return base64.b64decode(secret["data"]["AWS_SECRET_ACCESS_KEY"]).decode()
 
 
 def ensure_bucket(kubectl: Kubectl, s3: S3) -> None:
-    """Create the bucket if it is missing; waits for the store, which listens before it can answer."""
+    """Create the bucket if it is missing. Waits for the store, which accepts connections before it can answer."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -76,7 +78,7 @@ def ensure_bucket(kubectl: Kubectl, s3: S3) -> None:
         aws_access_key_id=s3.access_key,
         aws_secret_access_key=secret_key(kubectl),
         region_name="us-east-1",
-        # Path style: no name of a bucket resolves here. No proxy: the address is this machine's own.
+        # Path style: bucket names do not resolve here. No proxy: the address belongs to this machine.
         config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, proxies={}),
     )
     deadline = time.monotonic() + _WAIT_SECONDS
@@ -88,7 +90,7 @@ def ensure_bucket(kubectl: Kubectl, s3: S3) -> None:
         except (BotoCoreError, ClientError) as error:
             if time.monotonic() > deadline:
                 raise LocalClusterError(
-                    f"The object store at {s3.endpoint} does not serve: {error}. "
-                    f"Its log: kubectl logs -n {NAMESPACE} deployment/{SERVICE}"
+                    f"The object store at {s3.endpoint} does not answer: {error}. "
+                    f"Read its log: kubectl logs -n {NAMESPACE} deployment/{SERVICE}"
                 ) from error
             time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What runs in the cluster from the start, as ordinary workloads: DNS and the object store."""
+"""Workloads that every cluster starts with: DNS and the object store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
 
 
 def render(name: str, values: Mapping[str, str]) -> str:
-    """A manifest with its `${...}` values filled in; a missing value is an error."""
+    """Return a manifest with its `${...}` placeholders filled in. Raises KeyError for a missing value."""
     return Template((MANIFESTS / f"{name}.yaml").read_text()).substitute(values)
 
 
@@ -36,7 +36,7 @@ def _digest(name: str) -> str:
 
 
 def install_dns(kubectl: Kubectl, image: str) -> None:
-    """CoreDNS, ready."""
+    """Install CoreDNS and wait until it is ready."""
     with progress.step("cluster DNS"):
         values = {"COREDNS_IMAGE": image, "DNS_ADDRESS": network.DNS_SERVICE_ADDRESS}
         kubectl.apply(render("coredns", values | {"MANIFEST_HASH": _digest("coredns")}))
@@ -44,16 +44,16 @@ def install_dns(kubectl: Kubectl, image: str) -> None:
 
 
 def install_object_store(kubectl: Kubectl, image: str, data: str, endpoint: str | None = None) -> S3:
-    """SeaweedFS, ready, with its credentials and bucket.
+    """Install SeaweedFS with credentials and bucket, and wait until it is ready.
 
     Args:
-        kubectl: The cluster.
+        kubectl: kubectl of the cluster.
         image: Image of the `weed` program.
         data: Directory on the node.
-        endpoint: How this machine reaches it, where that isn't the Service's address.
+        endpoint: URL for this machine, if it is not the address of the Service.
 
     Returns:
-        How to reach it.
+        The object store.
     """
     with progress.step("object store"):
         manifests = render("s3", {"WEED_IMAGE": image, "S3_DATA": data})
@@ -68,7 +68,7 @@ def install_object_store(kubectl: Kubectl, image: str, data: str, endpoint: str 
 
 
 def _ensure_credentials(kubectl: Kubectl) -> None:
-    """Make the two Secrets, once per cluster: a second `up` must not change what running workloads hold."""
+    """Create the two Secrets once per cluster: a second `up` must not change credentials in use."""
     if kubectl.get("secret", SECRET, NAMESPACE) and kubectl.get("secret", CONFIG_SECRET, NAMESPACE):
         return
     secret_key = secrets.token_urlsafe(30)

@@ -1,10 +1,10 @@
-"""etcd and kube-apiserver alone: what tests of the API server need, in seconds and without root.
+"""Control plane of etcd and kube-apiserver only, for tests of the API server: starts in seconds, needs no root.
 
     with ControlPlane() as control_plane:
         use(control_plane.kubeconfig)
 
-Each one has its own ports and directory, so several can run beside each other and beside the full cluster. Nothing
-schedules or runs pods. Pass `controllers=GARBAGE_COLLECTION` to have owners' children removed.
+Each has its own ports and directory, so several can run next to each other and to the full cluster. Pods are neither
+scheduled nor run. Pass `controllers=GARBAGE_COLLECTION` to have dependents of deleted owners removed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ORDER = ("kube-controller-manager", "kube-apiserver", "etcd")
 
 
 class ControlPlane:
-    """A real API server over a real etcd.
+    """Real API server on a real etcd.
 
     Attributes:
-        state: Its directory.
-        kubeconfig: The administrator's kubeconfig, valid once it is started.
+        state: Directory of this control plane.
+        kubeconfig: kubeconfig of the administrator, valid after `start`.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class ControlPlane:
         api_server_flags: Sequence[str] = (),
         directories: Paths | None = None,
     ) -> None:
-        """Describe a control plane; nothing runs yet.
+        """Configure a control plane without starting it.
 
         Args:
-            state: Where to keep it, so that another process can find it by the same path and it outlives this one.
-                Without it, a temporary directory is used and the daemons die with the thread that started them.
-            controllers: Names of the controller manager's controllers to run; none by default.
-            api_server_flags: Further flags of kube-apiserver.
-            directories: Where binaries are cached.
+            state: Directory, for a control plane that outlives this process and that other processes find by path.
+                None: a temporary directory, and daemons that die with the thread that started them.
+            controllers: Controllers of the controller manager to run. None of them by default.
+            api_server_flags: Additional flags of kube-apiserver.
+            directories: Directories with the cached binaries.
         """
         self._temporary = state is None
         self.state = state or Path(tempfile.mkdtemp(prefix="rlrun-apiserver-"))
@@ -60,41 +60,41 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """kubeconfig of the administrator."""
         return self.state / "kubeconfig"
 
     @property
     def logs(self) -> Path:
-        """Directory of the daemons' logs."""
+        """Directory of the logs."""
         return self.state / "logs"
 
     def start(self) -> ControlPlane:
-        """Start what isn't running and wait until the API server is ready."""
+        """Start the daemons that are not running and wait until the API server is ready."""
         ensure_builds(CONTROL_PLANE_BUILDS, self._paths)
-        masters = ControlPlaneDaemons(self._paths, self.state, self._ports(), LOCALHOST)
-        masters.prepare()
-        self._supervisor.start(masters.etcd())
+        daemons = ControlPlaneDaemons(self._paths, self.state, self._ports(), LOCALHOST)
+        daemons.prepare()
+        self._supervisor.start(daemons.etcd())
         flags = [
             f"--bind-address={LOCALHOST}",
-            # Only a loopback address to offer, which the endpoints of the `kubernetes` Service may not hold.
+            # The endpoints of the `kubernetes` Service must not contain a loopback address, and there is no other.
             "--endpoint-reconciler-type=none",
-            # No controller makes the default account that this admission plugin waits for.
+            # This admission plugin waits for the default account, which no controller creates here.
             "--disable-admission-plugins=ServiceAccount",
         ]
-        self._supervisor.start(masters.api_server(*flags, *self._flags))
+        self._supervisor.start(daemons.api_server(*flags, *self._flags))
         if self._controllers:
-            self._supervisor.start(masters.controller_manager(self._controllers))
+            self._supervisor.start(daemons.controller_manager(self._controllers))
         return self
 
     def stop(self) -> None:
-        """End the daemons and remove the directory."""
+        """Stop the daemons and remove the directory."""
         for name in _ORDER:
-            # Nothing here is worth a graceful end: the API server alone would take half a minute for its watches.
+            # No grace period: the API server would wait half a minute for its watches, and no data is kept.
             self._supervisor.stop(name, grace=0.0)
         shutil.rmtree(self.state, ignore_errors=True)
 
     def running(self) -> dict[str, int]:
-        """Daemons that run, with their process ids."""
+        """Return the running daemons with their process ids."""
         return self._supervisor.running()
 
     def __enter__(self) -> ControlPlane:
@@ -110,7 +110,7 @@ class ControlPlane:
         self.stop()
 
     def _ports(self) -> Ports:
-        """The ports of this state directory: picked once, then kept, so that `start` can be repeated."""
+        """Return the ports of this state directory, kept while daemons run so that `start` can be repeated."""
         file = self.state / "ports.json"
         if self._supervisor.running() and file.exists():
             return Ports(**json.loads(file.read_text()))

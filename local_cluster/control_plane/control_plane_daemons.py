@@ -1,6 +1,6 @@
-"""etcd, kube-apiserver, controller manager and scheduler: the daemons that need no node, and no root.
+"""Daemons of the control plane: etcd, kube-apiserver, controller manager and scheduler. They need no node and no root.
 
-The full cluster and the control plane for tests start the same four; they differ in ports and in what is left out.
+The full cluster and the control plane for tests use the same daemons, with different ports and flags.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CONTEXT = "rlrun-local"
 
 @dataclass(frozen=True)
 class ControlPlaneDaemons:
-    """The daemons of one control plane.
+    """Builder of the daemons of one control plane.
 
     Attributes:
-        paths: Whose binaries are used.
-        state: Directory of this control plane: keys, etcd's data, kubeconfigs.
-        ports: Where it listens.
-        address: What the API server tells others to reach it by.
+        paths: Directories with the binaries.
+        state: Directory of this control plane: keys, data of etcd, kubeconfigs.
+        ports: Ports of the daemons.
+        address: Address that the API server advertises.
     """
 
     paths: Paths
@@ -41,33 +41,33 @@ class ControlPlaneDaemons:
 
     @property
     def authority(self) -> CertificateAuthority:
-        """The certificate authority, made on first use."""
+        """Certificate authority, created on first use."""
         return CertificateAuthority(self.state / "pki")
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """kubeconfig of the administrator."""
         return self.state / "kubeconfig"
 
     @property
     def server(self) -> str:
-        """URL of the API server, from this machine."""
+        """URL of the API server on this machine."""
         return f"https://{LOCALHOST}:{self.ports.api}"
 
     def write_kubeconfig(self, name: str, user: str, group: str = "") -> Path:
-        """Make a client certificate and a kubeconfig around it, for a daemon."""
+        """Write a kubeconfig with a client certificate for a daemon."""
         file = self.state / "config" / f"{name}.kubeconfig"
         pair = self.authority.issue(name, user, group)
         write_kubeconfig(file, self.server, self.authority, pair, CONTEXT)
         return file
 
     def prepare(self) -> None:
-        """Make the keys and the administrator's kubeconfig."""
+        """Write the keys and the kubeconfig of the administrator."""
         pair = self.authority.issue("admin", "rlrun-local-admin", ADMINISTRATORS)
         write_kubeconfig(self.kubeconfig, self.server, self.authority, pair, CONTEXT)
 
     def etcd(self) -> Daemon:
-        """The store. It doesn't sync to disk: a cluster whose machine lost power is made anew anyway."""
+        """Return etcd. It does not sync to disk, because a cluster is replaced after a power failure."""
         server = self.authority.issue("etcd", "etcd", addresses=["localhost", LOCALHOST])
         client = self._etcd_client()
         url = f"https://{LOCALHOST}:{self.ports.etcd}"
@@ -99,7 +99,7 @@ class ControlPlaneDaemons:
         return Daemon("etcd", argv, answers(f"{url}/health", ca, client))
 
     def api_server(self, *extra: str) -> Daemon:
-        """The API server; `extra` are further flags."""
+        """Return the API server. `extra` are additional flags."""
         authority = self.authority
         ca = authority.pair.certificate
         serving = authority.issue(
@@ -133,7 +133,7 @@ class ControlPlaneDaemons:
             f"--kubelet-certificate-authority={ca}",
             f"--kubelet-client-certificate={kubelet_client.certificate}",
             f"--kubelet-client-key={kubelet_client.key}",
-            # The node's name resolves nowhere; its address always works.
+            # The name of the node does not resolve.
             "--kubelet-preferred-address-types=InternalIP",
             f"--service-account-issuer=https://kubernetes.default.svc.{network.CLUSTER_DOMAIN}",
             f"--service-account-key-file={accounts.certificate}",
@@ -147,7 +147,7 @@ class ControlPlaneDaemons:
         return Daemon("kube-apiserver", argv, answers(f"{self.server}/readyz", ca, etcd))
 
     def controller_manager(self, controllers: Sequence[str] = ("*",)) -> Daemon:
-        """The controllers; without a list, all that are on by default."""
+        """Return the controller manager. Without a list it runs all controllers that are on by default."""
         authority = self.authority
         ca = authority.pair
         kubeconfig = self.write_kubeconfig("kube-controller-manager", "system:kube-controller-manager")
@@ -164,9 +164,9 @@ class ControlPlaneDaemons:
             f"--cluster-cidr={network.POD_RANGE}",
             f"--service-cluster-ip-range={network.SERVICE_RANGE}",
             "--allocate-node-cidrs=true",
-            # Without it every controller acts as the manager itself, which may do next to nothing.
+            # The manager's own user has almost no permissions; each controller needs its service account.
             "--use-service-account-credentials=true",
-            # One instance: waiting for a killed predecessor's lease would cost 15 seconds.
+            # There is one instance; waiting for the lease of a killed predecessor would take 15 seconds.
             "--leader-elect=false",
             "--profiling=false",
         )
@@ -174,7 +174,7 @@ class ControlPlaneDaemons:
         return Daemon("kube-controller-manager", argv, answers(url))
 
     def scheduler(self) -> Daemon:
-        """The scheduler."""
+        """Return the scheduler."""
         kubeconfig = self.write_kubeconfig("kube-scheduler", "system:kube-scheduler")
         argv = (
             str(program("kube-scheduler", self.paths)),
@@ -194,9 +194,9 @@ class ControlPlaneDaemons:
 
 
 def answers(url: str, ca: Path | None = None, client: KeyPair | None = None) -> Callable[[], bool]:
-    """A check that a local health URL answers 200.
+    """Return a check that a local health URL answers 200.
 
-    Without an authority the server's certificate is not checked: the manager and the scheduler make their own.
+    Without `ca` the certificate is not verified: controller manager and scheduler create their own.
     """
 
     def check() -> bool:
@@ -206,7 +206,7 @@ def answers(url: str, ca: Path | None = None, client: KeyPair | None = None) -> 
             context.verify_mode = ssl.CERT_NONE
         if client is not None:
             context.load_cert_chain(client.certificate, client.key)
-        # No proxy: these are addresses of this machine, whatever the environment says about others.
+        # No proxy: these are addresses of this machine.
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )

@@ -1,7 +1,7 @@
-"""One certificate authority per cluster, and every certificate and kubeconfig that its parts need.
+"""Certificate authority of a cluster, with the certificates and kubeconfigs of its parts.
 
-The API server reaches the kubelet (logs, exec, port-forward) with a client certificate of this authority, and checks
-the kubelet's serving certificate against it, so all of that works as on any other cluster.
+The API server reaches the kubelet (logs, exec, port-forward) with a client certificate of this authority and verifies
+the serving certificate of the kubelet against it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ADMINISTRATORS = "system:masters"
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A certificate and its key, as files."""
+    """Files of a certificate and its key."""
 
     certificate: Path
     key: Path
 
 
 class CertificateAuthority:
-    """A certificate authority in a directory; made on first use, read from there afterwards."""
+    """Certificate authority in a directory: created on first use, read from there afterwards."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -53,16 +53,13 @@ class CertificateAuthority:
             self.pair.certificate.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, common_name: str, organization: str = "", addresses: Sequence[str] = ()) -> KeyPair:
-        """Make a certificate for a server, a client, or both; an existing one of that name is kept.
+        """Return a certificate for a server, a client, or both. An existing one of that name is kept.
 
         Args:
             name: File name without suffix.
-            common_name: To Kubernetes, the user's name.
-            organization: To Kubernetes, the user's group.
-            addresses: DNS names and IP addresses that a server answers to; a client needs none.
-
-        Returns:
-            Where the certificate and key are.
+            common_name: User name in Kubernetes.
+            organization: Group of the user in Kubernetes.
+            addresses: DNS names and IP addresses of a server; a client needs none.
         """
         pair = KeyPair(self.directory / f"{name}.crt", self.directory / f"{name}.key")
         if pair.certificate.exists() and pair.key.exists():
@@ -117,7 +114,7 @@ class CertificateAuthority:
 
 
 def write_kubeconfig(file: Path, server: str, authority: CertificateAuthority, user: KeyPair, context: str) -> None:
-    """Write a self-contained kubeconfig (no paths in it, so it can be copied), readable by its owner alone."""
+    """Write a kubeconfig without paths, so that it can be copied. Only its owner can read it."""
 
     def inline(path: Path) -> str:
         return base64.b64encode(path.read_bytes()).decode()

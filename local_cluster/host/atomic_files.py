@@ -1,4 +1,4 @@
-"""Writing files that others read meanwhile: whole or not at all, and only if something changed."""
+"""Atomic writes of files that other processes read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write(file: Path, text: str, mode: int = 0o644) -> Path:
-    """Replace a file's content in one step; an equal file is left alone, because kube-proxy ends at any write."""
+    """Replace the content of a file atomically. Skips an equal file, because kube-proxy exits at any write."""
     if file.exists() and file.read_text() == text:
         return file
     file.parent.mkdir(parents=True, exist_ok=True)

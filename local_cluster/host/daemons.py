@@ -1,7 +1,7 @@
-"""Background processes: started detached, found again by a later command, stopped for certain.
+"""Background processes: start detached, find again from a later command, stop.
 
-A pid file holds the process id together with the process's start time, because ids are used again: a file left by a
-machine that was switched off must never lead to killing a stranger.
+A pid file holds the process id and the start time of the process. Process ids are reused: without the start time, a
+file left by a machine that was switched off would lead to killing an unrelated process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from local_cluster.host.shell import tail
 
 START_SECONDS = 90.0
 _POLL_SECONDS = 0.1
-# The out-of-memory killer should take a container before a daemon; where the machine forbids it, so be it.
+# The out-of-memory killer should prefer a container over a daemon. Machines that forbid the score run without it.
 _OOM_SCORE_ADJ = "-500"
 
 
@@ -34,35 +34,35 @@ class Daemon:
     """One background process.
 
     Attributes:
-        name: Names its pid file and log.
+        name: Name of its pid file and log.
         argv: Program and arguments.
-        ready: Answers whether it serves.
-        hint: What to check when it does not start.
-        configuration: Text of its configuration file; a running daemon that was started with another is replaced.
+        ready: Returns true when the daemon serves.
+        hint: Next step for the user when it does not start.
+        configuration: Text of its configuration file. A running daemon with another configuration is replaced.
     """
 
     name: str
     argv: tuple[str, ...]
     ready: Callable[[], bool]
-    hint: str = "The log's last lines say why; then repeat the command."
+    hint: str = "The last lines of the log give the cause. Fix it and repeat the command."
     configuration: str = ""
 
     @property
     def fingerprint(self) -> str:
-        """Tells a daemon from one that was started with other arguments or another configuration."""
+        """Hash of arguments and configuration; a different one means that the daemon must be replaced."""
         return hashlib.sha256("\0".join([*self.argv, self.configuration]).encode()).hexdigest()[:16]
 
 
 class Supervisor:
-    """Starts and stops the daemons of one state directory."""
+    """Process supervisor for the daemons of one state directory."""
 
     def __init__(self, run_dir: Path, log_dir: Path, *, die_with_parent: bool = False) -> None:
-        """Name the directories.
+        """Set the directories.
 
         Args:
-            run_dir: For pid files.
-            log_dir: For one log per daemon, appended to.
-            die_with_parent: Have the kernel kill the daemons when the thread that started them ends: for test
+            run_dir: Directory of the pid files.
+            log_dir: Directory of the logs, one per daemon, appended to.
+            die_with_parent: Let the kernel kill the daemons when the thread that started them ends. Meant for test
                 fixtures, whose process may be killed at any moment.
         """
         self.run_dir = run_dir
@@ -71,13 +71,13 @@ class Supervisor:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, daemon: Daemon) -> bool:
-        """Start a daemon and wait until it is ready; does nothing if it already runs and is ready.
+        """Start a daemon and wait until it is ready. Does nothing if it already runs and is ready.
 
         Returns:
-            Whether it had to be started.
+            True if it had to be started.
 
         Raises:
-            LocalClusterError: It ended or was not ready in time; carries the end of its log.
+            LocalClusterError: It ended or was not ready in time. The message has the end of its log.
         """
         if self.pid(daemon.name) is not None:
             same = self._record(daemon.name).get("fingerprint") == daemon.fingerprint
@@ -91,7 +91,7 @@ class Supervisor:
         return True
 
     def stop(self, name: str, grace: float = 10.0) -> bool:
-        """End a daemon, by force after the grace time. Returns whether it was running."""
+        """End a daemon, with SIGKILL after `grace` seconds. Returns whether it was running."""
         pid = self.pid(name)
         if pid is not None:
             _end(pid, grace, lambda: self.pid(name) is None)
@@ -102,18 +102,18 @@ class Supervisor:
         return pid is not None
 
     def pid(self, name: str) -> int | None:
-        """The process id of a running daemon, or None."""
+        """Return the process id of a running daemon, or None."""
         record = self._record(name)
         pid = int(record.get("pid", 0))
         return pid if pid and start_time(pid) == record["start"] else None
 
     def running(self) -> dict[str, int]:
-        """Every daemon of this state directory that runs, with its process id."""
+        """Return the running daemons of this state directory with their process ids."""
         names = [file.stem for file in sorted(self.run_dir.glob("*.pid"))]
         return {name: pid for name in names if (pid := self.pid(name)) is not None}
 
     def log(self, name: str) -> Path:
-        """Where a daemon's output goes."""
+        """Return the path of a daemon's log."""
         return self.log_dir / f"{name}.log"
 
     def _record(self, name: str) -> dict[str, Any]:
@@ -145,13 +145,13 @@ class Supervisor:
 
     def _failure(self, daemon: Daemon, status: int | None) -> str:
         log = self.log(daemon.name)
-        words = tail(log.read_text(errors="replace")[-8000:])
+        ending = tail(log.read_text(errors="replace")[-8000:])
         what = f"was not ready after {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
-        return f"{daemon.name} {what}. End of {log}:\n{words}\n{daemon.hint}"
+        return f"{daemon.name} {what}. End of {log}:\n{ending}\n{daemon.hint}"
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it is gone or a zombie."""
+    """Return when a process started, in clock ticks since boot. None if it has ended or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -172,15 +172,34 @@ def _ready_within(daemon: Daemon, seconds: float, ended: Callable[[], int | None
     return False
 
 
+def send_signal(pid: int, number: int, is_meant: Callable[[], bool]) -> bool:
+    """Send a signal to a process, if it is still the one that is meant. Returns whether it was sent.
+
+    Process ids are reused. The process is pinned by a pidfd first and checked afterwards, so that the signal can never
+    reach a process that took over the id in between.
+    """
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_meant():
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
 def _end(pid: int, grace: float, gone: Callable[[], bool]) -> None:
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
+        if not send_signal(pid, number, lambda: not gone()):
             return
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if gone():
                 return
             time.sleep(0.05)
-    raise LocalClusterError(f"Process {pid} does not end, not even by SIGKILL. Look at `cat /proc/{pid}/stack`.")
+    raise LocalClusterError(f"Process {pid} did not end after SIGKILL. `cat /proc/{pid}/stack` shows where it hangs.")

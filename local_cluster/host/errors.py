@@ -1,5 +1,5 @@
-"""The one error that people see: what failed, and what to do next."""
+"""Error of the local cluster that users see."""
 
 
 class LocalClusterError(RuntimeError):
-    """Something about the local cluster failed; the message names the next step."""
+    """Failure of the local cluster. The message says what happened and what to do."""

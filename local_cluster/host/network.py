@@ -1,4 +1,4 @@
-"""Addresses: which ranges the cluster uses, which address the node has, which ports are free."""
+"""Address ranges of the cluster, address of the node, free ports."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 DNS_SERVICE_ADDRESS = "10.96.0.10"
 CLUSTER_DOMAIN = "cluster.local"
-# Documentation range: nothing is sent, the kernel only picks the source address of the default route.
+# Address of a documentation range. Nothing is sent: the kernel only selects the source address of the default route.
 _ELSEWHERE = ("198.51.100.1", 9)
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the API server and etcd listen.
+    """Ports of the control plane.
 
-    The full cluster's ports are unusual ones, so that it can stand beside another Kubernetes of the same machine.
+    The defaults are those of the full cluster and differ from the usual ones, so that it can run beside another
+    Kubernetes on the same machine.
     """
 
     api: int = 16443
@@ -32,20 +33,20 @@ class Ports:
 
 
 def node_address() -> str:
-    """The machine's own address on its default route."""
+    """Return the address of this machine on its default route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ELSEWHERE)
         except OSError as error:
             raise LocalClusterError(
                 "This machine has no IPv4 default route, so the node has no address. "
-                "Give a link one, such as `ip route add default dev <link>`."
+                "Add one, for example with `ip route add default dev <link>`."
             ) from error
         return str(probe.getsockname()[0])
 
 
 def free_ports() -> Ports:
-    """Ports nobody listens on at this moment, for a control plane beside others."""
+    """Return ports that are free at this moment."""
     probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(5)]
     try:
         for probe in probes:

@@ -1,26 +1,29 @@
-"""Two directories hold everything: a cache that survives, and a state that `down` removes.
+"""Directories of the local cluster: a state that `down` removes and a cache that survives it.
 
-Nothing of the local cluster is written into the source tree (but for the timings in `build/`), and no file of the
-user's own, such as `~/.kube/config`, is ever touched.
+The cluster writes nothing into the source tree, except timings in `build/`, and never changes a file of the user, such
+as `~/.kube/config`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MARKER = ".rlrun-local-state"
+DEFAULT_STATE = Path("/var/lib/rlrun-local")
+_GROUP = "rlrun-local"
 
 
 @dataclass(frozen=True)
 class Paths:
-    """Where the embedded cluster keeps its files.
+    """Directories of the embedded cluster.
 
     Attributes:
-        state: kubeconfig, keys, etcd's data, logs, the kubelet's root; removed by `down`.
-        cache: built binaries and imported images; removed by `down --purge` only as far as images go.
+        state: kubeconfig, keys, etcd's data, logs, the kubelet's root. `down` removes it.
+        cache: Built binaries and imported images. `down --purge` removes the images only.
     """
 
     state: Path
@@ -28,7 +31,7 @@ class Paths:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """kubeconfig of the administrator."""
         return self.state / "kubeconfig"
 
     @property
@@ -43,7 +46,7 @@ class Paths:
 
     @property
     def run(self) -> Path:
-        """Process-id files of the daemons."""
+        """Pid files of the daemons."""
         return self.state / "run"
 
     @property
@@ -53,28 +56,35 @@ class Paths:
 
     @property
     def kubelet(self) -> Path:
-        """The kubelet's root directory, with the pods' volumes."""
+        """Root directory of the kubelet, with the volumes of the pods."""
         return self.state / "kubelet"
 
     @property
     def containerd_socket(self) -> Path:
-        """containerd's socket: not the one of a containerd that the machine runs for others."""
+        """Socket of the cluster's own containerd, separate from the containerd of the machine."""
         return self.state / "containerd" / "containerd.sock"
 
     @property
     def containerd_state(self) -> Path:
-        """containerd's running state: bundles, mounts, network namespaces."""
+        """Runtime state of containerd: bundles, mounts, network namespaces."""
         return self.state / "containerd" / "state"
 
     @property
     def containerd_root(self) -> Path:
-        """Image contents and snapshots: in the cache, so that a second demo imports nothing."""
+        """Image contents and snapshots, in the cache so that a second cluster imports nothing."""
         return self.cache / "containerd"
 
     @property
     def s3_data(self) -> Path:
-        """The object store's data."""
+        """Data of the object store."""
         return self.state / "s3"
+
+    @property
+    def cgroup(self) -> str:
+        """Name of the control group of all pods, unique to the state directory: it tells whose a process is."""
+        if self.state == DEFAULT_STATE:
+            return _GROUP
+        return f"{_GROUP}-{hashlib.sha256(str(self.state).encode()).hexdigest()[:12]}"
 
     @property
     def bin(self) -> Path:
@@ -83,17 +93,17 @@ class Paths:
 
     @property
     def lock(self) -> Path:
-        """Beside the state, not in it: `down` holds the lock while it removes the state."""
+        """Lock file, beside the state because `down` holds it while it removes the state."""
         return self.state.with_name(self.state.name + ".lock")
 
     @property
     def control_plane(self) -> Path:
-        """State of the control plane that runs without a node, for tests of the API server."""
+        """State of the control plane without a node, for tests of the API server."""
         return self.state.with_name(self.state.name + "-apiserver")
 
 
 def paths() -> Paths:
-    """The directories in force: `RLRUN_STATE` and `RLRUN_CACHE`, or the defaults."""
-    state = os.environ.get("RLRUN_STATE") or "/var/lib/rlrun-local"
+    """Return the directories named by `RLRUN_STATE` and `RLRUN_CACHE`, or the defaults."""
+    state = os.environ.get("RLRUN_STATE") or str(DEFAULT_STATE)
     cache = os.environ.get("RLRUN_CACHE") or "~/.cache/rlrun"
     return Paths(state=Path(state).expanduser().resolve(), cache=Path(cache).expanduser().resolve())

@@ -1,7 +1,7 @@
-"""Every long step says what it is and how many seconds it took; the same figures go into a file for CI.
+"""Log of long steps with their durations, also written to a file for CI.
 
-Steps may run in threads beside each other. What is still running is repeated twice a minute, because a silent
-five-minute build looks like a hang.
+Steps may run in parallel threads. Running steps are repeated twice a minute, because a silent five-minute build looks
+like a hang.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEARTBEAT_SECONDS = 30.0
 
 
 class StepLog:
-    """Prints steps to stderr (stdout belongs to commands whose output is read by scripts) and keeps their times."""
+    """Log of steps on stderr, because scripts read the stdout of commands, with the time of each step."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class StepLog:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Announce a step, run the body, print its seconds."""
+        """Print a step, run the body, print its duration."""
         self.say(f"  ... {name}")
         start = time.monotonic()
         with self._lock:
@@ -54,7 +54,7 @@ class StepLog:
             self.say(f"{seconds:5.1f}s {name}: {outcome}")
 
     def save(self, file: Path = TIMINGS) -> None:
-        """Merge this process's step times into the timings file."""
+        """Merge the step times of this process into the timings file."""
         known: dict[str, float] = {}
         if file.exists():
             try:

@@ -1,4 +1,4 @@
-"""Running other programs: one function, whose error carries the program's own last words."""
+"""Execution of other programs, with the end of their output in the error."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def run(
 
     Args:
         command: The argv.
-        stdin: Text for its standard input; empty when omitted, so that nothing ever waits for a keyboard.
+        stdin: Text for its standard input. Empty by default, so that no program waits for a keyboard.
         cwd: Working directory.
-        env: Variables beside the inherited ones.
+        env: Variables in addition to the inherited ones.
         check: Raise when the exit status is not 0.
-        timeout: Seconds after which the program is killed and counts as failed.
-        next_step: What a person should do when it fails.
+        timeout: Seconds until the program is killed and counts as failed. None disables it.
+        next_step: Instruction for the user when it fails.
 
     Returns:
         The finished process with its output as text.
 
     Raises:
-        LocalClusterError: It is missing, ran too long, or failed and `check` is set.
+        LocalClusterError: The program is missing, ran too long, or failed while `check` is set.
     """
     argv = [str(part) for part in command]
     try:
@@ -57,11 +57,11 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise LocalClusterError(f"`{' '.join(argv)}` ran longer than {timeout:.0f} s. {next_step}".strip()) from error
     if check and done.returncode != 0:
-        words = tail(done.stderr + done.stdout)
-        raise LocalClusterError(f"`{' '.join(argv)}` failed ({done.returncode}):\n{words}\n{next_step}".strip())
+        ending = tail(done.stderr + done.stdout)
+        raise LocalClusterError(f"`{' '.join(argv)}` failed ({done.returncode}):\n{ending}\n{next_step}".strip())
     return done
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
-    """The last lines of an output, indented."""
+    """Return the last lines of an output, indented."""
     return "\n".join("    " + line for line in text.strip().splitlines()[-lines:])

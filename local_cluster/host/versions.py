@@ -1,6 +1,6 @@
-"""What the local cluster is made of, in the versions it was measured with.
+"""Versions of the programs of the local cluster.
 
-The Go modules' versions stand in `go/*/go.mod`; the ones repeated here are stamped into binaries or name an image.
+`go/*/go.mod` pins the Go modules. The versions repeated here are stamped into binaries or name an image.
 """
 
 KUBERNETES = "1.35.4"
@@ -12,7 +12,7 @@ GO_MINIMUM = (1, 26)
 KIND_NODE_NAME = "rlrun-local"
 
 APT_PACKAGES = {
-    # package: a file it installs; looking for files is faster than asking dpkg, and holds for machines without it
+    # package: a file it installs. Checking files is faster than dpkg and works on machines without dpkg.
     "containerd": "/usr/bin/containerd",
     "runc": "/usr/sbin/runc",
     "containernetworking-plugins": "/usr/lib/cni/ptp",

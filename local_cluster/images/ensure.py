@@ -1,6 +1,6 @@
-"""Build what changed, import what is missing: the steps that `local_cluster up` takes.
+"""Build of changed images and import of missing ones.
 
-With a Docker engine and kind the same two steps are `docker build` and `kind load` (see `docker.py`).
+For a kind cluster the same steps are `docker build` and `kind load` (see `docker.py`).
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ Keys = Mapping[ImageSpec, str]
 
 
 def keys(images: Sequence[ImageSpec] = IMAGES) -> dict[ImageSpec, str]:
-    """Each image's content key for the tree as it stands."""
+    """Return the content key of each image for the current tree."""
     base = base_key()
     return {image: content_key(image, REPOSITORY, base) for image in images}
 
 
 def build_images(images: Sequence[ImageSpec] = IMAGES) -> None:
-    """Bring buildah's storage up to the tree; images that are there under their key are left alone."""
+    """Build the images whose key is not in the storage of buildah."""
     ensure_system_packages(paths().cache)
-    with _alone():
+    with _exclusive():
         _build(keys(images))
 
 
 def import_images(images: Sequence[ImageSpec] = IMAGES) -> None:
-    """Bring the node's containerd up to the tree: the cluster must be up, the images built."""
-    with _alone():
+    """Import the images whose key is not in containerd. The cluster must be up and the images built."""
+    with _exclusive():
         _import(keys(images))
 
 
 def ensure_images(images: Sequence[ImageSpec] = IMAGES) -> None:
-    """Build and import; does nothing, in about a second, when nothing changed."""
+    """Build and import changed images. Takes about a second if nothing changed."""
     ensure_system_packages(paths().cache)
-    with _alone():
-        # Once for both steps: the tree may be edited meanwhile.
+    with _exclusive():
+        # Computed once for both steps, because the tree may be edited in between.
         wanted = keys(images)
         present = containerd.image_digests()
-        # What the node has is not built again, even when the builder's storage was emptied since.
+        # An image on the node is not built again, even if the storage of buildah was emptied.
         _build({image: key for image, key in wanted.items() if image.reference(key) not in present})
         _import(wanted)
 
 
-def _alone() -> AbstractContextManager[None]:
-    """Two commands at once would take each other's images away between build and import."""
+def _exclusive() -> AbstractContextManager[None]:
+    """Exclude other commands, which would remove the images between build and import."""
     return file_lock(paths().cache / "images" / "images.lock")
 
 
@@ -66,7 +66,7 @@ def _build(wanted: Keys) -> None:
         return
     ensure_base()
     with ThreadPoolExecutor(len(CHAINS)) as pool:
-        # Every chain is run to its end: a failure in one must not leave the other's outcome unknown.
+        # Run every chain to its end: a failure in one must not hide the outcome of the other.
         list(pool.map(lambda chain: _build_chain(chain, missing), CHAINS))
 
 

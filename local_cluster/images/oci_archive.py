@@ -1,7 +1,7 @@
-"""An image as a stream in the OCI archive format, straight from buildah's storage.
+"""Stream of an image in the OCI archive format, read from the storage of buildah.
 
-`buildah push` would compress every layer or write it to disk a second time, 4 GB for a changed line of code. The parts
-are all there already: manifest and configuration as text, and each layer as the very tar that its digest names.
+`buildah push` would compress every layer or write it to disk again, 4 GB for one changed line of code. The storage
+already has all parts: manifest and configuration as text, and each layer as the tar that its digest names.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ OpenLayer = Callable[[str], AbstractContextManager[IO[bytes]]]
 
 @dataclass(frozen=True)
 class StoredImage:
-    """The two documents that describe an image; the layers are in the storage under the digests they name."""
+    """Manifest and configuration of an image. Its layers are in the storage under the digests they name."""
 
     manifest: bytes
     config: bytes
 
     @property
     def layers(self) -> dict[str, int]:
-        """Digest and size in bytes of each layer, the lowest first."""
+        """Digest and size in bytes of each layer, lowest first."""
         return {layer["digest"]: layer["size"] for layer in json.loads(self.manifest)["layers"]}
 
     @property
     def index(self) -> dict[str, object]:
-        """The manifest's entry for an index."""
+        """Entry of the manifest in an index."""
         media_type = json.loads(self.manifest)["mediaType"]
         return {"mediaType": media_type, "digest": sha256(self.manifest), "size": len(self.manifest)}
 
 
 def stored_image(reference: str) -> StoredImage:
-    """Read an image's documents from buildah's storage.
+    """Read the documents of an image from the storage of buildah.
 
     Raises:
-        LocalClusterError: There is no such image, or what was read is not what its digest names.
+        LocalClusterError: The image does not exist, or its content does not match its digest.
     """
-    hint = "`python -m local_cluster.images build` makes it."
+    hint = "Run `python -m local_cluster.images build` to build it."
     inspect = ("inspect", "--type", "image", "--format")
     documents = [
         buildah(*inspect, "{{.%s}}" % field, reference, next_step=hint).removesuffix("\n").encode()  # noqa: UP031
@@ -58,7 +58,9 @@ def stored_image(reference: str) -> StoredImage:
     ]
     image = StoredImage(*documents)
     if json.loads(image.manifest)["config"]["digest"] != sha256(image.config):
-        raise LocalClusterError(f"buildah's configuration of {reference} does not have the digest its manifest names.")
+        raise LocalClusterError(
+            f"The configuration of {reference} in the storage does not match its manifest. Build the image again."
+        )
     return image
 
 
@@ -68,11 +70,11 @@ def write_archive(
     """Write an OCI archive.
 
     Args:
-        image: What to write.
-        names: What the image is to be called.
-        without: Digests of layers to leave out.
-        open_layer: Gives a layer's uncompressed tar by its digest.
-        sink: Where the archive goes.
+        image: Image to write.
+        names: Names of the image in the archive.
+        without: Digests of layers to omit.
+        open_layer: Opens the uncompressed tar of a layer by its digest.
+        sink: Destination of the archive.
     """
     manifests = [{**image.index, "annotations": {NAME_ANNOTATION: name}} for name in names]
     with tarfile.open(fileobj=sink, mode="w|", bufsize=_BLOCK) as tar:
@@ -90,15 +92,15 @@ def write_archive(
 
 @contextmanager
 def open_stored_layer(digest: str) -> Iterator[IO[bytes]]:
-    """A layer's tar from buildah's storage, as a stream.
+    """Open the tar of a layer in the storage of buildah as a stream.
 
     Raises:
-        LocalClusterError: The storage has no such layer.
+        LocalClusterError: The layer is not in the storage.
     """
     layers = json.loads(run(["containers-storage", "layers", "--json"]).stdout)
     ids = [layer["id"] for layer in layers if layer.get("diff-digest") == digest]
     if not ids:
-        raise LocalClusterError(f"buildah's storage has no layer {digest}: build the image again.")
+        raise LocalClusterError(f"The storage of buildah has no layer {digest}. Build the image again.")
     command = ["containers-storage", "diff", "--uncompressed", ids[0]]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -106,7 +108,7 @@ def open_stored_layer(digest: str) -> Iterator[IO[bytes]]:
 
 
 def sha256(content: bytes) -> str:
-    """A digest as OCI writes it."""
+    """Return a digest in the notation of OCI."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 

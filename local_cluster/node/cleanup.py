@@ -1,7 +1,7 @@
-"""Removing traces, children first: containers and shims, then daemons, mounts, namespaces, links, rules, groups, files.
+"""Removal of leftovers: processes first, then mounts, links, rules, control groups and files.
 
-Every step can be repeated and none needs the one before to have worked; what can't be removed is left for
-`leftovers` to name.
+Every step can be repeated and works if an earlier step failed. `leftovers` lists what could not be removed. Only
+processes of this cluster are ended, as `host_leftovers` recognizes them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from local_cluster.host.daemons import send_signal
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.paths import MARKER, Paths
 from local_cluster.host.shell import run
@@ -34,38 +35,41 @@ _SHARED_FOLDERS = (
 )
 
 
-def remove_traces(paths: Paths) -> Counter[str]:
-    """Remove everything that `traces` finds, but for the state directory. Returns how many of each kind."""
+def remove_leftovers(paths: Paths) -> Counter[str]:
+    """Remove all leftovers except the state directory. Returns the number of each kind."""
     removed: Counter[str] = Counter()
     removed["processes"] = kill_processes(paths)
-    # While the bundles still exist, they say where the shims' sockets are.
+    # The bundles name the sockets of the shims, so list the files before removing the mounts.
     outside = [file for file in host_leftovers.files(paths) if file != paths.state]
     removed["mounts"] = unmount(paths)
-    removed["links"] = remove_links()
-    removed["iptables rules and chains"] = remove_rules()
-    removed["cgroups"] = remove_cgroups()
+    removed["links"] = remove_links(paths)
+    removed["iptables rules and chains"] = remove_rules(paths)
+    removed["cgroups"] = remove_cgroups(paths)
     removed["files"] = remove_files(outside)
     return +removed
 
 
 def kill_processes(paths: Paths) -> int:
-    """SIGKILL until nothing is left; the kubelet first, or it would start containers again meanwhile."""
+    """Send SIGKILL until no process of the cluster is left; to the kubelet first, which restarts containers."""
     seen: set[int] = set()
 
     def all_gone() -> bool:
         found = host_leftovers.processes(paths)
         for pid, _ in sorted(found.items(), key=lambda item: "kubelet" not in item[1]):
-            seen.add(pid)
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            if send_signal(pid, signal.SIGKILL, partial(_is_owned, pid, paths)):
+                seen.add(pid)
         return not found
 
     _wait(all_gone)
     return len(seen)
 
 
+def _is_owned(pid: int, paths: Paths) -> bool:
+    return host_leftovers.owned_command(pid, paths) is not None
+
+
 def unmount(paths: Paths) -> int:
-    """Unmount everything below the cluster's directories; a busy mount is detached and goes with its last user."""
+    """Unmount everything below the directories of the cluster. A busy mount is detached and goes with its last user."""
     points = host_leftovers.mounts(paths)
     for point in points:
         if run(["umount", point], check=False).returncode != 0:
@@ -73,19 +77,19 @@ def unmount(paths: Paths) -> int:
     return len(points)
 
 
-def remove_links() -> int:
-    """Delete the pods' veth pairs; the kernel removes those itself whose namespace is gone, a little later."""
-    names = host_leftovers.links()
+def remove_links(paths: Paths) -> int:
+    """Delete the veth pairs of the pods. The kernel removes pairs without a namespace itself, a little later."""
+    names = host_leftovers.links(paths)
     for name in names:
         run(["ip", "link", "delete", name], check=False)
-    _wait(lambda: not host_leftovers.links())
+    _wait(lambda: not host_leftovers.links(paths))
     return len(names)
 
 
-def remove_rules() -> int:
-    """Delete the chains of kube-proxy and kubelet, a table at a time, and nobody else's rules."""
+def remove_rules(paths: Paths) -> int:
+    """Delete the chains of kube-proxy and kubelet and the jumps to them, one table at a time."""
     count = 0
-    for where, changes in host_leftovers.rules().items():
+    for where, changes in host_leftovers.rules(paths).items():
         program, table = where.split(" ")
         script = "\n".join([f"*{table}", *changes, "COMMIT", ""])
         if run([f"{program}-restore", "--noflush"], stdin=script, check=False).returncode != 0:
@@ -94,10 +98,10 @@ def remove_rules() -> int:
     return count
 
 
-def remove_cgroups() -> int:
-    """Remove the pods' control groups, innermost first."""
+def remove_cgroups(paths: Paths) -> int:
+    """Remove the control groups of the pods, innermost first."""
     count = 0
-    for root in host_leftovers.cgroup_roots():
+    for root in host_leftovers.cgroup_roots(paths):
         for folder, _, _ in os.walk(root, topdown=False):
             _wait(partial(_removed, Path(folder)), seconds=3.0)
             count += 1
@@ -105,30 +109,32 @@ def remove_cgroups() -> int:
 
 
 def remove_files(files: list[Path]) -> int:
-    """Remove files outside the state directory, and the fixed directories around them that this leaves empty."""
+    """Remove files outside the state directory, and the standard directories around them if they are empty."""
     for file in files:
         file.unlink(missing_ok=True)
     for folder in _SHARED_FOLDERS:
-        with suppress(OSError):  # absent, or not empty: then others use it
+        with suppress(OSError):  # absent, or used by other programs
             Path(folder).rmdir()
     return len(files)
 
 
 def remove_tree(directory: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> None:
-    """Remove a directory of the cluster's, unless something is still mounted in it: that could be anybody's data."""
+    """Remove a directory of the cluster. Refuses while something is mounted in it, which could be unrelated data."""
     if not directory.exists():
         return
     still = host_leftovers.parse_mounts(mountinfo.read_text(), [directory])
     if still:
-        raise LocalClusterError(f"Still mounted below {directory}: {', '.join(still)}. Unmount it, then repeat.")
+        raise LocalClusterError(
+            f"Still mounted below {directory}: {', '.join(still)}. Unmount it, then repeat the command."
+        )
     shutil.rmtree(directory)
 
 
 def remove_state(paths: Paths) -> None:
-    """Remove the state directory, if it is one."""
+    """Remove the state directory. Refuses a directory that the local cluster did not make."""
     if paths.state.exists() and any(paths.state.iterdir()) and not (paths.state / MARKER).exists():
         raise LocalClusterError(
-            f"{paths.state} was not made by the local cluster (it has no {MARKER} in it) and is left alone. "
+            f"{paths.state} was not made by the local cluster (it contains no {MARKER}) and was not removed. "
             "Set RLRUN_STATE to another directory."
         )
     remove_tree(paths.state)

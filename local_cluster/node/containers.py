@@ -1,7 +1,7 @@
-"""What the node's containerd holds: images to import, and containers to remove.
+"""Images and containers in the containerd of the node.
 
-Images live in the cache and survive the cluster. Containers don't: whatever an earlier cluster left in containerd's
-database is removed before a new kubelet could take it for its own.
+Images are in the cache and survive the cluster. Containers of an earlier cluster are removed from the database of
+containerd before a new kubelet starts, which would adopt them.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from local_cluster.host.shell import run
 from local_cluster.node.static_images import BinaryImage
 
 NAMESPACE = "k8s.io"
+_CLUSTER_HINT = "Check that the cluster is up: `python -m local_cluster status`."
 
 
 def ctr_command() -> list[str]:
-    """The argv prefix that talks to the local cluster's containerd, in the namespace the kubelet sees."""
+    """Return the argv prefix of `ctr` for the cluster's containerd and the namespace of the kubelet."""
     return ["ctr", "--address", str(paths().containerd_socket), "--namespace", NAMESPACE]
 
 
 def images() -> set[str]:
-    """Names of the imported images."""
-    listing = run([*ctr_command(), "images", "list", "--quiet"], next_step="Is the cluster up? `local_cluster status`")
+    """Return the names of the imported images."""
+    listing = run([*ctr_command(), "images", "list", "--quiet"], next_step=_CLUSTER_HINT)
     return set(listing.stdout.split())
 
 
 def import_archives(archives: Iterable[Path]) -> None:
-    """Import image archives (`oci-archive:` or `docker-archive:` files) under the names they carry."""
+    """Import image archives (`oci-archive:` or `docker-archive:` files) under their own names."""
     for archive in archives:
         if not archive.exists():
-            raise LocalClusterError(f"There is no image archive at {archive}: build it first.")
+            raise LocalClusterError(f"There is no image archive at {archive}. Build it first.")
         with progress.step(f"import {archive.name} ({archive.stat().st_size >> 20} MiB)"):
             run(
                 [*ctr_command(), "images", "import", archive],
-                next_step="Is the cluster up (`python -m local_cluster status`), and is there room on the disk?",
+                next_step=f"{_CLUSTER_HINT} Check that the disk has space.",
             )
 
 
 def ensure_binary_images(wanted: Iterable[BinaryImage], paths: Paths) -> None:
-    """Write and import those images of single executables that are missing."""
+    """Write and import the images of single executables that are missing."""
     present = images()
     for image in wanted:
         if image.reference in present:
@@ -56,7 +57,7 @@ def ensure_binary_images(wanted: Iterable[BinaryImage], paths: Paths) -> None:
 
 
 def remove_containers() -> int:
-    """Remove every container, with its task and snapshot; returns how many there were."""
+    """Remove every container with its task and snapshot. Returns the number of containers."""
     ctr = ctr_command()
     containers = run([*ctr, "containers", "list", "--quiet"]).stdout.split()
     if not containers:

@@ -1,7 +1,7 @@
-"""The node's configuration files, rendered from paths and addresses alone.
+"""Configuration files of the node, rendered from paths and addresses.
 
-Each value that isn't a default stands here because something failed without it, or because a default would write
-outside the cluster's own directories.
+Every value that differs from its default is needed: either something failed without it, or the default writes outside
+the directories of the cluster.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from local_cluster.host.paths import Paths
 
 NODE_NAME = "rlrun-local"
 MAX_PODS = 80
-# Everything the kubelet runs lies below this group, so that it can be told from anything else on the machine.
-CGROUP_ROOT = "rlrun-local"
 CNI_NETWORK = "rlrun-local"
 CNI_PLUGINS = "/usr/lib/cni"
 KUBELET_PORT = 10250
@@ -25,7 +23,7 @@ _LOCALHOST = "127.0.0.1"
 
 
 def containerd(paths: Paths, pause_image: str) -> str:
-    """containerd's config.toml: own socket, state and root, so that it can stand beside another containerd."""
+    """Return containerd's config.toml, with a socket, state and root that no other containerd uses."""
     base = paths.containerd_socket.parent
     return f"""\
 version = 2
@@ -51,9 +49,9 @@ disabled_plugins = [
   sandbox_image = "{pause_image}"
   stream_server_address = "{_LOCALHOST}"
   stream_server_port = "0"
-  # Without CAP_SYS_RESOURCE nobody may lower an OOM score, and every sandbox would fail at it.
+  # Lowering an OOM score needs CAP_SYS_RESOURCE; without that capability every sandbox would fail.
   restrict_oom_score_adj = true
-  # Network namespaces below the state directory are known to be this cluster's.
+  # Network namespaces below the state directory are recognized as those of this cluster.
   netns_mounts_under_state_dir = true
 
 [plugins."io.containerd.grpc.v1.cri".cni]
@@ -74,10 +72,10 @@ disabled_plugins = [
 
 
 def cni(paths: Paths) -> str:
-    """The pod network: one routed veth per pod, no bridge, no masquerading (so pods reach nothing outside).
+    """Return the pod network: one routed veth per pod, no bridge, no masquerading (pods reach nothing outside).
 
-    `ptp` instead of `bridge`: traffic between two pods then passes the host's routing, where kube-proxy's rules see
-    it on every machine; over a bridge they only do where br_netfilter is loaded.
+    With `ptp`, traffic between two pods passes the routing of the host, where the rules of kube-proxy apply on every
+    machine. With `bridge` they apply only where br_netfilter is loaded.
     """
     conflist = {
         "cniVersion": "0.4.0",
@@ -99,7 +97,7 @@ def cni(paths: Paths) -> str:
 
 
 def kubelet(paths: Paths, ca: str, serving: KeyPair) -> str:
-    """KubeletConfiguration."""
+    """Return the KubeletConfiguration."""
     config = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -117,16 +115,16 @@ def kubelet(paths: Paths, ca: str, serving: KeyPair) -> str:
         "containerRuntimeEndpoint": f"unix://{paths.containerd_socket}",
         "clusterDNS": [network.DNS_SERVICE_ADDRESS],
         "clusterDomain": network.CLUSTER_DOMAIN,
-        # An empty file: pods must not depend on how this machine resolves names.
+        # An empty file: name resolution in pods must not depend on this machine.
         "resolvConf": str(paths.config / "resolv.conf"),
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{CGROUP_ROOT}",
+        "cgroupRoot": f"/{paths.cgroup}",
         "cpuManagerPolicy": "none",
         "failCgroupV1": False,
         "failSwapOn": False,
         "oomScoreAdj": 0,
         "maxPods": MAX_PODS,
-        # Collecting images would delete what nothing here can pull again, the pause image included.
+        # The node cannot pull images: garbage collection would delete images, including pause, for good.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "evictionHard": {
@@ -146,7 +144,7 @@ def kubelet(paths: Paths, ca: str, serving: KeyPair) -> str:
 
 
 def kube_proxy(kubeconfig: str) -> str:
-    """KubeProxyConfiguration."""
+    """Return the KubeProxyConfiguration."""
     config = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",

@@ -1,4 +1,4 @@
-"""containerd, kubelet and kube-proxy: the daemons that make this machine a node."""
+"""Daemons that make this machine a node: containerd, kubelet and kube-proxy."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from local_cluster.tools.binaries import program
 
 @dataclass(frozen=True)
 class NodeDaemons:
-    """The node's part of the cluster.
+    """Builder of the node's daemons.
 
     Attributes:
-        paths: Its directories.
-        masters: The control plane it joins.
-        pause_image: Image of the process that holds a pod's namespaces.
+        paths: Directories of the cluster.
+        control_plane: Control plane that the node joins.
+        pause_image: Image of the process that holds the namespaces of a pod.
     """
 
     paths: Paths
-    masters: ControlPlaneDaemons
+    control_plane: ControlPlaneDaemons
     pause_image: str
 
     def containerd(self) -> Daemon:
-        """The container runtime."""
+        """Return the container runtime."""
         config = self._write("containerd.toml", node_config.containerd(self.paths, self.pause_image))
         self._write("cni/10-rlrun-local.conflist", node_config.cni(self.paths))
         for directory in (self.paths.containerd_root, self.paths.containerd_state):
@@ -46,44 +46,44 @@ class NodeDaemons:
         return Daemon("containerd", argv, ready, configuration=config.read_text())
 
     def kubelet(self) -> Daemon:
-        """The node agent; it registers the node itself."""
-        serving = self.masters.authority.issue(
-            "kubelet-serving", node_config.NODE_NAME, addresses=[node_config.NODE_NAME, self.masters.address, LOCALHOST]
-        )
-        ca = str(self.masters.authority.pair.certificate)
+        """Return the node agent, which registers the node."""
+        node = node_config.NODE_NAME
+        addresses = [node, self.control_plane.address, LOCALHOST]
+        serving = self.control_plane.authority.issue("kubelet-serving", node, addresses=addresses)
+        ca = str(self.control_plane.authority.pair.certificate)
         self._write("resolv.conf", "")
         config = self._write("kubelet.yaml", node_config.kubelet(self.paths, ca, serving))
-        kubeconfig = self.masters.write_kubeconfig("kubelet", f"system:node:{node_config.NODE_NAME}", "system:nodes")
+        kubeconfig = self.control_plane.write_kubeconfig("kubelet", f"system:node:{node}", "system:nodes")
         argv = (
             str(program("kubelet", self.paths)),
             f"--config={config}",
             f"--kubeconfig={kubeconfig}",
             f"--root-dir={self.paths.kubelet}",
             f"--cert-dir={self.paths.pki}",
-            f"--hostname-override={node_config.NODE_NAME}",
-            f"--node-ip={self.masters.address}",
+            f"--hostname-override={node}",
+            f"--node-ip={self.control_plane.address}",
             "--node-labels=rlrun.dev/local-cluster=true",
         )
-        make_cgroups()
+        make_cgroups(self.paths.cgroup)
         hint = "A kubelet of another Kubernetes may hold port 10250: `ss -ltnp sport = :10250`."
         return Daemon("kubelet", argv, self._node_is_ready(), hint, config.read_text())
 
     def kube_proxy(self) -> Daemon:
-        """Services, as iptables rules."""
-        kubeconfig = self.masters.write_kubeconfig("kube-proxy", "system:kube-proxy")
+        """Return the daemon that implements Services with iptables rules."""
+        kubeconfig = self.control_plane.write_kubeconfig("kube-proxy", "system:kube-proxy")
         config = self._write("kube-proxy.yaml", node_config.kube_proxy(str(kubeconfig)))
         argv = (str(program("kube-proxy", self.paths)), f"--config={config}")
 
-        hint = "iptables has to work on this machine: `iptables-save -t nat`."
+        hint = "iptables must work on this machine. Check with `iptables-save -t nat`."
         return Daemon("kube-proxy", argv, answers("http://127.0.0.1:10256/healthz"), hint, config.read_text())
 
     def _node_is_ready(self) -> Callable[[], bool]:
-        kubectl: list[str | Path] = [program("kubectl", self.paths), "--kubeconfig", self.masters.kubeconfig]
+        kubectl: list[str | Path] = [program("kubectl", self.paths), "--kubeconfig", self.control_plane.kubeconfig]
         template = '{range .status.conditions[?(@.type=="Ready")]}{.status}{end}'
 
         def ready() -> bool:
-            look = ["get", "node", node_config.NODE_NAME, "-o", f"jsonpath={template}"]
-            return run([*kubectl, *look], check=False, timeout=20).stdout.strip() == "True"
+            query = ["get", "node", node_config.NODE_NAME, "-o", f"jsonpath={template}"]
+            return run([*kubectl, *query], check=False, timeout=20).stdout.strip() == "True"
 
         return ready
 
@@ -91,10 +91,10 @@ class NodeDaemons:
         return write(self.paths.config / name, text)
 
 
-def make_cgroups(root: Path = CGROUPS) -> None:
-    """Make the group that the kubelet is told to put its pods below; it refuses to make that one itself."""
+def make_cgroups(name: str, root: Path = CGROUPS) -> None:
+    """Create the control group below which the kubelet puts its pods; the kubelet does not create it."""
     if (root / "cgroup.controllers").exists():
-        group = root / node_config.CGROUP_ROOT
+        group = root / name
         group.mkdir(exist_ok=True)
         for controller in (root / "cgroup.controllers").read_text().split():
             for folder in (root, group):
@@ -106,4 +106,4 @@ def make_cgroups(root: Path = CGROUPS) -> None:
     for hierarchy in root.iterdir():
         # Links are second names of joined hierarchies ("cpu" for "cpu,cpuacct").
         if hierarchy.is_dir() and not hierarchy.is_symlink() and os.path.ismount(hierarchy):
-            (hierarchy / node_config.CGROUP_ROOT).mkdir(exist_ok=True)
+            (hierarchy / name).mkdir(exist_ok=True)

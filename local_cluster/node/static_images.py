@@ -1,7 +1,7 @@
-"""Images of one static executable, written without any image builder.
+"""Images of one static executable, written without an image builder.
 
-CoreDNS, the pause process and the object store are single static programs: an image of them is a tar file with a tar
-file in it. The tag is a hash of the content, so an image that is present by name is the right one.
+CoreDNS, the pause process and the object store are single static programs, so their image is a tar file inside a tar
+file. The tag is a hash of the content: an image that is present under its name has the right content.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from functools import cache
 from pathlib import Path
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_LAYOUT = "1"  # part of the tag: raise it when what is written around the executable changes
+_LAYOUT = "1"  # part of the tag: raise it when the files around the executable change
 
 
 @dataclass(frozen=True)
 class BinaryImage:
-    """An image that holds one executable.
+    """Image with one executable.
 
     Attributes:
-        name: Of the image, and of the file in its root directory.
+        name: Name of the image, and of the file in its root directory.
         executable: The static program.
     """
 
@@ -33,11 +33,11 @@ class BinaryImage:
 
     @property
     def reference(self) -> str:
-        """The name that manifests use."""
+        """Image name for manifests."""
         return f"localhost/rlrun-local/{self.name}:{_digest(self.executable)[:12]}"
 
     def write(self, archive: Path) -> str:
-        """Write the image in the format of `docker save`, which ctr and kind both import; returns the reference."""
+        """Write the image in the format of `docker save`, which ctr and kind import. Returns the reference."""
         reference = self.reference
         layer = archive.with_name(archive.name + ".layer")
         try:

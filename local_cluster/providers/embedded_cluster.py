@@ -1,7 +1,7 @@
-"""The cluster made of plain processes: real Kubernetes daemons and real containers, without Docker or a registry.
+"""Cluster of plain processes: real Kubernetes daemons and real containers, without Docker or a registry.
 
-`up` reads as a story: packages, binaries, control plane, runtime, images, node, DNS, object store. A cluster whose
-API server or etcd died is replaced by a new one; any other missing daemon is started again beside the rest.
+`up` installs packages and binaries, then starts control plane, container runtime, node, DNS and object store. A cluster
+whose API server or etcd died is replaced by a new one. Any other missing daemon is started again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DAEMONS = (
 
 
 class EmbeddedCluster:
-    """A provider that runs everything itself."""
+    """Provider that runs all daemons as processes of this machine."""
 
     name = "embedded"
 
@@ -51,11 +51,11 @@ class EmbeddedCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """kubeconfig of the administrator."""
         return self.paths.kubeconfig
 
     def prepare(self) -> None:
-        """Install packages and make binaries: all that needs a network, and most of the time of a first `up`."""
+        """Install packages and build binaries: all steps of `up` that need a network, and most of its time at first."""
         with ThreadPoolExecutor(max_workers=3) as pool:
             jobs: list[Future[None] | Future[Path]] = [
                 pool.submit(ensure_system_packages, self.paths.cache),
@@ -66,27 +66,27 @@ class EmbeddedCluster:
             job.result()
 
     def up(self) -> None:
-        """Bring the cluster up, from nothing, from the traces of a dead one, or from a healthy one."""
+        """Bring the cluster up: a new one, in place of a dead one, or the missing parts of a running one."""
         _require_root()
         with file_lock(self.paths.lock):
             self.prepare()
             address = node_address()
-            if not self._lives(address):
+            if not self._can_continue(address):
                 self._clear()
-                self._begin(address)
-            masters = ControlPlaneDaemons(self.paths, self.paths.state, Ports(), address)
-            masters.prepare()
-            self.supervisor.start(masters.etcd())
-            self.supervisor.start(masters.api_server("--enable-admission-plugins=NodeRestriction"))
-            self.supervisor.start(masters.controller_manager())
-            self.supervisor.start(masters.scheduler())
-            self._start_node(masters)
+                self._make_state(address)
+            control_plane = ControlPlaneDaemons(self.paths, self.paths.state, Ports(), address)
+            control_plane.prepare()
+            self.supervisor.start(control_plane.etcd())
+            self.supervisor.start(control_plane.api_server("--enable-admission-plugins=NodeRestriction"))
+            self.supervisor.start(control_plane.controller_manager())
+            self.supervisor.start(control_plane.scheduler())
+            self._start_node(control_plane)
             kubectl = self._kubectl()
             install_dns(kubectl, self._image("coredns").reference)
             install_object_store(kubectl, self._image("weed").reference, str(self.paths.s3_data))
 
     def down(self, purge: bool = False) -> None:
-        """Remove everything that runs or is mounted, and the state directory."""
+        """Remove processes, mounts and the state directory of this cluster."""
         _require_root()
         with file_lock(self.paths.lock):
             self._clear()
@@ -95,9 +95,9 @@ class EmbeddedCluster:
                     cleanup.remove_tree(self.paths.containerd_root)
 
     def status(self) -> ClusterStatus:
-        """Look at daemons, node and object store."""
+        """Return the state of daemons, node and object store."""
         running = self.supervisor.running()
-        problems = [f"{name} does not run" for name in DAEMONS if name not in running]
+        problems = [f"{name} is not running" for name in DAEMONS if name not in running]
         s3 = None
         if not problems:
             try:
@@ -119,53 +119,53 @@ class EmbeddedCluster:
         )
 
     def import_images(self, archives: Sequence[Path]) -> None:
-        """Import into the node's containerd."""
+        """Import images into the containerd of the node."""
         import_archives(archives)
 
     def leftovers(self) -> list[str]:
-        """Everything of this cluster that is still on the machine."""
+        """Return what this cluster still has on the machine."""
         return host_leftovers.find(self.paths).lines()
 
-    def _lives(self, address: str) -> bool:
-        """Whether there is a cluster to keep: its store and API server run, and the machine still has its address."""
+    def _can_continue(self, address: str) -> bool:
+        """True if there is a cluster to keep: etcd and API server run, and the machine still has its address."""
         known = self.paths.state / "address"
         same = known.exists() and known.read_text() == address
         return same and {"etcd", "kube-apiserver"} <= self.supervisor.running().keys()
 
-    def _begin(self, address: str) -> None:
+    def _make_state(self, address: str) -> None:
         self.paths.state.mkdir(parents=True, exist_ok=True)
-        # World-readable would expose keys; closed would keep containers' users out of their own volumes.
+        # Readable would expose keys; without search permission, users in containers could not reach their volumes.
         self.paths.state.chmod(0o711)
         (self.paths.state / MARKER).touch()
         (self.paths.state / "address").write_text(address)
 
     def _clear(self) -> None:
-        """Remove whatever an earlier cluster left, running or dead."""
+        """Remove an earlier cluster of this state directory, running or dead."""
         if not host_leftovers.find(self.paths).lines():
             cleanup.remove_state(self.paths)
             return
-        with progress.step("remove the earlier cluster's traces"):
+        with progress.step("remove the earlier cluster"):
             self.supervisor.stop("kubelet", grace=3.0)
             if self.supervisor.pid("containerd") is not None:
-                # While containerd runs it can take containers out of its database, which the cache keeps.
+                # Its database is in the cache and survives; only a running containerd can remove containers from it.
                 remove_containers()
             for name in reversed(DAEMONS):
                 self.supervisor.stop(name, grace=1.0)
-            removed = cleanup.remove_traces(self.paths)
+            removed = cleanup.remove_leftovers(self.paths)
             cleanup.remove_state(self.paths)
         summary = ", ".join(f"{count} {kind}" for kind, count in removed.items())
         progress.say(f"      removed: state directory {self.paths.state}" + (f", {summary}" if summary else ""))
 
-    def _start_node(self, masters: ControlPlaneDaemons) -> None:
+    def _start_node(self, control_plane: ControlPlaneDaemons) -> None:
         pause = self._image("pause")
-        node = NodeDaemons(self.paths, masters, pause.reference)
+        node = NodeDaemons(self.paths, control_plane, pause.reference)
         started = self.supervisor.start(node.containerd())
         if started and self.supervisor.pid("kubelet") is None:
-            # Left in containerd's database by a cluster that was killed.
+            # A cluster that was killed leaves containers in the database of containerd.
             remove_containers()
         ensure_binary_images([pause, self._image("coredns"), self._image("weed")], self.paths)
         self.supervisor.start(node.kubelet())
-        # The proxy asks for its Node object and would wait half a minute before it asks again.
+        # Started after the node: without a Node object, kube-proxy waits half a minute before its next attempt.
         self.supervisor.start(node.kube_proxy())
 
     def _image(self, name: str) -> BinaryImage:

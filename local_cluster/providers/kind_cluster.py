@@ -1,9 +1,9 @@
-"""The cluster in a container, by kind: the natural choice wherever a Docker engine runs.
+"""Cluster in a container, made by kind, for machines with a Docker engine.
 
-Not verified: this was written on machines without a Docker engine, so nothing below has run against a real kind. It
-is kept small for that reason. The embedded provider is the one that tests exercise.
+Not verified: the development machines have no Docker engine, so this module has never run against a real kind. It is
+small for that reason. The tests exercise the embedded provider.
 
-The node image comes from kind itself; the object store's image is made here and loaded, as for the embedded cluster.
+The node image comes from kind. The image of the object store is made here and loaded, as for the embedded cluster.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from local_cluster.providers.provider import ClusterStatus
 from local_cluster.tools.binaries import ensure_program
 
 NAME = "rlrun-local"
-# The object store's node port (manifests/s3.yaml), published on the loopback address.
+# Node port of the object store (manifests/s3.yaml), published on the loopback address.
 _NODE_PORT = 30833
 _ENDPOINT = f"http://127.0.0.1:{PORT}"
 
 
 class KindCluster:
-    """A provider that leaves the cluster to kind."""
+    """Provider that lets kind run the cluster."""
 
     name = "kind"
 
@@ -40,23 +40,21 @@ class KindCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The cluster's own kubeconfig."""
+        """kubeconfig of the cluster."""
         return self.paths.kubeconfig
 
     def exists(self) -> bool:
-        """Whether this state directory belongs to a kind cluster."""
+        """True if this state directory belongs to a kind cluster."""
         return self._config_file.exists()
 
     def up(self) -> None:
-        """Create the cluster unless kind lists it, then the object store."""
+        """Create the cluster if kind does not list it, then install the object store."""
         self.paths.state.mkdir(parents=True, exist_ok=True)
         (self.paths.state / MARKER).touch()
         self._config_file.write_text(yaml.safe_dump(_config()))
         if NAME not in run(["kind", "get", "clusters"]).stdout.split():
             with progress.step("kind create cluster"):
-                hint = (
-                    "`docker info` and `kind create cluster` by hand show more; RLRUN_CLUSTER=embedded avoids Docker."
-                )
+                hint = "`docker info` and `kind create cluster` show more. RLRUN_CLUSTER=embedded does without Docker."
                 command = ["kind", "create", "cluster", "--name", NAME, "--wait", "180s"]
                 run([*command, "--config", self._config_file, "--kubeconfig", self.kubeconfig], next_step=hint)
         image = BinaryImage("weed", ensure_program("weed", self.paths))
@@ -68,14 +66,14 @@ class KindCluster:
         install_object_store(self._kubectl(), image.reference, "/var/lib/rlrun-s3", _ENDPOINT)
 
     def down(self, purge: bool = False) -> None:
-        """Delete the cluster. Images live in its container, so nothing more is there to purge."""
+        """Delete the cluster. Its container holds the images, so `purge` has nothing more to remove."""
         with progress.step("kind delete cluster"):
             run(["kind", "delete", "cluster", "--name", NAME, "--kubeconfig", self.kubeconfig])
         for file in (self._config_file, self.kubeconfig, self.paths.state / MARKER):
             file.unlink(missing_ok=True)
 
     def status(self) -> ClusterStatus:
-        """Ask the API server and the object store's Service."""
+        """Return the state of API server and object store."""
         problems = []
         s3 = None
         try:
@@ -93,13 +91,13 @@ class KindCluster:
         )
 
     def import_images(self, archives: Sequence[Path]) -> None:
-        """`kind load image-archive` for each."""
+        """Load each archive with `kind load image-archive`."""
         for archive in archives:
             with progress.step(f"load {archive.name}"):
                 run(["kind", "load", "image-archive", archive, "--name", NAME])
 
     def leftovers(self) -> list[str]:
-        """The cluster, if kind still lists it."""
+        """Return the cluster, if kind still lists it."""
         listed = run(["kind", "get", "clusters"], check=False).stdout.split()
         return [f"kind cluster {NAME}"] if NAME in listed else []
 

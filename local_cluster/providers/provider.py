@@ -12,17 +12,17 @@ from local_cluster.addons.object_store import S3
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """What `status` prints.
+    """State of the cluster, as `status` prints it.
 
     Attributes:
         provider: `embedded` or `kind`.
-        healthy: Whether everything that `up` starts runs and answers.
-        problems: What doesn't.
+        healthy: True if everything that `up` starts runs and answers.
+        problems: Parts that do not run or answer, and why.
         kubeconfig: Path of the kubeconfig.
-        kubectl: Path of a kubectl of the cluster's version.
+        kubectl: Path of a kubectl with the version of the cluster.
         helm: Path of helm.
-        daemons: Process ids by daemon; empty where they are somebody else's.
-        s3: The object store, when it can be asked.
+        daemons: Process ids by daemon. Empty if the provider does not run them itself.
+        s3: The object store. None if it cannot be reached.
     """
 
     provider: str
@@ -35,36 +35,36 @@ class ClusterStatus:
     s3: S3 | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the state as a JSON object."""
         return asdict(self)
 
 
 class Provider(Protocol):
-    """A way to have a cluster on this machine."""
+    """Interface of a cluster on this machine."""
 
     name: str
 
     @property
     def kubeconfig(self) -> Path:
-        """The cluster's own kubeconfig; never the user's."""
+        """kubeconfig of the cluster, separate from that of the user."""
         ...
 
     def up(self) -> None:
-        """Bring the cluster up, or leave a healthy one as it is."""
+        """Bring the cluster up. A healthy cluster stays as it is."""
         ...
 
     def down(self, purge: bool = False) -> None:
-        """Remove the cluster; with `purge`, imported images too."""
+        """Remove the cluster and, with `purge`, imported images."""
         ...
 
     def status(self) -> ClusterStatus:
-        """Look at the cluster."""
+        """Return the state of the cluster."""
         ...
 
     def import_images(self, archives: Sequence[Path]) -> None:
-        """Make the images in these archives known to the node."""
+        """Import the images of these archives into the node."""
         ...
 
     def leftovers(self) -> list[str]:
-        """What is on the machine although the cluster is down."""
+        """Return what the cluster has on the machine, one line each."""
         ...

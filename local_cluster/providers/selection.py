@@ -14,12 +14,12 @@ from local_cluster.providers.provider import Provider
 
 
 def provider() -> Provider:
-    """The provider in use: `RLRUN_CLUSTER`, or what already runs, or kind where it works, or the embedded one."""
+    """Return the provider: `RLRUN_CLUSTER` if set, else that of an existing cluster, else kind if it works."""
     choice = os.environ.get("RLRUN_CLUSTER", "")
     if choice not in ("", "embedded", "kind"):
-        raise LocalClusterError(f"RLRUN_CLUSTER is {choice!r}: set it to `embedded` or `kind`, or unset it.")
+        raise LocalClusterError(f"RLRUN_CLUSTER is {choice!r}. Set it to `embedded` or `kind`, or unset it.")
     directories = paths()
-    # A cluster that exists decides: Docker starting or stopping meanwhile must not make `down` look elsewhere.
+    # An existing cluster decides: `down` must find it even if Docker was started or stopped since.
     if choice == "kind" or (not choice and KindCluster(directories).exists()):
         return KindCluster(directories)
     if choice == "embedded" or directories.kubeconfig.exists() or not kind_works():
@@ -28,7 +28,7 @@ def provider() -> Provider:
 
 
 def kind_works() -> bool:
-    """Whether kind is installed and a Docker engine answers: the client alone proves nothing."""
+    """True if kind is installed and a Docker engine answers."""
     if shutil.which("kind") is None or shutil.which("docker") is None:
         return False
     try:

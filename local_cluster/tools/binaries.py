@@ -1,7 +1,7 @@
-"""The Go programs of the cluster, built from pinned modules and cached by content.
+"""Go programs of the cluster, built from pinned modules and cached by content.
 
-A build's key is a hash of its sources (`go.mod`, `go.sum`, `*.go`) and flags, so a changed pin makes a new folder in
-the cache and an unchanged one costs nothing. No binary is downloaded.
+The key of a build is a hash of its sources (`go.mod`, `go.sum`, `*.go`) and flags, so a changed pin makes a new folder
+in the cache. No binary is downloaded.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Build:
     """One `go build`.
 
     Attributes:
-        name: Folder below `go/`, and the executable's name.
-        package: What is built, as seen from that folder.
+        name: Folder below `go/`, and name of the executable.
+        package: Go package to build, relative to that folder.
         stamps: `-X` values of the linker.
-        links: Names the executable is also called by.
+        links: Names of symbolic links to the executable.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Build:
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """Every name that this build provides."""
+        """Names of the programs of this build."""
         return self.links or (self.name,)
 
 
@@ -75,12 +75,12 @@ BUILDS = (
 )
 PROGRAMS = {program: build for build in BUILDS for program in build.programs}
 CONTROL_PLANE_BUILDS = ("kubernetes", "etcd")
-# go's own linker is single-threaded for long stretches: two builds beside each other fill two cores.
+# The Go linker is single-threaded for long stretches; two parallel builds use two cores.
 _PARALLEL_BUILDS = 2
 
 
 def cache_key(build: Build, sources: Path = SOURCES) -> str:
-    """A short hash over everything that decides what the executable is."""
+    """Return a short hash of all inputs of the build."""
     digest = hashlib.sha256()
     for part in (platform.machine(), build.package, *build.flags, *build.links):
         digest.update(part.encode() + b"\0")
@@ -91,29 +91,29 @@ def cache_key(build: Build, sources: Path = SOURCES) -> str:
 
 
 def folder_of(build: Build, paths: Paths) -> Path:
-    """Where a build's executables lie in the cache."""
+    """Return the folder of a build in the cache."""
     return paths.bin / f"{build.name}-{cache_key(build)}"
 
 
 def program(name: str, paths: Paths) -> Path:
-    """Path of one executable by the name it is called by; it may not be built yet."""
+    """Return the path of a program. The program may not be built yet."""
     if name == "weed":
         return weed(paths)
     if name not in PROGRAMS:
         known = ", ".join(sorted([*PROGRAMS, "weed"]))
-        raise LocalClusterError(f"{name!r} is no program of the local cluster; there are: {known}")
+        raise LocalClusterError(f"The local cluster has no program {name!r}. Choose one of: {known}")
     return folder_of(PROGRAMS[name], paths) / name
 
 
 def ensure_program(name: str, paths: Paths) -> Path:
-    """Path of one executable, built or fetched first where the cache lacks it."""
+    """Return the path of a program. Builds or downloads it if the cache lacks it."""
     if name in PROGRAMS:
         ensure_builds([PROGRAMS[name].name], paths)
     return program(name, paths)
 
 
 def ensure_builds(names: Iterable[str], paths: Paths) -> None:
-    """Build what the cache lacks, two at a time."""
+    """Build the programs that the cache lacks, two at a time."""
     wanted = [build for build in BUILDS if build.name in set(names) and not _is_built(build, paths)]
     if not wanted:
         return
@@ -149,7 +149,7 @@ def _build(build: Build, go: Path, paths: Paths) -> None:
             run(
                 [go, "build", *build.flags, "-o", partial, build.package],
                 cwd=SOURCES / build.name,
-                # A workspace file around the checkout must not change what is built.
+                # A Go workspace file above the checkout must not change the build.
                 env={"CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"},
                 next_step="Check that `go mod download` works here, and that the disk has 10 GB free.",
             )

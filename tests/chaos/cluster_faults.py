@@ -181,10 +181,10 @@ def restart_api_server(seconds_down: float) -> None:
     if not isinstance(chosen, EmbeddedCluster):
         raise Lost("the API server of this provider cannot be restarted from here: set RLRUN_CLUSTER=embedded")
     directories = paths()
-    masters = ControlPlaneDaemons(directories, directories.state, Ports(), node_address())
+    daemons = ControlPlaneDaemons(directories, directories.state, Ports(), node_address())
     chosen.supervisor.stop("kube-apiserver", grace=0.0)
     time.sleep(seconds_down)
-    chosen.supervisor.start(masters.api_server("--enable-admission-plugins=NodeRestriction"))
+    chosen.supervisor.start(daemons.api_server("--enable-admission-plugins=NodeRestriction"))
 
 
 FULL = """

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,10 +84,52 @@ def test_daemons_are_told_by_program_and_directory(command: str, expected: bool)
     assert host_leftovers.is_daemon(command, PATHS) is expected
 
 
+def test_tools_of_a_user_with_a_path_of_the_cluster_are_not_daemons() -> None:
+    for command in (
+        "etcdctl --cacert=/var/lib/rlrun-local/pki/ca.crt get /",
+        "kubectl --kubeconfig=/var/lib/rlrun-local/kubeconfig get pods --watch",
+        "tail -f /var/lib/rlrun-local/logs/kubelet.log",
+    ):
+        assert not host_leftovers.is_daemon(command, PATHS)
+
+
 def test_pods_are_told_by_control_group() -> None:
-    assert host_leftovers.in_cluster_group("4:memory:/rlrun-local/kubepods/pod1/abc\n0::/\n")
-    assert host_leftovers.in_cluster_group("0::/rlrun-local/kubepods/pod1/abc\n")
-    assert not host_leftovers.in_cluster_group("0::/user.slice/rlrun-local/\n4:memory:/rlrun-locals/x\n")
+    assert host_leftovers.in_cluster_group("4:memory:/rlrun-local/kubepods/pod1/abc\n0::/\n", PATHS)
+    assert host_leftovers.in_cluster_group("0::/rlrun-local/kubepods/pod1/abc\n", PATHS)
+    assert not host_leftovers.in_cluster_group("0::/user.slice/rlrun-local/\n4:memory:/rlrun-locals/x\n", PATHS)
+
+
+def test_control_groups_of_two_state_directories_differ() -> None:
+    other = replace(PATHS, state=Path("/srv/other"))
+    group = f"0::/{other.cgroup}/kubepods/pod1/abc\n"
+    assert host_leftovers.in_cluster_group(group, other)
+    assert not host_leftovers.in_cluster_group(group, PATHS)
+    assert not host_leftovers.in_cluster_group("0::/rlrun-local/kubepods/pod1/abc\n", other)
+
+
+def fake_process(proc: Path, pid: int, command: str, cgroup: str = "/", network: str = "net:[1]") -> None:
+    folder = proc / str(pid)
+    (folder / "ns").mkdir(parents=True)
+    (folder / "cmdline").write_bytes(command.replace(" ", "\0").encode())
+    (folder / "cgroup").write_text(f"0::{cgroup}\n")
+    (folder / "ns" / "net").symlink_to(network)
+
+
+def test_rules_and_links_are_not_ours_while_another_kube_proxy_runs_in_this_network(tmp_path: Path) -> None:
+    fake_process(tmp_path, 10, "/cache/bin/kube-proxy --config=/var/lib/rlrun-local/config/kube-proxy.yaml")
+    fake_process(tmp_path, 11, "/usr/bin/kube-proxy --config=/var/lib/kube-proxy/config.conf", network="net:[2]")
+    fake_process(tmp_path, 12, "vim kube-proxy")
+    (tmp_path / "self").symlink_to(tmp_path / "12")
+    assert not host_leftovers.another_cluster_runs(PATHS, tmp_path)
+    fake_process(tmp_path, 13, "/usr/bin/kube-proxy --config=/var/lib/kube-proxy/config.conf")
+    assert host_leftovers.another_cluster_runs(PATHS, tmp_path)
+
+
+def test_control_groups_are_found_in_every_hierarchy_and_only_those_of_this_cluster(tmp_path: Path) -> None:
+    for group in ("rlrun-local", "memory/rlrun-local", "memory/rlrun-local-0123456789ab", "cpu/other"):
+        (tmp_path / group).mkdir(parents=True)
+    found = host_leftovers.cgroup_roots(PATHS, tmp_path)
+    assert found == [(tmp_path / "memory/rlrun-local").resolve(), (tmp_path / "rlrun-local").resolve()]
 
 
 def test_network_results_name_the_loopback_of_the_same_pod(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ from cryptography import x509
 
 from local_cluster.control_plane.pki import CertificateAuthority, write_kubeconfig
 from local_cluster.host import atomic_files
-from local_cluster.host.daemons import Daemon, Supervisor, start_time
+from local_cluster.host.daemons import Daemon, Supervisor, send_signal, start_time
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.paths import MARKER, Paths
 from local_cluster.host.shell import run
@@ -71,6 +73,40 @@ def test_a_zombie_does_not_run() -> None:
         time.sleep(0.01)
     assert start_time(child.pid) is None
     child.wait()
+
+
+def planted(program: str, argument: Path) -> subprocess.Popen[bytes]:
+    """Start a process that looks like a daemon on the command line."""
+    argv = [program, "-c", "import time; time.sleep(60)", f"--data-dir={argument}"]
+    return subprocess.Popen(argv, executable=sys.executable, stdin=subprocess.DEVNULL)
+
+
+def test_down_ends_processes_of_its_own_state_directory_only(tmp_path: Path) -> None:
+    """Two clusters run the same programs: the name of a program says nothing about its cluster."""
+    paths = Paths(state=tmp_path / "ours", cache=tmp_path / "cache")
+    own = [planted(name, paths.state / "data") for name in ("etcd", "kubelet", "/usr/bin/containerd")]
+    foreign = [
+        planted("etcd", tmp_path / "theirs" / "data"),
+        planted("kubelet", tmp_path / "ours-too" / "data"),
+        planted("editor", paths.state / "config"),
+    ]
+    try:
+        assert cleanup.kill_processes(paths) == len(own)
+        assert [process.wait(timeout=10) for process in own] == [-signal.SIGKILL] * len(own)
+        assert [process.poll() for process in foreign] == [None] * len(foreign)
+    finally:
+        for process in (*own, *foreign):
+            process.kill()
+            process.wait()
+
+
+def test_a_process_that_took_over_the_id_gets_no_signal() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert send_signal(process.pid, signal.SIGKILL, lambda: False) is False
+        assert process.poll() is None
+        assert send_signal(process.pid, signal.SIGKILL, lambda: True) is True
+        process.wait()
+        assert send_signal(process.pid, signal.SIGKILL, lambda: True) is False
 
 
 def test_certificates_verify_against_their_authority(tmp_path: Path) -> None:
