@@ -1,7 +1,7 @@
-"""What a user would write without this project: peft, transformers, a padded batch, and the policy gradient by hand.
+"""Baseline training loop, as a user would write it: peft, transformers, a padded batch, a policy gradient by hand.
 
-The same update as the trainer's: importance-weighted REINFORCE, summed over all trainable tokens of the batch and
-divided by their number, one AdamW step with the gradient clipped to norm 1.
+It makes the update of the trainer: importance-weighted REINFORCE, averaged over all trainable tokens of the batch, and
+one AdamW step with the gradient clipped to norm 1.
 """
 
 import time
@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 
 class PlainLoop:
-    """One model with one adapter and its optimizer."""
+    """Model with one adapter and its optimizer."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class PlainLoop:
         self.optimizer = torch.optim.AdamW(self.parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
     def step(self, samples: Sequence[Sample], budget: int) -> dict[str, float]:
-        """One update; at most `budget` tokens, padding included, are in one forward pass. Returns seconds and loss."""
+        """Make one update, with at most `budget` tokens and padding per forward pass. Returns seconds and loss."""
         started = time.perf_counter()
         rows = max(1, budget // max(len(s.token_ids) for s in samples))
         trainable = sum(sum(s.loss_mask) for s in samples)
@@ -57,11 +57,11 @@ class PlainLoop:
         ids = padded([s.token_ids for s in samples], torch.long)
         attention = padded([[1] * len(s.token_ids) for s in samples], torch.long)
         mask = padded([[float(m) for m in s.loss_mask] for s in samples], torch.float32)[:, 1:]
-        drawn = padded([s.logprobs for s in samples], torch.float32)[:, 1:]
+        sampled = padded([s.logprobs for s in samples], torch.float32)[:, 1:]
         advantages = torch.tensor([s.advantage for s in samples], device=self.device)[:, None]
         logits = self.model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, :-1]
         logprobs = torch.log_softmax(logits.float(), dim=-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
-        ratio = (logprobs.detach() - drawn).clamp(-20, 20).exp()
+        ratio = (logprobs.detach() - sampled).clamp(-20, 20).exp()
         loss = -(ratio * advantages * logprobs * mask).sum() / trainable
         loss.backward()
         return float(loss.detach())

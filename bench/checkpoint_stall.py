@@ -1,11 +1,10 @@
-"""How long training stands still for a checkpoint, from the metrics that a run leaves.
+"""Benchmark of checkpoints: time that training stands still, from the metrics of a run.
 
     python -m bench.checkpoint_stall                     the demo's task with many checkpoints (about 2 minutes)
 
-The trainer copies what a checkpoint needs between two steps and uploads the copies behind the training's back. Two
-figures of a step are set beside its length: how long the trainer was busy with copies after the step before it
-(`trainer/time/save_ckpt`), which is the most that training can stand still, and how long a batch that was there waited
-for them (`time/save_ckpt`), which is how long it did.
+The trainer copies the tensors of a checkpoint between two steps and uploads the copies during training. Two figures
+are compared with the length of a step: the time for the copies after the previous step (`trainer/time/save_ckpt`), an
+upper bound of the standstill, and the time that a complete batch waited for them (`time/save_ckpt`), the standstill.
 """
 
 import argparse
@@ -26,7 +25,7 @@ COPIES, WAIT, STEP = "trainer/time/save_ckpt", "time/save_ckpt", "time/step"
 
 
 def main() -> int:
-    """The exit code: 0 when there was something to measure."""
+    """Run the benchmark. Returns 0 if there was something to measure."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.checkpoint_stall", description=(__doc__ or "").splitlines()[0]
     )
@@ -42,9 +41,9 @@ def main() -> int:
 
 
 def result_of(lines: Sequence[Line], interval: int) -> Result:
-    """The median time for the copies of a checkpoint in percent of the median step. Pure."""
+    """Return the median time for the copies of a checkpoint in percent of the median step."""
     trained = [line for line in lines if TRAINED in line and COPIES in line]
-    # A line carries what came after the step before it.
+    # A line has the times after the previous step.
     after = [line for line in trained if int(line["step"]) > 1 and (int(line["step"]) - 1) % interval == 0]
     samples = [{"copies": float(line[COPIES]), "waited": float(line[WAIT])} for line in after]
     step = median(float(line[STEP]) for line in trained) if trained else 0.0
@@ -57,7 +56,7 @@ def result_of(lines: Sequence[Line], interval: int) -> Result:
         unit="% of a step, p50",
         samples=samples,
         notes=[
-            f"p50 {1000 * copies:.2f} ms of copying beside steps of {step:.2f} s; a batch that was there waited "
+            f"p50 {1000 * copies:.2f} ms of copying beside steps of {step:.2f} s; a complete batch waited "
             f"{1000 * waited:.3f} ms for it"
         ]
         if samples

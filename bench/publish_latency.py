@@ -1,13 +1,13 @@
-"""How long a new policy takes from the trainer to every replica, from the metrics that real runs leave.
+"""Benchmark of policy publication: time from the trainer to every replica, from the metrics of real runs.
 
     python -m bench.publish_latency                        the demo's run on the local cluster (about 4 minutes)
-    python -m bench.publish_latency s3://bucket/run ...    runs that were made before; AWS_* variables say where S3 is
+    python -m bench.publish_latency s3://bucket/run ...    finished runs; AWS_* variables give access to S3
     python -m bench.publish_latency metrics.jsonl ...      the same from files of their metrics
 
-`time/update_weights` is the time from the trainer's answer, when the policy is complete in S3, to the moment when the
-replicas have confirmed that they serve it: sidecar asked, files downloaded and checked, adapter loaded, listed. The
-line of a step carries the publication of the policy before it, so the first line carries that of the start, which
-waits for the engines to begin at all: it is kept among the samples and not counted.
+`time/update_weights` begins with the response of the trainer, when the policy is complete in S3, and ends when all
+replicas have confirmed that they serve it: files downloaded and verified, adapter loaded and listed. The line of a step
+has the publication of the policy before it. The first line includes the start of the engines: it is kept among the
+samples and not counted.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PUBLISH, STEP = "time/update_weights", "time/step"
 
 @dataclass(frozen=True)
 class PublishTiming:
-    """One of a run's publications. Seconds."""
+    """Timing of one publication, in seconds."""
 
     run: str
     step: int
@@ -39,12 +39,12 @@ class PublishTiming:
 
     @property
     def share(self) -> float:
-        """Of the step beside which it went on."""
+        """Share of the step during which it was published."""
         return self.seconds / self.step_seconds if self.step_seconds > 0 else float("nan")
 
 
 def main() -> int:
-    """The exit code: 0 when there was something to measure."""
+    """Run the benchmark. Returns 0 if there was something to measure."""
     parser = argparse.ArgumentParser(prog="python -m bench.publish_latency", description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "runs", nargs="*", help="s3:// uris of runs or files of metric lines; none: run the demo's task"
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def lines_of(name: str) -> list[Line]:
-    """The metric lines of a run in S3 or of a file. Raises StoreError, OSError, ValueError."""
+    """Read the metric lines of a run in S3 or of a file. Raises StoreError, OSError, ValueError."""
     if not name.startswith("s3://"):
         return merged(parse_lines(Path(name).read_text()))
     store, folder = Store(), S3Uri.parse(name) / "metrics"
@@ -68,7 +68,7 @@ def lines_of(name: str) -> list[Line]:
 
 
 def demo_run(steps: int) -> dict[str, list[Line]]:
-    """The lines of the demo's task, run now on the local cluster."""
+    """Run the task of the demo on the local cluster and return its metric lines."""
     from bench.cluster_runs import BenchmarkCluster
     from bench.tasks import TASKS
 
@@ -80,7 +80,7 @@ def demo_run(steps: int) -> dict[str, list[Line]]:
 
 
 def publications(run: str, lines: Iterable[Line]) -> list[PublishTiming]:
-    """All of a run, in order. Pure."""
+    """Return all publications of a run in order."""
     trained = [line for line in lines if TRAINED in line and PUBLISH in line]
     return [
         PublishTiming(run, int(line["step"]), float(line[PUBLISH]), float(line[STEP]), counted=index > 0)
@@ -89,7 +89,7 @@ def publications(run: str, lines: Iterable[Line]) -> list[PublishTiming]:
 
 
 def results_of(found: Sequence[PublishTiming]) -> list[Result]:
-    """The median in seconds, and its share of a step. Pure."""
+    """Return the median in seconds and its share of a step."""
     counted = [publication for publication in found if publication.counted]
     samples = [
         {"run": p.run, "step": p.step, "seconds": p.seconds, "step_seconds": p.step_seconds, "counted": p.counted}

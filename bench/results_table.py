@@ -1,7 +1,7 @@
-"""The summary table of docs/benchmarks.md, from docs/bench/*.json and nothing else.
+"""Summary table of docs/benchmarks.md, written from docs/bench/*.json.
 
 python -m bench.results_table            copy build/bench/*.json to docs/bench, write the table
-python -m bench.results_table --check    fail if the table is not what docs/bench/*.json say
+python -m bench.results_table --check    fail if the table differs from docs/bench/*.json
 python -m bench.results_table --show     print the table of build/bench
 """
 
@@ -25,7 +25,7 @@ Entry = Mapping[str, Any]
 
 
 def load(folder: Path) -> dict[str, list[Entry]]:
-    """Results by benchmark, in the table's order. Raises ValueError for a file that is none of them."""
+    """Return results by benchmark, in the order of the table. Raises ValueError for any other file."""
     found = {path.stem: json.loads(path.read_text())["results"] for path in sorted(folder.glob("*.json"))}
     unknown = sorted(set(found) - set(NAMES))
     if unknown:
@@ -34,7 +34,7 @@ def load(folder: Path) -> dict[str, list[Entry]]:
 
 
 def table(results: Mapping[str, Sequence[Entry]]) -> str:
-    """The results as Markdown, one row each, with their notes below."""
+    """Return the results as a Markdown table with notes below."""
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     notes = []
     for benchmark, entries in results.items():
@@ -46,7 +46,7 @@ def table(results: Mapping[str, Sequence[Entry]]) -> str:
 
 
 def page(text: str, written: str) -> str:
-    """The page with its table replaced. Raises ValueError when the page has no place for it."""
+    """Return the page with its table replaced. Raises ValueError if the page has no markers for it."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -55,7 +55,7 @@ def page(text: str, written: str) -> str:
 
 
 def main() -> int:
-    """The exit code: 1 when --check finds a difference."""
+    """Run the command. Returns 1 if --check finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m bench.results_table", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
     parser.add_argument("--show", action="store_true", help="print the table of build/bench and change nothing")

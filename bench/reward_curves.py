@@ -1,7 +1,7 @@
-"""When a curve of rewards arrives at a target, and what it took to get there. Pure.
+"""Reward curves: the step at which a curve reaches a target, with its time and rollouts.
 
-Both sides of a comparison leave the same trace: one `Step` per optimizer step, with the clock started when the first
-step started. What is compared is read from it in one place, so that no side is judged by another rule.
+Both sides of a comparison write the same trace: one `Step` per optimizer step, with time beginning at the first step.
+All comparisons read traces here, so that both sides follow the same rules.
 """
 
 from collections.abc import Sequence
@@ -10,33 +10,33 @@ from statistics import fmean
 from typing import Any
 
 WINDOW = 3
-"""Steps whose mean reward has to reach the target: one step alone is mostly luck."""
+"""Number of steps whose mean reward must reach the target; the reward of one step is noisy."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step."""
+    """Optimizer step."""
 
     seconds: float
-    """From the start of the first step to the end of this one."""
+    """Seconds from the start of the first step to the end of this one."""
     reward: float
-    """Mean reward of the rollouts that it trained on."""
+    """Mean reward of the rollouts of the step."""
     rollouts: int
-    """How many those were."""
+    """Number of these rollouts."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A run, from either side."""
+    """Trace of a run of either side."""
 
     steps: Sequence[Step]
     startup_seconds: float
-    """From the command to the start of the first step; never part of a ratio."""
+    """Seconds from the command to the start of the first step; not part of any ratio."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What else is known: versions, counters."""
+    """Further facts: versions, counters."""
 
     def sample(self, **what: Any) -> dict[str, Any]:
-        """Everything, for the file of results."""
+        """Return all values, for the file of results."""
         return {
             **what,
             "startup_seconds": self.startup_seconds,
@@ -49,7 +49,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Arrival:
-    """What it took to reach a target."""
+    """Steps, seconds and rollouts until a target was reached."""
 
     steps: int
     seconds: float
@@ -57,12 +57,12 @@ class Arrival:
 
 
 def moving_means(rewards: Sequence[float], window: int = WINDOW) -> list[float]:
-    """Mean of the last `window` rewards at each step that has so many behind it."""
+    """Return the mean of the last `window` rewards, for each step from the first with so many."""
     return [fmean(rewards[i - window : i]) for i in range(window, len(rewards) + 1)]
 
 
 def arrival(steps: Sequence[Step], target: float, window: int = WINDOW) -> Arrival | None:
-    """The first step at which the moving mean reaches the target, or None when it never does."""
+    """Return the first step at which the moving mean reaches the target, or None."""
     for index, value in enumerate(moving_means([s.reward for s in steps], window)):
         if value >= target:
             count = index + window
@@ -71,9 +71,9 @@ def arrival(steps: Sequence[Step], target: float, window: int = WINDOW) -> Arriv
 
 
 def steps_per_hour(steps: Sequence[Step], skip: int = 1) -> float | None:
-    """Optimizer steps per hour between the end of step `skip` and the last one; None for too few steps.
+    """Return optimizer steps per hour from the end of step `skip` to the last step; None for too few steps.
 
-    The first step fills the pipeline and is left out.
+    The default omits the first step, which fills the pipeline.
     """
     if len(steps) <= skip:
         return None

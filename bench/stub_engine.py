@@ -1,6 +1,6 @@
-"""An engine that answers at once and a client that asks without pause, both so cheap that neither is the bottleneck.
+"""Stub engine that answers at once, and a client without pauses, both cheap enough not to be the bottleneck.
 
-Both speak just the HTTP that is needed: requests and answers with a Content-Length on connections that stay open.
+They implement only the necessary part of HTTP: messages with a Content-Length on persistent connections.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ LETTERS = "the quick brown fox jumps over the lazy dog and runs on "
 
 
 def chat_answer(tokens: int) -> bytes:
-    """What vLLM 0.32 answers to a chat request with logprobs and token ids: `tokens` of them after 32 of prompt."""
+    """Return the response of vLLM 0.32 to a chat request with logprobs and token ids: 32 prompt tokens and `tokens`."""
     ids = [1000 + 37 * n % 9000 for n in range(tokens)]
     words = [f" {LETTERS[n % len(LETTERS)]}{n % 10}" for n in range(tokens)]
     content = [
@@ -41,7 +41,7 @@ def chat_answer(tokens: int) -> bytes:
 
 
 class _Messages(asyncio.Protocol):
-    """Calls `message` with the head and the body of each HTTP message."""
+    """HTTP parser that calls `message` with the head and the body of each message."""
 
     transport: asyncio.Transport
 
@@ -77,7 +77,7 @@ class _Upstream(_Messages):
 
 
 class Client(_Messages):
-    """One connection, one request at a time."""
+    """Client with one connection and one request at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,31 +85,31 @@ class Client(_Messages):
 
     @classmethod
     async def connected(cls, host: str, port: int) -> "Client":
-        """A client with its connection."""
+        """Open a connection and return its client."""
         _, client = await asyncio.get_running_loop().create_connection(cls, host, port)
         return client
 
     async def post(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises ConnectionError when the other side hangs up."""
+        """Send a request and return status and body. Raises ConnectionError when the server closes the connection."""
         if self.transport.is_closing():
-            raise ConnectionResetError("the server hung up")
+            raise ConnectionResetError("the server closed the connection")
         self._waiting = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         return await self._waiting
 
     def message(self, head: bytes, body: bytes) -> None:
-        """The answer is there."""
+        """Complete the waiting request."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result((int(head[9:12]), body))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """No answer will come."""
+        """Fail the waiting request."""
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(error or ConnectionResetError("the server hung up"))
+            self._waiting.set_exception(error or ConnectionResetError("the server closed the connection"))
 
 
 async def upstream(tokens: int) -> tuple[asyncio.Server, str]:
-    """A server that gives every request the same answer, and its URL."""
+    """Start a server with one response for all requests. Returns it with its URL."""
     body = chat_answer(tokens)
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     server = await asyncio.get_running_loop().create_server(lambda: _Upstream(head + body), "127.0.0.1", 0)
@@ -118,7 +118,7 @@ async def upstream(tokens: int) -> tuple[asyncio.Server, str]:
 
 
 def request(host: str, path: str, body: dict[str, Any], **headers: str) -> bytes:
-    """A POST with JSON, as bytes."""
+    """Return a POST request with a JSON body, as bytes."""
     data = json.dumps(body).encode()
     lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json", f"Content-Length: {len(data)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -126,7 +126,7 @@ def request(host: str, path: str, body: dict[str, Any], **headers: str) -> bytes
 
 
 async def throughput(host: str, port: int, requests: list[bytes], connections: int) -> tuple[float, list[float]]:
-    """(seconds for all requests, latency of each), `connections` at a time. Raises RuntimeError unless all are 200."""
+    """Send all requests. Returns total seconds and latencies. Raises RuntimeError for a status other than 200."""
     clients = [await Client.connected(host, port) for _ in range(connections)]
     queue, latencies = iter(requests), []
 

@@ -1,4 +1,4 @@
-"""Three ways to make the same update, each with a model of its own: packed, padded, plain."""
+"""Three implementations of the same update, each with its own model: packed, padded, plain."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -21,13 +21,13 @@ from bench.baseline_loop import PlainLoop
 
 RANK, ALPHA = 16, 32.0
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-# So small that repeating one batch leaves the ratios, and so the work, as they are.
+# Small enough that repeating one batch does not change the ratios, and so the work.
 LEARNING_RATE = 1e-6
 ON_GPU = {"perf/peak_memory": "peak_gib", "perf/mfu": "mfu"}
 
 
 class TrainerVariants:
-    """Steps of each way on one model folder."""
+    """The three implementations on one model folder."""
 
     def __init__(self, folder: Path, device: str, dtype: str, budget: int, plain: bool = True) -> None:
         settings = Settings(model_dir=folder, slots=1, device=device, dtype=dtype, threads=1)
@@ -39,7 +39,7 @@ class TrainerVariants:
         self.attention = str(getattr(self.base.model.config, "_attn_implementation", "unknown"))
 
     def step(self, way: str, samples: Sequence[Sample]) -> dict[str, float]:
-        """One update: its seconds, loss and share of padding; on a GPU peak memory in GiB and MFU in %, if known."""
+        """Make one update. Returns seconds, loss and share of padding; on a GPU also peak memory (GiB) and MFU (%)."""
         budget = self.plan.micro_batch_tokens
         if way == "plain" and self.plain is not None:
             longest, tokens = max(len(s.token_ids) for s in samples), sum(len(s.token_ids) for s in samples)
@@ -49,8 +49,8 @@ class TrainerVariants:
                 for i in range(0, len(samples), rows)
             )
             return {**self.plain.step(samples, budget), "padding": 1 - tokens / padded}
-        with _packing_off() if way == "padded" else _as_it_is():
-            # Updates are in place and asynchronous on a GPU; the metrics' transfer inside waits for everything.
+        with _packing_off() if way == "padded" else _packing_on():
+            # Updates are asynchronous on a GPU; reading the metrics inside waits for them.
             started = _clock(self.base.device)
             metrics = train_step(self.base, self.slot, samples, self.plan)
             seconds = _clock(self.base.device) - started
@@ -60,7 +60,7 @@ class TrainerVariants:
 
 
 def side_by_side(batches: Sequence[MicroBatch]) -> MicroBatch:
-    """Micro-batches of one row each as one of many rows, padded to the widest."""
+    """Join micro-batches of one row into one with many rows, padded to the widest."""
     width = max(batch.input_ids.shape[1] for batch in batches)
 
     def rows(name: str) -> torch.Tensor:
@@ -92,7 +92,7 @@ def side_by_side(batches: Sequence[MicroBatch]) -> MicroBatch:
 
 
 def unpacked(samples: Sequence[Sample], budget: int, *more: Any) -> list[MicroBatch]:
-    """`pack` without packing: the samples in their order, each in a row of its own."""
+    """Replace `pack`: keep the samples in order, each in a row of its own."""
     rows = max(1, budget // max(len(s.token_ids) for s in samples))
     single = [pack([sample], budget, *more) for sample in samples]
     flat = [batch for found in single for batch in found]
@@ -117,5 +117,5 @@ def _packing_off() -> Iterator[None]:
 
 
 @contextmanager
-def _as_it_is() -> Iterator[None]:
+def _packing_on() -> Iterator[None]:
     yield

@@ -1,7 +1,6 @@
-"""A script of the examples, run to its end as a Kubernetes Job in one of the project's images.
+"""Execution of an example script as a Kubernetes Job in an image of the project.
 
-The script travels in a ConfigMap, so that what runs in the cluster is the file in the tree and no image has to be
-rebuilt for it.
+A ConfigMap carries the script, so that the cluster runs the file of the tree and no image has to be rebuilt.
 """
 
 import time
@@ -13,12 +12,12 @@ from demo.kubectl import CommandFailed, Kubectl, Object
 
 
 class JobFailed(RuntimeError):
-    """The Job ended badly or not at all; the message carries its last log lines."""
+    """The Job failed or did not end in time. The message has its last log lines."""
 
 
 @dataclass(frozen=True)
 class ScriptJob:
-    """`python FILES[0] ARGS` with all of `files` beside it."""
+    """Job that runs `python FILES[0] ARGS` with all of `files` in one folder."""
 
     name: str
     namespace: str
@@ -30,7 +29,7 @@ class ScriptJob:
     env: dict[str, str] = field(default_factory=dict)
 
     def objects(self) -> list[Object]:
-        """The ConfigMap and the Job."""
+        """Return the ConfigMap and the Job."""
         meta = {"name": self.name, "namespace": self.namespace}
         container: Object = {
             "name": "script",
@@ -68,10 +67,10 @@ class ScriptJob:
         ]
 
     def run(self, kubectl: Kubectl, seconds: float, say: Callable[[str], None] = print) -> str:
-        """The script's whole output, its lines handed to `say` while they come.
+        """Run the script and return its output. New lines are passed to `say` while it runs.
 
         Raises:
-            JobFailed: the script ended with an error, or did not end within `seconds`.
+            JobFailed: The script failed or did not end within `seconds`.
         """
         self.delete(kubectl)
         kubectl.apply(*self.objects())
@@ -92,7 +91,7 @@ class ScriptJob:
             time.sleep(1)
 
     def delete(self, kubectl: Kubectl) -> None:
-        """Remove the Job, its pod and its ConfigMap, if they are there."""
+        """Delete the Job, its pod and its ConfigMap, if they exist."""
         kubectl("delete", "job,configmap", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=true")
 
     def _log(self, kubectl: Kubectl) -> str:

@@ -1,4 +1,4 @@
-"""The reward of a run as a curve: in the terminal while it trains, as an SVG afterwards."""
+"""Reward curve of a run, for the terminal and as SVG."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], low: float = 0.0, high: float = 1.0) -> str:
-    """One character per value."""
+    """Return a line of bars, one character per value."""
     span = high - low or 1.0
     return "".join(BARS[min(len(BARS) - 1, max(0, int((v - low) / span * len(BARS))))] for v in values)
 
 
 def svg(rewards: Sequence[float], title: str, width: int = 640, height: int = 320) -> str:
-    """The curve with axes, as the text of an SVG file; `rewards[i]` is the mean reward of step i."""
+    """Return the curve with axes as SVG text. `rewards[i]` is the mean reward of step i."""
     left, right, top, bottom = 48, 16, 36, 40
     inner_width, inner_height = width - left - right, height - top - bottom
 

@@ -1,4 +1,4 @@
-"""What a run left in S3, read back: one line of metrics per step."""
+"""Metrics of a run, read from S3."""
 
 from statistics import fmean
 
@@ -10,10 +10,10 @@ __all__ = ["Line", "mean_of", "read_metrics"]
 
 
 def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
-    """The metric lines of a run by step.
+    """Return the metric lines of a run in the order of steps.
 
-    A step that was trained twice, because its trainer died before the next checkpoint, is there once: as trained last.
-    Where a policy was evaluated before the first step, there is a line of step 0, without rewards.
+    A step that was trained again, because the trainer died before the next checkpoint, appears once, as trained last.
+    If the initial policy was evaluated, there is a line for step 0 without rewards.
     """
     folder = layout.root / "metrics"
     parts = [store.get_bytes(folder / name).decode() for name, _ in sorted(store.list_files(folder))]
@@ -21,7 +21,7 @@ def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
 
 
 def mean_of(lines: list[Line], name: str) -> float:
-    """Mean of one metric over the lines that have it. Raises KeyError when none has."""
+    """Return the mean of a metric over the lines that have it. Raises KeyError if none has it."""
     values = [line[name] for line in lines if line.get(name) is not None]
     if not values:
         raise KeyError(f"no step reported {name}")

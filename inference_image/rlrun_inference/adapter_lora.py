@@ -1,11 +1,11 @@
-"""LoRA for vLLM on CPUs, one matrix product per adapter.
+"""LoRA for vLLM on CPUs, with one matrix product per adapter.
 
-vLLM's own wrapper copies the adapter's matrices once for every token (`weights[indices]`) and multiplies them one by
-one; with small models that copy is most of the engine's time. Here the batch is grouped by adapter, and each group is
-multiplied at once: y[rows] += (x[rows] A^T) B^T. As in vLLM, the inner product is float32 and the outer one has the
-type of the output; alpha / rank is already in B.
+The wrapper of vLLM copies the matrices of the adapter for every token (`weights[indices]`) and multiplies each copy;
+with small models this takes most of the time of the engine. Here the batch is grouped by adapter and each group is
+multiplied at once: y[rows] += (x[rows] A^T) B^T. As in vLLM, the inner product is float32 and the outer product has the
+type of the output; B includes alpha / rank.
 
-vLLM also lets a row without an adapter (-1) index the last slot; here such a row keeps the base model's answer.
+In vLLM a row without an adapter (-1) selects the last slot; here such a row keeps the output of the base model.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rlrun_inference.adapter_rows import AdapterRows, group_by_adapter
 
 
 class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
-    """vLLM's CPU wrapper with what a forward pass calls, embedding, linear layers and logits, multiplied by adapter."""
+    """CPU wrapper of vLLM whose embedding, linear layers and logits are multiplied per adapter."""
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:
-        """Take the batch's mapping and group its rows; called once before each forward pass."""
+        """Store the mapping of the batch and group its rows. Called once before each forward pass."""
         super().update_metadata(*args, **kwargs)
         self._token_rows = group_by_adapter(self.token_lora_indices)
         self._sampler_rows = group_by_adapter(self.sampler_indices)
@@ -37,7 +37,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
         output_slices: tuple[int, ...],
         **kwargs: Any,
     ) -> None:
-        """Add the adapters' part to a linear layer's output, in place.
+        """Add the contribution of the adapters to the output of a linear layer, in place.
 
         Args:
             y: [rows, sum of output_slices], changed.
@@ -46,7 +46,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
             lora_b_stacked: Per slice [slots, 1, outputs of the slice, rank].
             scale: Factor on the product.
             output_slices: Outputs of each slice, e.g. of q, k and v in one fused layer.
-            kwargs: Taken for the base class's sake; the buffer in it is not needed.
+            kwargs: Accepted for the base class; the buffer in it is not needed.
         """
         start = 0
         for a, b, width in zip(lora_a_stacked, lora_b_stacked, output_slices, strict=True):
@@ -58,16 +58,16 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
     def add_lora_embedding(
         self, y: torch.Tensor, x: torch.Tensor, lora_b_stacked: torch.Tensor, add_inputs: bool = True, **kwargs: Any
     ) -> None:
-        """Add the adapters' part to the embeddings, in place; vLLM has looked up A's rows already.
+        """Add the contribution of the adapters to the embeddings, in place. vLLM has already selected the rows of A.
 
-        Where no adapter has weights for the embedding, B is zero and nothing is left to do.
+        If no adapter has weights for the embedding, B is zero and nothing is added.
 
         Args:
             y: [rows, hidden], changed.
             x: [rows, rank].
             lora_b_stacked: [slots, 1, hidden, rank].
-            add_inputs: False would replace y instead of adding to it; vLLM never asks for that here.
-            kwargs: Taken for the base class's sake.
+            add_inputs: False would replace y instead of adding to it; vLLM never uses that here.
+            kwargs: Accepted for the base class.
         """
         for group in self._token_rows:
             if bool(lora_b_stacked[group.slot].any()):
@@ -82,9 +82,9 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
         scale: float,
         **kwargs: Any,
     ) -> None:
-        """Add the adapters' part of the head to the logits, in place.
+        """Add the contribution of the adapters of the head to the logits, in place.
 
-        vLLM calls this for every model. Where no adapter has weights for the head, A is zero and nothing is left to do.
+        vLLM calls this for every model. If no adapter has weights for the head, A is zero and nothing is added.
 
         Args:
             y: [sampled rows, vocabulary], changed.
@@ -92,7 +92,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
             lora_a_stacked: [slots, 1, rank, hidden].
             lora_b_stacked: [slots, 1, vocabulary, rank].
             scale: Factor on the product.
-            kwargs: Taken for the base class's sake.
+            kwargs: Accepted for the base class.
         """
         width = min(y.shape[-1], lora_b_stacked.shape[-2])  # model and adapter pad the vocabulary differently
         for group in self._sampler_rows:

@@ -1,8 +1,8 @@
-"""The engine's process is forked from the API server's, which has torch and vLLM imported already.
+"""Start of the engine process by fork from the API server, which has already imported torch and vLLM.
 
-vLLM spawns it on CPUs, and a second import of everything is most of the time until the engine answers. A fork is safe
-where no thread pool of OpenMP can be cut in two by it: with one thread (OMP_NUM_THREADS=1) there is none. In all other
-cases vLLM's own choice stands.
+On CPUs vLLM spawns the process, and importing everything again takes most of the time until the engine answers. A fork
+is safe without a thread pool of OpenMP, which it would break: with OMP_NUM_THREADS=1 there is none. In all other cases
+the choice of vLLM is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 def fork_the_engine(platform: Any) -> None:
-    """Let `platform` (vLLM's CPU platform) ask for a fork at the end of its check of the configuration. Idempotent."""
+    """Make the CPU platform of vLLM request a fork at the end of its configuration check. Idempotent."""
     check = platform.check_and_update_config
     if getattr(check, "forks", False):
         return

@@ -51,7 +51,7 @@ class Server:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(cluster_runs, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_runs, "POLL_SECONDS", 0.0)
 
     def make(server: Server, rewards: list[float]) -> BenchmarkCluster:
         def lines(*_: Any) -> list[dict[str, Any]]:

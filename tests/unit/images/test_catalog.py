@@ -69,7 +69,7 @@ def test_copy_of_a_missing_path_is_named(tree: Path) -> None:
 
 
 def test_unknown_image_lists_the_known_ones() -> None:
-    with pytest.raises(LocalClusterError, match=r"trianer.*There are: .*trainer"):
+    with pytest.raises(LocalClusterError, match=r"trianer.*Choose from: .*trainer"):
         find(["trianer"])
     assert find([]) == IMAGES
     assert [image.name for image in find(["rlrun-trainer", "operator"])] == ["rlrun-trainer", "rlrun-operator"]
