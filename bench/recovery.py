@@ -57,7 +57,7 @@ class Recovery:
 
 
 class Lost(RuntimeError):
-    """The run did not continue within the deadline."""
+    """Failure of the run to continue within the deadline."""
 
 
 def main() -> int:

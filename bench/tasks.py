@@ -1,4 +1,4 @@
-"""The three tasks of the benchmarks: model, texts, reward and hyper-parameters, the same for both sides.
+"""Tasks of the benchmarks: model, texts, reward and hyper-parameters, the same for both sides.
 
 The inputs of both sides are derived from a task: an RLRun and an RLModel for the cluster, a JSON file for TRL. The data
 modules of the environments make the texts and need no library, so both sides have the same texts and reward function.

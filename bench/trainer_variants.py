@@ -27,7 +27,7 @@ ON_GPU = {"perf/peak_memory": "peak_gib", "perf/mfu": "mfu"}
 
 
 class TrainerVariants:
-    """The three implementations on one model folder."""
+    """Steps of the three implementations on one model folder."""
 
     def __init__(self, folder: Path, device: str, dtype: str, budget: int, plain: bool = True) -> None:
         settings = Settings(model_dir=folder, slots=1, device=device, dtype=dtype, threads=1)

@@ -29,7 +29,7 @@ Event = dict[str, Any]
 
 
 class TrlFailed(RuntimeError):
-    """The process of TRL failed or made no step. The message has its last lines."""
+    """Failure of the process of TRL, or a run without a step. The message has its last lines."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from demo.kubectl import CommandFailed, Kubectl, Object
 
 
 class JobFailed(RuntimeError):
-    """The Job failed or did not end in time. The message has its last log lines."""
+    """Failure of the Job, or no end in time. The message has its last log lines."""
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class CommandFailed(RuntimeError):
-    """A command failed. The message is its output."""
+    """Failure of a command. The message is its output."""
 
 
 class WaitedTooLong(RuntimeError):
-    """A condition was not met before its deadline."""
+    """Condition that was not met before its deadline."""
 
 
 @dataclass(frozen=True)

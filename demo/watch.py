@@ -12,7 +12,7 @@ TERMINAL = {"Completed", "Failed", "Stopped"}
 
 
 class RunFailed(RuntimeError):
-    """The run did not complete. The message has its conditions."""
+    """End of a run without completion. The message has its conditions."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A real single-node Kubernetes on this machine, made from packages: no registry, no Docker needed.
+"""Real single-node Kubernetes on this machine, made from packages: no registry, no Docker needed.
 
 `python -m local_cluster --help` lists the commands. From Python:
 

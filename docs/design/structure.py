@@ -78,7 +78,7 @@ class Structure:
         return dict(sorted(counts.items()))
 
     def figures(self) -> dict[str, int | str]:
-        """The figures as rows of a table, in the order in which they are shown."""
+        """Return the figures as rows of a table, in the order of display."""
         largest = max(self.rooms, key=lambda room: self.rooms[room], default="-")
         return {
             "modules": self.modules,

@@ -193,13 +193,13 @@ def send_signal(pid: int, number: int, is_meant: Callable[[], bool]) -> bool:
     return True
 
 
-def _end(pid: int, grace: float, gone: Callable[[], bool]) -> None:
+def _end(pid: int, grace: float, has_ended: Callable[[], bool]) -> None:
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
-        if not send_signal(pid, number, lambda: not gone()):
+        if not send_signal(pid, number, lambda: not has_ended()):
             return
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if gone():
+            if has_ended():
                 return
             time.sleep(0.05)
     raise LocalClusterError(f"Process {pid} did not end after SIGKILL. `cat /proc/{pid}/stack` shows where it hangs.")

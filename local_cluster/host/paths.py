@@ -81,7 +81,7 @@ class Paths:
 
     @property
     def cgroup(self) -> str:
-        """Name of the control group of all pods, unique to the state directory: it tells whose a process is."""
+        """Name of the control group of all pods. It is unique to the state directory and so to the cluster."""
         if self.state == DEFAULT_STATE:
             return _GROUP
         return f"{_GROUP}-{hashlib.sha256(str(self.state).encode()).hexdigest()[:12]}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,6 @@ from local_cluster.images.ensure import build_images
 
 MOUNTED_AT = "/repository"
 _TOOLS_AT = "/opt/test-tools"
-_TREE_PATHS = ("operator", "trainer_image", "orchestrator_image", "")
 # pytest with its plugins and their dependencies, and an object store, in the versions of all other tests.
 TEST_TOOLS = (
     *("pytest", "pytest-asyncio", "hypothesis", "iniconfig", "pluggy", "packaging", "pygments", "sortedcontainers"),
@@ -55,9 +55,8 @@ def run_in_image(
     """
     build_images([image])
     tools = _ensure_test_tools(image)
-    module_path = [f"{MOUNTED_AT}/{part}".rstrip("/") for part in _TREE_PATHS] + [_TOOLS_AT]
     variables = {
-        "PYTHONPATH": ":".join(module_path),
+        "PYTHONPATH": ":".join([*module_path((REPOSITORY / "pyproject.toml").read_text()), _TOOLS_AT]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_ADDOPTS": "-p no:cacheprovider",
         "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis",
@@ -66,6 +65,12 @@ def run_in_image(
     mounts = [f"{REPOSITORY}:{MOUNTED_AT}:ro", f"{tools}:{_TOOLS_AT}:ro", *volumes]
     with _container(image) as container:
         return _run(container, [*_WITH_TOOLS, *command], variables, mounts, MOUNTED_AT, as_root)
+
+
+def module_path(pyproject: str) -> list[str]:
+    """Return the folders of the repository on Python's module path, as pytest has them, at their place in the image."""
+    folders: list[str] = tomllib.loads(pyproject)["tool"]["pytest"]["ini_options"]["pythonpath"]
+    return [os.path.normpath(f"{MOUNTED_AT}/{folder}") for folder in folders]
 
 
 def pinned(lock: str, names: Sequence[str]) -> list[str]:

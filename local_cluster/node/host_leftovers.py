@@ -195,14 +195,16 @@ def cgroup_roots(paths: Paths, root: Path = CGROUPS) -> list[Path]:
     return sorted({group.resolve() for group in candidates if group.is_dir()})
 
 
-def files(paths: Paths) -> list[Path]:
+def files(paths: Paths, results: Path = _CNI_RESULTS, proc: Path = _PROC) -> list[Path]:
     """Return the state directory, and the files that kubelet and network plugin place outside of it."""
     found = [paths.state] if (paths.state / MARKER).exists() else []
     if _SYMLINKS.is_dir():
         logs = str(paths.state / "pod-logs")
         found += [link for link in _SYMLINKS.iterdir() if link.is_symlink() and os.readlink(link).startswith(logs)]
-    found += cni_results()
     found += shim_sockets(paths)
+    if another_cluster_runs(paths, proc):  # the files below do not name their cluster
+        return found
+    found += cni_results(results)
     socket = _DEVICE_PLUGINS / "kubelet.sock"
     # The kubelet of another cluster has its root there, with many more files.
     if socket.exists() and not (_DEVICE_PLUGINS.parent / "config.yaml").exists():
@@ -210,7 +212,7 @@ def files(paths: Paths) -> list[Path]:
     return found
 
 
-def cni_results(directory: Path = _CNI_RESULTS) -> list[Path]:
+def cni_results(directory: Path) -> list[Path]:
     """Return the files in which the network plugins record the address and the loopback device of each pod."""
     found = []
     for result in sorted(directory.glob(f"{CNI_NETWORK}-*")):

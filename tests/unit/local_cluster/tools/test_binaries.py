@@ -1,11 +1,12 @@
+"""Builds of the Go programs."""
+
 from pathlib import Path
 
 import pytest
 
 from local_cluster.host.errors import LocalClusterError
-from local_cluster.host.paths import Paths
+from local_cluster.host.paths import REPOSITORY, Paths
 from local_cluster.tools.binaries import BUILDS, PROGRAMS, Build, cache_key, program
-from local_cluster.tools.go_toolchain import parse_version
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def sources(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_key_follows_the_content(sources: Path) -> None:
+def test_key_changes_with_the_sources_only(sources: Path) -> None:
     build = Build("thing")
     first = cache_key(build, sources)
     (sources / "thing" / "README").write_text("not built")
@@ -26,7 +27,7 @@ def test_key_follows_the_content(sources: Path) -> None:
     assert cache_key(build, sources) != first
 
 
-def test_key_follows_the_flags(sources: Path) -> None:
+def test_key_changes_with_the_flags(sources: Path) -> None:
     keys = {
         cache_key(Build("thing"), sources),
         cache_key(Build("thing", stamps=("a.b=1",)), sources),
@@ -38,28 +39,20 @@ def test_key_follows_the_flags(sources: Path) -> None:
 
 
 def test_every_build_has_pinned_sources() -> None:
-    folder = Path(__file__).parents[3] / "local_cluster" / "go"
+    folder = REPOSITORY / "local_cluster" / "go"
     assert {build.name for build in BUILDS} == {module.parent.name for module in folder.glob("*/go.mod")}
     for build in BUILDS:
         if build.name != "pause":  # it has no dependencies
             assert (folder / build.name / "go.sum").exists()
 
 
-def test_a_linked_name_lies_beside_its_binary(tmp_path: Path) -> None:
+def test_linked_program_is_in_the_folder_of_its_binary(tmp_path: Path) -> None:
     paths = Paths(state=tmp_path / "state", cache=tmp_path / "cache")
     assert program("kubelet", paths).parent == program("kubectl", paths).parent
     assert program("kubelet", paths).name == "kubelet"
     assert "kubernetes" not in PROGRAMS
 
 
-def test_an_unknown_program_names_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_program_is_rejected_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(LocalClusterError, match="kubectl"):
         program("kubeadm", Paths(state=tmp_path, cache=tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [("go version go1.26.8 linux/amd64", (1, 26)), ("go version go1.9 linux/amd64", (1, 9)), ("not found", (0, 0))],
-)
-def test_go_version(text: str, version: tuple[int, int]) -> None:
-    assert parse_version(text) == version

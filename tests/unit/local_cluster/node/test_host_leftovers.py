@@ -45,7 +45,7 @@ def test_mounts_are_found_innermost_first() -> None:
     ]
 
 
-def test_rules_of_others_stay() -> None:
+def test_rules_of_other_programs_are_kept() -> None:
     assert host_leftovers.parse_rules(RULES) == {
         "filter": [
             '-D INPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES',
@@ -62,7 +62,7 @@ def test_clean_machine_has_no_rules() -> None:
     assert host_leftovers.parse_rules("") == {}
 
 
-def test_links_are_told_by_the_gateway_address() -> None:
+def test_links_are_recognized_by_the_gateway_address() -> None:
     text = """[{"ifname": "eth0", "addr_info": [{"local": "192.0.2.2"}]},
               {"ifname": "veth1", "addr_info": [{"local": "10.244.0.1"}]}, {"ifname": "down0"}]"""
     assert host_leftovers.parse_links(text) == ["veth1"]
@@ -80,11 +80,11 @@ def test_links_are_told_by_the_gateway_address() -> None:
         ("", False),
     ],
 )
-def test_daemons_are_told_by_program_and_directory(command: str, expected: bool) -> None:
+def test_daemons_are_recognized_by_program_and_state_directory(command: str, expected: bool) -> None:
     assert host_leftovers.is_daemon(command, PATHS) is expected
 
 
-def test_tools_of_a_user_with_a_path_of_the_cluster_are_not_daemons() -> None:
+def test_tools_with_a_path_of_the_cluster_are_not_daemons() -> None:
     for command in (
         "etcdctl --cacert=/var/lib/rlrun-local/pki/ca.crt get /",
         "kubectl --kubeconfig=/var/lib/rlrun-local/kubeconfig get pods --watch",
@@ -93,7 +93,7 @@ def test_tools_of_a_user_with_a_path_of_the_cluster_are_not_daemons() -> None:
         assert not host_leftovers.is_daemon(command, PATHS)
 
 
-def test_pods_are_told_by_control_group() -> None:
+def test_processes_of_pods_are_recognized_by_control_group() -> None:
     assert host_leftovers.in_cluster_group("4:memory:/rlrun-local/kubepods/pod1/abc\n0::/\n", PATHS)
     assert host_leftovers.in_cluster_group("0::/rlrun-local/kubepods/pod1/abc\n", PATHS)
     assert not host_leftovers.in_cluster_group("0::/user.slice/rlrun-local/\n4:memory:/rlrun-locals/x\n", PATHS)
@@ -115,7 +115,7 @@ def fake_process(proc: Path, pid: int, command: str, cgroup: str = "/", network:
     (folder / "ns" / "net").symlink_to(network)
 
 
-def test_rules_and_links_are_not_ours_while_another_kube_proxy_runs_in_this_network(tmp_path: Path) -> None:
+def test_another_cluster_is_recognized_by_its_kube_proxy_in_this_network(tmp_path: Path) -> None:
     fake_process(tmp_path, 10, "/cache/bin/kube-proxy --config=/var/lib/rlrun-local/config/kube-proxy.yaml")
     fake_process(tmp_path, 11, "/usr/bin/kube-proxy --config=/var/lib/kube-proxy/config.conf", network="net:[2]")
     fake_process(tmp_path, 12, "vim kube-proxy")
@@ -123,6 +123,18 @@ def test_rules_and_links_are_not_ours_while_another_kube_proxy_runs_in_this_netw
     assert not host_leftovers.another_cluster_runs(PATHS, tmp_path)
     fake_process(tmp_path, 13, "/usr/bin/kube-proxy --config=/var/lib/kube-proxy/config.conf")
     assert host_leftovers.another_cluster_runs(PATHS, tmp_path)
+
+
+def test_shared_files_are_kept_while_another_cluster_runs(tmp_path: Path) -> None:
+    results, proc = tmp_path / "results", tmp_path / "proc"
+    results.mkdir()
+    (results / "rlrun-local-abc-eth0").touch()
+    paths = Paths(state=tmp_path / "state", cache=tmp_path / "cache")
+    fake_process(proc, 10, "/cache/bin/kube-proxy --config=/srv/other/config/kube-proxy.yaml")
+    (proc / "self").symlink_to(proc / "10")
+    assert results / "rlrun-local-abc-eth0" not in host_leftovers.files(paths, results, proc)
+    (proc / "10" / "cmdline").write_bytes(b"vim")
+    assert results / "rlrun-local-abc-eth0" in host_leftovers.files(paths, results, proc)
 
 
 def test_control_groups_are_found_in_every_hierarchy_and_only_those_of_this_cluster(tmp_path: Path) -> None:
