@@ -22,6 +22,11 @@ PLANTED = {
 }
 
 
+@pytest.fixture(scope="module")
+def this_project() -> Structure:
+    return measure_repository(Path(__file__).resolve().parents[3])["project without tests"]
+
+
 def measured(files: dict[str, str]) -> Structure:
     return measure({PurePosixPath(name): text for name, text in files.items()}, ROOTS)
 
@@ -97,3 +102,9 @@ def test_figures_of_two_trees_stand_side_by_side(repository: Path, capsys: pytes
     assert "| circles of rooms | 1 | 0 |" in table
     assert "| arrows between rooms | 4 | 3 |" in table
     assert Structure.from_json(json.loads(before.read_text())["project without tests"]) == measured(PLANTED)
+
+
+@pytest.mark.parametrize("part", ["local_cluster", "demo", "bench", "examples", "inference_image", "charts", "docs"])
+def test_part_of_this_project_has_no_circle(part: str, this_project: Structure) -> None:
+    circles = [*this_project.room_circles.members, *this_project.module_circles.members]
+    assert [names for names in circles if any(name.split("/")[0] == part for name in names)] == []
