@@ -16,7 +16,7 @@ PYTHON3 ?= python3
 VENV := $(RLRUN_CACHE)/venv/$(shell sha256sum requirements/dev.lock | cut -c1-16)
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-CODE := operator trainer_image orchestrator_image inference_image local_cluster demo examples bench tests
+CODE := operator trainer_image orchestrator_image inference_image local_cluster demo examples bench docs tests
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=
@@ -60,7 +60,7 @@ bench: $(VENV)/.complete ## Measure against what a user would take instead, abou
 
 .PHONY: bench-table
 bench-table: $(VENV)/.complete ## Keep the results of build/bench in docs/bench and write the table of docs/benchmarks.md
-	@$(PY) -m bench.table
+	@$(PY) -m bench.results_table
 
 # --- fault tests -----------------------------------------------------------------------------------------------------
 
@@ -108,6 +108,15 @@ test-apiserver: $(VENV)/.complete ## Against a real kube-apiserver and etcd, wit
 .PHONY: test-e2e
 test-e2e: up ## Real runs on the local cluster, which stays up
 	@$(PYTEST) tests/e2e
+
+# --- structure -------------------------------------------------------------------------------------------------------
+
+# AGAINST=FILE shows earlier figures beside those of this tree.
+AGAINST ?= docs/design/structure-before.json
+
+.PHONY: structure
+structure: $(VENV)/.complete ## Measure folders, imports between them and circles (AGAINST=FILE: beside earlier figures)
+	@$(PY) docs/design/structure.py --against $(AGAINST)
 
 # --- local cluster ---------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""What this project is worth beside what a user would take instead: measured, not claimed.
+"""Benchmarks of the project against the tools that a user would take instead.
 
-Each part is a program of its own (`python -m bench.trl --help` says what it takes), and all of them write through
-`bench.report` to build/bench. `make bench` runs them all; `make bench-table` puts the results into docs/benchmarks.md.
+Each part is a program (see `python -m bench.trl --help`) and writes its results through `bench.report` to build/bench.
+`make bench` runs all of them. `make bench-table` writes the results into docs/benchmarks.md.
 """

@@ -1,10 +1,10 @@
-"""What asynchrony is worth: `maxAsyncLevel` 2 (oversampling 2) against 0 (oversampling 1), steps per hour and reward.
+"""Benchmark of asynchrony: steps per hour and reward, `maxAsyncLevel` 2 (oversampling 2) against 0 (oversampling 1).
 
     python -m bench.async_levels --task waiting      one of the two tasks (waiting, demo); both without --task
 
-Level 0 is strictly on-policy: a batch is drawn, then trained on, then the next one is drawn. Level 2 draws while it
-trains, from policies up to two steps old. Both make the same number of steps with the same seed, and must end at the
-same reward: a faster step that teaches less would be no gain. The first step fills the pipeline and does not count.
+Level 0 is strictly on-policy: generation and training alternate. Level 2 generates during training, with policies up
+to two steps old. Both make the same number of steps with the same seed and must reach the same reward, because a faster
+step that teaches less is not a gain. The first step fills the pipeline and does not count.
 """
 
 import argparse
@@ -14,49 +14,49 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
-from bench.cluster_runs import FAILURES, Cluster, first_line
-from bench.curves import Trace, arrival, steps_per_hour
-from bench.report import Aim, Result, at_least, record
+from bench.cluster_runs import FAILURES, BenchmarkCluster, first_line
+from bench.report import Result, Target, at_least, record
+from bench.reward_curves import Trace, arrival, steps_per_hour
 from bench.tasks import TASKS, Task
 
 LEVELS: dict[int, dict[str, Any]] = {
     0: {"maxAsyncLevel": 0, "oversamplingFactor": 1.0},
     2: {"maxAsyncLevel": 2, "oversamplingFactor": 2.0},
 }
-AIMS = {"waiting": at_least(2.0), "demo": at_least(1.0)}
+TARGETS = {"waiting": at_least(2.0), "demo": at_least(1.0)}
 STEPS = {"waiting": 20, "demo": 30}
 MINUTES = {"waiting": 6, "demo": 4}
-"""What one repetition takes on two cores."""
+"""Minutes of one repetition on two cores."""
 TAIL = 8
-"""Steps at the end over which rewards are compared."""
+"""Number of steps at the end whose rewards are compared."""
 EQUAL = 0.05
-"""Rewards that differ by less are equal: two runs of one setting with two seeds differ by about so much."""
+"""Rewards that differ by less count as equal: two seeds of the same setting differ by about this much."""
 
 
 def main() -> int:
-    """The exit code: 0 when everything could be measured."""
+    """Run the benchmark. Returns 0 if everything was measured."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.async_levels",
         description=(__doc__ or "").splitlines()[0],
         epilog="Expected minutes on two cores: " + ", ".join(f"{k} {v}" for k, v in MINUTES.items()) + ".",
     )
-    parser.add_argument("--task", choices=sorted(AIMS), action="append", help="only this one; repeatable")
+    parser.add_argument("--task", choices=sorted(TARGETS), action="append", help="only this one; repeatable")
     parser.add_argument("--repeats", type=int, default=1, help="repetitions of each level (default 1)")
     parser.add_argument("--steps", type=int, help=f"steps of each run (default {STEPS})")
     args = parser.parse_args()
     tasks = [replace(TASKS[name], max_steps=args.steps or STEPS[name]) for name in args.task or ("waiting", "demo")]
-    cluster = Cluster.ready(tasks)
+    cluster = BenchmarkCluster.ready(tasks)
     done = True
     for task in tasks:
         traces, problems = measure(cluster, task, args.repeats)
-        for result in results_of(task, AIMS[task.name], traces, problems):
+        for result in results_of(task, TARGETS[task.name], traces, problems):
             record("async", result)
             done = done and result.ratio is not None
     return 0 if done else 1
 
 
-def measure(cluster: Cluster, task: Task, repeats: int) -> tuple[dict[int, list[Trace]], list[str]]:
-    """Traces by level, the order turned round at each repetition, and what went wrong."""
+def measure(cluster: BenchmarkCluster, task: Task, repeats: int) -> tuple[dict[int, list[Trace]], list[str]]:
+    """Return traces by level, with the order reversed at each repetition, and problems."""
     traces: dict[int, list[Trace]] = {level: [] for level in LEVELS}
     problems = []
     for seed in range(repeats):
@@ -72,8 +72,8 @@ def measure(cluster: Cluster, task: Task, repeats: int) -> tuple[dict[int, list[
     return traces, problems
 
 
-def results_of(task: Task, aim: Aim, traces: dict[int, list[Trace]], problems: Sequence[str]) -> list[Result]:
-    """Two results of a task: steps per hour as a ratio, and the rewards' difference. Pure."""
+def results_of(task: Task, aim: Target, traces: dict[int, list[Trace]], problems: Sequence[str]) -> list[Result]:
+    """Return two results of a task: the ratio of steps per hour and the difference of rewards."""
     rates = {level: [r for t in found if (r := steps_per_hour(t.steps)) is not None] for level, found in traces.items()}
     tails = {level: [fmean(s.reward for s in t.steps[-TAIL:]) for t in found] for level, found in traces.items()}
     complete = all(rates.values())

@@ -1,4 +1,4 @@
-"""A run on the local cluster, applied as its user would and timed from the lines of metrics that it leaves in S3."""
+"""Runs on the local cluster, applied like those of a user and timed from their metrics in S3."""
 
 import subprocess
 import time
@@ -12,35 +12,35 @@ from rlrun.artifacts.metric_lines import TRAINED, Line
 from rlrun.artifacts.store import StoreError
 
 from bench.cpu_shares import Reading, read, spent
-from bench.curves import Step, Trace, arrival
 from bench.prepare import ensure_in_s3
+from bench.reward_curves import Step, Trace, arrival
 from bench.tasks import Task
 from demo.cluster import local_cluster
 from demo.install import BUCKET, S3Access, install_chart, push_environment
 from demo.kubectl import CommandFailed, Kubectl, Object, WaitedTooLong, wait_for
-from demo.metrics import read_metrics
+from demo.run_metrics import read_metrics
 from demo.watch import TERMINAL, Follower, RunFailed, describe, pods
 
 NAMESPACE = "bench"
-LOOK_SECONDS = 2.0
-"""Between two looks: each costs a start of kubectl on cores that the run wants."""
+POLL_SECONDS = 2.0
+"""Seconds between two polls. Each poll starts kubectl on cores that the run needs."""
 GONE_SECONDS = 120.0
 
 Say = Callable[[str], None]
 FAILURES = (RunFailed, CommandFailed, WaitedTooLong, StoreError, subprocess.TimeoutExpired)
-"""What `Cluster.run` raises: one run that was lost, not a reason to lose those that were measured."""
+"""Errors of `BenchmarkCluster.run`. They end one run; earlier measurements are kept."""
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """The local cluster with chart, models and environments in place."""
+class BenchmarkCluster:
+    """Local cluster with chart, models and environments installed."""
 
     kubectl: Kubectl
     s3: S3Access
 
     @classmethod
-    def ready(cls, tasks: Sequence[Task], say: Say = print) -> "Cluster":
-        """Installs what the tasks need; safe to repeat. Raises CalledProcessError when no cluster is up."""
+    def ready(cls, tasks: Sequence[Task], say: Say = print) -> "BenchmarkCluster":
+        """Install what the tasks need. Safe to repeat. Raises CalledProcessError when no cluster is up."""
         kubectl, s3 = local_cluster()
         install_chart(kubectl, say)
         kubectl.ensure_namespace(NAMESPACE)
@@ -55,12 +55,12 @@ class Cluster:
     def run(
         self, task: Task, name: str, seed: int, *, target: float | None, say: Say = print, **spec: Any
     ) -> tuple[Trace, Object]:
-        """The run's trace and its last state; it is removed at the target, where one is given.
+        """Run a task. Returns its trace and last state. With a target, the run is deleted when it reaches it.
 
         Raises:
-            RunFailed: it failed, or was not done within the task's seconds. What else may happen is in FAILURES.
+            RunFailed: The run failed or did not end within the seconds of the task. FAILURES lists the other errors.
         """
-        # An earlier bench that was killed may have left one of the same name.
+        # A benchmark that was killed may have left a run of this name.
         self.remove(name)
         applied = time.time()
         self.kubectl.apply(task.run_object(name, NAMESPACE, seed, **spec))
@@ -76,11 +76,11 @@ class Cluster:
             self.remove(name)
 
     def lines(self, run: Object) -> list[Line]:
-        """The metrics that the run has left so far."""
+        """Return the metrics that the run has written so far."""
         return read_metrics(self.s3.store(), RunLayout.of(BUCKET, "", NAMESPACE, run["metadata"]["uid"]))
 
     def remove(self, name: str) -> None:
-        """Deletes the run and waits until its pods are gone: what is measured next needs the cores."""
+        """Delete the run and wait until its pods are gone, because the next measurement needs the cores."""
         self.kubectl("delete", "rlrun", name, "-n", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=180)
         try:
             wait_for("an empty namespace", lambda: not self.kubectl.list("pods", NAMESPACE), GONE_SECONDS)
@@ -88,7 +88,7 @@ class Cluster:
             self.kubectl("delete", "pods", "--all", "-n", NAMESPACE, "--grace-period=0", "--force", timeout=180)
 
     def _watch(self, task: Task, name: str, target: float | None, say: Say) -> tuple[Object, dict[str, Any]]:
-        """The run once it has completed, or has reached the target, and the CPU time that a step took, by part."""
+        """Wait until the run has completed or reached the target. Returns it and the CPU time per step and part."""
         follower = Follower(say)
         deadline = time.monotonic() + task.seconds
         seen = step = 0
@@ -103,7 +103,7 @@ class Cluster:
         while True:
             run = self.kubectl.get("rlrun", name, NAMESPACE)
             if run is None:
-                raise RunFailed(f"rlrun {NAMESPACE}/{name} is not there")
+                raise RunFailed(f"rlrun {NAMESPACE}/{name} does not exist")
             follower.see(run)
             status = run.get("status", {})
             phase, step = status.get("phase"), (status.get("progress") or {}).get("step", 0)
@@ -112,7 +112,7 @@ class Cluster:
             if phase == "Completed":
                 return run, usage()
             if target is not None and step > seen:
-                # The status skips steps; the lines in S3 have them all.
+                # The status skips steps; the metrics in S3 have all of them.
                 seen = step
                 if arrival(steps_of(self.lines(run), task.batch_size), target) is not None:
                     say(f"{name} has reached {target}")
@@ -120,16 +120,16 @@ class Cluster:
             if phase in TERMINAL or time.monotonic() > deadline:
                 why = f"ended {phase}" if phase in TERMINAL else f"still {phase} after {task.seconds} s"
                 raise RunFailed(f"rlrun {name} {why}:\n{describe(run)}\n{pods(self.kubectl, NAMESPACE)}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def first_line(error: Exception) -> str:
-    """What happened, for a note."""
+    """Return the first line of an error message."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def steps_of(lines: Sequence[Line], batch_size: int) -> list[Step]:
-    """The steps of a run, with the clock started when the first one started. Pure."""
+    """Return the steps of a run; time begins with the first one."""
     trained = [line for line in lines if TRAINED in line]
     if not trained:
         return []
@@ -145,13 +145,13 @@ def steps_of(lines: Sequence[Line], batch_size: int) -> list[Step]:
 
 
 def first_step_began(lines: Sequence[Line]) -> float:
-    """When the first step started, in seconds since the epoch: a line is written at the end of its step."""
+    """Return the start of the first step in seconds since the epoch. A line is written at the end of its step."""
     first = next(line for line in lines if TRAINED in line)
     return _time(first) - float(first["time/step"])
 
 
 def trace_of(lines: Sequence[Line], applied: float, batch_size: int) -> Trace:
-    """The run's trace, and where its steps' time went (means over all steps, seconds)."""
+    """Return the trace of a run, with the mean seconds of each part of a step."""
     names = ("time/step", "time/generate_completions", "time/wait_for_policy", "time/trainer", "time/update_weights")
     means = {
         name: sum(values) / len(values) for name in names if (values := [line[name] for line in lines if name in line])

@@ -1,6 +1,6 @@
-"""CPU time by part of a run, read from /proc: on few cores it says what to make faster next.
+"""CPU time of each part of a run, read from /proc, to find what to make faster next.
 
-The cluster's pods are processes of this machine, so two readings around some steps are enough; nothing is slowed down.
+The pods of the cluster are processes of this machine, so two readings around some steps are enough.
 """
 
 from collections.abc import Mapping
@@ -21,42 +21,42 @@ PARTS = (
     ("Kubernetes", "etcd"),
     ("Kubernetes", "containerd"),
 )
-"""Part, and what its command line contains; the first that fits counts."""
+"""Parts with a pattern of their command lines; the first match counts."""
 OTHER = "other"
 TICKS = 100
-"""Per second; Linux gives user programs this unit whatever the kernel's own is."""
+"""Clock ticks per second. Linux uses this unit for user programs, independent of the kernel's own."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process at one moment."""
+    """State of a process at one moment."""
 
     command: str
     seconds: float
-    """CPU time of all its threads so far, in user and kernel mode."""
+    """CPU time of all its threads in user and kernel mode."""
 
 
 Reading = Mapping[int, Process]
 
 
 def read(proc: Path = Path("/proc")) -> Reading:
-    """Every process that can be read, by its id."""
+    """Return all readable processes by id."""
     found = {}
     for folder in proc.iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            # The name, in brackets, may hold blanks; utime and stime are the 12th and 13th field after it (proc(5)).
+            # The name in brackets may contain blanks; utime and stime are the 12th and 13th field after it (proc(5)).
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except (OSError, IndexError):
-            continue  # It ended while we were looking.
+            continue  # The process has ended.
         found[int(folder.name)] = Process(command, (int(fields[11]) + int(fields[12])) / TICKS)
     return found
 
 
 def spent(before: Reading, after: Reading) -> dict[str, float]:
-    """CPU seconds between two readings by part, the largest first. A process that ended in between is not counted."""
+    """Return CPU seconds between two readings by part, largest first. Processes that ended in between do not count."""
     seconds: dict[str, float] = {}
     for pid, process in after.items():
         earlier = before.get(pid)
@@ -68,5 +68,5 @@ def spent(before: Reading, after: Reading) -> dict[str, float]:
 
 
 def part_of(command: str) -> str:
-    """Which part of the cluster a command line belongs to."""
+    """Return the part of the cluster that a command line belongs to."""
     return next((part for part, mark in PARTS if mark in command), OTHER)

@@ -1,13 +1,12 @@
-"""What the rollout gateway costs: requests per second on one core, and milliseconds on top of a real engine.
+"""Benchmark of the rollout gateway: requests per second on one core, and latency added to a real engine.
 
     python -m bench.gateway                          both, with vLLM from the inference image (about 4 minutes)
-    python -m bench.gateway --part throughput        only the first: a canned engine, no vLLM (half a minute)
-    python -m bench.gateway --engine URL --model ID  latency against a vLLM that runs already
+    python -m bench.gateway --part throughput        only the first: a stub engine, no vLLM (half a minute)
+    python -m bench.gateway --engine URL --model ID  latency with a running vLLM
 
-Throughput: the gateway runs alone on one core; a canned engine that answers at once with 64 tokens, logprobs and ids,
-and a client with 32 connections share another one. A round straight from client to engine shows that these two are not
-the bottleneck. Latency: pairs of equal requests, one to the engine and one through the gateway, in turns; whichever
-goes first changes from pair to pair.
+Throughput: the gateway runs alone on one core. A stub engine, which answers at once with 64 tokens, logprobs and ids,
+and a client with 32 connections share another core. A round directly from client to engine shows that these two are not
+the bottleneck. Latency: pairs of equal requests, one to the engine and one through the gateway, in alternating order.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from bench import canned
+from bench import stub_engine
 from bench.report import ROOT, Result, at_least, at_most, record
 
 TOKENS = 64
@@ -34,7 +33,7 @@ ROUNDS = 7
 ROUND_REQUESTS = 1500
 WARM_UP = 300
 SINGLES = 300
-"""Requests one at a time, for what a request costs where nothing else wants the core."""
+"""Number of requests one at a time, for the cost of a request on an idle core."""
 PAIRS = 150
 LATENCY_TOKENS = 16
 ROLLOUT = "X_Rollout_Id"
@@ -44,10 +43,10 @@ MESSAGES = [{"role": "user", "content": "reverse the words of this text please"}
 
 
 def main() -> int:
-    """The exit code: 0 when everything could be measured."""
+    """Run the benchmark. Returns 0 if everything was measured."""
     parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--part", choices=("throughput", "latency"), help="only this one")
-    parser.add_argument("--engine", help="base URL of a vLLM that runs already, without /v1")
+    parser.add_argument("--part", choices=("throughput", "latency"), help="run only this part")
+    parser.add_argument("--engine", help="base URL of a running vLLM, without /v1")
     parser.add_argument("--model", default="owner/tiny", help="served name of its model")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of throughput")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of requests for the latency")
@@ -63,7 +62,7 @@ def main() -> int:
 
 @contextmanager
 def gateway(engine_url: str, *options: str) -> Iterator[str]:
-    """A gateway process before that engine; the base URL of its group."""
+    """Run a gateway process in front of an engine and yield the base URL of its group."""
     command = [sys.executable, "-m", "bench.gateway_process", "--engine", engine_url, *options]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin
@@ -79,11 +78,11 @@ def gateway(engine_url: str, *options: str) -> Iterator[str]:
 
 
 async def measure_throughput(rounds: int, profile: Path | None = None) -> Result:
-    """Requests per second of the gateway's process on a core of its own."""
+    """Measure requests per second of the gateway on a core of its own."""
     cores = sorted(os.sched_getaffinity(0))
     options = ["--core", str(cores[0]), *(["--profile", str(profile)] if profile else [])]
     os.sched_setaffinity(0, {cores[-1]})
-    server, url = await canned.upstream(TOKENS)
+    server, url = await stub_engine.upstream(TOKENS)
     try:
         with gateway(url, *options) as base:
             place, direct = urlsplit(base), urlsplit(url)
@@ -94,7 +93,7 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
             bare: list[float] = []
             for number in range(-1, rounds):
                 size = WARM_UP if number < 0 else ROUND_REQUESTS
-                seconds, found = await canned.throughput(
+                seconds, found = await stub_engine.throughput(
                     place.hostname, place.port, _requests(place.netloc, place.path, size, number), CONNECTIONS
                 )
                 if number < 0:
@@ -103,14 +102,14 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
                     {"round": number, "requests": size, "seconds": seconds, "per_second": size / seconds}
                     | {"latency_p50_ms": 1000 * median(found), "latency_max_ms": 1000 * max(found)}
                 )
-                alone, _ = await canned.throughput(
+                alone, _ = await stub_engine.throughput(
                     "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", size, number), CONNECTIONS
                 )
                 bare.append(size / alone)
-            _, single = await canned.throughput(
+            _, single = await stub_engine.throughput(
                 place.hostname, place.port, _requests(place.netloc, place.path, SINGLES, rounds), 1
             )
-            _, single_direct = await canned.throughput(
+            _, single_direct = await stub_engine.throughput(
                 "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", SINGLES, rounds), 1
             )
     finally:
@@ -118,7 +117,7 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
         os.sched_setaffinity(0, cores)
     rates = [sample["per_second"] for sample in samples]
     notes = [
-        f"client and canned engine alone, on their one core: {median(bare):.0f} req/s: the gateway is the bottleneck",
+        f"client and stub engine alone, on their one core: {median(bare):.0f} req/s: the gateway is the bottleneck",
         *(["with fewer than two cores all three shared one"] if len(cores) < 2 else []),
     ]
     return Result(
@@ -140,7 +139,7 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
 def _requests(host: str, path: str, count: int, round_number: int) -> list[bytes]:
     body = {"model": "m", "messages": MESSAGES, "max_tokens": TOKENS, "temperature": 1.0}
     return [
-        canned.request(host, f"{path}/chat/completions", body, **{ROLLOUT: f"rollout-{(round_number, n % 200)}"})
+        stub_engine.request(host, f"{path}/chat/completions", body, **{ROLLOUT: f"rollout-{(round_number, n % 200)}"})
         for n in range(count)
     ]
 
@@ -149,7 +148,7 @@ def _requests(host: str, path: str, count: int, round_number: int) -> list[bytes
 
 
 async def measure_latency(url: str, model: str, pairs: int) -> Result:
-    """Milliseconds that the gateway adds to one request at a time: the median of the pairs' differences."""
+    """Measure the latency that the gateway adds to single requests: the median difference of the pairs."""
     direct_body = {
         "model": model, "messages": MESSAGES, "max_tokens": LATENCY_TOKENS, "min_tokens": LATENCY_TOKENS,
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "n": 1, "stream": False,
@@ -157,23 +156,23 @@ async def measure_latency(url: str, model: str, pairs: int) -> Result:
     }  # fmt: skip
     with gateway(url, "--model", model, "--tokens", str(LATENCY_TOKENS)) as base:
         ways: dict[str, tuple[tuple[str, int], bytes]] = {}
-        clients: dict[str, canned.Client] = {}
+        clients: dict[str, stub_engine.Client] = {}
         for name, target, body in (
             ("direct", urlsplit(f"{url}/v1"), direct_body),
             ("gateway", urlsplit(base), {"model": model, "messages": MESSAGES, "max_tokens": LATENCY_TOKENS}),
         ):
             assert target.hostname
             assert target.port
-            request = canned.request(target.netloc, f"{target.path}/chat/completions", body)
+            request = stub_engine.request(target.netloc, f"{target.path}/chat/completions", body)
             ways[name] = (target.hostname, target.port), request
         samples = []
         for number in range(-10, pairs):
             took = {}
             for name in ("direct", "gateway") if number % 2 else ("gateway", "direct"):
                 address, request = ways[name]
-                # The engine's server closes connections that were idle for some seconds.
+                # The server of the engine closes connections that are idle for some seconds.
                 if name not in clients or clients[name].transport.is_closing():
-                    clients[name] = await canned.Client.connected(*address)
+                    clients[name] = await stub_engine.Client.connected(*address)
                 began = time.perf_counter()
                 status, answer = await asyncio.wait_for(clients[name].post(request), REQUEST_SECONDS)
                 took[name] = 1000 * (time.perf_counter() - began)
@@ -196,7 +195,7 @@ async def measure_latency(url: str, model: str, pairs: int) -> Result:
 
 @contextmanager
 def engine(url: str | None) -> Iterator[str]:
-    """The engine's URL: the one given, or a vLLM started from the inference image for as long as this lasts."""
+    """Yield the URL of the engine: the given one, or that of a vLLM started from the inference image."""
     if url:
         yield url.rstrip("/")
         return
@@ -204,7 +203,7 @@ def engine(url: str | None) -> Iterator[str]:
 
     folders = sorted((CACHE / "models").glob("reverse-text-tiny-*/model.safetensors"), key=lambda p: p.stat().st_mtime)
     if not folders:
-        raise SystemExit("the demo's model was never made here: run `make demo` once, or give --engine")
+        raise SystemExit("The model of the demo is missing. Run `make demo` once, or pass --engine.")
     port = 18080
     command = [
         sys.executable, "-m", "local_cluster.images", "run", "--volume", f"{folders[-1].parent}:/model:ro",
@@ -231,7 +230,7 @@ def _wait_until_healthy(url: str, process: "subprocess.Popen[bytes]") -> None:
                     return
         except OSError:
             time.sleep(1)
-    raise SystemExit(f"vLLM at {url} ended or was not healthy within {START_SECONDS:.0f} s: its log stands above")
+    raise SystemExit(f"vLLM at {url} ended or was not healthy within {START_SECONDS:.0f} s. See its log above.")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The rollout gateway as a process of its own, with one replica that is always in rotation and one open group.
+"""Rollout gateway in a process of its own, with one permanent replica and one open group.
 
 python -m bench.gateway_process --engine http://127.0.0.1:8000 --model owner/name --core 0
 
-Prints the group's base URL and then serves until its standard input is closed. `--profile FILE` writes what cProfile
-saw, `--tokens N` bounds the answers.
+Prints the base URL of the group and serves until its standard input is closed. `--profile FILE` writes a profile of
+cProfile, `--tokens N` limits responses.
 """
 
 import argparse
@@ -28,12 +28,12 @@ POLICY = PolicyRef(version=0, digest="0" * 64, uri="s3://bench/policy")
 
 
 async def serve(engine: str, model: str, tokens: int) -> None:
-    """Serves on a free port until standard input ends."""
+    """Serve on a free port until standard input ends."""
     # As in `rlrun_orchestrator.app.attempt`.
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=5, keepalive_timeout=3.0)
     async with aiohttp.ClientSession(connector=connector) as http:
         groups = LiveGroups(model)
-        pool = ReplicaPool(http, _nobody, groups.policies, poll_interval=60)
+        pool = ReplicaPool(http, _no_endpoints, groups.policies, poll_interval=60)
         replica = Replica(Endpoint(engine, engine), SidecarClient(http, engine), answers=True)
         pool.replicas[replica.endpoint] = replica
         router = Router(http, pool, groups, wait=5, deadline=60)
@@ -42,7 +42,7 @@ async def serve(engine: str, model: str, tokens: int) -> None:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        # The base model, so that any engine will do; recorded like the rollouts of a training group.
+        # The base model works with any engine; its rollouts are recorded like those of a training group.
         group = groups.open(POLICY, base=True)
         host, port = runner.addresses[0][:2]
         print(f"http://{host}:{port}/groups/{group.id}/v1", flush=True)
@@ -50,7 +50,7 @@ async def serve(engine: str, model: str, tokens: int) -> None:
         await runner.cleanup()
 
 
-async def _nobody() -> list[Endpoint]:
+async def _no_endpoints() -> list[Endpoint]:
     return []
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.gateway_process", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--engine", required=True, help="base URL of the engine, without /v1")
-    parser.add_argument("--model", default="canned", help="name of the model there")
+    parser.add_argument("--model", default="stub", help="name of the model there")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--core", type=int, help="the only core to run on")
     parser.add_argument("--profile", type=Path, help="where to write a profile")

@@ -1,4 +1,4 @@
-"""What is made once and kept under the cache: TRL's virtual environment and the models, before anything is timed.
+"""Preparation before anything is timed: TRL's virtual environment and the models, made once and cached.
 
 python -m bench.prepare          about 3 minutes for TRL's environment and 5 for the middle-sized model, once each
 """
@@ -25,7 +25,7 @@ MAKE_SECONDS = 1200
 
 
 def middle_files() -> list[Path]:
-    """All that decides what the middle-sized model is."""
+    """Return the files that determine the middle-sized model."""
     data = ROOT / "bench" / "uneven-text"
     return [
         MIDDLE_SCRIPT,
@@ -36,9 +36,9 @@ def middle_files() -> list[Path]:
 
 
 def middle_folder(say: Say = print) -> Path:
-    """The middle-sized model's folder: made on one core in five minutes, unless these very scripts made it before.
+    """Return the folder of the middle-sized model. Makes it once per version of its scripts, in five minutes.
 
-    Raises RuntimeError with the script's last lines when it fails.
+    Raises RuntimeError with the last lines of the script when it fails.
     """
     digest = hashlib.sha256(b"".join(f.read_bytes() for f in middle_files())).hexdigest()[:16]
     folder = CACHE / "models" / f"{MIDDLE.name}-{digest}"
@@ -62,7 +62,7 @@ def middle_folder(say: Say = print) -> Path:
 
 
 def tiny_folder(say: Say = print) -> Path:
-    """The example model's folder: from the cache, else from the cluster's S3, which `ensure_in_s3` has put it into."""
+    """Return the folder of the example model, from the cache or from the S3 of the cluster."""
     digest = hashlib.sha256(b"".join(f.read_bytes() for f in model_files())).hexdigest()[:16]
     folder = CACHE / "models" / f"{TINY.name}-{digest}"
     if not folder.is_dir():
@@ -73,12 +73,12 @@ def tiny_folder(say: Say = print) -> Path:
 
 
 def folder_of(model: Model, say: Say = print) -> Path:
-    """A model's Hugging Face folder on this machine."""
+    """Return the Hugging Face folder of a model on this machine."""
     return middle_folder(say) if model == MIDDLE else tiny_folder(say)
 
 
 def ensure_in_s3(model: Model, s3: S3Access, say: Say = print) -> None:
-    """The model is in the cluster's S3 afterwards."""
+    """Upload the model to the S3 of the cluster if it is missing."""
     if model == TINY:
         kubectl, _ = local_cluster()
         ensure_model(kubectl, s3, say)

@@ -1,12 +1,12 @@
-"""A pod is killed: how long until training goes on, and how much of that is not the start of the new pod.
+"""Benchmark of recovery: time until training continues after a pod was killed, with and without the pod's start.
 
     python -m bench.recovery                       every role, three times each (about 8 minutes)
     python -m bench.recovery --role trainer --kills 5
 
-One long run of the demo's task on the local cluster. A pod of a role is deleted without grace in the middle of the
-training; then three moments are noted: the deletion, the new pod being ready (Kubernetes' part, imports and the model
-being loaded included), and the end of the first step that was finished after that. The rest, from ready to that step
-without the length of a usual step, is this project's part: finding one another, opening the session, loading policies.
+One long run of the demo's task on the local cluster. During training a pod of a role is deleted without grace. Three
+times are recorded: the deletion, the readiness of the new pod (Kubernetes, imports, loading the model), and the end of
+the first step after that. The rest, from readiness to that step minus the length of a usual step, is the part of this
+project: processes find each other, open the session and load policies.
 """
 
 import argparse
@@ -20,18 +20,18 @@ from typing import TypeVar
 
 from rlrun.artifacts.metric_lines import TRAINED
 
-from bench.cluster_runs import NAMESPACE, Cluster, first_line
+from bench.cluster_runs import NAMESPACE, BenchmarkCluster, first_line
 from bench.report import Result, at_most, record
 from bench.tasks import TASKS
 from demo.kubectl import Object
 
 ROLES = ("trainer", "inference", "environment", "orchestrator")
 KILLS = 3
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 DEADLINE_SECONDS = 180.0
-"""For the first steps of the run, and for one recovery."""
+"""Deadline of the first steps of the run, and of one recovery."""
 STEPS_BETWEEN = 6
-"""Trained in peace before the next kill; a checkpoint is among them."""
+"""Undisturbed steps before the next kill; they include a checkpoint."""
 NAME = "recovery"
 REST_SECONDS = 2.0
 
@@ -40,34 +40,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Recovery:
-    """One kill. Seconds since the pod was deleted."""
+    """Times after one kill, in seconds since the pod was deleted."""
 
     role: str
     ready: float
-    """Until the new pod was ready."""
+    """Seconds until the new pod was ready."""
     trained: float
-    """Until the first step after that was done."""
+    """Seconds until the end of the first step after that."""
     usual_step: float
     """Median length of the steps before the kill."""
 
     @property
     def rest(self) -> float:
-        """What is neither the new pod's start nor the step itself."""
+        """Seconds that belong neither to the start of the new pod nor to the step."""
         return max(0.0, self.trained - self.ready - self.usual_step)
 
 
 class Lost(RuntimeError):
-    """The run did not go on within the deadline."""
+    """Failure of the run to continue within the deadline."""
 
 
 def main() -> int:
-    """The exit code: 0 when every kill was survived."""
+    """Run the benchmark. Returns 0 if the run survived every kill."""
     parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--role", choices=ROLES, action="append", help="only this one; repeatable")
     parser.add_argument("--kills", type=int, default=KILLS, help=f"of each role (default {KILLS})")
     args = parser.parse_args()
     task = replace(TASKS["demo"], max_steps=100_000)
-    cluster = Cluster.ready([task])
+    cluster = BenchmarkCluster.ready([task])
     cluster.remove(NAME)
     checkpoints = {"interval": 3, "keepCloud": 2}
     cluster.kubectl.apply(task.run_object(NAME, NAMESPACE, 0, checkpoints=checkpoints, maxRestarts=1000))
@@ -90,8 +90,8 @@ def main() -> int:
     return 1 if problems or not found else 0
 
 
-def kill_one(cluster: Cluster, role: str) -> Recovery:
-    """Waits for some steps in peace, deletes a pod of the role, and times what follows. Raises Lost."""
+def kill_one(cluster: BenchmarkCluster, role: str) -> Recovery:
+    """Wait for some steps, delete a pod of the role and time the recovery. Raises Lost."""
     before = len(step_times(cluster))
     times = _until(lambda: found if len(found := step_times(cluster)) >= before + STEPS_BETWEEN else None, "steps")
     usual = median(b - a for a, b in zip(times[-STEPS_BETWEEN:], times[-STEPS_BETWEEN + 1 :], strict=False))
@@ -106,18 +106,18 @@ def kill_one(cluster: Cluster, role: str) -> Recovery:
     return Recovery(role, ready - killed, trained - killed, usual)
 
 
-def step_times(cluster: Cluster) -> list[float]:
-    """When each line of a trained step was written, in seconds since the epoch, in order."""
+def step_times(cluster: BenchmarkCluster) -> list[float]:
+    """Return the times at which trained steps ended, in seconds since the epoch, in order."""
     run = cluster.kubectl.get("rlrun", NAME, NAMESPACE)
     if run is None:
-        raise Lost(f"rlrun {NAMESPACE}/{NAME} is gone")
+        raise Lost(f"rlrun {NAMESPACE}/{NAME} was deleted")
     if run.get("status", {}).get("phase") == "Failed":
         raise Lost(f"rlrun {NAMESPACE}/{NAME} failed: {run['status'].get('message')}")
     lines = (line for line in cluster.lines(run) if TRAINED in line)
     return sorted(datetime.fromisoformat(line["time"]).timestamp() for line in lines)
 
 
-def _pods(cluster: Cluster, role: str) -> list[Object]:
+def _pods(cluster: BenchmarkCluster, role: str) -> list[Object]:
     pods = cluster.kubectl.list("pods", NAMESPACE)
     return [pod for pod in pods if pod["metadata"]["labels"].get("rlrun.dev/role") == role]
 
@@ -130,17 +130,17 @@ def _ready(pods: Sequence[Object], victim: str) -> bool:
     )
 
 
-def _until(look: Callable[[], T | None], what: str) -> T:
+def _until(poll: Callable[[], T | None], what: str) -> T:
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while (found := look()) is None:
+    while (found := poll()) is None:
         if time.monotonic() > deadline:
-            raise Lost(f"no sign of {what} within {DEADLINE_SECONDS:.0f} s")
-        time.sleep(LOOK_SECONDS)
+            raise Lost(f"waited without success for {what} for {DEADLINE_SECONDS:.0f} s")
+        time.sleep(POLL_SECONDS)
     return found
 
 
 def results_of(found: Sequence[Recovery], problems: Sequence[str]) -> list[Result]:
-    """Per role the rest (p95), with both totals in the notes. Pure."""
+    """Return the rest (p95) per role, with both totals in the notes."""
     results = []
     for role in dict.fromkeys(r.role for r in found):
         of_it = [r for r in found if r.role == role]
@@ -166,7 +166,7 @@ def results_of(found: Sequence[Recovery], problems: Sequence[str]) -> list[Resul
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent do not exceed (nearest rank)."""
+    """Return the smallest value that `percent` of the values do not exceed (nearest rank)."""
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(rank) - 1)]

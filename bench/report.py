@@ -1,8 +1,8 @@
-"""Results of benchmarks: build/bench/<name>.json, one file per benchmark, with all that a reader needs to doubt it.
+"""Result files of benchmarks: build/bench/<name>.json, one per benchmark, with everything needed to verify them.
 
-A result is one number against one aim, with all samples it was computed from. Every result says by itself which
-command made it, when, on which machine and from which commit, because each part of a benchmark can be run alone: a new
-result takes the place of the one of the same name, and the others of the file stay.
+A result is one number with one target and all samples it was computed from. Every result records its command, time,
+machine and commit, because each part of a benchmark can run alone: a new result replaces the one of the same name and
+keeps the others.
 
     from bench.report import Result, at_most, record
     record("publish", Result("latency", "trainer has the adapter -> all replicas serve it", 0.31, at_most(0.5), "s p50",
@@ -25,61 +25,61 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
 NAMES = ("trl", "async", "publish", "gateway", "trainer", "checkpoint", "recovery")
-"""The benchmarks, in the order of the table."""
+"""Names of the benchmarks, in the order of the table."""
 DIGITS = 6
-"""Significant digits of the numbers in a file: enough for every use, and a diff stays readable."""
+"""Significant digits of the numbers in a file; few enough for a readable diff."""
 
 
 @dataclass(frozen=True)
-class Aim:
-    """What the number ought to be."""
+class Target:
+    """Target of a number."""
 
     sign: str
     value: float
 
     def met_by(self, number: float | None) -> bool:
-        """Whether the number reaches it; no number never does."""
+        """True if the number reaches the target; False without a number."""
         if number is None or math.isnan(number):
             return False
         return number >= self.value if self.sign == ">=" else number <= self.value
 
 
-def at_least(value: float) -> Aim:
-    """An aim that larger numbers meet."""
-    return Aim(">=", value)
+def at_least(value: float) -> Target:
+    """Return a target that larger numbers meet."""
+    return Target(">=", value)
 
 
-def at_most(value: float) -> Aim:
-    """An aim that smaller numbers meet."""
-    return Aim("<=", value)
+def at_most(value: float) -> Target:
+    """Return a target that smaller numbers meet."""
+    return Target("<=", value)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One number of a benchmark against one aim."""
+    """Number measured by a benchmark, with its target."""
 
     name: str
     """Unique within the benchmark: `waiting task`."""
     what: str
-    """What was measured, in one line."""
+    """Description of the measurement, in one line."""
     ratio: float | None
-    """The number that the aim is about; None when it could not be measured, which `notes` then explains."""
-    aim: Aim | None
-    """None where a number is only reported."""
+    """The number. None if it could not be measured; `notes` gives the cause."""
+    aim: Target | None
+    """Target of the number. None if the number is only reported."""
     unit: str = "x"
-    """`x` for a ratio of two things, else what it is: `s p50`, `req/s`."""
+    """Unit: `x` for a ratio, otherwise for example `s p50` or `req/s`."""
     samples: Sequence[Mapping[str, Any]] = ()
-    """Every measurement, none left out."""
+    """All measurements."""
     notes: Sequence[str] = ()
-    """What a reader must know: settings that differ, what was not run, where the time went."""
+    """Remarks for the reader: settings that differ, what was not run, where the time went."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Further numbers that the text of the documentation may quote."""
+    """Further numbers for the text of the documentation."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of what was measured where it ran elsewhere (another virtual environment, an image)."""
+    """Versions of packages, if the measurement ran in another virtual environment or an image."""
 
 
 def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """This machine: cores this process may use, memory, Python, and versions of the packages installed here."""
+    """Describe this machine: usable cores, memory, Python, and versions of installed packages."""
     found = dict(versions or {})
     for package in packages:
         try:
@@ -96,12 +96,12 @@ def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] =
 
 
 def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
-    """Writes the result into `<folder>/<benchmark>.json` in place of an older one of its name; returns the file.
+    """Write the result into `<folder>/<benchmark>.json` in place of an older one of its name. Returns the file.
 
     Raises ValueError for a benchmark that the table does not know.
     """
     if benchmark not in NAMES:
-        raise ValueError(f"benchmark {benchmark!r} is unknown: use one of {', '.join(NAMES)}, or add it to NAMES")
+        raise ValueError(f"benchmark {benchmark!r} is unknown. Use one of {', '.join(NAMES)}, or add it to NAMES")
     path = folder / f"{benchmark}.json"
     older: list[dict[str, Any]] = json.loads(path.read_text())["results"] if path.exists() else []
     entry = {
@@ -124,7 +124,7 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
     if result.name not in names:
         results.append(_rounded(entry))
     folder.mkdir(parents=True, exist_ok=True)
-    # Another part of the same benchmark must never find half a file.
+    # Atomic, because another part of the benchmark may read the file.
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps({"name": benchmark, "results": results}, indent=1) + "\n")
     draft.replace(path)
@@ -133,30 +133,30 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
 
 
 def measured(benchmark: str, name: str, folder: Path = BUILD) -> bool:
-    """Whether the file already has a number under that name."""
+    """True if the file has a number under that name."""
     path = folder / f"{benchmark}.json"
     entries: list[dict[str, Any]] = json.loads(path.read_text())["results"] if path.exists() else []
     return any(entry["name"] == name and entry["ratio"] is not None for entry in entries)
 
 
 def line(entry: Mapping[str, Any]) -> str:
-    """A result in a few words: `3.4 x (aim >= 3: met)`."""
+    """Return a result as text: `3.4 x (target >= 3: met)`."""
     if entry["ratio"] is None:
         return "not measured"
-    verdict = {True: "met", False: "MISSED", None: "no aim"}[entry["met"]]
-    aim = f" (aim {entry['aim']}: {verdict})" if entry["aim"] else ""
+    outcome = {True: "met", False: "MISSED", None: "no target"}[entry["met"]]
+    aim = f" (target {entry['aim']}: {outcome})" if entry["aim"] else ""
     return f"{entry['ratio']:.3g} {entry['unit']}{aim}"
 
 
 def command() -> str:
-    """The command line of this process, as one would type it in the checkout."""
+    """Return the command line of this process, relative to the checkout."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     name = f"-m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name
     return " ".join(["python", name, *sys.argv[1:]])
 
 
 def commit() -> str:
-    """The checkout's commit, `-dirty` behind it when files differ; `RLRUN_COMMIT` where there is no git (an image)."""
+    """Return the commit of the checkout, with `-dirty` if files differ; `RLRUN_COMMIT` in an image without git."""
     if os.environ.get("RLRUN_COMMIT"):
         return os.environ["RLRUN_COMMIT"]
     found = [_git("rev-parse", "HEAD"), "-dirty" if _git("status", "--porcelain") else ""]

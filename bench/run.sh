@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or overruns its time does
-# not hide the later ones, and what was measured before stays in build/bench. Leaves nothing running unless KEEP is set.
+# `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or exceeds its time does
+# not stop the later ones, and earlier results stay in build/bench. Stops the cluster at the end unless KEEP is set.
 #
 #   bench/run.sh [PART...]     parts: trainer gateway publish checkpoint recovery async trl (default: all, in this order)
 set -uo pipefail
@@ -9,7 +9,7 @@ mkdir -p build/bench/log
 failed=()
 summary=()
 
-part() { # part NAME MINUTES COMMAND...: runs it for at most so long, keeps its log, remembers how it closed
+part() { # part NAME MINUTES COMMAND...: run for at most MINUTES, keep the log, remember its last line
     local name=$1 minutes=$2 log=build/bench/log/$1.log start=$SECONDS code
     shift 2
     printf '\n==> %s (at most %d minutes)\n' "$name" "$minutes"
@@ -29,7 +29,7 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 "$PY" -m local_cluster up && "$PY" -m local_cluster.images all || exit 1
-# What is made once and cached is made before anything is timed.
+# Prepare what is cached before anything is timed.
 "$PY" -m bench.prepare || failed+=(prepare)
 
 wanted=" ${*:-trainer gateway publish checkpoint recovery async trl} "
@@ -41,10 +41,10 @@ for name in trainer gateway publish checkpoint recovery async trl; do
         part trainer-gpu 12 "$PY" -m bench.trainer --device cuda
         ;;
     gateway) part gateway 8 "$PY" -m bench.gateway ;;
-    publish) part publish 8 "$PY" -m bench.publish ;;
+    publish) part publish 8 "$PY" -m bench.publish_latency ;;
     checkpoint)
         part checkpoint 12 "$PY" -m bench.transfer
-        part standstill 6 "$PY" -m bench.standstill
+        part checkpoint-stall 6 "$PY" -m bench.checkpoint_stall
         ;;
     recovery) part recovery 25 "$PY" -m bench.recovery ;;
     async) part async 12 "$PY" -m bench.async_levels ;;
@@ -54,7 +54,7 @@ done
 
 printf '\n==> summary\n'
 printf '%s\n' "${summary[@]}"
-"$PY" -m bench.table --show
+"$PY" -m bench.results_table --show
 if ((${#failed[@]})); then
     echo "FAILED: ${failed[*]} (logs in build/bench/log)"
     exit 1

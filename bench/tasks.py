@@ -1,8 +1,7 @@
-"""The three tasks on which a run is timed: model, texts, reward and hyper-parameters, the same for both sides.
+"""Tasks of the benchmarks: model, texts, reward and hyper-parameters, the same for both sides.
 
-Whatever a side needs is derived from here: an RLRun and an RLModel for the cluster, a JSON file for TRL's process. The
-texts are made by the environments' own data modules, which need no library, so both sides draw from the same list and
-score with the same function.
+The inputs of both sides are derived from a task: an RLRun and an RLModel for the cluster, a JSON file for TRL. The data
+modules of the environments make the texts and need no library, so both sides have the same texts and reward function.
 """
 
 import copy
@@ -23,7 +22,7 @@ TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"
 
 @dataclass(frozen=True)
 class Model:
-    """A base model as the catalogue has it."""
+    """Base model in the catalog."""
 
     id: str
     micro_batch_tokens: int = 4096
@@ -37,11 +36,11 @@ class Model:
 
     @property
     def uri(self) -> S3Uri:
-        """Where its files are in the cluster's S3."""
+        """Location of its files in the S3 of the cluster."""
         return S3Uri(BUCKET, f"models/{self.id}")
 
     def manifest(self) -> dict[str, Any]:
-        """The RLModel: the example's, with what differs."""
+        """Return the RLModel: that of the example with other values."""
         model: dict[str, Any] = yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text())
         model["metadata"] = {"name": self.name}
         spec = model["spec"]
@@ -60,24 +59,24 @@ MIDDLE = Model("rlrun/uneven-text-28m", micro_batch_tokens=1024, kv_cache_bytes=
 
 @dataclass(frozen=True)
 class Task:
-    """One task; every number that both sides must share stands here once."""
+    """Task with all numbers that both sides share."""
 
     name: str
     title: str
     model: Model
     environment: str
-    """The environment's id, as `rlrun env push` gives it."""
+    """Id of the environment, as `rlrun env push` prints it."""
     folder: Path
-    """The environment's package."""
+    """Package of the environment."""
     env_args: dict[str, Any]
     target: float
-    """Mean reward, over the last three steps, at which the clock stops."""
+    """Mean reward of the last three steps at which the measurement ends."""
     aim: float
-    """How many times faster than TRL the run ought to be there."""
+    """Target of the speed relative to TRL."""
     max_steps: int
-    """A side that has not reached the target by then has not reached it."""
+    """Number of steps after which a side counts as not having reached the target."""
     seconds: int
-    """Deadline for one side, start-up included."""
+    """Deadline of one side in seconds, start-up included."""
     max_tokens: int
     batch_size: int = 128
     rollouts_per_example: int = 8
@@ -87,11 +86,11 @@ class Task:
     max_async_level: int = 1
     oversampling_factor: float = 1.0
     waits: bool = False
-    """Whether the reward waits for an outside call."""
+    """True if the reward waits for an external call."""
     notes: tuple[str, ...] = field(default=())
 
     def run_object(self, name: str, namespace: str, seed: int, **spec: Any) -> dict[str, Any]:
-        """The RLRun; `spec` overrides fields of it."""
+        """Return the RLRun. `spec` overrides its fields."""
         return {
             "apiVersion": "rlrun.dev/v1alpha1",
             "kind": "RLRun",
@@ -115,7 +114,7 @@ class Task:
         }
 
     def trl_settings(self, model_folder: Path, seed: int, threads: int) -> dict[str, Any]:
-        """The same for `bench/trl_worker.py`, as JSON."""
+        """Return the settings for `bench/trl_worker.py`, as JSON."""
         shared = asdict(self)
         keep = ("env_args", "target", "max_steps", "max_tokens", "batch_size", "rollouts_per_example", "learning_rate")
         return {
@@ -141,7 +140,7 @@ DEMO = Task(
     max_steps=40,
     seconds=300,
     max_tokens=24,
-    max_async_level=0,  # TRL is on-policy as well, and with so short a step working ahead gains little.
+    max_async_level=0,  # TRL is on-policy as well, and asynchrony gains little with such short steps.
 )
 UNEVEN = Task(
     name="uneven",
@@ -155,7 +154,7 @@ UNEVEN = Task(
     max_steps=30,
     seconds=600,
     max_tokens=56,
-    # Only the first token of a long answer decides, and the mean over its tokens dilutes that: a higher rate.
+    # Only the first token of a long answer decides, and the mean over its tokens dilutes it; hence the higher rate.
     learning_rate=2e-3,
 )
 WAITING = Task(
@@ -164,7 +163,7 @@ WAITING = Task(
     model=TINY,
     environment="rlrun/slow-api",
     folder=ENVIRONMENTS / "slow_api",
-    # Calls of 0.7 s (median), 2 s (one in ten) and 4.7 s (one in a hundred): as uneven as those of a busy service.
+    # Calls take 0.7 s (median), 2 s (one in ten) and 4.7 s (one in a hundred), as in a busy service.
     env_args={"num_examples": 2000, "min_length": 5, "max_length": 10, "mean_seconds": 1.0, "sigma": 0.8},
     target=0.70,
     aim=3.0,

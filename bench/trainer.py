@@ -1,13 +1,13 @@
-"""The trainer's tokens per second beside a plain peft + transformers loop, on the same batch, one core each.
+"""Benchmark of the trainer: tokens per second against a plain peft + transformers loop, on one batch and one core.
 
     python -m bench.trainer --in-image            on CPUs, inside the trainer's image (torch lives there)
     python -m bench.trainer                       on CPUs, with this Python's torch
     python -m bench.trainer --device cuda         on a GPU: MFU and peak memory of a Qwen3-0.6B-shaped model
 
-On CPUs there are two models (0.45 M and 28 M parameters, random weights) and texts of very uneven length, as the
-benchmark `trl --task uneven` trains on. Three ways are timed in turns, so that what else the machine does hits all of
-them: the trainer as it is, the trainer with packing off (each sample in a row of its own, padded to the longest), and
-the plain loop. Tokens are those of the samples: padding is work, not result.
+On CPUs there are two models (0.45 M and 28 M parameters, random weights) and texts of very uneven length, as in the
+benchmark `trl --task uneven`. Three variants are timed in turns, so that other load on the machine affects all of them:
+the trainer, the trainer without packing (each sample in a row of its own, padded to the longest), and the plain loop.
+Only tokens of the samples count; padding does not.
 """
 
 import argparse
@@ -23,19 +23,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.report import BUILD, ROOT, Aim, Result, at_least, at_most, machine, measured, record
+from bench.report import BUILD, ROOT, Result, Target, at_least, at_most, machine, measured, record
 
 MARK = "RESULT "
-"""Begins a line that carries a result out of the image."""
+"""Prefix of a line with a result, printed inside the image."""
 MINUTES = 4
-"""On one core."""
+"""Expected minutes on one core."""
 REPEATS = {"tiny": 7, "28m": 3}
 ANCHORS = {16384: (10.9, 5.1), 65536: (25.2, 11.5)}
-"""Tokens: MFU in percent and peak GiB of prime-rl with LoRA rank 16 on an H100 (its baselines of January 2026)."""
+"""MFU in percent and peak GiB by number of tokens: prime-rl with LoRA rank 16 on an H100 (January 2026)."""
 
 
 def main() -> int:
-    """The exit code: 0 when everything that this machine can measure was measured."""
+    """Run the benchmark. Returns 0 if this machine measured everything that it can measure."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.trainer",
         description=(__doc__ or "").splitlines()[0],
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--in-image", action="store_true", help="run inside the trainer's image, and record here")
     parser.add_argument("--emit", action="store_true", help="print results as lines for --in-image; record nothing")
-    parser.add_argument("--repeats", type=int, help=f"timed steps of each way (default {REPEATS})")
+    parser.add_argument("--repeats", type=int, help=f"timed steps of each variant (default {REPEATS})")
     parser.add_argument("--model", choices=sorted(REPEATS), action="append", help="CPU: only this one; repeatable")
     parser.add_argument("--folder", type=Path, default=BUILD, help="where results go (default build/bench)")
     args = parser.parse_args()
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def in_image(arguments: list[str], folder: Path) -> int:
-    """Runs this program inside the trainer's image and records what it prints. Returns its exit code."""
+    """Run this program inside the trainer's image and record its results. Returns its exit code."""
     inside = ["python", "-m", "bench.trainer", *arguments, "--emit"]
     argv = [sys.executable, "-m", "local_cluster.images", "run", "--env", "HF_HUB_OFFLINE=1", "trainer", "--", *inside]
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -80,44 +80,44 @@ def in_image(arguments: list[str], folder: Path) -> int:
 
 
 def parsed(values: dict[str, Any]) -> Result:
-    """A result from what `asdict` made of it."""
-    return Result(**(values | {"aim": Aim(**values["aim"]) if values["aim"] else None}))
+    """Return the result that `asdict` has serialized."""
+    return Result(**(values | {"aim": Target(**values["aim"]) if values["aim"] else None}))
 
 
 def keep(out: Callable[[Result], None], result: Result, folder: Path) -> None:
-    """Hands it over, unless it only says that nothing was measured where an earlier run on a GPU did measure."""
+    """Pass a result on, unless it has no number and an earlier run has one."""
     if result.ratio is not None or not measured("trainer", result.name, folder):
         out(result)
 
 
 def out_all(out: Callable[[Result], None], results: list[Result]) -> None:
-    """Hands over each of them."""
+    """Pass on each result."""
     for result in results:
         out(result)
 
 
 def on_cpu(name: str, repeats: int) -> list[Result]:
-    """Times the three ways in turns on one pinned core."""
+    """Time the three variants in turns on one pinned core."""
     from bench.trainer_batches import SHAPES, uneven_samples
-    from bench.trainer_ways import Ways
+    from bench.trainer_variants import TrainerVariants
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     shape = SHAPES[name]
     samples = uneven_samples(shape.samples, shape.vocabulary)
     tokens = sum(len(s.token_ids) for s in samples)
-    with tempfile.TemporaryDirectory() as room:
-        ways = Ways(shape.save(Path(room)), "cpu", "float32", shape.budget)
+    with tempfile.TemporaryDirectory() as folder:
+        variants = TrainerVariants(shape.save(Path(folder)), "cpu", "float32", shape.budget)
         steps: list[dict[str, Any]] = []
-        # The first step of each way is a warm-up, and shows that the same update is meant.
-        losses = {way: ways.step(way, samples)["loss"] for way in ways.names}
+        # The first step of each variant is a warm-up; its loss shows that all make the same update.
+        losses = {way: variants.step(way, samples)["loss"] for way in variants.names}
         for repeat in range(repeats):
-            for way in ways.names[repeat % 3 :] + ways.names[: repeat % 3]:
-                found = ways.step(way, samples)
+            for way in variants.names[repeat % 3 :] + variants.names[: repeat % 3]:
+                found = variants.step(way, samples)
                 steps.append({"way": way, "repeat": repeat, "tokens_per_second": tokens / found["seconds"], **found})
                 print(f"{name} {way}: {tokens / found['seconds']:.0f} tokens/s", flush=True)
-    rates = {way: median(m["tokens_per_second"] for m in steps if m["way"] == way) for way in ways.names}
+    rates = {way: median(m["tokens_per_second"] for m in steps if m["way"] == way) for way in variants.names}
     story = ", ".join(f"{way} {rate:.0f}" for way, rate in rates.items())
-    padding = {way: next(m["padding"] for m in steps if m["way"] == way) for way in ways.names}
+    padding = {way: next(m["padding"] for m in steps if m["way"] == way) for way in variants.names}
     common: dict[str, Any] = {
         "samples": steps,
         "unit": "x the plain loop",
@@ -145,7 +145,7 @@ def on_cpu(name: str, repeats: int) -> list[Result]:
 
 
 def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
-    """MFU and peak memory at each anchor, or that there was no GPU."""
+    """Report MFU and peak memory at each anchor, or that there is no GPU."""
     try:
         import torch
 
@@ -180,27 +180,29 @@ def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
 
 
 def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
-    """Times train_step on one sequence of so many tokens. Memory that runs out is a result, not a crash."""
+    """Time train_step on one sequence of `tokens`. Running out of memory is a result."""
     import torch
     from rlrun_trainer.problems import Refused
 
     from bench.trainer_batches import SHAPES, long_sample
-    from bench.trainer_ways import Ways
+    from bench.trainer_variants import TrainerVariants
 
     shape = SHAPES["0.6b"]
     sample = long_sample(tokens, shape.vocabulary)
     versions = machine(packages=("torch", "transformers", "peft", "flash-attn"))["versions"]
     versions |= {"gpu": torch.cuda.get_device_name(0)}
-    with tempfile.TemporaryDirectory() as room:
-        ways = Ways(shape.save(Path(room), tokens, torch.bfloat16), "cuda", "bfloat16", tokens, plain=False)
+    with tempfile.TemporaryDirectory() as folder:
+        variants = TrainerVariants(
+            shape.save(Path(folder), tokens, torch.bfloat16), "cuda", "bfloat16", tokens, plain=False
+        )
         try:
-            ways.step("packed", [sample])
-            steps = [ways.step("packed", [sample]) for _ in range(repeats)]
+            variants.step("packed", [sample])
+            steps = [variants.step("packed", [sample]) for _ in range(repeats)]
         except Refused as error:
             return {"error": f"{tokens} tokens: {error.problem.message}", "versions": versions}
         finally:
-            attention = ways.attention
-            del ways
+            attention = variants.attention
+            del variants
             gc.collect()
             torch.cuda.empty_cache()
     seconds = median(m["seconds"] for m in steps)

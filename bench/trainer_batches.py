@@ -1,4 +1,4 @@
-"""Models of random weights and batches of random tokens, as the trainer's benchmark needs them."""
+"""Random models and batches for the benchmark of the trainer."""
 
 import math
 import random
@@ -10,12 +10,12 @@ from rlrun.schema.wire import Sample
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 MIN_LENGTH, MAX_LENGTH = 4, 48
-"""Characters of a text, as in bench/uneven-text."""
+"""Shortest and longest text in characters, as in bench/uneven-text."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen3 and the batch that it is timed on."""
+    """Dimensions of a Qwen3 model and of its batch."""
 
     title: str
     hidden: int
@@ -27,10 +27,10 @@ class Shape:
     vocabulary: int
     samples: int
     budget: int
-    """Tokens of a micro-batch, padding included."""
+    """Maximum tokens of a micro-batch, padding included."""
 
     def config(self, context: int = 128) -> Qwen3Config:
-        """As transformers wants it, for sequences of at most `context` tokens."""
+        """Return the configuration of transformers for sequences of at most `context` tokens."""
         return Qwen3Config(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
@@ -44,7 +44,7 @@ class Shape:
         )
 
     def save(self, folder: Path, context: int = 128, dtype: torch.dtype = torch.float32) -> Path:
-        """Writes the model with random weights; returns the folder."""
+        """Write the model with random weights. Returns the folder."""
         torch.manual_seed(0)
         Qwen3ForCausalLM(self.config(context)).to(dtype).save_pretrained(folder)
         return folder
@@ -58,7 +58,7 @@ SHAPES = {
 
 
 def uneven_samples(count: int, vocabulary: int, seed: int = 0) -> list[Sample]:
-    """Prompt and answer of one length each, which is log-uniform between MIN_LENGTH and MAX_LENGTH."""
+    """Return samples with equally long prompt and answer; lengths are log-uniform from MIN_LENGTH to MAX_LENGTH."""
     rng = random.Random(seed)
     made = []
     for _ in range(count):
@@ -68,12 +68,12 @@ def uneven_samples(count: int, vocabulary: int, seed: int = 0) -> list[Sample]:
 
 
 def long_sample(tokens: int, vocabulary: int, seed: int = 0) -> Sample:
-    """One sequence of so many tokens; all but the first 512 are trainable."""
+    """Return one sequence of `tokens`; all except the first 512 are trainable."""
     return _sample(random.Random(seed), 512, tokens - 512, vocabulary)
 
 
 def _sample(rng: random.Random, prompt: int, answer: int, vocabulary: int) -> Sample:
-    # A random model is nearly undecided: with these log-probs its ratios are near 1, and no token is left out.
+    # A random model is nearly uniform: with these log-probabilities ratios are near 1 and no token is masked.
     return Sample(
         token_ids=[rng.randrange(vocabulary) for _ in range(prompt + answer)],
         loss_mask=[False] * prompt + [True] * answer,

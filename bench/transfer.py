@@ -1,11 +1,11 @@
-"""Checkpoints to S3 and back, beside rclone on the same server and the same files.
+"""Benchmark of checkpoint uploads and downloads against rclone, with the same server and files.
 
     python -m bench.transfer                       1 MB to 2 GB, on the local cluster's S3 (about 4 minutes)
     python -m bench.transfer --megabytes 1 64      only these sizes
 
-Both sides move one folder, in turns: rclone with its own defaults (four files at once, parts of a large one in
-parallel), ours as the trainer does it. Ours also computes and checks the SHA-256 of every file, which is what makes a
-checkpoint `Ready`; rclone compares sizes and MD5 sums. rclone's own clock counts, so the start of its process does not.
+Both sides transfer one folder, in turns: rclone with its defaults (four files at once, parts of a large file in
+parallel), ours like the trainer. Ours also computes and verifies the SHA-256 of every file, which makes a checkpoint
+`Ready`; rclone compares sizes and MD5 sums. rclone measures its own time, so the start of its process does not count.
 """
 
 import argparse
@@ -35,14 +35,14 @@ SIZES = (1, 16, 128, 512, 2048)
 REPEATS = {1: 7, 16: 5, 128: 3, 512: 3, 2048: 1}
 DIRECTIONS = ("upload", "download")
 LARGE_SHARE = 0.9
-"""Of a folder's bytes in its largest file: a checkpoint is one file of weights and moments, and a few small ones."""
+"""Share of the largest file: a checkpoint has one file with weights and moments, and a few small ones."""
 SMALL_FILES = 4
 PLACE = S3Uri(BUCKET, "bench/transfer")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One transfer."""
+    """Time of one transfer."""
 
     side: str
     direction: str
@@ -52,7 +52,7 @@ class Timing:
 
 
 def main() -> int:
-    """The exit code: 0 when both sides moved all sizes."""
+    """Run the benchmark. Returns 0 if both sides transferred all sizes."""
     parser = argparse.ArgumentParser(prog="python -m bench.transfer", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--megabytes", type=int, nargs="+", default=SIZES, help=f"sizes of a checkpoint {SIZES}")
     parser.add_argument("--repeats", type=int, help=f"of each size (default {REPEATS})")
@@ -61,11 +61,11 @@ def main() -> int:
     _, s3 = local_cluster()
     store = s3.store()
     timings: list[Timing] = []
-    with tempfile.TemporaryDirectory(prefix="rlrun-bench-") as room:
+    with tempfile.TemporaryDirectory(prefix="rlrun-bench-") as folder:
         try:
             for megabytes in args.megabytes:
                 for repeat in range(args.repeats or REPEATS.get(megabytes, 1)):
-                    timings += one_round(Path(room), s3, store, megabytes, repeat)
+                    timings += one_round(Path(folder), s3, store, megabytes, repeat)
         finally:
             store.delete_prefix(PLACE)
     for result in results_of(timings):
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def ensure_rclone() -> None:
-    """Installs Debian's package where it is missing. Raises CalledProcessError."""
+    """Install the Debian package if it is missing. Raises CalledProcessError."""
     if shutil.which("rclone"):
         return
     quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -82,9 +82,9 @@ def ensure_rclone() -> None:
     subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "rclone"], check=True, env=quiet)
 
 
-def one_round(room: Path, s3: S3Access, store: Store, megabytes: int, repeat: int) -> list[Timing]:
-    """Uploads and downloads once with each side; who goes first changes from repetition to repetition."""
-    source = room / "source"
+def one_round(workspace: Path, s3: S3Access, store: Store, megabytes: int, repeat: int) -> list[Timing]:
+    """Upload and download once with each side, in an order that alternates between repetitions."""
+    source = workspace / "source"
     write_checkpoint(source, megabytes * MEGABYTE)
     timings: list[Timing] = []
     sides: list[tuple[str, Callable[[str, Path], float]]] = [
@@ -93,20 +93,20 @@ def one_round(room: Path, s3: S3Access, store: Store, megabytes: int, repeat: in
     ]
     for side, move in sides[:: -1 if repeat % 2 else 1]:
         for direction in DIRECTIONS:
-            folder = source if direction == "upload" else room / "target"
-            # Else the disk writes what came before while the next transfer is timed.
+            folder = source if direction == "upload" else workspace / "target"
+            # Otherwise the disk writes earlier data while the next transfer is timed.
             os.sync()
             seconds = move(direction, folder)
             timings.append(Timing(side, direction, megabytes, repeat, seconds))
             print(f"{side} {direction} {megabytes} MB: {seconds:.2f} s, {megabytes / seconds:.0f} MB/s", flush=True)
-        shutil.rmtree(room / "target", ignore_errors=True)
+        shutil.rmtree(workspace / "target", ignore_errors=True)
         store.delete_prefix(PLACE)
     shutil.rmtree(source)
     return timings
 
 
 def write_checkpoint(folder: Path, size: int) -> None:
-    """A folder of so many random bytes, shaped like a checkpoint."""
+    """Write a folder of `size` random bytes with the files of a checkpoint."""
     folder.mkdir()
     large = int(size * LARGE_SHARE)
     with (folder / "optimizer.safetensors").open("wb") as file:
@@ -128,8 +128,8 @@ def _ours(store: Store, direction: str, folder: Path) -> float:
 def _rclone(s3: S3Access, direction: str, folder: Path) -> float:
     remote = f"bench:{PLACE.bucket}/{PLACE.key}/rclone"
     ends = (str(folder), remote) if direction == "upload" else (remote, str(folder))
-    # No per-second statistics, one line of JSON at the end, and nothing from a configuration of this machine: Debian's
-    # rclone does not start where AWS_CA_BUNDLE is set.
+    # No statistics per second, one line of JSON at the end, and no configuration of this machine: the rclone of
+    # Debian does not start if AWS_CA_BUNDLE is set.
     command = ["rclone", "copy", *ends, "--use-json-log", "--stats", "1h", "--stats-log-level", "NOTICE"]
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "RCLONE_"))}
     done = subprocess.run(command, capture_output=True, text=True, env=plain | rclone_remote(s3), check=False)
@@ -139,7 +139,7 @@ def _rclone(s3: S3Access, direction: str, folder: Path) -> float:
 
 
 def rclone_remote(s3: S3Access) -> dict[str, str]:
-    """A remote called `bench`, by environment variables as rclone reads them."""
+    """Return variables that define the remote `bench` of rclone."""
     return {
         "RCLONE_CONFIG": "/dev/null",
         "RCLONE_CONFIG_BENCH_TYPE": "s3",
@@ -151,16 +151,16 @@ def rclone_remote(s3: S3Access) -> dict[str, str]:
 
 
 def elapsed(log: str) -> float:
-    """Seconds that rclone worked, from its log in JSON. Raises ValueError when it has no statistics."""
+    """Return the elapsed seconds from the JSON log of rclone. Raises ValueError if it has no statistics."""
     for line in reversed(log.splitlines()):
         entry: Mapping[str, Any] = json.loads(line) if line.startswith("{") else {}
         if "stats" in entry:
             return float(entry["stats"]["elapsedTime"])
-    raise ValueError(f"rclone told no statistics:\n{log[-1000:]}")
+    raise ValueError(f"rclone printed no statistics:\n{log[-1000:]}")
 
 
 def results_of(timings: Sequence[Timing]) -> list[Result]:
-    """Per direction: rclone's seconds / ours, the median over sizes of the median over repetitions. Pure."""
+    """Return rclone's seconds / ours per direction: the median over sizes of the median over repetitions."""
     rclone = rclone_version() if shutil.which("rclone") else "unknown"
     results = []
     for direction in DIRECTIONS:
@@ -191,7 +191,7 @@ def results_of(timings: Sequence[Timing]) -> list[Result]:
 
 
 def rclone_version() -> str:
-    """As it tells itself."""
+    """Return the version of rclone."""
     text = subprocess.run(["rclone", "version"], capture_output=True, text=True, check=True).stdout
     return text.splitlines()[0].removeprefix("rclone ")
 

@@ -1,12 +1,11 @@
-"""Wall clock and samples to a fixed reward: this project against TRL's GRPOTrainer, on the same two cores.
+"""Benchmark against TRL's GRPOTrainer: wall clock and samples to a fixed reward, on the same two cores.
 
     python -m bench.trl --task demo       one of the three tasks (demo, uneven, waiting); all of them without --task
 
-Same model, data, reward and hyper-parameters (bench/tasks.py), one side after the other and the order turned round at
-each repetition. This project runs as its user runs it: an RLRun on the local cluster, whose own processes (API server,
-etcd, kubelet) share the two cores. TRL is a single process without any of that. On both sides the clock starts with the
-first step and stops at the end of the step at which the mean reward of the last three steps reaches the target; what
-comes before is reported apart.
+Both sides have the same model, data, reward and hyper-parameters (bench/tasks.py) and run one after the other, in an
+order that alternates between repetitions. This project runs as an RLRun on the local cluster, whose processes (API
+server, etcd, kubelet) share the two cores. TRL is a single process. On both sides time begins with the first step and
+ends with the step at which the mean reward of the last three steps reaches the target; start-up is reported separately.
 """
 
 import argparse
@@ -19,24 +18,24 @@ from statistics import median
 from typing import Any
 
 from bench import trl_runs
-from bench.cluster_runs import FAILURES, Cluster, first_line
-from bench.curves import Arrival, Trace, arrival
+from bench.cluster_runs import FAILURES, BenchmarkCluster, first_line
 from bench.report import Result, at_least, at_most, record
+from bench.reward_curves import Arrival, Trace, arrival
 from bench.tasks import TASKS, Task
 
 SIDES = ("ours", "trl")
 WORTH_NAMING = 0.01
-"""CPU seconds a step below which a part of the cluster is left out of the notes; the figures have all."""
+"""CPU seconds per step below which the notes omit a part of the cluster."""
 REPEATS = {"demo": 2, "uneven": 1, "waiting": 2}
 MINUTES = {"demo": 6, "uneven": 12, "waiting": 7}
-"""What the repetitions take on two cores."""
+"""Minutes of all repetitions on two cores."""
 IDLE_SECONDS = 3.0
 
 Say = Callable[[str], None]
 
 
 def main() -> int:
-    """The exit code: 0 when every side of every task reached its target."""
+    """Run the benchmark. Returns 0 if both sides of every task reached the target."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.trl",
         description=(__doc__ or "").splitlines()[0],
@@ -45,13 +44,13 @@ def main() -> int:
     parser.add_argument("--task", choices=sorted(TASKS), action="append", help="only this one; repeatable")
     parser.add_argument("--repeats", type=int, help=f"repetitions of each side (default {REPEATS})")
     parser.add_argument("--target", type=float, help="another mean reward to reach")
-    parser.add_argument("--threads", type=int, help="torch threads of TRL (default: whatever is fastest)")
+    parser.add_argument("--threads", type=int, help="torch threads of TRL (default: the fastest number)")
     parser.add_argument("--side", choices=SIDES, help="only this side, and nothing is recorded")
     args = parser.parse_args()
     tasks = [TASKS[name] for name in args.task or ("demo", "waiting", "uneven")]
     if args.target is not None:
         tasks = [replace(task, target=args.target) for task in tasks]
-    cluster = Cluster.ready(tasks) if args.side != "trl" else None
+    cluster = BenchmarkCluster.ready(tasks) if args.side != "trl" else None
     done = True
     fastest: dict[str, tuple[trl_runs.Options, dict[str, float]]] = {}
     tried: dict[str, float] = {}
@@ -59,7 +58,7 @@ def main() -> int:
         if args.threads or args.side == "ours":
             options = trl_runs.Options(args.threads or trl_runs.CORES)
         else:
-            # Tasks of one model differ in the reward only, which is not what the options are about.
+            # Tasks of one model differ only in the reward, which does not depend on the options.
             if task.model.id not in fastest:
                 fastest[task.model.id] = trl_runs.fastest(task)
             options, tried = fastest[task.model.id]
@@ -73,9 +72,9 @@ def main() -> int:
 
 
 def measure(
-    cluster: Cluster | None, task: Task, repeats: int, options: trl_runs.Options, side: str | None
+    cluster: BenchmarkCluster | None, task: Task, repeats: int, options: trl_runs.Options, side: str | None
 ) -> tuple[dict[str, list[Trace]], list[str]]:
-    """Traces by side, and what went wrong. A side that fails once does not take the others with it."""
+    """Return traces by side, and problems. A failed run does not end the others."""
     traces: dict[str, list[Trace]] = {name: [] for name in SIDES}
     problems = []
     for seed in range(repeats):
@@ -104,7 +103,7 @@ def results_of(
     problems: Sequence[str],
     tried: Mapping[str, float] | None = None,
 ) -> list[Result]:
-    """Two results of a task: how many times faster, and how many rollouts that took beside TRL's. Pure."""
+    """Return two results of a task: the speed, and the number of rollouts, both relative to TRL."""
     arrivals = {"ours": _arrivals(ours, task.target), "trl": _arrivals(theirs, task.target)}
     missed = [
         f"{side}: {len(found) - sum(a is not None for a in found)} of {len(found)} runs did not reach {task.target}"
@@ -152,7 +151,7 @@ def results_of(
 
 
 def idle_cores(seconds: float = IDLE_SECONDS) -> float:
-    """How many cores are busy now, with what the idle cluster and everything else does."""
+    """Return the number of busy cores while the cluster is idle."""
 
     def busy() -> float:
         ticks = [int(text) for text in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
@@ -168,7 +167,7 @@ def _arrivals(traces: Sequence[Trace], target: float) -> list[Arrival | None]:
 
 
 def _ratio(arrivals: dict[str, list[Arrival | None]], what: Callable[[Arrival], float]) -> tuple[float, float] | None:
-    """Medians (ours, TRL's) over the repetitions; None unless every run of both sides arrived."""
+    """Return medians (ours, TRL's) over the repetitions; None unless every run reached the target."""
     if not all(arrivals.values()) or any(a is None for found in arrivals.values() for a in found):
         return None
     ours, theirs = (median(what(a) for a in arrivals[side] if a) for side in SIDES)
@@ -180,7 +179,7 @@ def _per_step(traces: Sequence[Trace]) -> list[float]:
 
 
 def _cpu_seconds(traces: Sequence[Trace]) -> dict[str, float]:
-    """Means over the runs that were read, by part of the cluster, the largest first."""
+    """Return means over the runs with readings, by part of the cluster, largest first."""
     readings = [found for trace in traces if (found := trace.facts.get("cpu_seconds_per_step"))]
     means = {p: sum(r.get(p, 0.0) for r in readings) / len(readings) for p in {p for r in readings for p in r}}
     return dict(sorted(means.items(), key=lambda item: -item[1]))
@@ -190,7 +189,7 @@ def _story(task: Task, arrivals: dict[str, list[Arrival | None]], figures: dict[
     def shown(side: str) -> str:
         found = [a for a in arrivals[side] if a]
         if not found:
-            return "never arrived"
+            return "never reached it"
         return " and ".join(f"{a.seconds:.0f} s ({a.steps} steps, {a.rollouts} rollouts)" for a in found)
 
     startup = {side: ", ".join(f"{s:.0f}" for s in values) for side, values in figures["startup_seconds"].items()}

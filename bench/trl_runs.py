@@ -1,4 +1,4 @@
-"""A run of TRL's GRPOTrainer, timed from the events that its process writes."""
+"""Runs of TRL's GRPOTrainer, timed from the events of its process."""
 
 import json
 import math
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from bench import trl_venv
-from bench.curves import Step, Trace
 from bench.prepare import folder_of
 from bench.report import BUILD
+from bench.reward_curves import Step, Trace
 from bench.tasks import Task
 
 WORKER = Path(__file__).parent / "trl_worker.py"
 CORES = 2
-"""What both sides get: torch's own default on a machine of two cores."""
+"""Cores of both sides: the default of torch on a machine with two cores."""
 LAST_LINES = 2000
 CALIBRATION_STEPS = 4
 CALIBRATION_SECONDS = 75
@@ -29,16 +29,16 @@ Event = dict[str, Any]
 
 
 class TrlFailed(RuntimeError):
-    """TRL's process ended with an error, or without a step; the message carries its last lines."""
+    """Failure of the process of TRL, or a run without a step. The message has its last lines."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What TRL leaves to its user and has no counterpart on the other side: it gets whatever is fastest."""
+    """Options of TRL without a counterpart on the other side. The benchmark uses the fastest ones."""
 
     threads: int = CORES
     continuous: bool = False
-    """Whether it generates with the continuous batching of transformers, or in static batches (its default)."""
+    """True for the continuous batching of transformers, False for static batches (the default)."""
 
     def __str__(self) -> str:
         threads = f"{self.threads} torch thread{'s' if self.threads > 1 else ''}"
@@ -46,10 +46,10 @@ class Options:
 
 
 def fastest(task: Task, say: Say = print) -> tuple[Options, dict[str, float]]:
-    """The options with which TRL makes this task's steps fastest, and the seconds a step of all that were tried.
+    """Return the fastest options for a task, and the seconds per step of all options tried.
 
-    Two threads that wait for one another are slower than one where matrices are small, and continuous batching has a
-    price of its own. Options with which TRL fails, or makes too few steps in CALIBRATION_SECONDS, are out.
+    With small matrices, two threads that wait for each other are slower than one, and continuous batching has its own
+    cost. Options with which TRL fails, or makes too few steps in CALIBRATION_SECONDS, are excluded.
     """
     short = replace(task, max_steps=CALIBRATION_STEPS, seconds=CALIBRATION_SECONDS, waits=False)
     seconds: dict[Options, float] = {}
@@ -68,22 +68,22 @@ def fastest(task: Task, say: Say = print) -> tuple[Options, dict[str, float]]:
         attempt(Options(threads))
     attempt(replace(best(), continuous=True))
     found = {str(options): value for options, value in seconds.items()}
-    say(f"TRL, {task.name}: seconds a step {found}; {best()} it is")
+    say(f"TRL, {task.name}: seconds a step {found}; using {best()}")
     return best(), found
 
 
 def run(
     task: Task, seed: int, options: Options | None = None, *, target: float | None = None, say: Say = print
 ) -> Trace:
-    """Trains until the target (the task's, unless another is given), max_steps or the task's deadline, with TRL.
+    """Train with TRL until the target (by default that of the task), max_steps or the deadline of the task.
 
     Raises TrlFailed.
     """
     options = options or Options()
     threads = options.threads
-    room = BUILD / "work" / f"trl-{task.name}-{seed}"
-    room.mkdir(parents=True, exist_ok=True)
-    settings, trace, log = room / "settings.json", room / "trace.jsonl", room / "log.txt"
+    folder = BUILD / "work" / f"trl-{task.name}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    settings, trace, log = folder / "settings.json", folder / "trace.jsonl", folder / "log.txt"
     values = task.trl_settings(folder_of(task.model, say), seed, threads)
     values |= {"target": task.target if target is None else target, "continuous_batching": options.continuous}
     settings.write_text(json.dumps(values, indent=1) + "\n")
@@ -98,7 +98,7 @@ def run(
     started = time.time()
     with log.open("w") as output:
         process = subprocess.Popen(
-            # -P: the worker's own folder has a trl.py as well.
+            # -P: the folder of the worker contains another trl.py.
             [str(trl_venv.python()), "-P", str(WORKER), str(settings), str(trace)],
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -114,7 +114,7 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     events = [json.loads(line) for line in trace.read_text().splitlines()] if trace.exists() else []
-    # A run that was cut off by the deadline has steps to show; one that failed has an error.
+    # A run that the deadline ended has steps; a failed run has an error.
     if code or not any(event["event"] == "step" for event in events):
         why = f"ended with code {code}" if code is not None else f"made no step within {task.seconds} s"
         raise TrlFailed(f"TRL {why} ({log}):\n{log.read_text()[-LAST_LINES:]}")
@@ -125,7 +125,7 @@ def run(
 
 
 def trace_of(events: Sequence[Event], started: float) -> Trace:
-    """The run's trace from the worker's events; `started` is when the process was. Pure."""
+    """Return the trace of a run from the events of the worker. `started` is the start of the process."""
     began = next(event["at"] for event in events if event["event"] == "began")
     facts = next(({"versions": e["versions"], "threads": e["threads"]} for e in events if e["event"] == "loaded"), {})
     steps = [

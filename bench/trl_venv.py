@@ -1,4 +1,4 @@
-"""TRL's own virtual environment: pinned, cached by content outside the tree, and out of this project's way."""
+"""Virtual environment of TRL: pinned, cached by content, separate from that of the project."""
 
 import fcntl
 import hashlib
@@ -11,14 +11,14 @@ from demo.install import CACHE
 
 REQUIREMENTS = Path(__file__).parent / "trl-requirements.txt"
 UNUSED = ("triton", "nvidia/cudnn/lib/libcudnn_*.so.9", "torch/lib/libtorch_cuda_linalg.so")
-"""Below site-packages: two gigabytes that a CPU never opens (as trainer_image/Dockerfile leaves them out)."""
+"""Paths below site-packages: two gigabytes that CPUs never open, omitted as in trainer_image/Dockerfile."""
 SECONDS = 1800
 
 
 def python(cache: Path = CACHE) -> Path:
-    """The environment's Python; installs it first where these requirements were never installed (minutes).
+    """Return the Python of the environment. Installs it in minutes, once per version of the requirements.
 
-    Raises RuntimeError with pip's last lines when it cannot be installed.
+    Raises RuntimeError with the last lines of pip when the installation fails.
     """
     digest = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:16]
     folder = cache / "bench" / f"trl-{digest}"
@@ -31,7 +31,7 @@ def python(cache: Path = CACHE) -> Path:
         print(f"installing TRL into {folder} (minutes, once)", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(folder)])
-        # The list is complete, and torch's own metadata would bring back what was left out of it.
+        # The list is complete; resolving the dependencies of torch would add the omitted packages again.
         _run([str(folder / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-compile", "-r", str(REQUIREMENTS)])
         for packages in folder.glob("lib/python3*/site-packages"):
             for pattern in UNUSED:

@@ -1,9 +1,9 @@
-"""One GRPO run with TRL, in TRL's own virtual environment: what a user would write, with this project's settings.
+"""One GRPO run with TRL in its virtual environment, as a user would write it, with the settings of a task.
 
     <trl's python> -P bench/trl_worker.py SETTINGS.json TRACE.jsonl
 
-SETTINGS is `bench.tasks.Task.trl_settings`. TRACE gets a line per event: `loaded` with versions, `began` when the first
-step starts, `step` with reward and seconds at the end of each one. The run ends at the target, or at max_steps.
+SETTINGS is `bench.tasks.Task.trl_settings`. TRACE gets a line per event: `loaded` with versions, `began` at the start
+of the first step, `step` with reward and seconds at the end of each step. The run ends at the target or at max_steps.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "environments" / "
 
 
 def texts_of(settings: dict[str, Any]) -> tuple[list[str], Callable[[str, str], float]]:
-    """The training texts and the score, from the environment's own data module."""
+    """Return the training texts and the reward function, from the data module of the environment."""
     folder = Path(settings["environment_folder"])
     if not (folder / "pyproject.toml").exists():
-        raise FileNotFoundError(f"{folder} is no environment")
+        raise FileNotFoundError(f"{folder} is not an environment: it has no pyproject.toml")
     sys.path[:0] = [str(folder), str(EXAMPLES)]
     from reverse_text_data import dataset, similarity
 
@@ -37,7 +37,7 @@ def texts_of(settings: dict[str, Any]) -> tuple[list[str], Callable[[str, str], 
 
 
 def waits(mean_seconds: float, sigma: float, seed: int) -> Callable[[str], float]:
-    """How long the next call for an answer takes: the very draws of examples/environments/slow_api."""
+    """Return a function for the length of the next call: the same values as in examples/environments/slow_api."""
     draws: dict[str, random.Random] = {}
 
     def seconds(answer: str) -> float:
@@ -48,7 +48,7 @@ def waits(mean_seconds: float, sigma: float, seed: int) -> Callable[[str], float
 
 
 def main() -> None:
-    """Load, train, stop at the target."""
+    """Load the model and train until the target."""
     settings = json.loads(Path(sys.argv[1]).read_text())
     trace = Path(sys.argv[2]).open("w")  # noqa: SIM115 - open until the process ends
 
@@ -75,12 +75,12 @@ def main() -> None:
         return score(completions, text)
 
     async def slow_reward(completions: list[Any], text: list[str], **_: Any) -> list[float]:
-        """All of a step's rollouts wait at once: what TRL offers for slow rewards, used as well as it can be."""
+        """Wait for all rollouts of a step at once, the best that TRL offers for slow rewards."""
         await asyncio.gather(*(asyncio.sleep(wait(t[::-1])) for t in text))
         return score(completions, text)
 
     class Watch(TrainerCallback):  # type: ignore[misc]
-        """Writes the trace, and stops at the target."""
+        """Callback that writes the trace and stops at the target."""
 
         def __init__(self) -> None:
             self.rewards: list[float] = []
@@ -131,7 +131,7 @@ def main() -> None:
         scale_rewards="none",
         num_iterations=1,
         use_transformers_continuous_batching=settings.get("continuous_batching", False),
-        # It saves memory for time, and this project's trainer does without it on CPUs.
+        # Saves memory but costs time; the trainer of this project does not use it on CPUs either.
         gradient_checkpointing=False,
         logging_steps=1,
         save_strategy="no",

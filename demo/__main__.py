@@ -1,8 +1,7 @@
-"""`make demo`: train a real RLRun on the local cluster, and prove that its adapter is better than its base model.
+"""Entry point of `make demo`: train an RLRun on the local cluster and compare its adapter with its base model.
 
-Writes build/demo.json (figures) and build/demo.svg (the reward curve), and exits 0 only when the run learned, engine
-and trainer agreed on the tokens' probabilities, and the adapter, downloaded again from S3, beat the base model on
-prompts that no step has trained on.
+Writes build/demo.json (figures) and build/demo.svg (the reward curve). Exits 0 if the reward rose, engine and trainer
+agreed on the probabilities of the tokens, and the adapter, downloaded from S3, beat the base model on held-out prompts.
 """
 
 import json
@@ -17,11 +16,11 @@ from typing import Any
 from rlrun.artifacts.layout import RunLayout
 
 from demo.cluster import local_cluster
-from demo.curve import sparkline, svg
+from demo.example_job import ScriptJob
 from demo.install import BUCKET, EXAMPLES, MODEL_URI, ROOT, TRAINER_IMAGE, S3Access, install_platform
-from demo.job import ScriptJob
 from demo.kubectl import Kubectl
-from demo.metrics import Line, mean_of, read_metrics
+from demo.reward_curve import sparkline, svg
+from demo.run_metrics import Line, mean_of, read_metrics
 from demo.watch import apply_run, follow
 
 NAMESPACE = "demo"
@@ -32,7 +31,7 @@ LIMITS = {"reward_gain": 0.2, "mismatch_kl_mean": 0.01, "mismatch_kl_on_policy":
 
 
 def main() -> int:
-    """The demo's exit code: 0 when every claim held."""
+    """Run the demo. Returns 0 if every claim holds."""
     started = time.monotonic()
 
     def say(line: str) -> None:
@@ -52,11 +51,11 @@ def main() -> int:
         print(f"\n$ kubectl get {kinds}\n{kubectl('get', kinds, '-n', NAMESPACE)}", end="")
     print()
 
-    say("evaluating the adapter, as downloaded from S3, on prompts it has not seen")
+    say("evaluating the adapter, downloaded from S3, on held-out prompts")
     report = figures(kubectl, s3, run) | {"run_seconds": round(run_seconds, 1)}
     report |= evaluate(kubectl, s3, report["adapter_uri"])
     report["wall_seconds"] = round(time.monotonic() - started, 1)
-    failures = verdict(report)
+    failures = failed_claims(report)
     report["passed"] = not failures
     write(report)
     summary(report, failures)
@@ -64,7 +63,7 @@ def main() -> int:
 
 
 def figures(kubectl: Kubectl, s3: S3Access, run: dict[str, Any]) -> dict[str, Any]:
-    """What the run left in its status and in S3."""
+    """Collect figures from the status of the run and from S3."""
     store = s3.store()
     layout = RunLayout.of(BUCKET, "", NAMESPACE, run["metadata"]["uid"])
     lines = [line for line in read_metrics(store, layout) if "reward/mean" in line]
@@ -95,19 +94,19 @@ def figures(kubectl: Kubectl, s3: S3Access, run: dict[str, Any]) -> dict[str, An
 
 
 def seconds_per_step(lines: list[Line]) -> float:
-    """Median wall time between the ends of two steps."""
+    """Return the median wall time between the ends of two steps."""
     times = [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
     gaps = sorted(b - a for a, b in pairwise(times))
     return round(gaps[len(gaps) // 2], 2)
 
 
 def ready(objects: list[dict[str, Any]]) -> int:
-    """How many of the objects are in phase Ready."""
+    """Count the objects in phase Ready."""
     return sum(o.get("status", {}).get("phase") == "Ready" for o in objects)
 
 
 def evaluate(kubectl: Kubectl, s3: S3Access, adapter_uri: str) -> dict[str, float]:
-    """Rewards of base model and adapter on held-out prompts, from a Job with stock peft."""
+    """Return the rewards of base model and adapter on held-out prompts, measured by a Job with stock peft."""
     data = EXAMPLES / "environments" / "reverse_text" / "reverse_text_data.py"
     job = ScriptJob(
         name="evaluate-adapter",
@@ -124,8 +123,8 @@ def evaluate(kubectl: Kubectl, s3: S3Access, adapter_uri: str) -> dict[str, floa
     return result
 
 
-def verdict(report: dict[str, Any]) -> list[str]:
-    """What did not hold, a sentence each."""
+def failed_claims(report: dict[str, Any]) -> list[str]:
+    """Return the claims that do not hold."""
     claims = {
         f"the reward rises by at least {LIMITS['reward_gain']}": report["reward_last"] - report["reward_first"]
         >= LIMITS["reward_gain"],
@@ -140,11 +139,11 @@ def verdict(report: dict[str, Any]) -> list[str]:
         "the adapter beats its base model, sampled": report["adapter_reward_sampled"] > report["base_reward_sampled"],
         "the adapter beats its base model, greedy": report["adapter_reward_greedy"] > report["base_reward_greedy"],
     }
-    return [claim for claim, held in claims.items() if not held]
+    return [claim for claim, holds in claims.items() if not holds]
 
 
 def write(report: dict[str, Any]) -> None:
-    """build/demo.json and build/demo.svg."""
+    """Write build/demo.json and build/demo.svg."""
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     (build / "demo.json").write_text(json.dumps(report, indent=2) + "\n")
@@ -152,7 +151,7 @@ def write(report: dict[str, Any]) -> None:
 
 
 def summary(report: dict[str, Any], failures: list[str]) -> None:
-    """The end of the story, for people."""
+    """Print the figures and the result."""
     r = report
     rows = {
         "reward": f"{r['reward_first']:.3f} -> {r['reward_last']:.3f} in {r['steps']} steps  {sparkline(r['rewards'])}",
@@ -168,12 +167,12 @@ def summary(report: dict[str, Any], failures: list[str]) -> None:
         print(f"  {name:<18} {text}")
     print()
     for claim in failures:
-        print(f"  NOT HELD: {claim}", file=sys.stderr)
-    print("demo passed" if not failures else f"demo FAILED: {len(failures)} claims did not hold")
+        print(f"  FAILED: {claim}", file=sys.stderr)
+    print("demo passed" if not failures else f"demo FAILED: {len(failures)} claims do not hold")
 
 
 def git(*args: str) -> str:
-    """What git says of this checkout; empty outside of one."""
+    """Return the output of git for this checkout; empty outside of a checkout."""
     done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip()
 

@@ -1,6 +1,6 @@
-"""What a platform team does once per cluster: the chart, the model in the catalogue, the environment in the registry.
+"""Setup of a cluster: install the chart, add the model to the catalog, push the environment.
 
-Safe to repeat: each step looks first at what is already there.
+Each step can be repeated and skips what exists.
 """
 
 import base64
@@ -17,7 +17,7 @@ from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
 
-from demo.job import ScriptJob
+from demo.example_job import ScriptJob
 from demo.kubectl import Kubectl, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,18 +35,18 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class S3Access:
-    """How this process reaches the cluster's S3."""
+    """Access to the S3 of the cluster."""
 
     endpoint: str
     access_key_id: str
     secret_access_key: str
     cluster_endpoint: str
-    """The same S3 as pods reach it."""
+    """URL for pods."""
     secret_name: str
-    """Secret in the system namespace with the same credentials, for Jobs."""
+    """Name of the Secret in the system namespace with the same credentials, for Jobs."""
 
     def store(self) -> Store:
-        """A client with these credentials."""
+        """Return a client with these credentials."""
         return Store(
             endpoint_url=self.endpoint,
             access_key_id=self.access_key_id,
@@ -54,11 +54,11 @@ class S3Access:
         )
 
     def job_environment(self) -> dict[str, str]:
-        """What a Job needs beside the Secret."""
+        """Return the variables that a Job needs in addition to the Secret."""
         return {"AWS_ENDPOINT_URL_S3": self.cluster_endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
 
     def environment(self) -> dict[str, str]:
-        """The AWS_* variables, for a child process."""
+        """Return the AWS_* variables for a child process."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key_id,
@@ -68,21 +68,21 @@ class S3Access:
 
 
 def s3_access(kubectl: Kubectl, endpoint: str, cluster_endpoint: str, secret_name: str) -> S3Access:
-    """Credentials as the cluster's Secret has them. Raises CommandFailed when it is not there."""
+    """Read the credentials from the Secret of the cluster. Raises KeyError if the Secret does not exist."""
     secret = kubectl.get("secret", secret_name, SYSTEM_NAMESPACE) or {"data": {}}
     data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
     return S3Access(endpoint, data["AWS_ACCESS_KEY_ID"], data["AWS_SECRET_ACCESS_KEY"], cluster_endpoint, secret_name)
 
 
 def install_chart(kubectl: Kubectl, say: Say = print, *extra: str) -> None:
-    """`helm upgrade --install` of this tree's chart, then the operator answers."""
+    """Install or upgrade the chart of this tree and wait until the operator is ready."""
     kubectl.ensure_namespace(SYSTEM_NAMESPACE)
     say("helm upgrade --install rlrun charts/rlrun")
     kubectl.helm(
         "upgrade", "--install", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE,
         "-f", str(CHART / "values-local.yaml"), "--wait", "--timeout", "180s", *extra,
     )  # fmt: skip
-    # The image's tag never changes locally, so a new image needs a new pod to be seen.
+    # The tag of local images never changes, so only a new pod uses a new image.
     kubectl("rollout", "restart", "deployment", "-n", SYSTEM_NAMESPACE, "-l", f"app.kubernetes.io/instance={RELEASE}")
     kubectl(
         "rollout", "status", "deployment", "-n", SYSTEM_NAMESPACE, "-l", f"app.kubernetes.io/instance={RELEASE}",
@@ -91,14 +91,14 @@ def install_chart(kubectl: Kubectl, say: Say = print, *extra: str) -> None:
 
 
 def model_files() -> list[Path]:
-    """The scripts that make the example's model, the one to start first."""
+    """Return the scripts that make the example model, the entry point first."""
     folder = EXAMPLES / "reverse_text_model"
     entry = folder / "make_model.py"
     return [entry, *sorted(p for p in folder.glob("*.py") if p != entry)]
 
 
 def ensure_model(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
-    """The example's base model is in S3: from the cache where these very scripts made it before, else trained now."""
+    """Put the base model of the example into S3, from the cache or by running its scripts in the cluster."""
     store = s3.store()
     digest = hashlib.sha256(b"".join(f.read_bytes() for f in model_files())).hexdigest()[:16]
     cached = CACHE / "models" / f"reverse-text-tiny-{digest}"
@@ -128,7 +128,7 @@ def ensure_model(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
 
 
 def push_environment(s3: S3Access, folder: Path, say: Say = print) -> None:
-    """`rlrun env push`, as an environment's author would."""
+    """Push an environment with `rlrun env push`."""
     done = subprocess.run(
         [sys.executable, "-m", "rlrun.cli", "env", "push", str(folder)],
         env=os.environ | s3.environment() | {"RLRUN_S3_BUCKET": BUCKET},
@@ -142,9 +142,9 @@ def push_environment(s3: S3Access, folder: Path, say: Say = print) -> None:
 
 
 def install_platform(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
-    """All of it: afterwards `kubectl apply -f examples/reverse-text.yaml` trains."""
+    """Install everything that `kubectl apply -f examples/reverse-text.yaml` needs."""
     install_chart(kubectl, say)
     ensure_model(kubectl, s3, say)
     push_environment(s3, EXAMPLES / "environments" / "reverse_text", say)
     kubectl.apply(yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text()))
-    wait_for("the model in the catalogue", lambda: kubectl.get("rlmodel", "reverse-text-tiny"), 30)
+    wait_for("the model in the catalog", lambda: kubectl.get("rlmodel", "reverse-text-tiny"), 30)

@@ -1,4 +1,4 @@
-"""kubectl and helm as a user would type them, with JSON answers."""
+"""Calls of kubectl and helm, with JSON output."""
 
 import json
 import os
@@ -17,32 +17,32 @@ T = TypeVar("T")
 
 
 class CommandFailed(RuntimeError):
-    """A command ended with a non-zero code; the message is what it printed."""
+    """Failure of a command. The message is its output."""
 
 
 class WaitedTooLong(RuntimeError):
-    """A condition did not come true before its deadline; the message says what was seen last."""
+    """Condition that was not met before its deadline."""
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """Commands against one cluster, by an explicit kubeconfig and never the user's own."""
+    """Commands for one cluster, with an explicit kubeconfig instead of the user's."""
 
     kubeconfig: Path
     program: str = "kubectl"
     helm_program: str = "helm"
 
     def __call__(self, *args: str, stdin: str | None = None, timeout: float = 120) -> str:
-        """What `kubectl ARGS` prints. Raises CommandFailed with its error output."""
+        """Run `kubectl ARGS` and return its output. Raises CommandFailed with its error output."""
         return self._run([self.program, *args], stdin, timeout)
 
     def helm(self, *args: str, timeout: float = 300) -> str:
-        """What `helm ARGS` prints. Raises CommandFailed with its error output."""
+        """Run `helm ARGS` and return its output. Raises CommandFailed with its error output."""
         return self._run([self.helm_program, *args], None, timeout)
 
     def _run(self, argv: list[str], stdin: str | None, timeout: float) -> str:
         if not (shutil.which(argv[0])):
-            raise CommandFailed(f"{argv[0]} is not on this machine: `make up` builds it")
+            raise CommandFailed(f"{argv[0]} is not on this machine. `make up` builds it.")
         env = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout, env=env, check=False)
         if done.returncode:
@@ -50,46 +50,46 @@ class Kubectl:
         return done.stdout
 
     def apply(self, *objects: Object, namespace: str | None = None) -> None:
-        """Server-side apply of objects given as dictionaries."""
+        """Apply objects, given as dictionaries, on the server side."""
         where = ["-n", namespace] if namespace else []
         text = yaml.safe_dump_all(objects)
         self("apply", "--server-side", "--force-conflicts", "-f", "-", *where, stdin=text)
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """One object, or None where there is none."""
+        """Return an object, or None if it does not exist."""
         where = ["-n", namespace] if namespace else []
         text = self("get", kind, name, "--ignore-not-found", "-o", "json", *where)
         return json.loads(text) if text.strip() else None
 
     def list(self, kind: str, namespace: str | None = None, selector: str | None = None) -> list[Object]:
-        """All objects of a kind, in one namespace or in all of them."""
+        """Return all objects of a kind, in one namespace or in all of them."""
         where = ["-n", namespace] if namespace else ["-A"]
         which = ["-l", selector] if selector else []
         items: list[Object] = json.loads(self("get", kind, "-o", "json", *where, *which))["items"]
         return items
 
     def ensure_namespace(self, name: str) -> None:
-        """The namespace exists afterwards."""
+        """Create the namespace if it does not exist."""
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
-def wait_for(what: str, look: Callable[[], T | None], seconds: float, every: float = 1.0) -> T:
-    """Look again and again until there is something to see.
+def wait_for(what: str, poll: Callable[[], T | None], seconds: float, every: float = 1.0) -> T:
+    """Poll until `poll` returns a true value, and return it.
 
     Raises:
-        WaitedTooLong: nothing came within `seconds`.
+        WaitedTooLong: There was no such value within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
-        found = look()
+        found = poll()
         if found:
             return found
         if time.monotonic() > deadline:
-            raise WaitedTooLong(f"{what} did not come within {seconds:.0f} s")
+            raise WaitedTooLong(f"waited {seconds:.0f} s without success for {what}")
         time.sleep(every)
 
 
 def condition(obj: Object, kind: str) -> Object | None:
-    """The condition of that type in an object's status."""
+    """Return the condition of that type from the status of an object."""
     conditions: Iterable[Object] = obj.get("status", {}).get("conditions", [])
     return next((c for c in conditions if c["type"] == kind), None)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make demo`: cluster, images, then the demo itself. Leaves nothing running unless KEEP is set.
+# `make demo`: cluster, images, then the demo. Stops the cluster at the end unless KEEP is set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,30 +1,30 @@
-"""A run as its user sees it, from `kubectl apply` to its end."""
+"""Observation of a run from `kubectl apply` to its end."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from demo.curve import sparkline
 from demo.kubectl import Kubectl, Object
+from demo.reward_curve import sparkline
 
 TERMINAL = {"Completed", "Failed", "Stopped"}
 
 
 class RunFailed(RuntimeError):
-    """The run did not complete; the message carries its conditions."""
+    """End of a run without completion. The message has its conditions."""
 
 
 @dataclass
 class Follower:
-    """Prints a line whenever something a user cares for has changed."""
+    """Printer of a line for each change of phase, step or blocking condition."""
 
     say: Callable[[str], None]
     rewards: dict[int, float] = field(default_factory=dict)
     last: tuple[object, ...] = ()
 
     def see(self, run: Object) -> None:
-        """Take one look at the RLRun."""
+        """Print a line if the RLRun has changed."""
         status = run.get("status", {})
         progress = status.get("progress") or {}
         step, reward = progress.get("step", 0), progress.get("reward")
@@ -47,7 +47,7 @@ class Follower:
 
 
 def blocking_reason(run: Object) -> str | None:
-    """The first condition that says what the run waits for, as `Reason: message`."""
+    """Return the first condition that blocks the run, as `Reason: message`."""
     for kind in ("Validated", "TrainerReady", "InferenceReady", "EnvironmentsReady", "OrchestratorReady"):
         for found in run.get("status", {}).get("conditions", []):
             if found["type"] == kind and found["status"] != "True":
@@ -63,19 +63,17 @@ def follow(
     say: Callable[[str], None] = print,
     each: Callable[[Object], None] | None = None,
 ) -> Object:
-    """The finished run.
-
-    `each` is called with every look at the run, for whoever wants to act on its progress.
+    """Wait for the end of a run and return it. `each` is called with every observed state.
 
     Raises:
-        RunFailed: it failed, was stopped, disappeared, or is still going on after `seconds`.
+        RunFailed: The run failed, was stopped or deleted, or did not end within `seconds`.
     """
     follower = Follower(say)
     deadline = time.monotonic() + seconds
     while True:
         run = kubectl.get("rlrun", name, namespace)
         if run is None:
-            raise RunFailed(f"rlrun {namespace}/{name} is not there")
+            raise RunFailed(f"rlrun {namespace}/{name} does not exist")
         follower.see(run)
         if each:
             each(run)
@@ -89,7 +87,7 @@ def follow(
 
 
 def describe(run: Object) -> str:
-    """The conditions of a run, a line each."""
+    """Return the conditions of a run, one line each."""
     return "\n".join(
         f"  {c['type']:<20} {c['status']:<6} {c.get('reason', ''):<24} {c.get('message', '')}"
         for c in run.get("status", {}).get("conditions", [])
@@ -97,11 +95,11 @@ def describe(run: Object) -> str:
 
 
 def pods(kubectl: Kubectl, namespace: str) -> str:
-    """`kubectl get pods` of a namespace, for error messages."""
+    """Return `kubectl get pods` of a namespace, for error messages."""
     return kubectl("get", "pods", "-n", namespace, "-o", "wide")
 
 
 def apply_run(kubectl: Kubectl, file: Path, namespace: str) -> None:
-    """`kubectl apply -f FILE` in that namespace."""
+    """Apply a file in a namespace, which is created if necessary."""
     kubectl.ensure_namespace(namespace)
     kubectl("apply", "-n", namespace, "-f", str(file))

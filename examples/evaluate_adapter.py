@@ -1,10 +1,10 @@
-"""Does an adapter beat its base model? Both are loaded with stock transformers and peft and answer held-out texts.
+"""Comparison of an adapter with its base model on held-out texts, with stock transformers and peft.
 
     python evaluate_adapter.py --model s3://rlrun/models/rlrun/reverse-text-tiny \\
         --adapter s3://rlrun/default/<run-uid>/adapters/step-000040
 
-The last line is JSON: mean rewards of base model and adapter, greedy and sampled at temperature 1, on the texts of
-reverse-text's eval split, which training never sees. Folders may be given in place of s3:// uris.
+The last line is JSON: mean rewards of base model and adapter, greedy and sampled at temperature 1, on the eval split of
+reverse-text, which is not used in training. Folders are accepted in place of s3:// URIs.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from reverse_text_data import dataset, similarity
 
 MAX_NEW_TOKENS = 24
 SAMPLES = 4
-"""Answers per text at temperature 1; the greedy answer is one."""
+"""Number of answers per text at temperature 1. There is one greedy answer."""
 
 
 def answers(model: Any, tokenizer: Any, texts: list[str], sample: bool) -> list[str]:
-    """One answer per text. Texts of one length are one batch, so that nothing is padded."""
+    """Return one answer per text. Texts of equal length form a batch, so that nothing is padded."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for i, text in enumerate(texts):
         by_length[len(text)].append(i)
@@ -49,28 +49,29 @@ def answers(model: Any, tokenizer: Any, texts: list[str], sample: bool) -> list[
 
 
 def mean_reward(model: Any, tokenizer: Any, texts: list[str], sample: bool, seed: int) -> float:
-    """Mean similarity to the reversed texts; the same seed draws the same answers."""
+    """Return the mean similarity to the reversed texts. The same seed samples the same answers."""
     torch.manual_seed(seed)
-    asked = texts * SAMPLES if sample else texts
+    prompts = texts * SAMPLES if sample else texts
     rewards = [
-        similarity(answer, text) for answer, text in zip(answers(model, tokenizer, asked, sample), asked, strict=True)
+        similarity(answer, text)
+        for answer, text in zip(answers(model, tokenizer, prompts, sample), prompts, strict=True)
     ]
     return sum(rewards) / len(rewards)
 
 
-def local(place: str, room: Path, name: str) -> Path:
-    """The folder itself, or the verified download of an artifact."""
-    if not place.startswith("s3://"):
-        return Path(place)
+def local(source: str, downloads: Path, name: str) -> Path:
+    """Return the folder, or the verified download of an artifact."""
+    if not source.startswith("s3://"):
+        return Path(source)
     from rlrun.artifacts.layout import S3Uri
     from rlrun.artifacts.store import Store
 
-    Store().download_artifact(S3Uri.parse(place), room / name)
-    return room / name
+    Store().download_artifact(S3Uri.parse(source), downloads / name)
+    return downloads / name
 
 
 def main() -> None:
-    """Evaluate and print."""
+    """Evaluate both models and print the result."""
     parser = argparse.ArgumentParser(description="Compare an adapter with its base model on held-out texts.")
     parser.add_argument("--model", required=True, help="base model: s3:// uri or folder")
     parser.add_argument("--adapter", required=True, help="adapter artifact: s3:// uri or folder")
@@ -82,9 +83,9 @@ def main() -> None:
 
     texts = dataset(args.examples, args.seed, "eval", args.min_length, args.max_length)
     result: dict[str, float] = {"examples": len(texts)}
-    with tempfile.TemporaryDirectory() as room:
-        base_folder = local(args.model, Path(room), "base")
-        adapter_folder = local(args.adapter, Path(room), "adapter")
+    with tempfile.TemporaryDirectory() as downloads:
+        base_folder = local(args.model, Path(downloads), "base")
+        adapter_folder = local(args.adapter, Path(downloads), "adapter")
         tokenizer = AutoTokenizer.from_pretrained(base_folder)
         model = AutoModelForCausalLM.from_pretrained(base_folder, dtype=torch.float32).eval()
         result["base_reward_greedy"] = mean_reward(model, tokenizer, texts, False, args.seed)

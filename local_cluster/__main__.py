@@ -3,7 +3,7 @@
 import sys
 
 from local_cluster.cli import app
-from local_cluster.errors import LocalClusterError
+from local_cluster.host.errors import LocalClusterError
 
 try:
     app()

@@ -1,4 +1,4 @@
-"""The command line: `python -m local_cluster ...`."""
+"""Commands of `python -m local_cluster`."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Annotated
 
 import typer
 
-from local_cluster.binaries import ensure_program
-from local_cluster.control_plane import GARBAGE_COLLECTION, ControlPlane
-from local_cluster.embedded import Embedded
-from local_cluster.locks import file_lock
-from local_cluster.paths import paths
-from local_cluster.progress import progress
-from local_cluster.provider import provider
+from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
+from local_cluster.host.locks import file_lock
+from local_cluster.host.paths import paths
+from local_cluster.host.progress import progress
+from local_cluster.providers.embedded_cluster import EmbeddedCluster
+from local_cluster.providers.selection import provider
+from local_cluster.tools.binaries import ensure_program
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="A real single-node Kubernetes on this machine, for development and CI.\n\n"
-    "RLRUN_STATE (/var/lib/rlrun-local) holds the cluster, RLRUN_CACHE (~/.cache/rlrun) what outlives it; "
-    "RLRUN_CLUSTER=embedded|kind overrides the choice between plain processes and kind.",
+    "RLRUN_STATE (/var/lib/rlrun-local) is the directory of the cluster, RLRUN_CACHE (~/.cache/rlrun) that of "
+    "binaries and images. RLRUN_CLUSTER=embedded|kind selects between plain processes and kind.",
 )
 
 
 @app.command()
 def up() -> None:
-    """Bring the cluster up. Safe to repeat, and to call after anything was killed. The first time takes minutes."""
+    """Bring the cluster up. Safe to repeat, also after parts of it were killed. The first time takes minutes."""
     chosen = provider()
     with progress.step(f"up ({chosen.name})"):
         chosen.up()
@@ -47,8 +47,8 @@ def down(purge: Annotated[bool, typer.Option(help="Remove imported images too.")
 
 
 @app.command()
-def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """Say what runs and how to reach it. Exits 1 when something is missing."""
+def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show what runs and how to reach it. Exits 1 when something is missing."""
     found = provider().status()
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
@@ -63,7 +63,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
     for problem in found.problems:
         typer.echo(f"problem: {problem}", err=True)
     if not found.healthy:
-        typer.echo("`python -m local_cluster up` repairs or replaces the cluster.", err=True)
+        typer.echo("Run `python -m local_cluster up` to repair or replace the cluster.", err=True)
         raise typer.Exit(1)
 
 
@@ -75,12 +75,14 @@ def kubeconfig() -> None:
 
 @app.command()
 def leftovers() -> None:
-    """List what is left of the cluster on this machine. Exits 1 when there is anything (a running cluster counts)."""
+    """List what the cluster has on this machine. Exits 1 when the list is not empty, as for a running cluster."""
     _report_leftovers(provider().leftovers())
 
 
 @app.command("import")
-def import_images(archives: Annotated[list[Path], typer.Argument(help="oci-archive or docker-archive files.")]) -> None:
+def import_images(
+    archives: Annotated[list[Path], typer.Argument(help="oci-archive or docker-archive files.")],
+) -> None:
     """Import image archives into the node."""
     provider().import_images(archives)
     progress.save()
@@ -88,22 +90,22 @@ def import_images(archives: Annotated[list[Path], typer.Argument(help="oci-archi
 
 @app.command()
 def binaries() -> None:
-    """Install packages and build binaries, without starting anything: all that needs a network."""
-    Embedded(paths()).prepare()
+    """Install packages and build binaries, all steps that need a network, without starting anything."""
+    EmbeddedCluster(paths()).prepare()
     progress.save()
 
 
 @app.command()
 def tool(name: Annotated[str, typer.Argument(help="kubectl, helm, etcd, weed, ...")]) -> None:
-    """Print the path of one of the cluster's programs; builds it first where it is missing."""
+    """Print the path of a program of the cluster. Builds it first if it is missing."""
     typer.echo(ensure_program(name, paths()))
 
 
 @app.command("control-plane-up")
 def control_plane_up(
-    garbage_collection: Annotated[bool, typer.Option(help="Remove the children of deleted owners.")] = False,
+    garbage_collection: Annotated[bool, typer.Option(help="Remove dependents of deleted owners.")] = False,
 ) -> None:
-    """Start etcd and kube-apiserver alone, beside or without the cluster; prints the kubeconfig. Needs no root."""
+    """Start etcd and kube-apiserver only, independent of the cluster; print the kubeconfig. Needs no root."""
     directories = paths()
     with file_lock(directories.control_plane.with_suffix(".lock")):
         controllers = GARBAGE_COLLECTION if garbage_collection else ()
@@ -112,7 +114,7 @@ def control_plane_up(
 
 @app.command("control-plane-down")
 def control_plane_down() -> None:
-    """End what control-plane-up started."""
+    """Stop the control plane of control-plane-up."""
     directories = paths()
     with file_lock(directories.control_plane.with_suffix(".lock")):
         ControlPlane(directories.control_plane).stop()
@@ -120,9 +122,9 @@ def control_plane_down() -> None:
 
 def _report_leftovers(found: list[str]) -> None:
     if not found:
-        progress.say("Nothing is left on this machine, caches aside.")
+        progress.say("Nothing is left on this machine, except caches.")
         return
     for line in found:
         typer.echo(line)
-    typer.echo("`python -m local_cluster down` removes what is left of the cluster.", err=True)
+    typer.echo("Run `python -m local_cluster down` to remove what is left of the cluster.", err=True)
     raise typer.Exit(1)

@@ -1,10 +1,10 @@
-"""Make the benchmarks' middle-sized model: a Qwen3 of 28 M parameters that copies or reverses texts of uneven length.
+"""Script that makes the middle-sized model of the benchmarks: a Qwen3 of 28 M parameters for texts of uneven length.
 
-A model of this size would take hours to learn this from nothing on one core. So a small one learns it (as
-examples/reverse_text_model does, on longer texts), and is then grown without changing what it computes: the residual
-stream is padded with zeros (and the norms' weights scaled, because their mean runs over more numbers), further heads,
-units and layers get random weights whose output projections are zero. From outside it is a dense model like any other:
-it costs 28 M parameters per token, and nothing in it can be skipped.
+It copies or reverses a text. Training a model of this size from scratch would take hours on one core. Therefore a
+small model is trained (as in examples/reverse_text_model, on longer texts) and then grown without changing its output:
+the residual stream is padded with zeros, the weights of the norms are scaled, because their mean includes more numbers,
+and new heads, units and layers get random weights with zero output projections. The result is an ordinary dense model
+with the cost of 28 M parameters per token.
 
     python make_uneven_model.py --folder build/uneven-text-28m
 """
@@ -41,7 +41,7 @@ PEAK_LEARNING_RATE = 4e-3
 
 
 def build(shape: dict[str, int], seed: int) -> Qwen3ForCausalLM:
-    """An untrained model of that shape in float32."""
+    """Return an untrained model of that shape in float32."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(ALPHABET) + 3,
@@ -62,7 +62,7 @@ def build(shape: dict[str, int], seed: int) -> Qwen3ForCausalLM:
 
 
 def batches(ids: dict[str, int], seed: int) -> Iterator[tuple[torch.Tensor, int]]:
-    """Token ids [rows, 2 * length + 2], about BATCH_TOKENS of them in one length, and where the answers begin."""
+    """Yield token ids [rows, 2 * length + 2] of one length, about BATCH_TOKENS in all, and the start of the answers."""
     rng = random.Random(seed)
     while True:
         length = draw_length(rng, MIN_LENGTH, MAX_LENGTH)
@@ -77,7 +77,7 @@ def batches(ids: dict[str, int], seed: int) -> Iterator[tuple[torch.Tensor, int]
 
 
 def train(model: Qwen3ForCausalLM, ids: dict[str, int], steps: int, seed: int) -> float:
-    """Supervised training on the answers alone. Returns the mean loss (nats per token) of the last 50 steps."""
+    """Train on the answers, supervised. Returns the mean loss (nats per token) of the last 50 steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda s: min(1.0, (s + 1) / 60) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * s / steps)))
@@ -106,11 +106,11 @@ def train(model: Qwen3ForCausalLM, ids: dict[str, int], steps: int, seed: int) -
 
 @torch.no_grad()
 def grow(small: Qwen3ForCausalLM, large: Qwen3ForCausalLM) -> Qwen3ForCausalLM:
-    """Puts the small model into the large one, which then computes the same; returns the large one."""
+    """Copy the small model into the large one, which then computes the same. Returns the large one."""
     here, there = small.config, large.config
     width, units, layers = here.hidden_size, here.intermediate_size, here.num_hidden_layers
     heads, pairs = here.num_attention_heads * HEAD_DIM, here.num_key_value_heads * HEAD_DIM
-    # The mean of squares runs over more numbers, all new ones zero: the norm comes out larger by this factor.
+    # The mean of squares includes new zeros, which makes the normalized values larger by this factor.
     scale = math.sqrt(width / there.hidden_size)
 
     def norm(target: torch.nn.Module, source: torch.nn.Module) -> None:
@@ -146,7 +146,7 @@ def grow(small: Qwen3ForCausalLM, large: Qwen3ForCausalLM) -> Qwen3ForCausalLM:
 
 @torch.no_grad()
 def difference(small: Qwen3ForCausalLM, large: Qwen3ForCausalLM, ids: dict[str, int]) -> float:
-    """Largest difference of a logit between the two on one batch."""
+    """Return the largest difference between their logits on one batch."""
     tokens, _ = next(batches(ids, 1))
     return float((small(input_ids=tokens).logits - large(input_ids=tokens).logits).abs().max())
 
@@ -170,7 +170,7 @@ def main() -> None:
     large = grow(small, build(LARGE, args.seed + 1))
     off = difference(small, large, ids)
     if off > 0.01:
-        sys.exit(f"the grown model differs from the small one by {off:.3g} in a logit: nothing was written")
+        sys.exit(f"the grown model differs from the small one by {off:.3g} in a logit. Nothing was written.")
     save(large, tokenizer, args.folder)
     facts = {"parameters": sum(p.numel() for p in large.parameters()), "loss": round(loss, 4), "steps": args.steps}
     print(json.dumps(facts), flush=True)

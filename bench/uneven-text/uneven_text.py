@@ -1,4 +1,4 @@
-"""Reverse a text of very uneven length: reverse_text's task and score, on the texts of uneven_text_data."""
+"""Environment to reverse a text of very uneven length: task and score of reverse_text, texts of uneven_text_data."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def load_environment(
     max_length: int = MAX_LENGTH,
     seed: int = 0,
 ) -> vf.Environment:
-    """The environment; arguments as of reverse_text."""
+    """Return the environment. Arguments are those of reverse_text."""
     return vf.SingleTurnEnv(
         dataset=_rows(dataset(num_examples, seed, "train", min_length, max_length), "train"),
         eval_dataset=_rows(dataset(num_eval_examples, seed, "eval", min_length, max_length), "eval"),
@@ -24,7 +24,7 @@ def load_environment(
 
 
 def reversed_similarity(completion: Any, answer: str) -> float:
-    """Similarity of what the model wrote to the text reversed, between 0 and 1."""
+    """Return the similarity of the completion to the reversed text, between 0 and 1."""
     return similarity(str(completion[-1]["content"] or "") if completion else "", answer[::-1])
 
 

@@ -1,7 +1,8 @@
-"""Texts to reverse whose lengths differ a lot: most are short, a few are very long, as answers are in practice.
+"""Texts to reverse with very different lengths: most are short and a few very long, like answers in practice.
 
-Lengths are log-uniform: a text of 4 to 8 characters is as likely as one of 24 to 48. Whoever pads a batch to its
-longest answer, or waits for it, then works mostly on nothing. Texts, splits and scores are those of reverse_text.
+Lengths are log-uniform: a text of 4 to 8 characters is as likely as one of 24 to 48. An implementation that pads a
+batch to its longest answer, or waits for it, wastes most of its work. Texts, splits and scores are those of
+reverse_text.
 """
 
 import math
@@ -14,16 +15,16 @@ MIN_LENGTH, MAX_LENGTH = 4, 48
 
 
 def draw_length(rng: random.Random, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> int:
-    """A length from min_length..max_length whose logarithm is spread evenly."""
+    """Draw a length from min_length..max_length with a uniform logarithm."""
     low, high = math.log(min_length), math.log(max_length + 1)
     return min(max_length, int(math.exp(rng.uniform(low, high))))
 
 
 def texts(seed: int, split: Split, min_length: int, max_length: int) -> Iterator[str]:
-    """Distinct texts of that split, without end. Raises ValueError when there is no room for distinct texts."""
+    """Yield distinct texts of a split, endlessly. Raises ValueError for lengths without enough distinct texts."""
     if not 4 <= min_length <= max_length:
         raise ValueError(
-            f"min_length {min_length} and max_length {max_length} do not fit: use 4 <= min_length <= max_length"
+            f"min_length {min_length} and max_length {max_length} are invalid. Use 4 <= min_length <= max_length."
         )
     rng = random.Random(f"uneven-{split}-{seed}")
     seen: set[str] = set()
@@ -35,6 +36,6 @@ def texts(seed: int, split: Split, min_length: int, max_length: int) -> Iterator
 
 
 def dataset(n: int, seed: int, split: Split, min_length: int, max_length: int) -> list[str]:
-    """The first `n` of `texts`."""
+    """Return the first `n` of `texts`."""
     source = texts(seed, split, min_length, max_length)
     return [next(source) for _ in range(n)]

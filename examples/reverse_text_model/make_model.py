@@ -1,13 +1,13 @@
-"""Make the example model: a character-level Qwen3 of 0.45 M parameters that copies or reverses a text, at random.
+"""Script that makes the example model: a character-level Qwen3 of 0.45 M parameters that copies or reverses a text.
 
-It is trained here, from nothing, on a mixture: behind the same prompt stands the text copied (60 %) or reversed (40 %).
-So it can do both and knows nothing of which one is wanted; reinforcement learning only has to teach it the choice,
-which takes seconds. The result is an ordinary Hugging Face folder that vLLM, transformers and peft load as it is.
+It is trained from scratch on a mixture: a prompt is followed by the copied text (60 %) or the reversed text (40 %). The
+model can do both and chooses at random, so reinforcement learning only has to teach the choice, which takes seconds.
+The result is an ordinary Hugging Face folder that vLLM, transformers and peft load.
 
     python make_model.py --folder build/reverse-text-tiny                      a folder
     python make_model.py --upload s3://rlrun/models/rlrun/reverse-text-tiny    an artifact in S3, with a manifest
 
-A prompt is `text <sep>`, an answer `text <eos>`. Everything outside a-z and space reads as a space.
+A prompt is `text <sep>`, an answer `text <eos>`. Characters other than a-z become spaces.
 """
 
 import argparse
@@ -41,13 +41,13 @@ MODEL_ID = "rlrun/reverse-text-tiny"
 CONTEXT = 128
 COPY_SHARE = 0.6
 MIN_LENGTH, MAX_LENGTH = 4, 11
-"""Lengths of the training texts; a little wider than what the environment asks for."""
+"""Lengths of the training texts, a slightly wider range than that of the environment."""
 BATCH = 64
 PEAK_LEARNING_RATE = 4e-3
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per character, three special tokens, and a chat template of a single turn."""
+    """Return a tokenizer with one token per character, three special tokens and a chat template of a single turn."""
     vocabulary = {token: i for i, token in enumerate([PAD, EOS, SEP, *ALPHABET])}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD))
     core.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex("[^a-z ]"), " ")])
@@ -66,7 +66,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int) -> Qwen3ForCausalLM:
-    """The untrained model in float32."""
+    """Return the untrained model in float32."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(ALPHABET) + 3,
@@ -77,7 +77,7 @@ def build_model(seed: int) -> Qwen3ForCausalLM:
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=CONTEXT,
-        # Short wavelengths: where to copy from is a matter of a few positions, and this learns it twice as fast.
+        # Short wavelengths: the source position is a few positions away, and training is twice as fast.
         rope_parameters={"rope_type": "default", "rope_theta": 100.0},
         tie_word_embeddings=True,
         pad_token_id=PAD_ID,
@@ -88,7 +88,7 @@ def build_model(seed: int) -> Qwen3ForCausalLM:
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[torch.Tensor, int]]:
-    """Token ids [BATCH, 2 * length + 2] without padding (one length per batch), and where the answers begin."""
+    """Yield token ids [BATCH, 2 * length + 2] of one length, and the start of the answers."""
     rng = random.Random(seed)
     ids = tokenizer.get_vocab()
     while True:
@@ -104,7 +104,7 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[tor
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> float:
-    """Supervised training on the answers alone. Returns the mean loss (nats per token) of the last 20 steps."""
+    """Train on the answers, supervised. Returns the mean loss (nats per token) of the last 20 steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda s: min(1.0, (s + 1) / 40) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * s / steps)))
@@ -138,7 +138,7 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     model.generation_config.bos_token_id = None
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
-    # transformers 5 keeps the template in a file of its own; older readers look for it in tokenizer_config.json.
+    # transformers 5 writes the template to its own file; older readers expect it in tokenizer_config.json.
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text())
     config["chat_template"] = CHAT_TEMPLATE
@@ -146,18 +146,18 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 
 def main() -> None:
-    """Train, save and, if asked, upload."""
+    """Train, save and optionally upload the model."""
     parser = argparse.ArgumentParser(description="Make the example model that copies or reverses a text.")
     parser.add_argument("--folder", type=Path, help="where to write the model (default: a temporary folder)")
     parser.add_argument(
         "--steps", type=int, default=700, help="training steps (default 700: about a minute on one core)"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="cores to use; another number gives other rounding")
+    parser.add_argument("--threads", type=int, default=1, help="cores to use; the number changes rounding")
     parser.add_argument("--upload", metavar="S3_URI", help="also upload as an artifact with a manifest")
     args = parser.parse_args()
     if not args.folder and not args.upload:
-        parser.error("nothing to do with the model: give --folder, --upload or both")
+        parser.error("no destination: pass --folder, --upload or both")
 
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)
@@ -165,8 +165,8 @@ def main() -> None:
     model = build_model(args.seed)
     print(f"{MODEL_ID}: {sum(p.numel() for p in model.parameters()):,} parameters, {args.steps} steps", flush=True)
     loss = train(model, tokenizer, args.steps, args.seed)
-    with tempfile.TemporaryDirectory() as room:
-        folder = args.folder or Path(room)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
         save(model, tokenizer, folder)
         print(f"final loss {loss:.4f}" + (f", saved in {folder}" if args.folder else ""), flush=True)
         if args.upload:
@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def upload(folder: Path, uri: str, details: dict[str, object]) -> None:
-    """Put the folder into S3 as an artifact: files first, manifest last."""
+    """Upload the folder to S3 as an artifact: files first, manifest last."""
     from rlrun.artifacts.layout import S3Uri
     from rlrun.artifacts.manifest import ArtifactKind
     from rlrun.artifacts.store import Store

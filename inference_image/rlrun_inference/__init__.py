@@ -1,19 +1,17 @@
-"""What the CPU image adds to vLLM, as a plugin: LoRA multiplied by adapter and not by token (adapter_rows, lora), and
-an engine that does not import everything a second time (start).
-"""
+"""Plugin of the CPU image for vLLM: LoRA products per adapter instead of per token, and an engine started by fork."""
 
 from __future__ import annotations
 
 
 def register() -> None:
-    """Have vLLM's CPU platform take both. Idempotent: vLLM calls it in every process.
+    """Register both with the CPU platform of vLLM. Idempotent, because vLLM calls it in every process.
 
-    Protocol: vLLM's entry point group `vllm.general_plugins`. On any other platform nothing changes.
+    vLLM finds it by the entry point group `vllm.general_plugins`. Other platforms are not changed.
     """
     from vllm.platforms import current_platform
 
-    from rlrun_inference.start import fork_the_engine
+    from rlrun_inference.engine_fork import fork_the_engine
 
     if current_platform.is_cpu():
-        current_platform.get_punica_wrapper = lambda: "rlrun_inference.lora.LoraByAdapter"
+        current_platform.get_punica_wrapper = lambda: "rlrun_inference.adapter_lora.LoraByAdapter"
         fork_the_engine(current_platform)

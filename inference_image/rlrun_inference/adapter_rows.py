@@ -1,8 +1,7 @@
-"""Which rows of a batch belong to which adapter, found once per forward pass and used by every layer.
+"""Rows of a batch by adapter, computed once per forward pass and used by every layer.
 
-A policy's rollouts nearly always share one adapter, so the usual answer is one slice over the whole batch, and the
-products below run on views. Mixed batches (two policy versions for a moment, or several runs in one pool) cost one
-gather per adapter.
+The rollouts of a policy usually share one adapter, so the usual result is one slice of the whole batch, and products
+use views. Mixed batches (two policy versions, or several runs in one pool) cost one gather per adapter.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ def group_by_adapter(slots: torch.Tensor) -> list[AdapterRows]:
     """Group a batch's rows by adapter.
 
     Args:
-        slots: [rows], int64; the slot of each row's adapter, -1 where the base model answers.
+        slots: [rows], int64; the slot of the adapter of each row, -1 for the base model.
 
     Returns:
-        One entry per adapter in the batch, by slot; rows without an adapter are in none.
+        One entry per adapter in the batch, in the order of slots. Rows without an adapter are omitted.
     """
     present = [slot for slot in torch.unique(slots).tolist() if slot >= 0]
     return [AdapterRows(slot, _rows(slots, slot)) for slot in present]

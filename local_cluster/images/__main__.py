@@ -1,4 +1,4 @@
-"""`python -m local_cluster.images`: build, import, list, prune, and run a command inside an image."""
+"""Commands of `python -m local_cluster.images`: build, import, list and prune images, or run a command in one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from local_cluster.errors import LocalClusterError
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.progress import progress
 from local_cluster.images import buildah, containerd, ensure
 from local_cluster.images.catalog import find
 from local_cluster.images.run import run_in_image
-from local_cluster.progress import progress
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-Names = Annotated[list[str] | None, typer.Argument(help="Which images (trainer, operator, ...); all when omitted.")]
+Names = Annotated[list[str] | None, typer.Argument(help="Images (trainer, operator, ...). Default: all.")]
 
 
 @app.command()
@@ -27,13 +27,13 @@ def build(names: Names = None) -> None:
 
 @app.command("import")
 def import_(names: Names = None) -> None:
-    """Move built images into the local cluster, which must be up."""
+    """Import built images into the local cluster, which must be up."""
     ensure.import_images(find(names or []))
 
 
 @app.command("all")
 def all_(names: Names = None) -> None:
-    """Build and import what changed."""
+    """Build and import the images that changed."""
     ensure.ensure_images(find(names or []))
 
 
@@ -43,7 +43,7 @@ def list_() -> None:
     built, table = buildah.local_tags(), Table("image", "key", "built", "imported")
     try:
         imported = containerd.image_digests()
-    except LocalClusterError:  # no cluster is up: what it holds can't be known
+    except LocalClusterError:  # the cluster is down
         imported = None
     for image, key in ensure.keys().items():
         present = "cluster down" if imported is None else _yes(image.reference(key) in imported)
@@ -53,24 +53,24 @@ def list_() -> None:
 
 @app.command()
 def prune() -> None:
-    """Remove what earlier builds left in the builder's storage."""
+    """Remove layers of earlier builds from the storage of buildah."""
     buildah.prune()
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
-    name: Annotated[str, typer.Argument(help="Which image.")],
-    command: Annotated[list[str], typer.Argument(help="What to run in it, after `--`.")],
-    env: Annotated[list[str] | None, typer.Option(help="A variable, NAME=VALUE; repeatable.")] = None,
-    volume: Annotated[list[str] | None, typer.Option(help="A mount, SOURCE:TARGET[:ro]; repeatable.")] = None,
-    root: Annotated[bool, typer.Option(help="As root, not as the image's user.")] = False,
+    name: Annotated[str, typer.Argument(help="Name of the image.")],
+    command: Annotated[list[str], typer.Argument(help="Command to run, after `--`.")],
+    env: Annotated[list[str] | None, typer.Option(help="Variable NAME=VALUE. Repeatable.")] = None,
+    volume: Annotated[list[str] | None, typer.Option(help="Mount SOURCE:TARGET[:ro]. Repeatable.")] = None,
+    root: Annotated[bool, typer.Option(help="Run as root instead of the user of the image.")] = False,
 ) -> None:
-    """Run a command inside an image; the repository is mounted read-only and is the working directory."""
+    """Run a command inside an image. The repository is mounted read-only and is the working directory."""
     (image,) = find([name])
     pairs = [pair.partition("=") for pair in env or []]
     environment = {key: value for key, _, value in pairs}
-    words = command[1:] if command[:1] == ["--"] else command
-    sys.exit(run_in_image(image, words, environment=environment, volumes=volume or [], as_root=root))
+    argv = command[1:] if command[:1] == ["--"] else command
+    sys.exit(run_in_image(image, argv, environment=environment, volumes=volume or [], as_root=root))
 
 
 def _yes(value: bool) -> str:
@@ -78,7 +78,7 @@ def _yes(value: bool) -> str:
 
 
 def main() -> None:
-    """Run the command line; an expected failure is one message, not a traceback."""
+    """Run the command line. An expected failure is printed as a message without a traceback."""
     try:
         app()
     except LocalClusterError as error:

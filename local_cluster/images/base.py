@@ -1,8 +1,7 @@
-"""The image that FROM names, made from Debian packages where no registry can be reached.
+"""Base image of the Dockerfiles, made from Debian packages for machines that cannot reach a registry.
 
-It looks like `python:3.11-slim-bookworm`: Debian 12, Python 3.11, commands `python` and `pip`, nothing that keeps pip
-from installing. What only this machine needs (its CA bundle, the settings of its pip) is put here and nowhere else, so
-the product's Dockerfiles stay what everybody else builds.
+It resembles `python:3.11-slim-bookworm`: Debian 12, Python 3.11, commands `python` and `pip`. Settings of this machine
+(CA bundle, configuration of pip) go into this image only, so that the Dockerfiles are the same everywhere.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from local_cluster.host.progress import progress
+from local_cluster.host.shell import run
 from local_cluster.images.buildah import buildah, local_tags
 from local_cluster.images.catalog import BASE_REFERENCE
-from local_cluster.progress import progress
-from local_cluster.shell import run
 
 _KEYED_REFERENCE = "localhost/rlrun-base"
-_RECIPE = "1"  # raise it when this file makes something else of the same inputs
+_RECIPE = "1"  # raise it when this module changes the image without a change of its inputs
 _SUITE = "bookworm"
 _PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _PIP_FILES = ("/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
-# Options that decide where packages come from; paths to files of this machine would be missing in the image.
+# Options that select the source of packages. Paths to files of this machine would be missing in the image.
 _PIP_OPTIONS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout")
 
 
 def pip_configuration(files: Iterable[Path], environment: Mapping[str, str], has_ca_bundle: bool) -> str:
-    """A pip.conf that reaches the same package index as this machine's pip does.
+    """Return a pip.conf that uses the same package index as pip on this machine.
 
     Args:
-        files: pip's configuration files, the later ones win.
-        environment: Variables; `PIP_*` wins over the files, as in pip.
-        has_ca_bundle: Whether the image gets this machine's CA bundle.
+        files: Configuration files of pip; later ones win.
+        environment: Variables; `PIP_*` override the files, as in pip.
+        has_ca_bundle: True if the image gets the CA bundle of this machine.
     """
     found: dict[str, str] = {}
     for file in files:
@@ -55,7 +54,7 @@ def pip_configuration(files: Iterable[Path], environment: Mapping[str, str], has
 
 
 def base_key() -> str:
-    """A hash of what the base is made from; children are built again when it changes."""
+    """Return a hash of the inputs of the base image. Images on top are built again when it changes."""
     bundle = _CA_BUNDLE.read_bytes() if _CA_BUNDLE.exists() else b""
     digest = hashlib.sha256(repr((_RECIPE, _SUITE, _PACKAGES, _pip_configuration())).encode())
     digest.update(bundle)
@@ -63,20 +62,20 @@ def base_key() -> str:
 
 
 def ensure_base() -> None:
-    """Make the base image unless it is there."""
+    """Build the base image if it is missing."""
     keyed = f"{_KEYED_REFERENCE}:{base_key()}"
     tags = local_tags()
     if keyed in tags:
         if tags.get(BASE_REFERENCE) != tags[keyed]:
             buildah("tag", keyed, BASE_REFERENCE)
         return
-    # Not /tmp: that may be small or mounted noexec, and debootstrap needs device nodes.
+    # Not /tmp, which may be small or mounted noexec; debootstrap needs device nodes.
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="rlrun-base-") as folder:
         root = Path(folder, "root")
         with progress.step("base image: debootstrap"):
             run(
                 ["debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}", _SUITE, root],
-                next_step="It needs root and a Debian mirror: `apt-get update` must work here.",
+                next_step="debootstrap needs root and a Debian mirror. Check that `apt-get update` works.",
             )
         with progress.step("base image: commit"):
             _shape(root)
@@ -89,7 +88,7 @@ def _pip_configuration() -> str:
 
 
 def _shape(root: Path) -> None:
-    """From a Debian system to what the Python image looks like."""
+    """Turn a Debian system into the layout of the Python image."""
     for marker in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
         marker.unlink()
     python = root / "usr/bin/python"
@@ -107,7 +106,7 @@ def _shape(root: Path) -> None:
 
 
 def _commit(root: Path, archive: Path, keyed: str) -> None:
-    # debootstrap may leave /proc mounted; --one-file-system keeps the tar out of it, the umount lets the folder go.
+    # debootstrap may leave /proc mounted: --one-file-system keeps it out of the tar, umount lets the folder be removed.
     run(["umount", root / "proc"], check=False)
     run(["umount", root / "sys"], check=False)
     run(["tar", "-C", root, "--numeric-owner", "--one-file-system", "--exclude=./dev/*", "-cf", archive, "."])

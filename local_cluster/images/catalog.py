@@ -1,4 +1,4 @@
-"""Which images there are, and what each one's content is."""
+"""Images of the product and their content keys."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.errors import LocalClusterError
+from local_cluster.host.errors import LocalClusterError
 
 LOCAL_TAG = "local"
-_REGISTRY = "localhost"  # no registry: an image under this name can only be one that was built here
-BASE_REFERENCE = f"{_REGISTRY}/python:3.11-slim-bookworm"  # stands in for the Dockerfiles' own base image
+_REGISTRY = "localhost"  # not a registry: an image under this name was built on this machine
+BASE_REFERENCE = f"{_REGISTRY}/python:3.11-slim-bookworm"  # replaces the base image that the Dockerfiles name
 _NOT_CONTENT = ("__pycache__", ".pyc")
 
 
 @dataclass(frozen=True)
-class Image:
-    """One image of the product.
+class ImageSpec:
+    """Image of the product.
 
     Attributes:
-        short: Its name on the command line.
-        dockerfile: Path from the repository's root, which is the build context.
-        build_args: Values for the Dockerfile's ARGs on this kind of machine.
+        short: Name on the command line.
+        dockerfile: Path below the root of the repository, which is the build context.
+        build_args: Values of the ARGs of the Dockerfile.
     """
 
     short: str
@@ -32,29 +32,29 @@ class Image:
 
     @property
     def name(self) -> str:
-        """The bare name, as charts have it."""
+        """Name without registry and tag, as charts use it."""
         return f"rlrun-{self.short}"
 
     def reference(self, tag: str = LOCAL_TAG) -> str:
-        """The full name, as containerd and buildah store it."""
+        """Return the full name, as containerd and buildah store it."""
         return f"{_REGISTRY}/{self.name}:{tag}"
 
 
 _WITHOUT_GPU = (("TORCH", "cpu"),)
 
-# Two chains that can be built beside each other; inside a chain the later image finds the earlier one's layers.
-CHAINS: tuple[tuple[Image, ...], ...] = (
+# The chains can be built in parallel. Inside a chain, a later image reuses the layers of an earlier one.
+CHAINS: tuple[tuple[ImageSpec, ...], ...] = (
     (
-        Image("inference-cpu", "inference_image/Dockerfile", _WITHOUT_GPU),
-        Image("trainer", "trainer_image/Dockerfile", _WITHOUT_GPU),
+        ImageSpec("inference-cpu", "inference_image/Dockerfile", _WITHOUT_GPU),
+        ImageSpec("trainer", "trainer_image/Dockerfile", _WITHOUT_GPU),
     ),
-    (Image("orchestrator", "orchestrator_image/Dockerfile"), Image("operator", "operator/Dockerfile")),
+    (ImageSpec("orchestrator", "orchestrator_image/Dockerfile"), ImageSpec("operator", "operator/Dockerfile")),
 )
-IMAGES: tuple[Image, ...] = tuple(image for chain in CHAINS for image in chain)
+IMAGES: tuple[ImageSpec, ...] = tuple(image for chain in CHAINS for image in chain)
 
 
-def find(names: Iterable[str]) -> tuple[Image, ...]:
-    """Images by short or full name, all of them for no name.
+def find(names: Iterable[str]) -> tuple[ImageSpec, ...]:
+    """Return images by short or full name. Without names, return all.
 
     Raises:
         LocalClusterError: A name is unknown.
@@ -64,13 +64,13 @@ def find(names: Iterable[str]) -> tuple[Image, ...]:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         choices = ", ".join(image.short for image in IMAGES)
-        raise LocalClusterError(f"No image is called {', '.join(unknown)}. There are: {choices}.")
+        raise LocalClusterError(f"There is no image {', '.join(unknown)}. Choose from: {choices}.")
     chosen = {known[name] for name in wanted}
     return tuple(image for image in IMAGES if image in chosen or not wanted)
 
 
 def copied_paths(dockerfile: str, build_args: Iterable[tuple[str, str]]) -> list[str]:
-    """What a Dockerfile takes from the build context: the sources of its COPY lines, ARGs filled in."""
+    """Return the sources of the COPY lines of a Dockerfile, with ARGs filled in."""
     sources: list[str] = []
     for line in dockerfile.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
@@ -83,13 +83,13 @@ def copied_paths(dockerfile: str, build_args: Iterable[tuple[str, str]]) -> list
     return sources
 
 
-def content_key(image: Image, root: Path, base_key: str) -> str:
-    """The image's tag: a hash over all that goes into it, 12 hexadecimal digits.
+def content_key(image: ImageSpec, root: Path, base_key: str) -> str:
+    """Return the tag of an image: a hash of all its inputs, 12 hexadecimal digits.
 
     Args:
-        image: Which one.
-        root: The repository.
-        base_key: The same for the image that FROM names.
+        image: Image to hash.
+        root: Root of the repository.
+        base_key: Hash of the base image.
 
     Raises:
         LocalClusterError: A COPY line names a path that does not exist.
@@ -98,9 +98,11 @@ def content_key(image: Image, root: Path, base_key: str) -> str:
     digest = hashlib.sha256(f"{base_key}\0{text}\0{image.build_args}".encode())
     for source in copied_paths(text, image.build_args):
         if not (root / source).exists():
-            raise LocalClusterError(f"{image.dockerfile} copies {source}, which does not exist in {root}.")
+            raise LocalClusterError(
+                f"{image.dockerfile} copies {source}, which does not exist in {root}. Correct the COPY line."
+            )
         for file in _files(root / source):
-            # Length before content: two files can't be read as one other file.
+            # The length separates files: two files cannot have the hash of one other file.
             body = file.read_bytes()
             digest.update(f"{file.relative_to(root)}\0{len(body)}\0".encode())
             digest.update(body)

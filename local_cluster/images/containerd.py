@@ -1,7 +1,7 @@
-"""Images from buildah's storage into the node's containerd, layers that are there already left out.
+"""Import of images from the storage of buildah into containerd, without layers that containerd has.
 
-`ctr images import` does not miss a layer in an archive as long as containerd has it. So after a change of code the
-archive is two documents and a few small layers.
+`ctr images import` accepts an archive without a layer that containerd already has. After a change of code, the archive
+therefore consists of two documents and a few small layers.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ import subprocess
 import tempfile
 from collections.abc import Container, Mapping, Sequence
 
-from local_cluster.errors import LocalClusterError
-from local_cluster.images.archive import StoredImage, open_stored_layer, stored_image, write_archive
-from local_cluster.images.catalog import LOCAL_TAG, Image
-from local_cluster.node import ctr_command
-from local_cluster.progress import progress
-from local_cluster.shell import run, tail
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.progress import progress
+from local_cluster.host.shell import run, tail
+from local_cluster.images.catalog import LOCAL_TAG, ImageSpec
+from local_cluster.images.oci_archive import StoredImage, open_stored_layer, stored_image, write_archive
+from local_cluster.node.containers import ctr_command
 
 _IMPORT_SECONDS = 1800.0
-_CLUSTER_HINT = "Is the cluster up? `python -m local_cluster status`"
+_CLUSTER_HINT = "Check that the cluster is up: `python -m local_cluster status`."
 
 
 def image_digests() -> dict[str, str]:
-    """Names of containerd's images, each with the digest of its manifest."""
+    """Return the images in containerd: name to digest of the manifest."""
     rows = run([*ctr_command(), "images", "list"], next_step=_CLUSTER_HINT).stdout.splitlines()[1:]
     cells = [row.split() for row in rows]
     return {row[0]: row[2] for row in cells if len(row) > 2}
 
 
-def import_image(image: Image, key: str) -> None:
-    """Copy one built image into containerd, named by its key and as `local`.
+def import_image(image: ImageSpec, key: str) -> None:
+    """Copy a built image into containerd, with its key and `local` as tags.
 
     Raises:
-        LocalClusterError: buildah does not have it, or containerd does not take it.
+        LocalClusterError: buildah does not have the image, or containerd rejects it.
     """
     names = (image.reference(key), image.reference(LOCAL_TAG))
     stored = stored_image(image.reference(key))
     known = known_layers(image_digests())
     new = sum(size for digest, size in stored.layers.items() if digest not in known)
     with progress.step(f"import {image.name}"):
-        progress.say(f"      {new >> 20} MiB are new to the node")
+        progress.say(f"      {new >> 20} MiB to import")
         _stream(stored, names, known)
 
 
-def forget_earlier(image: Image, key: str) -> None:
-    """Remove the names of earlier builds; containerd then collects what only they needed."""
+def forget_earlier(image: ImageSpec, key: str) -> None:
+    """Remove the names of earlier builds. containerd then deletes layers that only they used."""
     keep = (image.reference(key), image.reference(LOCAL_TAG))
     earlier = [name for name in image_digests() if name.startswith(image.reference("")) and name not in keep]
     if earlier:
@@ -53,7 +53,7 @@ def forget_earlier(image: Image, key: str) -> None:
 
 
 def known_layers(images: Mapping[str, str]) -> set[str]:
-    """Digests of the layers that containerd holds for the product's images."""
+    """Return the digests of the layers of the product's images in containerd."""
     layers: set[str] = set()
     for digest in {digest for name, digest in images.items() if "/rlrun-" in name}:
         manifest = json.loads(run([*ctr_command(), "content", "get", digest], next_step=_CLUSTER_HINT).stdout)
@@ -62,7 +62,7 @@ def known_layers(images: Mapping[str, str]) -> set[str]:
 
 
 def _stream(stored: StoredImage, names: Sequence[str], without: Container[str]) -> None:
-    """Feed the archive to `ctr images import`, which also unpacks it."""
+    """Pipe the archive to `ctr images import`, which also unpacks it."""
     command = [*ctr_command(), "images", "import", "-"]
     with (
         tempfile.TemporaryFile("w+") as output,
@@ -73,14 +73,16 @@ def _stream(stored: StoredImage, names: Sequence[str], without: Container[str]) 
             write_archive(stored, names, without, open_stored_layer, importer.stdin)
             importer.stdin.close()
         except BrokenPipeError:
-            pass  # the importer ended early; its own words below say why
+            pass  # the importer ended early; its output is reported below
         except OSError as error:
             importer.kill()
-            raise LocalClusterError(f"Reading {names[0]} from buildah's storage failed: {error}") from error
+            raise LocalClusterError(
+                f"Reading {names[0]} from the storage of buildah failed: {error}. Build the image again."
+            ) from error
         except BaseException:
             importer.kill()
             raise
         status = importer.wait(timeout=_IMPORT_SECONDS)
         if status != 0:
             output.seek(0)
-            raise LocalClusterError(f"containerd did not take {names[0]}:\n{tail(output.read())}\n{_CLUSTER_HINT}")
+            raise LocalClusterError(f"containerd rejected {names[0]}:\n{tail(output.read())}\n{_CLUSTER_HINT}")

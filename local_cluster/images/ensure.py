@@ -1,6 +1,6 @@
-"""Build what changed, import what is missing: the steps that `local_cluster up` takes.
+"""Build of changed images and import of missing ones.
 
-With a Docker engine and kind the same two steps are `docker build` and `kind load` (see `docker.py`).
+For a kind cluster the same steps are `docker build` and `kind load` (see `docker.py`).
 """
 
 from __future__ import annotations
@@ -9,50 +9,50 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
+from local_cluster.host.locks import file_lock
+from local_cluster.host.paths import REPOSITORY, paths
+from local_cluster.host.progress import progress
 from local_cluster.images import buildah, containerd
 from local_cluster.images.base import base_key, ensure_base
-from local_cluster.images.catalog import CHAINS, IMAGES, Image, content_key
-from local_cluster.locks import file_lock
-from local_cluster.packages import ensure_system_packages
-from local_cluster.paths import REPOSITORY, paths
-from local_cluster.progress import progress
+from local_cluster.images.catalog import CHAINS, IMAGES, ImageSpec, content_key
+from local_cluster.tools.host_packages import ensure_system_packages
 
-Keys = Mapping[Image, str]
+Keys = Mapping[ImageSpec, str]
 
 
-def keys(images: Sequence[Image] = IMAGES) -> dict[Image, str]:
-    """Each image's content key for the tree as it stands."""
+def keys(images: Sequence[ImageSpec] = IMAGES) -> dict[ImageSpec, str]:
+    """Return the content key of each image for the current tree."""
     base = base_key()
     return {image: content_key(image, REPOSITORY, base) for image in images}
 
 
-def build_images(images: Sequence[Image] = IMAGES) -> None:
-    """Bring buildah's storage up to the tree; images that are there under their key are left alone."""
+def build_images(images: Sequence[ImageSpec] = IMAGES) -> None:
+    """Build the images whose key is not in the storage of buildah."""
     ensure_system_packages(paths().cache)
-    with _alone():
+    with _exclusive():
         _build(keys(images))
 
 
-def import_images(images: Sequence[Image] = IMAGES) -> None:
-    """Bring the node's containerd up to the tree: the cluster must be up, the images built."""
-    with _alone():
+def import_images(images: Sequence[ImageSpec] = IMAGES) -> None:
+    """Import the images whose key is not in containerd. The cluster must be up and the images built."""
+    with _exclusive():
         _import(keys(images))
 
 
-def ensure_images(images: Sequence[Image] = IMAGES) -> None:
-    """Build and import; does nothing, in about a second, when nothing changed."""
+def ensure_images(images: Sequence[ImageSpec] = IMAGES) -> None:
+    """Build and import changed images. Takes about a second if nothing changed."""
     ensure_system_packages(paths().cache)
-    with _alone():
-        # Once for both steps: the tree may be edited meanwhile.
+    with _exclusive():
+        # Computed once for both steps, because the tree may be edited in between.
         wanted = keys(images)
         present = containerd.image_digests()
-        # What the node has is not built again, even when the builder's storage was emptied since.
+        # An image on the node is not built again, even if the storage of buildah was emptied.
         _build({image: key for image, key in wanted.items() if image.reference(key) not in present})
         _import(wanted)
 
 
-def _alone() -> AbstractContextManager[None]:
-    """Two commands at once would take each other's images away between build and import."""
+def _exclusive() -> AbstractContextManager[None]:
+    """Exclude other commands, which would remove the images between build and import."""
     return file_lock(paths().cache / "images" / "images.lock")
 
 
@@ -66,11 +66,11 @@ def _build(wanted: Keys) -> None:
         return
     ensure_base()
     with ThreadPoolExecutor(len(CHAINS)) as pool:
-        # Every chain is run to its end: a failure in one must not leave the other's outcome unknown.
+        # Run every chain to its end: a failure in one must not hide the outcome of the other.
         list(pool.map(lambda chain: _build_chain(chain, missing), CHAINS))
 
 
-def _build_chain(chain: Sequence[Image], missing: Keys) -> None:
+def _build_chain(chain: Sequence[ImageSpec], missing: Keys) -> None:
     for image in chain:
         if image in missing:
             buildah.build(image, missing[image], REPOSITORY)

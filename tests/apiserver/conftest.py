@@ -9,7 +9,7 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from local_cluster.control_plane import GARBAGE_COLLECTION, ControlPlane
+from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
 
 CRDS = Path(__file__).parents[2] / "crds"
 ESTABLISHED_SECONDS = 30

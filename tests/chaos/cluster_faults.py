@@ -15,11 +15,11 @@ from pathlib import Path
 
 from demo.install import SYSTEM_NAMESPACE
 from demo.kubectl import Object
-from local_cluster.embedded import Embedded
-from local_cluster.masters import Masters
-from local_cluster.network import Ports, node_address
-from local_cluster.paths import paths
-from local_cluster.provider import provider
+from local_cluster.control_plane.control_plane_daemons import ControlPlaneDaemons
+from local_cluster.host.network import Ports, node_address
+from local_cluster.host.paths import paths
+from local_cluster.providers.embedded_cluster import EmbeddedCluster
+from local_cluster.providers.selection import provider
 from tests.chaos.cluster_run import ClusterRun
 from tests.chaos.scenario import Lost
 from tests.e2e.conftest import Platform
@@ -178,13 +178,13 @@ def operator_away(platform: Platform) -> Iterator[None]:
 def restart_api_server(seconds_down: float) -> None:
     """SIGKILL, a pause, and the same daemon again. Only the embedded cluster's."""
     chosen = provider()
-    if not isinstance(chosen, Embedded):
+    if not isinstance(chosen, EmbeddedCluster):
         raise Lost("the API server of this provider cannot be restarted from here: set RLRUN_CLUSTER=embedded")
     directories = paths()
-    masters = Masters(directories, directories.state, Ports(), node_address())
+    daemons = ControlPlaneDaemons(directories, directories.state, Ports(), node_address())
     chosen.supervisor.stop("kube-apiserver", grace=0.0)
     time.sleep(seconds_down)
-    chosen.supervisor.start(masters.api_server("--enable-admission-plugins=NodeRestriction"))
+    chosen.supervisor.start(daemons.api_server("--enable-admission-plugins=NodeRestriction"))
 
 
 FULL = """

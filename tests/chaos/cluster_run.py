@@ -21,7 +21,7 @@ from rlrun.artifacts.s3errors import NotFound
 from demo.cluster import local_cluster
 from demo.install import BUCKET, install_platform
 from demo.kubectl import CommandFailed, Object
-from demo.metrics import read_metrics
+from demo.run_metrics import read_metrics
 from demo.watch import describe
 from tests.chaos import invariants
 from tests.chaos.invariants import Picture, Stored

@@ -6,7 +6,7 @@ from rlrun.artifacts.layout import RunLayout
 
 from demo.install import BUCKET
 from demo.kubectl import Object
-from demo.metrics import Line, read_metrics
+from demo.run_metrics import Line, read_metrics
 from tests.e2e.conftest import Platform
 
 KL_LIMIT = 0.01

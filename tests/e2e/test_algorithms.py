@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from demo.kubectl import Object, wait_for
-from demo.metrics import mean_of
+from demo.run_metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import Platform
 from tests.e2e.runs import KL_LIMIT, metrics_of

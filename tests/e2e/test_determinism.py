@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from demo.kubectl import Object, wait_for
-from demo.metrics import Line
+from demo.run_metrics import Line
 from demo.watch import follow
 from tests.e2e.conftest import Platform
 from tests.e2e.runs import metrics_of

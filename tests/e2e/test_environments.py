@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from demo.install import EXAMPLES, push_environment
-from demo.metrics import mean_of
+from demo.run_metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import Platform
 from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, metrics_of

@@ -8,7 +8,7 @@ from rlrun.artifacts.layout import RunLayout
 
 from demo.install import BUCKET, SYSTEM_NAMESPACE
 from demo.kubectl import Kubectl, Object
-from demo.metrics import mean_of, read_metrics
+from demo.run_metrics import mean_of, read_metrics
 from demo.watch import follow
 from tests.e2e.conftest import Platform
 

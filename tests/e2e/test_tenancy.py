@@ -7,7 +7,7 @@ from rlrun.artifacts.layout import RunLayout
 
 from demo.install import BUCKET
 from demo.kubectl import wait_for
-from demo.metrics import mean_of, read_metrics
+from demo.run_metrics import mean_of, read_metrics
 from demo.watch import follow
 from tests.e2e.conftest import Platform
 

@@ -1,13 +1,14 @@
-"""The local cluster goes without a trace, comes back, and survives the death of all its processes.
+"""Removal of the local cluster, and its recovery after all of its processes were killed.
 
-Runs last: it takes the cluster down.
+These tests run last, because they take the cluster down.
 """
 
 import json
-import os
-import signal
 import subprocess
 import sys
+
+from local_cluster.host.paths import paths
+from local_cluster.node.cleanup import kill_processes
 
 
 def cluster(*args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -33,22 +34,11 @@ def assert_up() -> None:
 
 
 def kill_everything() -> int:
-    """SIGKILL to every process that serves the cluster, containers included; how many."""
-    names = {
-        "etcd", "kube-apiserver", "kube-controller-manager", "kube-controller", "kube-scheduler", "kubelet",
-        "kube-proxy", "containerd", "containerd-shim-runc-v2", "containerd-shim", "coredns", "weed", "pause",
-    }  # fmt: skip
-    killed = 0
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                program = os.path.basename(file.read().split(b"\0")[0].decode(errors="replace"))
-            if program in names:
-                os.kill(int(pid), signal.SIGKILL)
-                killed += 1
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return killed
+    """Send SIGKILL to every process of this cluster, containers included. Returns how many there were.
+
+    Another cluster on this machine runs the same programs, so ownership decides and not the name of a program.
+    """
+    return kill_processes(paths())
 
 
 def test_down_leaves_nothing_and_up_works_again() -> None:

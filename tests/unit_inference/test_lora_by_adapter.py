@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from rlrun_inference.lora import LoraByAdapter
+from rlrun_inference.adapter_lora import LoraByAdapter
 from vllm.lora.layers import LoRAMapping
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.lora.punica_wrapper.punica_selector import get_punica_wrapper

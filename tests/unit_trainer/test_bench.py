@@ -9,7 +9,7 @@ from rlrun_trainer.mfu import step_flops
 from rlrun_trainer.packing import pack
 
 from bench.trainer_batches import SHAPES, Shape, uneven_samples
-from bench.trainer_ways import Ways, unpacked
+from bench.trainer_variants import TrainerVariants, unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "uneven-text-model"))
@@ -20,7 +20,7 @@ SMALL = Shape("small", 32, 48, 2, 2, 1, 16, 30, 12, 256)
 
 
 def test_the_three_ways_make_the_same_update(tmp_path):
-    ways = Ways(SMALL.save(tmp_path), "cpu", "float32", SMALL.budget)
+    ways = TrainerVariants(SMALL.save(tmp_path), "cpu", "float32", SMALL.budget)
     samples = uneven_samples(SMALL.samples, SMALL.vocabulary)
     found = {way: ways.step(way, samples) for way in ways.names}
     assert set(found) == {"packed", "padded", "plain"}

@@ -1,7 +1,7 @@
-"""Sort names alphabetically, over several turns: each turn after the first brings more names to sort in.
+"""Environment to sort names alphabetically over several turns; each turn after the first adds names.
 
-The names are made from a seed, so nothing is downloaded. They consist of small letters, and the answer is the names
-with single spaces between them, so that even a model that knows nothing but letters can play.
+The names are made from a seed, so nothing is downloaded. Names have lower-case letters and answers separate them with
+single spaces, for models that know only letters and spaces.
 """
 
 import random
@@ -23,20 +23,20 @@ def load_environment(
     max_names: int = 3,
     seed: int = 0,
 ) -> vf.Environment:
-    """The environment.
+    """Return the environment.
 
     Args:
-        num_examples: conversations to train on.
-        num_eval_examples: held-out conversations, of other names.
-        turns: answers that the policy gives in each.
-        min_names: fewest names that a turn brings.
-        max_names: most names that a turn brings.
-        seed: the same seed makes the same names.
+        num_examples: Number of training conversations.
+        num_eval_examples: Number of held-out conversations, with other names.
+        turns: Answers of the policy in each conversation.
+        min_names: Minimum number of names in a turn.
+        max_names: Maximum number of names in a turn.
+        seed: Seed of the names.
     """
     if turns < 1 or not 1 <= min_names <= max_names:
         raise ValueError(
-            f"turns {turns}, min_names {min_names} and max_names {max_names} do not fit: use turns >= 1 and "
-            "1 <= min_names <= max_names"
+            f"turns {turns}, min_names {min_names} and max_names {max_names} are invalid. Use turns >= 1 and "
+            "1 <= min_names <= max_names."
         )
     return AlphabetSort(
         dataset=_rows("train", num_examples, turns, min_names, max_names, seed),
@@ -47,33 +47,33 @@ def load_environment(
 
 
 class AlphabetSort(vf.MultiTurnEnv):
-    """Answers each sorted list with the names that are to be added."""
+    """Multi-turn environment that answers each sorted list with more names."""
 
     async def env_response(self, messages: vf.Messages, state: vf.State, **_: Any) -> vf.Messages:
-        """The next names."""
+        """Return the next names."""
         names = state["info"]["turns"][len(state["trajectory"])]
         return [vf.UserMessage(content=" ".join(names))]
 
 
 def sorted_share(completion: Any, info: dict[str, Any]) -> float:
-    """Share of names at their right place, mean over the turns; a turn that never came counts 0."""
+    """Return the share of names at their place, averaged over the turns. A missing turn counts as 0."""
     wanted = expected(info["turns"])
     given = _answers(completion)[: len(wanted)]
     return sum(placed(answer, names) for answer, names in zip(given, wanted, strict=False)) / len(wanted)
 
 
 def all_sorted(completion: Any, info: dict[str, Any]) -> float:
-    """1 when every turn is right (a metric, no part of the reward)."""
+    """Return 1 if every turn is right (a metric without weight in the reward)."""
     return float([answer.split() for answer in _answers(completion)] == expected(info["turns"]))
 
 
 def expected(turns: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The right answer of each turn: all names so far, sorted."""
+    """Return the right answer of each turn: all names so far, sorted."""
     return [sorted(name for names in turns[: i + 1] for name in names) for i in range(len(turns))]
 
 
 def placed(answer: str, names: Sequence[str]) -> float:
-    """Share of the names that stand at their place in the answer; words too many count like wrong ones."""
+    """Return the share of names at their place in the answer. Surplus words count as wrong."""
     words = answer.lower().split()
     right = sum(a == b for a, b in zip(words, names, strict=False))
     return right / max(len(words), len(names), 1)
@@ -84,7 +84,7 @@ def _answers(completion: Any) -> list[str]:
 
 
 def _rows(split: str, count: int, turns: int, fewest: int, most: int, seed: int) -> Dataset:
-    # The splits share no name: names of odd length are held out.
+    # The splits share no name, because held-out names have odd lengths.
     rng = random.Random(f"{split}-{seed}")
     rows = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Arithmetic with tools: the policy is asked for the value of an expression and may call `add` and `multiply`.
+"""Environment for arithmetic with tools: the policy may call `add` and `multiply` to evaluate an expression.
 
 The reward is 1 for the right number in the last answer. It needs a model that calls tools, served by an engine that
 reads its calls (vLLM: --enable-auto-tool-choice --tool-call-parser ...).
@@ -13,7 +13,7 @@ from datasets import Dataset
 
 SYSTEM = "Use the tools to calculate, then answer with the number alone."
 EVAL_SHARE = 8
-"""One expression in so many is held out."""
+"""One of this many expressions is held out."""
 
 
 def load_environment(
@@ -23,17 +23,17 @@ def load_environment(
     max_turns: int = 6,
     seed: int = 0,
 ) -> vf.Environment:
-    """The environment.
+    """Return the environment.
 
     Args:
-        num_examples: expressions to train on.
-        num_eval_examples: held-out expressions.
-        largest: largest number in an expression, at least 20.
-        max_turns: answers that the policy has, those that call tools included.
-        seed: the same seed makes the same expressions.
+        num_examples: Number of training expressions.
+        num_eval_examples: Number of held-out expressions.
+        largest: Largest number in an expression, at least 20.
+        max_turns: Number of answers, including those that call tools.
+        seed: Seed of the expressions.
     """
     if largest < 20:
-        raise ValueError(f"largest {largest} leaves too few expressions: use at least 20")
+        raise ValueError(f"largest {largest} leaves too few expressions. Use at least 20.")
     return vf.ToolEnv(
         dataset=_rows("train", num_examples, largest, seed),
         eval_dataset=_rows("eval", num_eval_examples, largest, seed),
@@ -71,7 +71,7 @@ async def multiply(a: int, b: int) -> str:
 
 
 def right_number(completion: Any, answer: str) -> float:
-    """1 when the last number of the last answer is the right one; an answer that only calls tools has none."""
+    """Return 1 if the last number of the last answer is right. An answer that only calls tools has no number."""
     last = completion[-1] if completion else None
     if last is None or last["role"] != "assistant":
         return 0.0

@@ -1,7 +1,7 @@
-"""Write a word with a given first letter that the other rollouts do not write: rewards depend on the whole group.
+"""Environment to write a word that the other rollouts of the group do not write: the reward depends on the group.
 
-A word that fits (three to ten small letters, the first one as asked) is worth 1 when no sibling wrote it, 1/2 when one
-did, and so on. A policy that always gives the same word gets little for it, however good the word is.
+A valid word has three to ten lower-case letters, the first as requested. Its reward is 1 if no other rollout wrote it,
+1/2 if one did, and so on. A policy that always writes the same word gets a small reward.
 """
 
 import random
@@ -15,15 +15,15 @@ from datasets import Dataset
 
 WORD = re.compile(r"[a-z]{3,10}")
 HELD_OUT = "aeiou"
-"""First letters that only the evaluation asks for."""
+"""First letters that only the evaluation uses."""
 
 
 def load_environment(num_examples: int = 200, seed: int = 0) -> vf.Environment:
-    """The environment.
+    """Return the environment.
 
     Args:
-        num_examples: prompts to train on; there are 21 different ones, in an order that `seed` decides.
-        seed: the same seed makes the same order.
+        num_examples: Number of training prompts; 21 of them are different.
+        seed: Seed of their order.
     """
     letters = [letter for letter in string.ascii_lowercase if letter not in HELD_OUT]
     rng = random.Random(seed)
@@ -35,19 +35,19 @@ def load_environment(num_examples: int = 200, seed: int = 0) -> vf.Environment:
 
 
 def rarity(completions: list[Any], infos: list[dict[str, Any]]) -> list[float]:
-    """1 divided by how many rollouts of the group wrote this word; 0 for what does not fit."""
+    """Return 1 divided by the number of rollouts that wrote the same word; 0 for an invalid word."""
     words = [word_of(completion, info["letter"]) for completion, info in zip(completions, infos, strict=True)]
     count = Counter(words)
     return [0.0 if word is None else 1.0 / count[word] for word in words]
 
 
 def fits(completion: Any, info: dict[str, Any]) -> float:
-    """1 when the word fits (a metric, no part of the reward)."""
+    """Return 1 for a valid word (a metric without weight in the reward)."""
     return float(word_of(completion, info["letter"]) is not None)
 
 
 def word_of(completion: Any, letter: str) -> str | None:
-    """The word that was written, or None when the answer is no such word."""
+    """Return the word of a completion, or None if it is not valid."""
     text = str(completion[-1]["content"] or "").strip() if completion else ""
     return text if WORD.fullmatch(text) and text.startswith(letter) else None
 

@@ -1,7 +1,7 @@
-"""Guess a hidden number; every wrong guess is answered with `higher` or `lower`.
+"""Environment to guess a hidden number; a wrong guess gets the answer `higher` or `lower`.
 
-With `letters` the numbers are written as letters (a is 1, z is 26), so that even a model that knows nothing but letters
-can play. The first number of an answer is the guess, or its first letter where it has no number.
+With `letters`, numbers are written as letters (a is 1, z is 26), for models that know only letters. The guess is the
+first number of a message, or its first letter if it has no number.
 """
 
 import re
@@ -13,22 +13,22 @@ from datasets import Dataset
 
 LETTERS = string.ascii_lowercase
 EVAL_SHARE = 4
-"""One number in so many is held out."""
+"""One of this many numbers is held out."""
 
 
 def load_environment(limit: int = 26, max_turns: int = 6, letters: bool = False, seed: int = 0) -> vf.Environment:
-    """The environment: each number from 1 to `limit` is an example.
+    """Return the environment. Each number from 1 to `limit` is an example.
 
     Args:
-        limit: the largest number, at least 4; with letters at most 26.
-        max_turns: guesses that the policy has.
-        letters: write numbers as letters.
-        seed: which numbers are held out.
+        limit: Largest number, at least 4; with letters at most 26.
+        max_turns: Number of guesses.
+        letters: Write numbers as letters.
+        seed: Selects the held-out numbers.
     """
     if limit < EVAL_SHARE or (letters and limit > len(LETTERS)):
-        raise ValueError(f"limit {limit} does not fit: use at least {EVAL_SHARE}, and with letters at most 26")
+        raise ValueError(f"limit {limit} is invalid. Use at least {EVAL_SHARE}, and with letters at most 26.")
     if max_turns < 1:
-        raise ValueError(f"max_turns {max_turns} does not fit: use at least 1")
+        raise ValueError(f"max_turns {max_turns} is invalid. Use at least 1.")
     numbers = range(1, limit + 1)
     held_out = {n for n in numbers if (n + seed) % EVAL_SHARE == 0}
     return NumberGuess(
@@ -40,29 +40,29 @@ def load_environment(limit: int = 26, max_turns: int = 6, letters: bool = False,
 
 
 class NumberGuess(vf.MultiTurnEnv):
-    """Answers guesses with hints, until one is right."""
+    """Multi-turn environment that answers guesses with hints."""
 
     async def setup_state(self, state: vf.State) -> None:
-        """No guess was made yet."""
+        """Initialize the list of guesses."""
         state["guesses"] = []
 
     async def add_model_response(self, state: vf.State, prompt_messages: vf.Messages, response: Any) -> None:
-        """Note the guess."""
+        """Record the guess."""
         await super().add_model_response(state, prompt_messages, response)
         state["guesses"].append(guess_of(str(response.message.content or "")))
 
     @vf.stop
     async def found(self, state: vf.State) -> bool:
-        """The last guess is right."""
+        """Return true if the last guess is right."""
         return bool(state["guesses"]) and state["guesses"][-1] == state["info"]["number"]
 
     async def env_response(self, messages: vf.Messages, state: vf.State, **_: Any) -> vf.Messages:
-        """The hint."""
+        """Return the hint."""
         return [vf.UserMessage(content=hint(state["guesses"][-1], state["info"]["number"]))]
 
 
 def guess_of(text: str) -> int | None:
-    """The first number in a text, or the place in the alphabet of its first letter; None without either."""
+    """Return the first number in a text, or the position of its first letter in the alphabet, or None."""
     match = re.search(r"\d{1,9}", text) or re.search(r"[a-z]", text.lower())
     if match is None:
         return None
@@ -71,14 +71,14 @@ def guess_of(text: str) -> int | None:
 
 
 def hint(guess: int | None, number: int) -> str:
-    """What the player is told."""
+    """Return the answer to a guess."""
     if guess is None:
         return "guess"
     return "higher" if guess < number else "lower"
 
 
 def guessed(state: vf.State) -> float:
-    """Found: from 1 (at once) down to 0.5 (with the last guess). Else up to 0.25, for how near the last guess was."""
+    """Return 1 (first guess) to 0.5 (last guess) for success, otherwise up to 0.25 for a close last guess."""
     made, info = state["guesses"], state["info"]
     if made and made[-1] == info["number"]:
         return 1.0 - 0.5 * (len(made) - 1) / max(info["max_turns"] - 1, 1)
@@ -88,7 +88,7 @@ def guessed(state: vf.State) -> float:
 
 
 def guesses(state: vf.State) -> float:
-    """How many guesses were made (a metric, no part of the reward)."""
+    """Return the number of guesses (a metric without weight in the reward)."""
     return float(len(state["guesses"]))
 
 

@@ -1,6 +1,6 @@
-"""Reverse a text, character by character: one turn, rewarded by similarity to the reversed text.
+"""Environment to reverse a text, character by character: one turn, rewarded by similarity to the reversed text.
 
-The texts are made from a seed, so nothing is downloaded; training and held-out texts never meet.
+The texts are made from a seed, so nothing is downloaded. Training and held-out texts are disjoint.
 """
 
 from typing import Any
@@ -17,14 +17,14 @@ def load_environment(
     max_length: int = 10,
     seed: int = 0,
 ) -> vf.Environment:
-    """The environment.
+    """Return the environment.
 
     Args:
-        num_examples: texts to train on.
-        num_eval_examples: held-out texts.
-        min_length: characters of the shortest text.
-        max_length: characters of the longest text.
-        seed: the same seed makes the same texts.
+        num_examples: Number of training texts.
+        num_eval_examples: Number of held-out texts.
+        min_length: Characters of the shortest text.
+        max_length: Characters of the longest text.
+        seed: Seed of the texts.
     """
     rubric = vf.Rubric(funcs=[reversed_similarity, exactly_reversed], weights=[1.0, 0.0])
     return vf.SingleTurnEnv(
@@ -35,12 +35,12 @@ def load_environment(
 
 
 def reversed_similarity(completion: Any, answer: str) -> float:
-    """Similarity of what the model wrote to the text reversed, between 0 and 1."""
+    """Return the similarity of the completion to the reversed text, between 0 and 1."""
     return similarity(_text_of(completion), answer[::-1])
 
 
 def exactly_reversed(completion: Any, answer: str) -> float:
-    """1 when every character is right (a metric, no part of the reward)."""
+    """Return 1 if every character is right (a metric without weight in the reward)."""
     return float(_text_of(completion) == answer)
 
 

@@ -1,10 +1,10 @@
-"""Texts to reverse, and how close a reversal came: the whole task, without any library.
+"""Texts to reverse and the score of a reversal: the whole task, without any library.
 
-The environment scores rollouts with it, the script that makes the example model draws its training texts from it and
-the evaluation of a trained adapter measures with it, so that all three mean the same task.
+The environment scores rollouts with this module, the script of the example model draws training texts from it, and the
+evaluation of a trained adapter measures with it, so that all three have the same task.
 
-A text is one to three made-up words of consonant-vowel syllables ("mira tolu kef"). Every text belongs to exactly one
-split, decided by a hash of the text itself: no seed and no size of a dataset can make training and held-out texts meet.
+A text is one to three made-up words of consonant-vowel syllables ("mira tolu kef"). A hash of the text decides its
+split, so that training and held-out texts are disjoint for every seed and size of a dataset.
 """
 
 import hashlib
@@ -18,17 +18,17 @@ ALPHABET = " abcdefghijklmnopqrstuvwxyz"
 CONSONANTS = "bcdfghjklmnpqrstvwxyz"
 VOWELS = "aeiou"
 EVAL_SHARE = 8
-"""One text in so many belongs to the eval split."""
+"""One of this many texts belongs to the eval split."""
 
 
 def split_of(text: str) -> Split:
-    """The split that `text` belongs to, whoever drew it."""
+    """Return the split of a text."""
     digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
     return "eval" if int.from_bytes(digest) % EVAL_SHARE == 0 else "train"
 
 
 def draw_text(rng: random.Random, length: int) -> str:
-    """A text of exactly `length` characters from `ALPHABET`, neither beginning nor ending with a space."""
+    """Draw a text of `length` characters from `ALPHABET`, without a space at either end."""
     text = ""
     while len(text) < length:
         word = ""
@@ -42,13 +42,13 @@ def draw_text(rng: random.Random, length: int) -> str:
 
 
 def texts(seed: int, split: Split, min_length: int, max_length: int) -> Iterator[str]:
-    """Distinct texts of that split, without end; lengths are drawn evenly from min_length..max_length.
+    """Yield distinct texts of a split, endlessly; lengths are uniform in min_length..max_length.
 
-    Raises ValueError when the lengths leave no room for distinct texts.
+    Raises ValueError for lengths without enough distinct texts.
     """
     if not 4 <= min_length <= max_length:
         raise ValueError(
-            f"min_length {min_length} and max_length {max_length} do not fit: use 4 <= min_length <= max_length"
+            f"min_length {min_length} and max_length {max_length} are invalid. Use 4 <= min_length <= max_length."
         )
     rng = random.Random(f"{split}-{seed}")
     seen: set[str] = set()
@@ -60,15 +60,15 @@ def texts(seed: int, split: Split, min_length: int, max_length: int) -> Iterator
 
 
 def dataset(n: int, seed: int, split: Split, min_length: int, max_length: int) -> list[str]:
-    """The first `n` of `texts`."""
+    """Return the first `n` of `texts`."""
     source = texts(seed, split, min_length, max_length)
     return [next(source) for _ in range(n)]
 
 
 def similarity(completion: str, text: str) -> float:
-    """Between 0 and 1: the share of characters of the reversed text that stand at their place in `completion`.
+    """Return the share of characters of the reversed text at their place in `completion`, between 0 and 1.
 
-    Characters too many count like wrong ones. A copy of the text gets about 0.1, by chance.
+    Surplus characters count as wrong. A copy of the text scores about 0.1 by chance.
     """
     wanted = text[::-1]
     right = sum(a == b for a, b in zip(completion, wanted, strict=False))

@@ -1,7 +1,6 @@
-"""reverse_text with a reward that waits for a slow outside call, as a judge or a sandbox would make it wait.
+"""Environment reverse_text with a reward that waits for a slow external call, such as a judge or a sandbox.
 
-Nothing is called: the wait is simulated. Its lengths are log-normal, most of them short and some long, and seeded by
-the example, so that two runs wait alike.
+The call is simulated by a wait. Its length is log-normal and seeded by the example, so that two runs wait equally long.
 """
 
 import asyncio
@@ -23,24 +22,24 @@ def load_environment(
     max_length: int = 10,
     seed: int = 0,
 ) -> vf.Environment:
-    """The environment; texts, answers and rewards are those of reverse_text.
+    """Return the environment. Texts, answers and rewards are those of reverse_text.
 
     Args:
-        mean_seconds: mean length of the call.
-        sigma: how uneven the lengths are: the standard deviation of their logarithm.
-        num_examples: texts to train on.
-        num_eval_examples: held-out texts.
-        min_length: characters of the shortest text.
-        max_length: characters of the longest text.
-        seed: the same seed makes the same texts and the same waits.
+        mean_seconds: Mean length of the call in seconds.
+        sigma: Standard deviation of the logarithm of the length.
+        num_examples: Number of training texts.
+        num_eval_examples: Number of held-out texts.
+        min_length: Characters of the shortest text.
+        max_length: Characters of the longest text.
+        seed: Seed of texts and waits.
     """
     if mean_seconds <= 0 or sigma < 0:
-        raise ValueError(f"mean_seconds {mean_seconds} and sigma {sigma} do not fit: use mean_seconds > 0, sigma >= 0")
+        raise ValueError(f"mean_seconds {mean_seconds} and sigma {sigma} are invalid. Use > 0 and >= 0.")
     texts = load_reverse_text(num_examples, num_eval_examples, min_length, max_length, seed)
     call = OutsideCall(mean_seconds, sigma, seed)
 
     async def judged_similarity(completion: Any, answer: str, state: vf.State) -> float:
-        """reverse_text's similarity, once the call has answered."""
+        """Return the similarity of reverse_text after the call."""
         state["waited_seconds"] = await call(answer)
         return reversed_similarity(completion, answer)
 
@@ -52,27 +51,27 @@ def load_environment(
 
 
 class OutsideCall:
-    """A call that takes `mean_seconds` on average. The n-th one for an example always takes the same time."""
+    """Simulated call of `mean_seconds` on average. The n-th call for an example always takes the same time."""
 
     def __init__(self, mean_seconds: float, sigma: float, seed: int) -> None:
-        # Of a log-normal distribution with this mean; see any table of its moments.
+        # Parameter of the log-normal distribution with this mean.
         self._mu = math.log(mean_seconds) - sigma**2 / 2
         self._sigma = sigma
         self._seed = seed
         self._draws: dict[str, random.Random] = {}
 
     def seconds(self, example: str) -> float:
-        """How long the next call for this example takes."""
+        """Return the length of the next call for an example, in seconds."""
         draws = self._draws.setdefault(example, random.Random(f"{self._seed}-{example}"))
         return draws.lognormvariate(self._mu, self._sigma)
 
     async def __call__(self, example: str) -> float:
-        """Wait; returns for how long, in seconds."""
+        """Wait for the next call. Returns its length in seconds."""
         seconds = self.seconds(example)
         await asyncio.sleep(seconds)
         return seconds
 
 
 def waited_seconds(state: vf.State) -> float:
-    """How long the reward waited (a metric, no part of the reward)."""
+    """Return the seconds that the reward waited (a metric without weight in the reward)."""
     return float(state["waited_seconds"])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client
 
-from local_cluster.control_plane import ControlPlane
+from local_cluster.control_plane.api_server_only import ControlPlane
 from tests.chaos.apiserver import catalog
 from tests.chaos.apiserver.place import Place, opened
 from tests.chaos.report import table

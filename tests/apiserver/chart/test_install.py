@@ -15,9 +15,9 @@ import pytest
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from local_cluster.binaries import ensure_program
-from local_cluster.control_plane import ControlPlane
-from local_cluster.paths import paths
+from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.host.paths import paths
+from local_cluster.tools.binaries import ensure_program
 
 CHART = Path(__file__).parents[3] / "charts" / "rlrun"
 SYSTEM = "rlrun-system"

@@ -15,7 +15,7 @@ from kubernetes import client
 from rlrun.cli.main import app
 from typer.testing import CliRunner
 
-from local_cluster.control_plane import ControlPlane
+from local_cluster.control_plane.api_server_only import ControlPlane
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"
 TOML = """

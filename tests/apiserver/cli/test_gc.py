@@ -21,7 +21,7 @@ from rlrun.garbage.cluster import ClusterError, KubeCluster
 from rlrun.resources.naming import API_VERSION, RUN_UID_LABEL, RunIdentity
 from typer.testing import CliRunner
 
-from local_cluster.control_plane import ControlPlane
+from local_cluster.control_plane.api_server_only import ControlPlane
 from tests.unit.artifacts.seaweedfs import S3Server, running
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"

@@ -20,7 +20,7 @@ from kubernetes import client
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 
-from local_cluster.control_plane import ControlPlane
+from local_cluster.control_plane.api_server_only import ControlPlane
 from tests.unit.artifacts.seaweedfs import S3Server, running
 
 ROOT = Path(__file__).parents[3]

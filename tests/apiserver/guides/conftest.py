@@ -17,9 +17,9 @@ from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.garbage.cluster import CHILD_APIS
 
-from local_cluster.binaries import ensure_program
-from local_cluster.control_plane import ControlPlane
-from local_cluster.paths import paths
+from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.host.paths import paths
+from local_cluster.tools.binaries import ensure_program
 from tests.apiserver.controller.conftest import Bench, orchestrators, own_bench, s3_server
 from tests.guide import Runner, install_commands
 

@@ -22,7 +22,7 @@ from rlrun.artifacts.store import Store
 from rlrun.controller import cluster as k
 from rlrun.resources.settings import Settings
 
-from local_cluster.control_plane import GARBAGE_COLLECTION, ControlPlane
+from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
 from tests.unit.artifacts.seaweedfs import S3Server, running
 
 Obj = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from bench import cluster_runs
-from bench.cluster_runs import Cluster
+from bench.cluster_runs import BenchmarkCluster
 from bench.tasks import DEMO as REAL
 from demo.install import S3Access
 from demo.kubectl import Kubectl
@@ -51,9 +51,9 @@ class Server:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(cluster_runs, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_runs, "POLL_SECONDS", 0.0)
 
-    def make(server: Server, rewards: list[float]) -> Cluster:
+    def make(server: Server, rewards: list[float]) -> BenchmarkCluster:
         def lines(*_: Any) -> list[dict[str, Any]]:
             return [
                 {
@@ -66,8 +66,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
                 for i, reward in enumerate(rewards[: server.step])
             ]
 
-        found = Cluster(cast(Kubectl, server), cast(S3Access, None))
-        monkeypatch.setattr(Cluster, "lines", lines)
+        found = BenchmarkCluster(cast(Kubectl, server), cast(S3Access, None))
+        monkeypatch.setattr(BenchmarkCluster, "lines", lines)
         return found
 
     return make

@@ -9,8 +9,8 @@ from rlrun.schema.model import RLModel
 from rlrun.schema.run import RLRun
 
 from bench import async_levels, trainer, trl
-from bench.curves import Step, Trace
 from bench.report import Result, at_least, measured, record
+from bench.reward_curves import Step, Trace
 from bench.tasks import DEMO, MIDDLE, TASKS, WAITING, Task
 
 

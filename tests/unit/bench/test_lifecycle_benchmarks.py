@@ -1,8 +1,8 @@
 import pytest
 
+from bench.checkpoint_stall import result_of as standstill
 from bench.recovery import Recovery, percentile
 from bench.recovery import results_of as recoveries
-from bench.standstill import result_of as standstill
 from bench.transfer import Timing, elapsed
 from bench.transfer import results_of as transfers
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import table
+from bench import results_table
 from bench.report import Result, at_least, at_most, machine, record
 
 
@@ -48,7 +48,7 @@ def test_an_aim_is_met_or_not(aim: object, number: float, met: bool) -> None:
 def test_what_was_not_measured_is_neither_met_nor_missed(tmp_path: Path) -> None:
     [entry] = read(record("trainer", result(ratio=None, notes=["not run: no GPU"]), tmp_path))
     assert entry["met"] is None
-    assert "not measured" in table.table(table.load(tmp_path))
+    assert "not measured" in results_table.table(results_table.load(tmp_path))
     assert not at_least(0).met_by(math.nan)
 
 
@@ -57,30 +57,32 @@ def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
         record("speed", result(), tmp_path)
     (tmp_path / "speed.json").write_text('{"name": "speed", "results": []}')
     with pytest.raises(ValueError, match="speed"):
-        table.load(tmp_path)
+        results_table.load(tmp_path)
 
 
 def test_the_table_has_a_row_per_result_in_a_fixed_order(tmp_path: Path) -> None:
     record("trainer", result("packing", 2.0, aim=None, unit="x | y"), tmp_path)
     record("trl", result("demo", 0.4, aim=at_least(0.5), notes=["profile: vLLM starts"]), tmp_path)
-    rows = table.table(table.load(tmp_path)).splitlines()
+    rows = results_table.table(results_table.load(tmp_path)).splitlines()
     assert rows[2].startswith("| trl: demo | wall clock to the reward | 0.4 x | >= 0.5 | missed |")
     assert "2 x \\| y" in rows[3]
     assert rows[-1] == "- **trl: demo**: profile: vLLM starts"
 
 
 def test_the_page_keeps_its_text_around_the_table() -> None:
-    text = f"above\n{table.BEGIN}\nold\n{table.END}\nbelow\n"
-    written = table.page(text, "| new |\n")
-    assert written == f"above\n{table.BEGIN}\n\n| new |\n\n{table.END}\nbelow\n"
-    assert table.page(written, "| new |\n") == written
+    text = f"above\n{results_table.BEGIN}\nold\n{results_table.END}\nbelow\n"
+    written = results_table.page(text, "| new |\n")
+    assert written == f"above\n{results_table.BEGIN}\n\n| new |\n\n{results_table.END}\nbelow\n"
+    assert results_table.page(written, "| new |\n") == written
     with pytest.raises(ValueError, match="the page needs"):
-        table.page("no markers", "x")
+        results_table.page("no markers", "x")
 
 
 def test_the_committed_page_says_what_the_committed_files_say() -> None:
-    now = table.PAGE.read_text()
-    assert now == table.page(now, table.table(table.load(table.KEPT))), "run `make bench-table`"
+    now = results_table.PAGE.read_text()
+    assert now == results_table.page(now, results_table.table(results_table.load(results_table.KEPT))), (
+        "run `make bench-table`"
+    )
 
 
 def test_the_machine_names_cores_and_versions() -> None:

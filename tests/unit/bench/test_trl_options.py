@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bench import trl_runs
-from bench.curves import Step, Trace
+from bench.reward_curves import Step, Trace
 from bench.tasks import WAITING
 from bench.trl_runs import Options, TrlFailed
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from local_cluster.binaries import ensure_program
-from local_cluster.paths import paths
+from local_cluster.host.paths import paths
+from local_cluster.tools.binaries import ensure_program
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "rlrun"
 LOCAL = CHART / "values-local.yaml"

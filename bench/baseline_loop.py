@@ -1,0 +1,67 @@
+"""Baseline training loop, as a user would write it: peft, transformers, a padded batch, a policy gradient by hand.
+
+It makes the update of the trainer: importance-weighted REINFORCE, averaged over all trainable tokens of the batch, and
+one AdamW step with the gradient clipped to norm 1.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from rlrun.schema.wire import Sample
+from transformers import AutoModelForCausalLM
+
+
+class PlainLoop:
+    """Model with one adapter and its optimizer."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        alpha: float,
+        targets: Sequence[str],
+        learning_rate: float,
+        device: str,
+        dtype: str,
+    ) -> None:
+        base = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
+        config = LoraConfig(
+            r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
+        )
+        self.device = torch.device(device)
+        self.model: Any = get_peft_model(base, config).to(self.device).train()
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+
+    def step(self, samples: Sequence[Sample], budget: int) -> dict[str, float]:
+        """Make one update, with at most `budget` tokens and padding per forward pass. Returns seconds and loss."""
+        started = time.perf_counter()
+        rows = max(1, budget // max(len(s.token_ids) for s in samples))
+        trainable = sum(sum(s.loss_mask) for s in samples)
+        loss = sum(self._backward(samples[i : i + rows], trainable) for i in range(0, len(samples), rows))
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return {"seconds": time.perf_counter() - started, "loss": loss}
+
+    def _backward(self, samples: Sequence[Sample], trainable: int) -> float:
+        width = max(len(s.token_ids) for s in samples)
+
+        def padded(rows: list[list[Any]], kind: torch.dtype) -> torch.Tensor:
+            return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=kind, device=self.device)
+
+        ids = padded([s.token_ids for s in samples], torch.long)
+        attention = padded([[1] * len(s.token_ids) for s in samples], torch.long)
+        mask = padded([[float(m) for m in s.loss_mask] for s in samples], torch.float32)[:, 1:]
+        sampled = padded([s.logprobs for s in samples], torch.float32)[:, 1:]
+        advantages = torch.tensor([s.advantage for s in samples], device=self.device)[:, None]
+        logits = self.model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, :-1]
+        logprobs = torch.log_softmax(logits.float(), dim=-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+        ratio = (logprobs.detach() - sampled).clamp(-20, 20).exp()
+        loss = -(ratio * advantages * logprobs * mask).sum() / trainable
+        loss.backward()
+        return float(loss.detach())

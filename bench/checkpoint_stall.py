@@ -1,0 +1,69 @@
+"""Benchmark of checkpoints: time that training stands still, from the metrics of a run.
+
+    python -m bench.checkpoint_stall                     the demo's task with many checkpoints (about 2 minutes)
+
+The trainer copies the tensors of a checkpoint between two steps and uploads the copies during training. Two figures
+are compared with the length of a step: the time for the copies after the previous step (`trainer/time/save_ckpt`), an
+upper bound of the standstill, and the time that a complete batch waited for them (`time/save_ckpt`), the standstill.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from rlrun.artifacts.metric_lines import TRAINED, Line
+
+from bench.cluster_runs import BenchmarkCluster
+from bench.report import Result, at_most, record
+from bench.tasks import TASKS
+
+STEPS = 60
+INTERVAL = 5
+COPIES, WAIT, STEP = "trainer/time/save_ckpt", "time/save_ckpt", "time/step"
+
+
+def main() -> int:
+    """Run the benchmark. Returns 0 if there was something to measure."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.checkpoint_stall", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of the run (default {STEPS})")
+    args = parser.parse_args()
+    task = replace(TASKS["demo"], max_steps=args.steps)
+    cluster = BenchmarkCluster.ready([task])
+    name = "standstill"
+    _, run = cluster.run(task, name, 0, target=None, checkpoints={"interval": INTERVAL, "keepCloud": 2})
+    result = result_of(cluster.lines(run), INTERVAL)
+    record("checkpoint", result)
+    return 0 if result.ratio is not None else 1
+
+
+def result_of(lines: Sequence[Line], interval: int) -> Result:
+    """Return the median time for the copies of a checkpoint in percent of the median step."""
+    trained = [line for line in lines if TRAINED in line and COPIES in line]
+    # A line has the times after the previous step.
+    after = [line for line in trained if int(line["step"]) > 1 and (int(line["step"]) - 1) % interval == 0]
+    samples = [{"copies": float(line[COPIES]), "waited": float(line[WAIT])} for line in after]
+    step = median(float(line[STEP]) for line in trained) if trained else 0.0
+    copies, waited = (median([s[name] for s in samples] or [0.0]) for name in ("copies", "waited"))
+    return Result(
+        name="standstill",
+        what="the trainer copies what a checkpoint needs: share of a step's length, demo task",
+        ratio=100 * copies / step if samples and step else None,
+        aim=at_most(1.0),
+        unit="% of a step, p50",
+        samples=samples,
+        notes=[
+            f"p50 {1000 * copies:.2f} ms of copying beside steps of {step:.2f} s; a complete batch waited "
+            f"{1000 * waited:.3f} ms for it"
+        ]
+        if samples
+        else ["no checkpoint"],
+        figures={"step_seconds": step, "copies_seconds_p50": copies, "waited_seconds_p50": waited},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Summary table of docs/benchmarks.md, written from docs/bench/*.json.
+
+python -m bench.results_table            copy build/bench/*.json to docs/bench, write the table
+python -m bench.results_table --check    fail if the table differs from docs/bench/*.json
+python -m bench.results_table --show     print the table of build/bench
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.report import BUILD, NAMES, ROOT
+
+KEPT = ROOT / "docs" / "bench"
+PAGE = ROOT / "docs" / "benchmarks.md"
+BEGIN = "<!-- table: written by `make bench-table` from docs/bench/*.json -->"
+END = "<!-- end of table -->"
+HEAD = ("benchmark", "measured", "result", "aim", "", "machine")
+
+Entry = Mapping[str, Any]
+
+
+def load(folder: Path) -> dict[str, list[Entry]]:
+    """Return results by benchmark, in the order of the table. Raises ValueError for any other file."""
+    found = {path.stem: json.loads(path.read_text())["results"] for path in sorted(folder.glob("*.json"))}
+    unknown = sorted(set(found) - set(NAMES))
+    if unknown:
+        raise ValueError(f"{folder} holds {unknown}: a benchmark's file is one of {', '.join(NAMES)}")
+    return {name: found[name] for name in NAMES if name in found}
+
+
+def table(results: Mapping[str, Sequence[Entry]]) -> str:
+    """Return the results as a Markdown table with notes below."""
+    lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    notes = []
+    for benchmark, entries in results.items():
+        for entry in entries:
+            title = f"{benchmark}: {entry['name']}"
+            lines.append("| " + " | ".join(_cell(text) for text in (title, *_cells(entry))) + " |")
+            notes += [f"- **{title}**: {note}" for note in entry["notes"]]
+    return "\n".join([*lines, "", *notes]).strip() + "\n"
+
+
+def page(text: str, written: str) -> str:
+    """Return the page with its table replaced. Raises ValueError if the page has no markers for it."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}: the table goes between them")
+    return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
+
+
+def main() -> int:
+    """Run the command. Returns 1 if --check finds a difference."""
+    parser = argparse.ArgumentParser(prog="python -m bench.results_table", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
+    parser.add_argument("--show", action="store_true", help="print the table of build/bench and change nothing")
+    args = parser.parse_args()
+    if args.show:
+        print(table(load(BUILD)))
+        return 0
+    if not args.check:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        for name in NAMES:
+            if (BUILD / f"{name}.json").exists():
+                shutil.copyfile(BUILD / f"{name}.json", KEPT / f"{name}.json")
+    now = PAGE.read_text()
+    wanted = page(now, table(load(KEPT)))
+    if args.check:
+        print("docs/benchmarks.md is up to date" if now == wanted else "docs/benchmarks.md differs: make bench-table")
+        return int(now != wanted)
+    PAGE.write_text(wanted)
+    print(f"wrote {PAGE.relative_to(ROOT)} from {', '.join(sorted(p.name for p in KEPT.glob('*.json'))) or 'nothing'}")
+    return 0
+
+
+def _cells(entry: Entry) -> tuple[str, str, str, str, str]:
+    number = "not measured" if entry["ratio"] is None else f"{entry['ratio']:.3g} {entry['unit']}"
+    met = {True: "met", False: "missed", None: ""}[entry["met"]]
+    where = entry["machine"]
+    gpu = f", {where['versions']['gpu']}" if "gpu" in where["versions"] else ""
+    return (
+        entry["what"],
+        number,
+        entry["aim"] or "",
+        met,
+        f"{where['cores']} cores, {where['memory_gib']:.0f} GiB{gpu}; {entry['commit'][:8]}",
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Reward curves: the step at which a curve reaches a target, with its time and rollouts.
+
+Both sides of a comparison write the same trace: one `Step` per optimizer step, with time beginning at the first step.
+All comparisons read traces here, so that both sides follow the same rules.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+WINDOW = 3
+"""Number of steps whose mean reward must reach the target; the reward of one step is noisy."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Optimizer step."""
+
+    seconds: float
+    """Seconds from the start of the first step to the end of this one."""
+    reward: float
+    """Mean reward of the rollouts of the step."""
+    rollouts: int
+    """Number of these rollouts."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Trace of a run of either side."""
+
+    steps: Sequence[Step]
+    startup_seconds: float
+    """Seconds from the command to the start of the first step; not part of any ratio."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Further facts: versions, counters."""
+
+    def sample(self, **what: Any) -> dict[str, Any]:
+        """Return all values, for the file of results."""
+        return {
+            **what,
+            "startup_seconds": self.startup_seconds,
+            "seconds": [s.seconds for s in self.steps],
+            "rewards": [s.reward for s in self.steps],
+            "rollouts": [s.rollouts for s in self.steps],
+            **self.facts,
+        }
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Steps, seconds and rollouts until a target was reached."""
+
+    steps: int
+    seconds: float
+    rollouts: int
+
+
+def moving_means(rewards: Sequence[float], window: int = WINDOW) -> list[float]:
+    """Return the mean of the last `window` rewards, for each step from the first with so many."""
+    return [fmean(rewards[i - window : i]) for i in range(window, len(rewards) + 1)]
+
+
+def arrival(steps: Sequence[Step], target: float, window: int = WINDOW) -> Arrival | None:
+    """Return the first step at which the moving mean reaches the target, or None."""
+    for index, value in enumerate(moving_means([s.reward for s in steps], window)):
+        if value >= target:
+            count = index + window
+            return Arrival(count, steps[count - 1].seconds, sum(s.rollouts for s in steps[:count]))
+    return None
+
+
+def steps_per_hour(steps: Sequence[Step], skip: int = 1) -> float | None:
+    """Return optimizer steps per hour from the end of step `skip` to the last step; None for too few steps.
+
+    The default omits the first step, which fills the pipeline.
+    """
+    if len(steps) <= skip:
+        return None
+    begin = steps[skip - 1].seconds if skip else 0.0
+    return 3600 * (len(steps) - skip) / (steps[-1].seconds - begin)

@@ -1,0 +1,30 @@
+"""Start of the engine process by fork from the API server, which has already imported torch and vLLM.
+
+On CPUs vLLM spawns the process, and importing everything again takes most of the time until the engine answers. A fork
+is safe without a thread pool of OpenMP, which it would break: with OMP_NUM_THREADS=1 there is none. In all other cases
+the choice of vLLM is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import Any
+
+METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+
+
+def fork_the_engine(platform: Any) -> None:
+    """Make the CPU platform of vLLM request a fork at the end of its configuration check. Idempotent."""
+    check = platform.check_and_update_config
+    if getattr(check, "forks", False):
+        return
+
+    @wraps(check)
+    def check_and_fork(vllm_config: Any) -> None:
+        check(vllm_config)
+        if os.environ.get("OMP_NUM_THREADS") == "1":
+            os.environ[METHOD] = "fork"
+
+    check_and_fork.forks = True  # type: ignore[attr-defined]
+    platform.check_and_update_config = check_and_fork

