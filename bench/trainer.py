@@ -182,7 +182,7 @@ def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
 def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
     """Times train_step on one sequence of so many tokens. Memory that runs out is a result, not a crash."""
     import torch
-    from rlrun_trainer.problems import Refused
+    from rlrun.service.errors import ProblemError
 
     from bench.trainer_batches import SHAPES, long_sample
     from bench.trainer_ways import Ways
@@ -196,7 +196,7 @@ def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
         try:
             ways.step("packed", [sample])
             steps = [ways.step("packed", [sample]) for _ in range(repeats)]
-        except Refused as error:
+        except ProblemError as error:
             return {"error": f"{tokens} tokens: {error.problem.message}", "versions": versions}
         finally:
             attention = ways.attention

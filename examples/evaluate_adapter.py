@@ -65,7 +65,7 @@ def local(place: str, room: Path, name: str) -> Path:
     from rlrun.artifacts.layout import S3Uri
     from rlrun.artifacts.store import Store
 
-    Store().download_artifact(S3Uri.parse(place), room / name)
+    Store().download(S3Uri.parse(place), room / name)
     return room / name
 
 

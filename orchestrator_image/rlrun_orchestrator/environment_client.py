@@ -1,11 +1,11 @@
-"""One environment server, seen from here."""
+"""Client of an environment server."""
 
 import asyncio
 
 import aiohttp
 from rlrun.schema.wire import Demonstration, DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
-
-from rlrun_orchestrator.http import Refused, parse, request
+from rlrun.service.client import parse, request
+from rlrun.service.errors import RequestRejected
 
 MAX_ANSWER = 256 * 1024**2
 """Bytes of an answer that are read: the environment is user code, and this process has a run to lose."""
@@ -15,7 +15,10 @@ GRACE_SECONDS = 30.0
 
 
 class EnvironmentClient:
-    """Raises `Unavailable` while the server does not answer and `Refused` when it cannot do what it was asked."""
+    """Client of one environment server.
+
+    Raises ServiceUnavailable while the server does not respond and RequestRejected when it cannot serve the request.
+    """
 
     def __init__(self, http: aiohttp.ClientSession, name: str, url: str) -> None:
         self.name = name
@@ -37,11 +40,11 @@ class EnvironmentClient:
         result = await asyncio.to_thread(parse, GroupResult, answer, url)
         if result.group_id != group.group_id:
             message = f"{url} was asked for group {group.group_id} and answered {result.group_id}"
-            raise Refused(Problem(reason="AnswerInvalid", message=message[:500]))
+            raise RequestRejected(Problem(reason="AnswerInvalid", message=message[:500]))
         return result
 
     async def demonstration(self, asked: DemonstrationRequest) -> Demonstration:
-        """The right answer to an example, as its data set has it. Refused where it has none."""
+        """The right answer to an example, as its data set has it. RequestRejected where it has none."""
         url = f"{self._url}/demonstrations"
         body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
         answer = await request(self._http, "POST", url, body=body, timeout=SHORT_SECONDS, max_bytes=MAX_ANSWER)

@@ -19,15 +19,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
+from rlrun.schema.policy import POLICY_PREFIX
 from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
+from rlrun.service.backoff import STARTING_SECONDS, Backoff
+from rlrun.service.errors import RequestError, RequestRejected, ServiceUnavailable
 
-from rlrun_orchestrator.backoff import STARTING_SECONDS, Backoff
-from rlrun_orchestrator.http import Refused, RequestFailed, Unavailable
 from rlrun_orchestrator.sidecar_client import SidecarClient
 
 log = logging.getLogger(__name__)
 
-POLICY_PREFIX = "policy-v"
 NOT_BROUGHT = "AdapterDownloadFailed"
 """The sidecar's reason when neither S3 nor the trainer gives it the files."""
 MISSES_BEFORE_GONE = 3
@@ -175,7 +175,7 @@ class ReplicaPool:
 
         Once one replica has it, the others get `grace` seconds; whoever is later joins when it is ready. `report`
         hears what is waited for, and None at the end. Raises
-        Unavailable when nobody serves it after `deadline` seconds; then the policy before stays current.
+        ServiceUnavailable when nobody serves it after `deadline` seconds; then the policy before stays current.
         """
         self._target = policy
         self._publications += 1
@@ -193,7 +193,7 @@ class ReplicaPool:
             if serving and (serving >= healthy or now - (first or now) >= grace):
                 break
             if now - start >= deadline:
-                raise Unavailable(self.problem(policy))
+                raise ServiceUnavailable(self.problem(policy))
             if not serving and now - start > REPORT_AFTER:
                 report(self.problem(policy))
             await self.changed(min(self._poll, max(0.01, grace)))
@@ -273,7 +273,7 @@ class ReplicaPool:
                 await self._reconcile(replica)
                 replica.problem = None
                 replica.backoff.succeeded()
-            except RequestFailed as error:
+            except RequestError as error:
                 replica.backoff.failed(time.monotonic())
                 if error.problem.reason == NOT_BROUGHT:
                     # The engine is well: it goes on with the policies that it has.
@@ -306,7 +306,7 @@ class ReplicaPool:
                 continue
             try:
                 await self._load(replica, policy)
-            except Refused as error:
+            except RequestRejected as error:
                 # An older version may be gone from S3 already; its groups finish on other replicas or not at all.
                 replica.refused.add(policy.name)
                 log.warning("replica %s cannot load %s: %s", replica.endpoint.engine_url, policy.name, error)

@@ -1,9 +1,8 @@
-"""The adapter sidecar of one inference replica, seen from here."""
+"""Client of the adapter sidecar of one inference replica."""
 
 import aiohttp
 from rlrun.schema.wire import AdapterList, LoadRequest, PolicyRef
-
-from rlrun_orchestrator.http import parse, request
+from rlrun.service.client import parse, request
 
 SHORT_SECONDS = 15.0
 LOAD_SECONDS = 300.0
@@ -11,7 +10,7 @@ LOAD_SECONDS = 300.0
 
 
 class SidecarClient:
-    """Raises `Unavailable` and `Refused` like every client here."""
+    """Client of one adapter sidecar. All methods raise ServiceUnavailable and RequestRejected."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http = http

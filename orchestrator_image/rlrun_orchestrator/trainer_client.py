@@ -1,13 +1,15 @@
-"""The trainer, seen from here: one session per run, steps that can be asked for twice."""
+"""Client of the trainer: one session per run, steps that can be requested twice."""
 
 from typing import Any
 
 import aiohttp
 from rlrun.schema.wire import CheckpointRequest, SessionSpec, SessionState, StepResult
-
-from rlrun_orchestrator.http import Refused, RequestFailed, Unavailable, parse, request
+from rlrun.service.client import parse, request
+from rlrun.service.errors import RequestRejected, ServiceUnavailable
 
 SHORT_SECONDS = 60.0
+UPLOADS_BEHIND = "UploadsBehind"
+"""The trainer's reason for UploadsBehind."""
 
 
 class SessionLost(Exception):
@@ -19,8 +21,10 @@ class UploadsBehind(Exception):
 
 
 class TrainerClient:
-    """Raises `Unavailable` while nobody answers, `Refused` when the trainer says no, `SessionLost` after a restart,
-    and `UploadsBehind` for a copy that it has no room for.
+    """Client of one session.
+
+    Raises ServiceUnavailable while the trainer does not respond, RequestRejected when it rejects a request, SessionLost
+    after its restart, and UploadsBehind for a copy that it has no room for.
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, session: str) -> None:
@@ -60,14 +64,11 @@ class TrainerClient:
     async def _call(self, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
         try:
             return await request(self._http, method, self._url + path, body=body, timeout=timeout)
-        except Refused as error:
+        except RequestRejected as error:
             if error.status in (404, 409):
                 raise SessionLost(str(error)) from error
             raise
-        except Unavailable as error:
-            if error.problem.reason == UploadsBehind.__name__:
+        except ServiceUnavailable as error:
+            if error.problem.reason == UPLOADS_BEHIND:
                 raise UploadsBehind(error.problem.message) from error
             raise
-
-
-__all__ = ["RequestFailed", "SessionLost", "TrainerClient", "UploadsBehind"]

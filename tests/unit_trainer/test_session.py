@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.layout import ADAPTER_WEIGHTS, RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
 from rlrun.schema.wire import Problem, StepResult
 from rlrun_trainer import uploads as uploads_module
-from rlrun_trainer.adapters import CONFIG, WEIGHTS, digest
+from rlrun_trainer.adapters import CONFIG, digest
 from rlrun_trainer.server import Server
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.step import train_step
@@ -39,8 +39,8 @@ async def test_opening_publishes_version_zero(client: Client, store: Store, run_
     assert manifest is not None
     assert manifest.kind == ArtifactKind.policy
     assert (manifest.run_uid, manifest.model, manifest.policy_version) == ("uid-1", tiny.MODEL, 0)
-    weights, config = files(store, uri, WEIGHTS, CONFIG)
-    assert digest({WEIGHTS: weights, CONFIG: config}) == state.policy.digest
+    weights, config = files(store, uri, ADAPTER_WEIGHTS, CONFIG)
+    assert digest({ADAPTER_WEIGHTS: weights, CONFIG: config}) == state.policy.digest
     assert await client.open(tiny.spec(run_uri)) == state
 
 
@@ -142,7 +142,9 @@ async def test_checkpoint_and_adapter_are_complete_with_their_facts(client: Clie
         assert manifest.details["policy_version"] == 1
         assert manifest.details["reward"] == 0.25
         assert store.is_complete(uri)
-    assert files(store, layout(run_uri).adapter(1), WEIGHTS) == files(store, S3Uri.parse(state.policy.uri), WEIGHTS)
+    assert files(store, layout(run_uri).adapter(1), ADAPTER_WEIGHTS) == files(
+        store, S3Uri.parse(state.policy.uri), ADAPTER_WEIGHTS
+    )
     await client.step(1)
     await client.save("checkpoints", 2)
     assert (await client.settled()).checkpoints == [1, 2]
@@ -177,8 +179,8 @@ async def test_the_snapshot_is_of_the_moment_it_was_asked_for(
     assert (await client.state()).uploads_pending == 1
     may_write.set()
     await client.settled()
-    [weights] = files(store, layout(run_uri).checkpoint(1), WEIGHTS)
-    assert digest({WEIGHTS: weights}) == first.policy.digest
+    [weights] = files(store, layout(run_uri).checkpoint(1), ADAPTER_WEIGHTS)
+    assert digest({ADAPTER_WEIGHTS: weights}) == first.policy.digest
 
 
 async def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(

@@ -19,12 +19,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from aiohttp import web
 from rlrun.artifacts.store import Store
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.compute import Compute
 from rlrun_trainer.crew import BEAT_SECONDS, Crew
 from rlrun_trainer.distributed import join
 from rlrun_trainer.loading import device_of
-from rlrun_trainer.problems import Refused
 from rlrun_trainer.server import Server
 from rlrun_trainer.sessions import Sessions
 from rlrun_trainer.settings import Settings, parse
@@ -61,7 +61,7 @@ async def serve(settings: Settings) -> int:
             loaded = loading.result()
             left_by = asyncio.Event()
             server.sessions = Sessions(loaded, compute, Store(), settings, lambda: _leave(loop, left_by, stopping))
-        except Refused as error:
+        except ProblemError as error:
             _last_words(error)
             code = 1
         else:
@@ -126,7 +126,7 @@ def follow(settings: Settings) -> int:
         signal.signal(number, lambda number, frame: stopping.append(number))
     try:
         base = _load(settings)
-    except Refused as error:
+    except ProblemError as error:
         _last_words(error)
         return 1
     crew = Crew(base, leaving=lambda: bool(stopping))
@@ -140,7 +140,7 @@ def follow(settings: Settings) -> int:
     return 0
 
 
-def _last_words(error: Refused) -> None:
+def _last_words(error: ProblemError) -> None:
     log.error("%s", error)
     try:
         with open(TERMINATION_LOG, "w", encoding="utf-8") as file:

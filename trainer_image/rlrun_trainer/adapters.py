@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 from peft import LoraConfig
+from rlrun.artifacts.layout import ADAPTER_WEIGHTS
 from safetensors.torch import load, save
 
-WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 ALL_LINEAR = "all-linear"
 
@@ -47,7 +47,7 @@ def adapter_files(tensors: Mapping[str, torch.Tensor], config: LoraConfig, model
     facts |= {"base_model_name_or_path": model, "inference_mode": True}
     # safetensors keeps shared or strided memory out: contiguous copies on the CPU.
     weights = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata={"format": "pt"})
-    return {WEIGHTS: weights, CONFIG: (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode()}
+    return {ADAPTER_WEIGHTS: weights, CONFIG: (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode()}
 
 
 def read_weights(data: bytes) -> dict[str, torch.Tensor]:
@@ -58,7 +58,7 @@ def read_weights(data: bytes) -> dict[str, torch.Tensor]:
 
 def digest(files: Mapping[str, bytes]) -> str:
     """SHA-256 of the weights, hexadecimal."""
-    return hashlib.sha256(files[WEIGHTS]).hexdigest()
+    return hashlib.sha256(files[ADAPTER_WEIGHTS]).hexdigest()
 
 
 def peft_name(parameter: str, adapter: str) -> str:

@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rlrun.artifacts.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 from rlrun.schema.wire import PolicyKind
+from rlrun.service.errors import ProblemError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save, save_file
 
-from rlrun_trainer import adapters, weights
+from rlrun_trainer import weights
 from rlrun_trainer.distributed import World, assign, whole
 from rlrun_trainer.files import Files, Folder, writing
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 from rlrun_trainer.slots import BaseModel, Slot
 
 OPTIMIZER = "optimizer.safetensors"
@@ -59,14 +61,14 @@ class Progress:
 def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
     """The checkpoint's files, as of now: later updates do not reach them. All processes have to call it.
 
-    Those that do not lead get nothing. Raises Refused where the disk is full.
+    Those that do not lead get nothing. Raises ProblemError where the disk is full.
     """
     folder: Folder | None = None
-    refusal: Refused | None = None
+    refusal: ProblemError | None = None
     if slot.shape is None:
         try:
             folder = weights.write_model(base, slot, torch.float32)
-        except Refused as error:
+        except ProblemError as error:
             # The others are on their way to what comes next, and would wait there for this one.
             refusal = error
     state = slot.optimizer.state
@@ -106,15 +108,15 @@ def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
 def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
     """Puts a checkpoint into a freshly opened slot. All processes have to call it; the first one has the folder.
 
-    Raises Refused on all of them when the checkpoint is of another shape or is damaged.
+    Raises ProblemError on all of them when the checkpoint is of another shape or is damaged.
     """
     world = base.world
     source: _Source | None = None
-    problem: Refused | None = None
+    problem: ProblemError | None = None
     if folder is not None:
         try:
             source = _Source(slot, folder)
-        except Refused as error:
+        except ProblemError as error:
             problem = error
     problem = world.tell(problem)
     if problem is not None:
@@ -138,10 +140,10 @@ def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
 
 
 class _Source:
-    """A checkpoint's folder, proved to fit. Raises Refused when it does not."""
+    """A checkpoint's folder, proved to fit. Raises ProblemError when it does not."""
 
     def __init__(self, slot: Slot, folder: Path) -> None:
-        main = adapters.WEIGHTS if slot.shape is not None else weights.WEIGHTS
+        main = ADAPTER_WEIGHTS if slot.shape is not None else MODEL_WEIGHTS
         if not (folder / TRAINER).is_file():
             raise _mismatch(f"the checkpoint has no {TRAINER}")
         self.facts = json.loads((folder / TRAINER).read_bytes())
@@ -208,5 +210,5 @@ def _check_shape(slot: Slot, facts: Mapping[str, Any]) -> None:
         raise _mismatch("; ".join(differing) + ": give this run the checkpoint's values")
 
 
-def _mismatch(what: str) -> Refused:
-    return Refused(UNPROCESSABLE, "CheckpointMismatch", what)
+def _mismatch(what: str) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, "CheckpointMismatch", what)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.schema.wire import PolicyKind, Sample, SessionSpec
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer import checkpoint, weights
 from rlrun_trainer.adapters import AdapterShape
 from rlrun_trainer.files import Files
-from rlrun_trainer.problems import Refused
 from rlrun_trainer.slots import BaseModel, Slot
 from rlrun_trainer.step import StepPlan, train_step
 
@@ -60,7 +60,7 @@ class Crew:
     # --- commands -------------------------------------------------------------------------------------------------
 
     def open(self, name: str, spec: SessionSpec) -> Slot:
-        """Claims a slot as the run needs it. Raises Refused."""
+        """Claims a slot as the run needs it. Raises ProblemError."""
         slot: Slot = self._all("_open", name, spec)
         return slot
 
@@ -69,12 +69,12 @@ class Crew:
         self._all("_close", name)
 
     def restore(self, name: str, folder: Path) -> checkpoint.Progress:
-        """Puts the checkpoint in the folder into a freshly opened slot. After Refused the slot is to be closed."""
+        """Puts the checkpoint in the folder into a freshly opened slot. After ProblemError the slot is to be closed."""
         progress: checkpoint.Progress = self._all("_restore", name, folder)
         return progress
 
     def train(self, name: str, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
-        """One optimizer step. Raises Refused with the slot as it was, on all."""
+        """One optimizer step. Raises ProblemError with the slot as it was, on all."""
         metrics: dict[str, float] = self._all("_train", name, list(samples), plan)
         return metrics
 
@@ -107,7 +107,7 @@ class Crew:
                 return
             try:
                 self._together(command, arguments)
-            except Refused as error:
+            except ProblemError as error:
                 log.info("%s: %s", command, error)
 
     # --- on every process -----------------------------------------------------------------------------------------
@@ -152,10 +152,10 @@ class Crew:
 
     def _together(self, command: str, arguments: tuple[Any, ...]) -> Any:
         result: Any = None
-        refusal: Refused | None = None
+        refusal: ProblemError | None = None
         try:
             result = getattr(self, command)(*arguments)
-        except Refused as error:
+        except ProblemError as error:
             refusal = error
         except Exception:
             log.error("%s failed, and this process ends:\n%s", command, traceback.format_exc())

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from rlrun.service.errors import ProblemError
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from rlrun_trainer.problems import OUT_OF_MEMORY, Refused
+from rlrun_trainer.problems import OUT_OF_MEMORY
 
 T = TypeVar("T")
 
@@ -106,7 +107,7 @@ class World:
         if failure is not None:
             raise failure
         if failed:
-            raise Refused(
+            raise ProblemError.of(
                 OUT_OF_MEMORY,
                 "TrainerOutOfMemory",
                 f"a step failed on processes {failed} of {self.size}, most likely for want of memory (their logs say): "

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlrun.service.errors import ProblemError
 from safetensors import SafetensorError
 
-from rlrun_trainer.problems import LATER, Refused
+from rlrun_trainer.problems import LATER
 
 DISK_FULL = "TrainerDiskFull"
 
@@ -15,7 +16,7 @@ DISK_FULL = "TrainerDiskFull"
 class Folder:
     """A temporary folder. Whoever is done with it removes it; one that is forgotten goes with the process.
 
-    Raises Refused where none can be made.
+    Raises ProblemError where none can be made.
     """
 
     def __init__(self, scratch: Path | None = None) -> None:
@@ -42,7 +43,7 @@ def source_of(files: Files) -> Mapping[str, bytes] | Path:
 
 @contextmanager
 def writing(folder: Folder) -> Iterator[None]:
-    """Around what is written to the folder, which goes where it does not fit. Raises Refused then."""
+    """Around what is written to the folder, which goes where it does not fit. Raises ProblemError then."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -61,7 +62,7 @@ def size_of(files: Files) -> int:
 
 
 def on_disk(files: Files, scratch: Path | None) -> Files:
-    """The files in a folder below `scratch`; as they are where there is none. Raises Refused when they do not fit."""
+    """Return the files in a folder below `scratch`, or as they are without one. Raises ProblemError on a full disk."""
     if scratch is None or isinstance(files, Folder):
         return files
     folder = Folder(scratch)
@@ -77,6 +78,6 @@ def discard(files: Files) -> None:
         files.remove()
 
 
-def _full(place: Path, error: Exception) -> Refused:
+def _full(place: Path, error: Exception) -> ProblemError:
     message = f"{place} cannot be written: {error}. Give the trainer's pod more ephemeral storage"
-    return Refused(LATER, DISK_FULL, message)
+    return ProblemError.of(LATER, DISK_FULL, message)

@@ -4,13 +4,14 @@ import types
 from typing import Any
 
 import torch
+from rlrun.service.errors import ProblemError
 from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun_trainer.distributed import World, group_of_one
 from rlrun_trainer.guard import Guard
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.sharding import DECODE, at_rest, shard
 
@@ -18,7 +19,7 @@ __all__ = ["DECODE", "Loader", "at_rest"]
 
 
 class Loader:
-    """Loads the same model again and again. Raises Refused where the settings ask for what is not there."""
+    """Loads the same model again and again. Raises ProblemError where the settings ask for what is not there."""
 
     def __init__(self, settings: Settings, world: World) -> None:
         torch.set_num_threads(settings.threads)
@@ -34,10 +35,10 @@ class Loader:
             torch.cuda.set_device(self.device)
 
     def load(self, trainable: bool = False) -> Any:
-        """The model, frozen, or with all weights trainable and in float32. Raises Refused."""
+        """The model, frozen, or with all weights trainable and in float32. Raises ProblemError."""
         folder = self.settings.model_dir
         if not (folder / "config.json").is_file():
-            raise Refused(
+            raise ProblemError.of(
                 UNPROCESSABLE,
                 "ModelMissing",
                 f"{folder} holds no config.json: check the RLModel's source and the fetch container's log",
@@ -48,7 +49,7 @@ class Loader:
                 folder, dtype=kept, attn_implementation=self.attention, local_files_only=True
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
-            raise Refused(UNPROCESSABLE, "ModelLoadFailed", f"{folder} does not load: {error}") from error
+            raise ProblemError.of(UNPROCESSABLE, "ModelLoadFailed", f"{folder} does not load: {error}") from error
         model.requires_grad_(trainable)
         setattr(model, DECODE, types.MethodType(_decode, model))
         recompute = recomputes(self.settings.gradient_checkpointing, self.device.type)
@@ -67,11 +68,13 @@ class Loader:
 
 
 def device_of(name: str, cuda: bool, local_rank: int = 0) -> torch.device:
-    """The device that a setting means, where there is CUDA or not. Raises Refused (DeviceMissing)."""
+    """The device that a setting means, where there is CUDA or not. Raises ProblemError (DeviceMissing)."""
     if name == "auto":
         name = "cuda" if cuda else "cpu"
     if name == "cuda" and not cuda:
-        raise Refused(UNPROCESSABLE, "DeviceMissing", "--device cuda, but torch sees no GPU: set the model's gpus to 0")
+        raise ProblemError.of(
+            UNPROCESSABLE, "DeviceMissing", "--device cuda, but torch sees no GPU: set the model's gpus to 0"
+        )
     return torch.device("cuda", local_rank) if name == "cuda" else torch.device(name)
 
 

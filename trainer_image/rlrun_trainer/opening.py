@@ -9,11 +9,12 @@ from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store, StoreError
 from rlrun.schema.wire import SessionSpec
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer import checkpoint
 from rlrun_trainer.compute import Compute
 from rlrun_trainer.crew import Crew
-from rlrun_trainer.problems import UNPROCESSABLE, Refused, refused_opening
+from rlrun_trainer.problems import UNPROCESSABLE, refused_opening
 from rlrun_trainer.publish import Publisher
 from rlrun_trainer.session import Session, Start
 from rlrun_trainer.settings import Settings
@@ -27,14 +28,14 @@ async def open_session(
 ) -> Session:
     """Claims a slot, restores what the spec names, publishes the policy to start from.
 
-    Raises Refused with nothing left behind: NoFreeSlot, AdapterInvalid, CheckpointMismatch, or an S3 reason.
+    Raises ProblemError with nothing left behind: NoFreeSlot, AdapterInvalid, CheckpointMismatch, or an S3 reason.
     """
     try:
         layout = RunLayout(S3Uri.parse(spec.run_uri))
         source = spec.resume_from or spec.warm_start_from
         found = S3Uri.parse(source) if source else None
     except ValueError as error:
-        raise Refused(UNPROCESSABLE, "SessionInvalid", str(error)) from error
+        raise ProblemError.of(UNPROCESSABLE, "SessionInvalid", str(error)) from error
     slot = await compute.run(crew.open, name, spec)
     publisher: Publisher | None = None
     try:
@@ -62,9 +63,9 @@ async def open_session(
 
 
 def _download(store: Store, uri: S3Uri, folder: Path) -> None:
-    manifest = store.download_artifact(uri, folder)
+    manifest = store.download(uri, folder)
     if manifest.kind != ArtifactKind.checkpoint:
-        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"{uri} holds a {manifest.kind}, not a checkpoint")
+        raise ProblemError.of(UNPROCESSABLE, "CheckpointMismatch", f"{uri} holds a {manifest.kind}, not a checkpoint")
 
 
 def _start(spec: SessionSpec, progress: checkpoint.Progress) -> Start:
@@ -72,7 +73,7 @@ def _start(spec: SessionSpec, progress: checkpoint.Progress) -> Start:
         # Another run's steps are not this one's, and its orchestrator's state is of none of these.
         return Start(0, progress.orchestrator_state, None)
     if progress.run_uid != spec.run_uid:
-        raise Refused(
+        raise ProblemError.of(
             UNPROCESSABLE,
             "CheckpointMismatch",
             f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}: use warmStartFrom",

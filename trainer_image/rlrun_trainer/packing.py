@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from rlrun.schema.wire import Sample, SampleLoss
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.distribution import History, HistoryBuilder
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 
 
 @dataclass
@@ -69,9 +70,9 @@ class _Arrays:
 
 
 def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
-    """Raises Refused, naming the sample, when the batch cannot be trained on."""
+    """Raises ProblemError, naming the sample, when the batch cannot be trained on."""
     if not samples:
-        raise Refused(UNPROCESSABLE, "BatchInvalid", "samples is empty: send at least one sample")
+        raise ProblemError.of(UNPROCESSABLE, "BatchInvalid", "samples is empty: send at least one sample")
     trainable = 0
     for index, sample in enumerate(samples):
         length = len(sample.token_ids)
@@ -90,7 +91,7 @@ def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
         if sample.loss is SampleLoss.policy:
             _check_signal(index, sample, mask)
     if trainable == 0:
-        raise Refused(UNPROCESSABLE, "BatchInvalid", "no token is trainable: lossMask is false everywhere")
+        raise ProblemError.of(UNPROCESSABLE, "BatchInvalid", "no token is trainable: lossMask is false everywhere")
 
 
 def _check_signal(index: int, sample: Sample, mask: np.ndarray) -> None:
@@ -207,5 +208,5 @@ def _arrays(sample: Sample) -> _Arrays:
     return _Arrays(tokens, columns, logprobs, advantages, sample.policy_version, policy)
 
 
-def _bad(index: int, what: str) -> Refused:
-    return Refused(UNPROCESSABLE, "BatchInvalid", f"samples[{index}]: {what}")
+def _bad(index: int, what: str) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, "BatchInvalid", f"samples[{index}]: {what}")

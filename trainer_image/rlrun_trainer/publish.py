@@ -11,19 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.layout import WEIGHTS, RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind, Manifest
 from rlrun.artifacts.store import Store, StoreError, Unreachable, described
 from rlrun.schema.wire import PolicyKind, PolicyRef, Problem, SessionSpec
 
-from rlrun_trainer import adapters, weights
 from rlrun_trainer.files import Files, source_of
 from rlrun_trainer.shelf import Shelf, Shelved
 
 log = logging.getLogger(__name__)
 
-WEIGHTS = {PolicyKind.adapter: adapters.WEIGHTS, PolicyKind.weights: weights.WEIGHTS}
-"""The file whose digest is part of a policy's name."""
 PATIENCE_SECONDS = 5.0
 PATIENCE_BYTES = 10e6
 """An S3 slower than so many bytes a second is as good as away."""

@@ -9,9 +9,10 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 from rlrun.schema.wire import CheckpointRequest, Problem, SessionSpec, TrainBatch
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.metrics import Metrics
-from rlrun_trainer.problems import LATER, UNPROCESSABLE, Refused
+from rlrun_trainer.problems import LATER, UNPROCESSABLE
 from rlrun_trainer.sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,9 @@ class Server:
 
     def _ready(self) -> Sessions:
         if self.sessions is None:
-            raise Refused(LATER, "TrainerLoading", "the base model is still being loaded: try again in a few seconds")
+            raise ProblemError.of(
+                LATER, "TrainerLoading", "the base model is still being loaded: try again in a few seconds"
+            )
         return self.sessions
 
 
@@ -110,7 +113,7 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
     """Every failure leaves as a `Problem`."""
     try:
         return await handler(request)
-    except Refused as error:
+    except ProblemError as error:
         if error.status != LATER:
             log.warning("%s %s: %s", request.method, request.path, error)
         return _json(error.problem, status=error.status)
@@ -132,7 +135,7 @@ async def _body(request: web.Request, model: type[M]) -> M:
         return model.model_validate_json(data)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)[:10]]
-        raise Refused(UNPROCESSABLE, f"{model.__name__}Invalid", "; ".join(lines)) from error
+        raise ProblemError.of(UNPROCESSABLE, f"{model.__name__}Invalid", "; ".join(lines)) from error
 
 
 def _json(model: BaseModel, status: int = 200) -> web.Response:

@@ -11,6 +11,7 @@ from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import StoreError
 from rlrun.schema.wire import PolicyRef, Sample, SampleLoss, SessionSpec, SessionState, StepResult
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer import checkpoint
 from rlrun_trainer.compute import Compute
@@ -19,7 +20,7 @@ from rlrun_trainer.distribution import stop_tokens
 from rlrun_trainer.files import DISK_FULL, Files, discard, on_disk
 from rlrun_trainer.pace import Pace
 from rlrun_trainer.packing import check
-from rlrun_trainer.problems import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, Refused, refused_publishing
+from rlrun_trainer.problems import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, refused_publishing
 from rlrun_trainer.publish import Publisher
 from rlrun_trainer.schedule import learning_rate
 from rlrun_trainer.settings import Settings
@@ -120,8 +121,9 @@ class Session:
         """Makes step number `step` (training version `step` into `step + 1`), or gives the result it already has.
 
         The result names the batch that the step was made of, whatever batch a repeated request brings.
-        Raises Refused: StepConflict for any other number, RunComplete beyond maxSteps, BatchInvalid, StepNotFinite,
-        TrainerOutOfMemory; with an S3 reason when the step is done but not published (asking again publishes it);
+        Raises ProblemError: StepConflict for any other number, RunComplete beyond maxSteps, BatchInvalid,
+        StepNotFinite, TrainerOutOfMemory; with an S3 reason when the step is done but not published (asking again
+        publishes it);
         TrainerStopping when there will be no more steps here.
         """
         async with self._turn:
@@ -129,15 +131,19 @@ class Session:
             if step == self._step - 1 and done:
                 return await self._finish()
             if step != self._step:
-                raise Refused(
+                raise ProblemError.of(
                     CONFLICT,
                     "StepConflict",
                     f"step {step} was asked for, the session is at {self._step}: go on from there",
                 )
             if self._leaving:
-                raise Refused(LATER, "TrainerStopping", "the trainer was told to stop: ask the one that comes after it")
+                raise ProblemError.of(
+                    LATER, "TrainerStopping", "the trainer was told to stop: ask the one that comes after it"
+                )
             if step >= self.spec.max_steps:
-                raise Refused(UNPROCESSABLE, "RunComplete", f"all {self.spec.max_steps} steps of this run are done")
+                raise ProblemError.of(
+                    UNPROCESSABLE, "RunComplete", f"all {self.spec.max_steps} steps of this run are done"
+                )
             if self._unpublished is not None:
                 await self._finish()
             between = self._pace.begin()
@@ -154,7 +160,7 @@ class Session:
             return await self._finish()
 
     async def save_checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
-        """Snapshots the state after `step` steps now and uploads it in the background. Raises Refused."""
+        """Snapshots the state after `step` steps now and uploads it in the background. Raises ProblemError."""
         self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.checkpoint, step):
@@ -163,7 +169,7 @@ class Session:
         return self.state
 
     async def save_adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
-        """The adapter after `step` steps as an artifact for users, uploaded in the background. Raises Refused."""
+        """The adapter after `step` steps as an artifact for users, uploaded in the background. Raises ProblemError."""
         self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.adapter, step):
@@ -193,10 +199,10 @@ class Session:
             await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress, first=True)
 
     def file(self, policy: str, file: str) -> bytes | Path:
-        """A file of one of the newest policies, for engines that S3 does not give it to. Raises Refused."""
+        """A file of one of the newest policies, for engines that S3 does not give it to. Raises ProblemError."""
         found = self._publisher.file(policy, file)
         if found is None:
-            raise Refused(SESSION_MISSING, "PolicyMissing", f"{file} of {policy} is not here: ask S3")
+            raise ProblemError.of(SESSION_MISSING, "PolicyMissing", f"{file} of {policy} is not here: ask S3")
         return found
 
     def extend(self, max_steps: int) -> None:
@@ -254,7 +260,7 @@ class Session:
         return self.last
 
     def _already(self, kind: ArtifactKind, step: int) -> bool:
-        """Whether this session made that artifact or is making it. Raises Refused when it no longer can."""
+        """Whether this session made that artifact or is making it. Raises ProblemError when it no longer can."""
         there = step in self.uploads.completed.get(kind, [])
         if self.uploads.has(kind, step) or (there and (kind, step) in self._mine):
             return True
@@ -263,7 +269,9 @@ class Session:
             return False
         if there:
             return True
-        raise Refused(CONFLICT, "StepConflict", f"{kind} of step {step} was asked for, the session is at {self._step}")
+        raise ProblemError.of(
+            CONFLICT, "StepConflict", f"{kind} of step {step} was asked for, the session is at {self._step}"
+        )
 
     async def _save(
         self, kind: ArtifactKind, uri: S3Uri, progress: checkpoint.Progress | None = None, first: bool = False
@@ -276,10 +284,10 @@ class Session:
                 else:
                     files = await self._compute.run(self._crew.files, self.name)
             files = await asyncio.to_thread(on_disk, files, self._settings.scratch)
-        except Refused as error:
+        except ProblemError as error:
             if error.problem.reason != DISK_FULL:
                 raise
-            raise Refused(LATER, "UploadsBehind", f"{kind} is left out: {error.problem.message}") from error
+            raise ProblemError.of(LATER, "UploadsBehind", f"{kind} is left out: {error.problem.message}") from error
         reward = self._reward[1] if self._reward is not None and self._reward[0] == self._step else None
         self.uploads.submit(Job(kind, self._step, uri, files, reward), first)
         self._mine.add((kind, self._step))

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from rlrun.artifacts.store import Store
 from rlrun.schema.wire import SessionSpec
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.compute import Compute
 from rlrun_trainer.crew import Crew
 from rlrun_trainer.opening import open_session
-from rlrun_trainer.problems import LATER, SESSION_MISSING, UNPROCESSABLE, Refused
+from rlrun_trainer.problems import LATER, SESSION_MISSING, UNPROCESSABLE
 from rlrun_trainer.session import Session
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.slots import BaseModel
@@ -50,10 +51,10 @@ class Sessions:
         return list(self._open.values())
 
     def get(self, name: str) -> Session:
-        """Raises Refused when there is none of that name."""
+        """Raises ProblemError when there is none of that name."""
         session = self._open.get(name)
         if session is None:
-            raise Refused(
+            raise ProblemError.of(
                 SESSION_MISSING, "SessionMissing", f"no session {name!r} here: the trainer was restarted, open it again"
             )
         return session
@@ -61,14 +62,16 @@ class Sessions:
     async def open(self, name: str, spec: SessionSpec) -> Session:
         """The session of that name, opened if it is not; an open one may be given more steps.
 
-        Raises Refused when it is open with another spec.
+        Raises ProblemError when it is open with another spec.
         """
         wanted = self._settings.model
         if wanted is not None and spec.model != wanted:
-            raise Refused(UNPROCESSABLE, "ModelMismatch", f"this trainer serves {wanted}, not {spec.model}")
+            raise ProblemError.of(UNPROCESSABLE, "ModelMismatch", f"this trainer serves {wanted}, not {spec.model}")
         async with self._turn:
             if self._stopping:
-                raise Refused(LATER, "TrainerStopping", "the trainer was told to stop: ask the one that comes after it")
+                raise ProblemError.of(
+                    LATER, "TrainerStopping", "the trainer was told to stop: ask the one that comes after it"
+                )
             session = self._open.get(name)
             if session is not None:
                 _check_same(session.spec, spec)
@@ -122,7 +125,7 @@ def _check_same(there: SessionSpec, asked: SessionSpec) -> None:
         del old[MAX_STEPS]
     differing = [f"{key} is {old[key]!r}, asked for {new[key]!r}" for key in old if old[key] != new[key]]
     if differing:
-        raise Refused(
+        raise ProblemError.of(
             UNPROCESSABLE,
             "SessionConflict",
             f"the session is open with another spec ({'; '.join(differing)}): delete it first",

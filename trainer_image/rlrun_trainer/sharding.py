@@ -8,10 +8,11 @@ they are small, and so each process has them whole.
 from typing import Any
 
 import torch
+from rlrun.service.errors import ProblemError
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 
 DECODE = "rlrun_decode"
 """The model's method that gives last hidden states, sharded or not."""
@@ -21,7 +22,7 @@ def shard(model: Any, device: torch.device, size: int, compute: torch.dtype) -> 
     """Spreads the model over `size` processes, in place; it computes in `compute` whatever its weights are kept in."""
     layers = getattr(model.get_decoder(), "layers", None)
     if not layers:
-        raise Refused(
+        raise ProblemError.of(
             UNPROCESSABLE,
             "ModelUnsupported",
             f"{type(model).__name__} has no list of decoder layers to spread over processes: use one GPU",

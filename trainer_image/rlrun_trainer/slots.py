@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.adapters import ALL_LINEAR, AdapterShape, adapter_files, peft_name
 from rlrun_trainer.distributed import World
 from rlrun_trainer.distribution import Head
 from rlrun_trainer.guard import Guard
 from rlrun_trainer.loading import DECODE, Loader, at_rest
-from rlrun_trainer.problems import LATER, UNPROCESSABLE, Refused
+from rlrun_trainer.problems import LATER, UNPROCESSABLE
 from rlrun_trainer.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -112,10 +113,12 @@ class BaseModel:
         return head
 
     def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> Slot:
-        """Claims a slot with a fresh adapter, the same for the same seed. Raises Refused."""
+        """Claims a slot with a fresh adapter, the same for the same seed. Raises ProblemError."""
         self._check_unshared()
         if len(self.slots) >= self.capacity:
-            raise Refused(LATER, "NoFreeSlot", f"all {self.capacity} adapter slots are taken by {sorted(self.slots)}")
+            raise ProblemError.of(
+                LATER, "NoFreeSlot", f"all {self.capacity} adapter slots are taken by {sorted(self.slots)}"
+            )
         taken = {slot.name for slot in self.slots.values()}
         adapter = next(name for name in (f"slot{i}" for i in range(self.capacity)) if name not in taken)
         self._check_targets(shape)
@@ -133,11 +136,11 @@ class BaseModel:
     def open_weights(self, name: str, model: str, seed: int, compared: bool) -> Slot:
         """Claims the whole trainer for a run that trains all weights; `compared` keeps what it starts from.
 
-        The weights are kept in float32 and computed with in the trainer's dtype. Raises Refused.
+        The weights are kept in float32 and computed with in the trainer's dtype. Raises ProblemError.
         """
         self._check_unshared()
         if self.slots:
-            raise Refused(
+            raise ProblemError.of(
                 LATER,
                 "NoFreeSlot",
                 f"training all weights needs the whole trainer, which {sorted(self.slots)} use: wait for their end",
@@ -193,7 +196,7 @@ class BaseModel:
     def _check_unshared(self) -> None:
         whole = [name for name, slot in self.slots.items() if slot.shape is None]
         if whole:
-            raise Refused(
+            raise ProblemError.of(
                 LATER, "NoFreeSlot", f"{whole[0]} trains all weights and so has the whole trainer: wait for its end"
             )
 
@@ -218,7 +221,7 @@ class BaseModel:
         ends = {name.removesuffix(".base_layer").rsplit(".", 1)[-1] for name in linear if ".lora_" not in name}
         unknown = [target for target in shape.target_modules if target != ALL_LINEAR and target not in ends]
         if unknown:
-            raise Refused(
+            raise ProblemError.of(
                 UNPROCESSABLE,
                 "AdapterInvalid",
                 f"targetModules {unknown} are no linear layers of this model; it has {sorted(ends)}",
@@ -250,7 +253,7 @@ def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
 
 
 def load_base(settings: Settings, world: World | None = None) -> BaseModel:
-    """Loads the frozen base model as the settings say. Raises Refused when that cannot work."""
+    """Loads the frozen base model as the settings say. Raises ProblemError when that cannot work."""
     loader = Loader(settings, world or World())
     base = BaseModel(
         loader.load(),
@@ -273,7 +276,7 @@ def _check_head(base: BaseModel) -> None:
         ours = base.head(base.hidden(ids, torch.arange(CHECK_TOKENS, device=base.device)[None])).float()
         theirs = base.model(input_ids=ids, use_cache=False).logits.float()
     if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2):
-        raise Refused(
+        raise ProblemError.of(
             UNPROCESSABLE,
             "ModelUnsupported",
             f"{type(base.model).__name__} makes its logits in a way the trainer does not know "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from rlrun.schema.algorithm import KlPenalty, Loss
 from rlrun.schema.wire import Sample
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.distributed import Stranded, whole
 from rlrun_trainer.distribution import Distribution
@@ -20,7 +21,7 @@ from rlrun_trainer.kl_penalty import first_beta, next_beta
 from rlrun_trainer.mfu import active_weights, peak_flops, step_flops
 from rlrun_trainer.objective import MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.packing import MicroBatch, pack
-from rlrun_trainer.problems import OUT_OF_MEMORY, UNPROCESSABLE, Refused
+from rlrun_trainer.problems import OUT_OF_MEMORY, UNPROCESSABLE
 from rlrun_trainer.slots import BaseModel, Slot
 
 
@@ -57,8 +58,8 @@ class StepPlan:
 def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
     """Makes one AdamW update on the slot's weights and returns the step's metrics.
 
-    The gradient is that of the step's objective (see `objective`). Raises Refused (StepNotFinite, TrainerOutOfMemory)
-    with the slot unchanged.
+    The gradient is that of the step's objective (see `objective`). Raises ProblemError (StepNotFinite,
+    TrainerOutOfMemory) with the slot unchanged.
     """
     started = time.perf_counter()
     base.activate(slot)
@@ -85,7 +86,7 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
         forward_backward = time.perf_counter() - started
         metrics = _learning_metrics(batches, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
         if not all(map(_finite, (metrics["loss/mean"], metrics.get("mismatch_kl/all/mean", 0.0), figures[-1]))):
-            raise Refused(
+            raise ProblemError.of(
                 UNPROCESSABLE,
                 "StepNotFinite",
                 f"loss {metrics['loss/mean']}, mismatch {metrics.get('mismatch_kl/all/mean')}, gradient norm "
@@ -209,7 +210,7 @@ def _memory_limits(plan: StepPlan) -> Iterator[None]:
             raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        raise Refused(
+        raise ProblemError.of(
             OUT_OF_MEMORY,
             "TrainerOutOfMemory",
             f"a step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory: "

@@ -15,9 +15,10 @@ from rlrun.artifacts.layout import S3Uri, step_of
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store, StoreError
 from rlrun.schema.wire import Problem, SessionSpec
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.files import Files, discard, size_of, source_of
-from rlrun_trainer.problems import LATER, Refused
+from rlrun_trainer.problems import LATER
 from rlrun_trainer.publish import adapter_details, manifest_facts
 
 log = logging.getLogger(__name__)
@@ -95,14 +96,14 @@ class Uploads:
         return any(job.kind == kind and job.step == step for job in self._jobs)
 
     def check_room(self, kind: ArtifactKind) -> None:
-        """Raises Refused (UploadsBehind) when there is no room for one more: ask before taking a snapshot."""
+        """Raises ProblemError (UploadsBehind) when there is no room for one more: ask before taking a snapshot."""
         staying = [job for job in self._jobs if job not in self._displaced(kind)]
         size = self._sizes.get(kind, 0)
         room = self.limit_bytes - sum(job.size for job in staying)
         if len(staying) < self.limit and (not staying or size <= room):
             return
         because = f" (last failure: {self.problem.message})" if self.problem else ""
-        raise Refused(
+        raise ProblemError.of(
             LATER,
             "UploadsBehind",
             f"{len(staying)} uploads of this run with {sum(job.size for job in staying)} bytes still wait{because}: "

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rlrun.artifacts.layout import MODEL_WEIGHTS
+from rlrun.service.errors import ProblemError
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlrun_trainer.distributed import whole
 from rlrun_trainer.files import Folder, writing
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 from rlrun_trainer.slots import BaseModel, Slot
 
-WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 COMPANIONS = (".json", ".txt", ".model", ".jinja", ".py")
 """Endings of what lies beside the weights: configuration, tokenizer, chat template, code."""
@@ -23,7 +24,7 @@ COMPANIONS = (".json", ".txt", ".model", ".jinja", ".py")
 
 def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | None:
     """The slot's model in a folder, its weights in `dtype`. All processes have to call it; only the first one gets it,
-    or Refused where its disk is full.
+    or ProblemError where its disk is full.
 
     Beside the float32 weights in memory it holds one copy, and none where they are on the CPU in `dtype` already.
     """
@@ -41,17 +42,19 @@ def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | Non
     del state
     with writing(folder):
         own = {name: _own(tensor) for name, tensor in stock.items()}
-        save_file(own, folder.path / WEIGHTS, metadata={"format": "pt"})
+        save_file(own, folder.path / MODEL_WEIGHTS, metadata={"format": "pt"})
         _write_companions(settings.model_dir, folder.path, dtype)
     return folder
 
 
 def read_model(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights of such a folder by the names of the model in memory, float32 on the CPU. Raises Refused."""
+    """The weights of such a folder by the names of the model in memory, float32 on the CPU. Raises ProblemError."""
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"the checkpoint's model does not load: {error}") from error
+        raise ProblemError.of(
+            UNPROCESSABLE, "CheckpointMismatch", f"the checkpoint's model does not load: {error}"
+        ) from error
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

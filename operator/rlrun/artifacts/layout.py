@@ -12,7 +12,15 @@
 
 from dataclasses import dataclass
 
+from rlrun.schema.wire import PolicyKind
+
 MANIFEST = "manifest.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""File with the weights of a LoRA adapter, as peft names it."""
+MODEL_WEIGHTS = "model.safetensors"
+"""File with all weights of a model, as transformers names it."""
+WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHTS}
+"""File whose digest is part of a policy's name."""
 
 
 @dataclass(frozen=True)

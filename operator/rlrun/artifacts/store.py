@@ -109,6 +109,17 @@ class Store:
             )
         self._transfer = Transfer(self._s3, self.endpoint)
 
+    @classmethod
+    def from_variables(cls, variables: Mapping[str, str]) -> "Store":
+        """Return a store with these AWS_* variables, as a Secret holds them. Raises StoreError."""
+        return cls(
+            endpoint_url=variables.get("AWS_ENDPOINT_URL_S3"),
+            access_key_id=variables.get("AWS_ACCESS_KEY_ID"),
+            secret_access_key=variables.get("AWS_SECRET_ACCESS_KEY"),
+            session_token=variables.get("AWS_SESSION_TOKEN"),
+            region=variables.get("AWS_DEFAULT_REGION"),
+        )
+
     def close(self) -> None:
         """Gives the connections back."""
         self._transfer.close()
@@ -204,7 +215,7 @@ class Store:
                 f"{error.errors()[0]['msg']}): delete the folder or upload it again"
             ) from error
 
-    def download_artifact(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
         """Brings an artifact to the folder `dest`, all of it or nothing, each file checked by size and SHA-256.
 
         `dest` is replaced by rename, so it may not be a mount point itself; its parent is made if missing. Whoever has

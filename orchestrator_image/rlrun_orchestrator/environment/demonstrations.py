@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun.schema.wire import Demonstration, DemonstrationRequest, Problem
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
 from rlrun_orchestrator.environment.loading import Loaded
 from rlrun_orchestrator.environment.rows import row_of
 
@@ -15,7 +15,7 @@ REASON = "DemonstrationsMissing"
 def demonstrate(loaded: Loaded, request: DemonstrationRequest) -> Demonstration:
     """Prompt and answer: the row's `completion` (messages or a text), else the text in its `answer`.
 
-    Raises Refusal (404): ExampleNotFound, or DemonstrationsMissing that names what the row lacks.
+    Raises ProblemError (404): ExampleNotFound, or DemonstrationsMissing that names what the row lacks.
     """
     row = row_of(loaded, request.split, request.example_index)
     prompt = _messages(row.get("prompt"), "user") or _messages(row.get("question"), "user")
@@ -50,6 +50,6 @@ def _message(value: Any) -> dict[str, Any] | None:
     return message if isinstance(message.get("role"), str) else None
 
 
-def _missing(which: str, row: Mapping[str, Any], lack: str, advice: str) -> Refusal:
+def _missing(which: str, row: Mapping[str, Any], lack: str, advice: str) -> ProblemError:
     message = f"{which} has {lack}: its columns are {', '.join(sorted(map(str, row)))}; {advice}"
-    return Refusal(404, Problem(reason=REASON, message=message))
+    return ProblemError(404, Problem(reason=REASON, message=message))

@@ -76,7 +76,7 @@ class GroupRunner:
     async def run(self, request: GroupRequest) -> GroupResult:
         """All rollouts of the group, scored together, within `deadline_seconds`; failures are in the rollouts.
 
-        Raises Refusal when there is no such example.
+        Raises ProblemError when there is no such example.
         """
         row = row_of(self.loaded, request.split, request.example_index)
         started = time.monotonic()

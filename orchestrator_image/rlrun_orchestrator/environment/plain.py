@@ -50,7 +50,7 @@ class PlainRunner:
     async def run(self, request: GroupRequest) -> GroupResult:
         """All rollouts of the group, scored, within `deadline_seconds`; failures are in the rollouts.
 
-        Raises Refusal when there is no such example.
+        Raises ProblemError when there is no such example.
         """
         row = row_of(self.loaded, request.split, request.example_index)
         started = time.monotonic()

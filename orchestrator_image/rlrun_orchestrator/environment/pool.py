@@ -27,9 +27,9 @@ from rlrun.schema.wire import (
     Problem,
     RolloutResult,
 )
+from rlrun.service.backoff import Backoff
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.environment.output import Output
 from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
 
@@ -109,7 +109,7 @@ class Pool:
         self._room.cleanup()
 
     async def run(self, request: GroupRequest) -> GroupResult:
-        """The group's result, whatever happens to the worker. Raises Refusal when no worker is ready or it refuses."""
+        """Return the group's result. Raises ProblemError: the worker's own, or when no worker is ready or survives."""
         worker = self._least_loaded()
         assert worker.session is not None
         started = time.monotonic()
@@ -122,7 +122,7 @@ class Pool:
                 body = await response.read()
                 if response.status == 200:
                     return GroupResult.model_validate_json(body)
-                raise Refusal(response.status, Problem.model_validate_json(body))
+                raise ProblemError(response.status, Problem.model_validate_json(body))
         except TimeoutError:
             rollouts = failed_rollouts(request, timed_out(request))
             self._kill_hung(worker)
@@ -133,7 +133,7 @@ class Pool:
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
 
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
-        """The right answer to an example. Raises Refusal when no worker is ready, it refuses or it does not answer."""
+        """The right answer to an example. Raises ProblemError: the worker's own, or when none is ready or answers."""
         worker = self._least_loaded()
         assert worker.session is not None
         timeout = aiohttp.ClientTimeout(total=DEMONSTRATION_SECONDS)
@@ -144,15 +144,15 @@ class Pool:
                 body = await response.read()
         except (TimeoutError, aiohttp.ClientError) as error:
             message = f"the environment's worker did not answer ({type(error).__name__}): ask again"
-            raise Refusal(503, Problem(reason="EnvironmentBusy", message=message)) from error
+            raise ProblemError(503, Problem(reason="EnvironmentBusy", message=message)) from error
         if response.status != 200:
-            raise Refusal(response.status, Problem.model_validate_json(body))
+            raise ProblemError(response.status, Problem.model_validate_json(body))
         return Demonstration.model_validate_json(body)
 
     def _least_loaded(self) -> Worker:
         able = [worker for worker in self.workers if worker.ready and worker.session is not None]
         if not able:
-            raise Refusal(503, self.problem or self._all_dead())
+            raise ProblemError(503, self.problem or self._all_dead())
         return min(able, key=lambda worker: worker.in_flight)
 
     # --- life of a worker -------------------------------------------------------------------------------------------

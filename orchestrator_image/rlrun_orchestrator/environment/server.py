@@ -7,8 +7,9 @@ import time
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from rlrun.schema.wire import DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
-from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
 from rlrun_orchestrator.environment.packages import PackageError, provide
 from rlrun_orchestrator.environment.pool import Pool
 from rlrun_orchestrator.environment.settings import VARIABLE, EnvironmentSettings, Surroundings
@@ -101,7 +102,7 @@ class EnvironmentServer:
 
     def app(self) -> web.Application:
         """The routes."""
-        app = web.Application(middlewares=[problems], client_max_size=MAX_REQUEST_BYTES)
+        app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
         app.add_routes(
             [
                 web.get("/healthz", healthz),
@@ -125,22 +126,22 @@ class EnvironmentServer:
         return Problem(reason="EnvironmentStarting", message=f"{self.settings.id} is {words}")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n") if self.pool.ready else answer(self._not_ready(), 503)
+        return web.Response(text="ok\n") if self.pool.ready else json_response(self._not_ready(), 503)
 
     async def _info(self, _: web.Request) -> web.Response:
-        return answer(self.info())
+        return json_response(self.info())
 
     async def _groups(self, request: web.Request) -> web.Response:
         group = GroupRequest.model_validate_json(await request.read())
         if not self.pool.ready:
-            raise Refusal(503, self._not_ready())
+            raise ProblemError(503, self._not_ready())
         with self.metrics.in_flight.track_inprogress():
             result = await self.pool.run(group)
         self.metrics.of(group, result)
-        return answer(result)
+        return json_response(result)
 
     async def _demonstrations(self, request: web.Request) -> web.Response:
         wanted = DemonstrationRequest.model_validate_json(await request.read())
         if not self.pool.ready:
-            raise Refusal(503, self._not_ready())
-        return answer(await self.pool.demonstrate(wanted))
+            raise ProblemError(503, self._not_ready())
+        return json_response(await self.pool.demonstrate(wanted))

@@ -15,8 +15,9 @@ from typing import Protocol
 
 from aiohttp import web
 from rlrun.schema.wire import DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import json_response, make_runner, problem_middleware, stop_event
 
-from rlrun_orchestrator.answers import Refusal, answer, problems, runner_of, stop_event
 from rlrun_orchestrator.environment.demonstrations import demonstrate
 from rlrun_orchestrator.environment.loading import Loaded, LoadError, load
 from rlrun_orchestrator.environment.packages import installed_version
@@ -82,22 +83,22 @@ async def _serve(
     groups = runner_for(loaded, folder) if loaded is not None else None
 
     async def get_info(_: web.Request) -> web.Response:
-        return answer(info)
+        return json_response(info)
 
     async def post_group(request: web.Request) -> web.Response:
         if groups is None:
-            raise Refusal(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
-        return answer(await groups.run(GroupRequest.model_validate_json(await request.read())))
+            raise ProblemError(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
+        return json_response(await groups.run(GroupRequest.model_validate_json(await request.read())))
 
     async def post_demonstration(request: web.Request) -> web.Response:
         if loaded is None:
-            raise Refusal(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
-        return answer(demonstrate(loaded, DemonstrationRequest.model_validate_json(await request.read())))
+            raise ProblemError(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
+        return json_response(demonstrate(loaded, DemonstrationRequest.model_validate_json(await request.read())))
 
-    app = web.Application(middlewares=[problems], client_max_size=MAX_REQUEST_BYTES)
+    app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
     app.add_routes([web.get("/info", get_info), web.post("/groups", post_group)])
     app.add_routes([web.post("/demonstrations", post_demonstration)])
-    runner = runner_of(app)
+    runner = make_runner(app)
     await runner.setup()
     await web.UnixSite(runner, str(socket)).start()
     await stop.wait()

@@ -10,17 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import Manifest
+from rlrun.artifacts.reader import ArtifactReader
 from rlrun.artifacts.store import StoreError
 from rlrun.schema.wire import Problem
+from rlrun.service.errors import FatalError
+from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
 from rlrun_orchestrator.fetch.sources import (
     HF_FILES,
     ClaimSource,
-    FetchError,
     HubSource,
     hub_failure,
     parse_source,
@@ -32,20 +33,8 @@ HUB_MARK = ".rlrun-complete"
 Say = Callable[[str], None]
 
 
-class ArtifactSource(Protocol):
-    """The part of `rlrun.artifacts.store.Store` that is used here."""
-
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """The manifest, or None. Raises StoreError."""
-        ...
-
-    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
-        """Bring a verified artifact to `dest`, all or nothing. Raises StoreError."""
-        ...
-
-
-def fetch(text: str, dest: Path, store: Callable[[], ArtifactSource], say: Say = print) -> None:
-    """Bring the model that the uri `text` names to `dest`. Does nothing when it is there already. Raises FetchError.
+def fetch(text: str, dest: Path, store: Callable[[], ArtifactReader], say: Say = print) -> None:
+    """Bring the model that the uri `text` names to `dest`. Does nothing when it is there already. Raises FatalError.
 
     `store` is called only for s3:// sources.
     """
@@ -61,21 +50,21 @@ def fetch(text: str, dest: Path, store: Callable[[], ArtifactSource], say: Say =
         raise store_failure(error, text) from error
     except OSError as error:
         message = f"{dest} cannot be written: {error}"
-        raise FetchError(Problem(reason="ModelFolderNotWritable", message=message), permanent=False) from error
+        raise FatalError(Problem(reason="ModelFolderNotWritable", message=message), EXIT_RESTART) from error
 
 
-def _from_s3(uri: S3Uri, dest: Path, store: ArtifactSource, say: Say) -> None:
+def _from_s3(uri: S3Uri, dest: Path, store: ArtifactReader, say: Say) -> None:
     manifest = store.read_manifest(uri)
     if manifest is None:
         message = f"{uri} has no {MANIFEST}: upload the model as an artifact or correct the RLModel's source"
-        raise FetchError(Problem(reason="ModelNotFound", message=message), permanent=True)
+        raise FatalError(Problem(reason="ModelNotFound", message=message), EXIT_CONFIGURATION)
     if _same(dest, manifest):
         say(f"{uri} is in {dest} already")
         return
     say(f"fetching {uri}: {len(manifest.files)} files, {_size(manifest.size)}")
     started = time.monotonic()
     with _progress(dest.parent, manifest.size, say):
-        store.download_artifact(uri, dest)
+        store.download(uri, dest, manifest)
     say(f"fetched and verified {_size(manifest.size)} in {time.monotonic() - started:.1f} s")
 
 
@@ -99,7 +88,7 @@ def _from_hub(source: HubSource, dest: Path, say: Say) -> None:
         raise hub_failure(error, f"hf://{wanted}") from error
     if not any(dest.glob("*.safetensors")):
         message = f"hf://{wanted} has no safetensors weights: use a revision or a repository that has them"
-        raise FetchError(Problem(reason="ModelNotFound", message=message), permanent=True)
+        raise FatalError(Problem(reason="ModelNotFound", message=message), EXIT_CONFIGURATION)
     # Partial downloads of huggingface_hub lie below this folder; the model does not need it.
     shutil.rmtree(dest / ".cache", ignore_errors=True)
     mark.write_text(wanted)

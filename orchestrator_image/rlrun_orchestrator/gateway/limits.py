@@ -21,12 +21,3 @@ class Limits:
     """Of one request."""
     body_seconds: float = 60.0
     """For a client to send the body of one request."""
-
-
-class Refused(Exception):
-    """A request that the gateway does not pass on."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason

@@ -17,11 +17,13 @@ from typing import Any
 
 from aiohttp import web
 from rlrun.schema.wire import ROLLOUT_ID_HEADER, Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import json_response
 
 from rlrun_orchestrator.gateway.answers import UnusableAnswer, as_chat, client_answer, event_stream, read_turn
 from rlrun_orchestrator.gateway.bridging import Bridging
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups, Speaker
-from rlrun_orchestrator.gateway.limits import ROLLOUT_ID, Limits, Refused
+from rlrun_orchestrator.gateway.limits import ROLLOUT_ID, Limits
 from rlrun_orchestrator.gateway.packages import PackageMissing, Packages, StoreError
 from rlrun_orchestrator.gateway.prefixes import Conversation, continued, conversation, starts_with
 from rlrun_orchestrator.gateway.routing import GroupGone, NoReplica, Router
@@ -89,23 +91,23 @@ class Gateway:
             group = self._group(request)
             if group.in_flight >= self._limits.in_flight:
                 message = f"this group has {group.in_flight} requests under way, which is all it may have: wait for one"
-                raise Refused(429, "TooManyRequests", message)
+                raise ProblemError.of(429, "TooManyRequests", message)
             group.in_flight += 1
             try:
                 return await self._exchange(group, await self._admit(request, kind, group))
             finally:
                 group.in_flight -= 1
-        except Refused as refused:
-            self._stats.refusals[refused.reason] += 1
-            return _error(refused.status, refused.reason, str(refused))
+        except ProblemError as error:
+            self._stats.refusals[error.problem.reason] += 1
+            return _error(error.status, error.problem)
         except BadRequest as error:
             self._stats.refusals["invalid_request_error"] += 1
-            return _error(400, "invalid_request_error", str(error))
+            return _error(400, Problem(reason="invalid_request_error", message=str(error)))
         except NoReplica as error:
-            return _error(503, error.problem.reason, error.problem.message)
+            return _error(503, error.problem)
         except UnusableAnswer as error:
             log.error("%s", error)
-            return _error(502, "InferenceAnswerUnusable", str(error))
+            return _error(502, Problem(reason="InferenceAnswerUnusable", message=str(error)))
 
     def _group(self, request: web.Request) -> LiveGroup:
         group = self._groups.get(request.match_info["group"])
@@ -122,11 +124,11 @@ class Gateway:
             raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
         if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
             message = f"this group has {len(group.rollouts)} rollouts, which is all it may have: end it"
-            raise Refused(400, "TooManyRollouts", message)
+            raise ProblemError.of(400, "TooManyRollouts", message)
         speaker = group.speaker(rollout)
         if speaker.requests >= self._limits.turns:
             message = f"rollout {rollout} has made {speaker.requests} requests, which is all it may make: end it"
-            raise Refused(400, "TooManyTurns", message)
+            raise ProblemError.of(400, "TooManyTurns", message)
         turn = speaker.requests
         speaker.requests += 1
         asked = await self._body(request)
@@ -138,10 +140,10 @@ class Gateway:
                 asked = json.loads(await request.read())
         except TimeoutError:
             message = f"the body did not arrive within {self._limits.body_seconds:g} s: send it again"
-            raise Refused(408, "BodyTooSlow", message) from None
+            raise ProblemError.of(408, "BodyTooSlow", message) from None
         except web.HTTPRequestEntityTooLarge:
             message = f"the body is larger than {self._limits.body_bytes} bytes: send less"
-            raise Refused(413, "BodyTooLarge", message) from None
+            raise ProblemError.of(413, "BodyTooLarge", message) from None
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is no JSON: {error}") from None
         if not isinstance(asked, dict):
@@ -198,21 +200,21 @@ class Gateway:
     async def _models(self, request: web.Request) -> web.Response:
         try:
             group = self._group(request)
-        except Refused as refused:
-            return _error(refused.status, refused.reason, str(refused))
+        except ProblemError as error:
+            return _error(error.status, error.problem)
         model = {"id": group.model, "object": "model", "created": 0, "owned_by": "rlrun"}
         return web.json_response({"object": "list", "data": [model]})
 
     async def _environment(self, request: web.Request) -> web.Response:
         if self._packages is None:
-            return _problem(503, Problem(reason="S3Unreachable", message="this gateway has no S3"))
+            return json_response(Problem(reason="S3Unreachable", message="this gateway has no S3"), 503)
         place = request.match_info
         try:
             version, tar = await self._packages.tar(place["owner"], place["name"], request.query.get("version") or None)
         except PackageMissing as error:
-            return _problem(404, error.problem)
+            return json_response(error.problem, 404)
         except StoreError as error:
-            return _problem(503, error.problem)
+            return json_response(error.problem, 503)
         headers = {"X-Environment-Version": version}
         return web.Response(body=tar, content_type="application/x-tar", headers=headers)
 
@@ -227,16 +229,12 @@ def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:
     return web.Response(body=_encode(shown).encode(), content_type="application/json", headers=headers)
 
 
-def _unknown_group() -> Refused:
-    return Refused(404, "GroupUnknown", "no such group, or it has ended: its answers are of no use any more")
+def _unknown_group() -> ProblemError:
+    return ProblemError.of(404, "GroupUnknown", "no such group, or it has ended: its answers are of no use any more")
 
 
-def _error(status: int, kind: str, message: str) -> web.Response:
-    """An error as OpenAI clients expect it."""
+def _error(status: int, problem: Problem) -> web.Response:
+    """Return an error as OpenAI clients expect it."""
     headers = {"Retry-After": "1"} if status == 429 else None
-    body = {"error": {"message": message, "type": kind, "code": status}}
+    body = {"error": {"message": problem.message, "type": problem.reason, "code": status}}
     return web.json_response(body, status=status, headers=headers)
-
-
-def _problem(status: int, problem: Problem) -> web.Response:
-    return web.json_response(problem.to_json_dict(), status=status)

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlrun.artifacts.reader import ArtifactReader
 from rlrun.schema.serving import AdapterReport, LoadState, ServedAdapter, ServingOrder, ServingReport
 from rlrun.schema.wire import Problem
+from rlrun.service.backoff import Backoff
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.serving.settings import ServingSettings
-from rlrun_orchestrator.serving.source import Artifacts, policy_of
+from rlrun_orchestrator.serving.source import policy_of
 from rlrun_orchestrator.sidecar.downloads import Downloads, Metrics
 from rlrun_orchestrator.sidecar.engine import Engine
 
@@ -64,7 +65,7 @@ class Keeper:
     def __init__(
         self,
         engine: Engine,
-        artifacts: Artifacts,
+        artifacts: ArtifactReader,
         settings: ServingSettings,
         order: ServingOrder,
         clock: Callable[[], float] = time.monotonic,
@@ -130,9 +131,9 @@ class Keeper:
         """One look at the engine. Loads go on in tasks of their own, and have the next look follow at once."""
         try:
             names = set(await self._engine.adapters())
-        except Refusal as refusal:
-            if refusal.status != BUSY:
-                self._engine_problem = refusal.problem
+        except ProblemError as error:
+            if error.status != BUSY:
+                self._engine_problem = error.problem
             return
         now = self._clock()
         self._engine_problem = None
@@ -169,8 +170,8 @@ class Keeper:
             policy = await asyncio.to_thread(policy_of, self._artifacts, adapter, self._settings.max_lora_rank)
             path = await self._downloads(adapter).bring(policy)
             await self._engine.load(adapter.name, str(path))
-        except Refusal as refusal:
-            self._failed(slot, refusal.problem)
+        except ProblemError as error:
+            self._failed(slot, error.problem)
         except Exception as error:
             log.exception("load of %s", adapter.name)
             message = f"{type(error).__name__}: {error}. This is an error of the sidecar: see its log"
@@ -197,9 +198,9 @@ class Keeper:
                 continue
             try:
                 await self._engine.unload(name)
-            except Refusal as refusal:
-                log.error("unload of %s: %s", name, refusal)
-                slot.failed(refusal.problem, now)
+            except ProblemError as error:
+                log.error("unload of %s: %s", name, error)
+                slot.failed(error.problem, now)
             else:
                 log.info("unloaded %s", name)
                 self.metrics.unloads.inc()

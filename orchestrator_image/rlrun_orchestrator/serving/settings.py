@@ -8,8 +8,7 @@ from pydantic import Field
 from rlrun.schema.base import Schema
 from rlrun.schema.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY
 from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT
-
-from rlrun_orchestrator.variables import read_settings
+from rlrun.service.settings import read_settings
 
 
 class ServingSettings(Schema):

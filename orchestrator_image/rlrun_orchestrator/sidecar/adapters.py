@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
+from rlrun.artifacts.reader import ArtifactReader
+from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.sidecar.downloads import ArtifactSource, Downloads, Metrics
+from rlrun_orchestrator.sidecar.downloads import Downloads, Metrics
 from rlrun_orchestrator.sidecar.engine import Engine
 from rlrun_orchestrator.sidecar.fallback import Fallback
 
@@ -25,7 +26,7 @@ CONFIRM_PAUSE = 0.05
 
 
 class Policies(Protocol):
-    """What the sidecar's routes need: one implementation per kind of policy. All methods raise Refusal."""
+    """What the sidecar's routes need: one implementation per kind of policy. All methods raise ProblemError."""
 
     metrics: Metrics
 
@@ -52,7 +53,7 @@ class Adapters:
     def __init__(
         self,
         engine: Engine,
-        source: ArtifactSource,
+        source: ArtifactReader,
         folder: Path,
         download_deadline: float,
         unload_grace: float,
@@ -68,14 +69,14 @@ class Adapters:
         self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
-        """What the engine says it serves. Raises Refusal."""
+        """What the engine says it serves. Raises ProblemError."""
         return AdapterList(adapters=await self._listed())
 
     async def load(self, policy: PolicyRef) -> AdapterList:
-        """Have the engine serve the policy under its name, and return once its own list says so. Raises Refusal."""
+        """Have the engine serve the policy under its name; return once the engine lists it. Raises ProblemError."""
         if policy.kind is not PolicyKind.adapter:
             message = f"{policy.name} is {policy.kind} and this replica's engine serves adapters"
-            raise Refusal(422, Problem(reason="PolicyKindWrong", message=message))
+            raise ProblemError.of(422, "PolicyKindWrong", message)
         self._keep_files(policy.name)
         # Only what was seen in the engine is looked for there: each question waits for a busy engine.
         if policy.name in self._seen and policy.name in (listed := await self.list()).adapters:
@@ -90,7 +91,7 @@ class Adapters:
         return AdapterList(adapters=names, load_seconds=seconds)
 
     async def unload(self, name: str) -> AdapterList:
-        """Take the adapter out of the engine and its files away a while later. Raises Refusal."""
+        """Take the adapter out of the engine and its files away a while later. Raises ProblemError."""
         task = self._loads.get(name)
         if task is not None:
             await asyncio.wait({task})
@@ -113,9 +114,9 @@ class Adapters:
             path = await self._downloads.bring(policy)
             await self._engine.load(policy.name, str(path))
             names = await self._confirmed(policy.name)
-        except Refusal as refusal:
-            self.metrics.loads.labels(refusal.problem.reason).inc()
-            log.error("load of %s: %s", policy.name, refusal)
+        except ProblemError as error:
+            self.metrics.loads.labels(error.problem.reason).inc()
+            log.error("load of %s: %s", policy.name, error)
             raise
         seconds = time.monotonic() - started
         self.metrics.loads.labels("ok").inc()
@@ -128,7 +129,7 @@ class Adapters:
         while name not in (names := await self._listed()):
             if time.monotonic() > ends:
                 message = f"the engine accepted {name} and does not list it: look at the engine's log"
-                raise Refusal(502, Problem(reason="AdapterLoadRejected", message=message))
+                raise ProblemError.of(502, "AdapterLoadRejected", message)
             await asyncio.sleep(CONFIRM_PAUSE)
         return names
 

@@ -12,15 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 import aiohttp
 from pydantic import ValidationError
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import FileEntry, Manifest
+from rlrun.artifacts.reader import ArtifactReader
 from rlrun.artifacts.store import NotFound, Unreachable
-
-from rlrun_orchestrator.backoff import Backoff
+from rlrun.service.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +34,6 @@ SILENCE_SECONDS = 30.0
 CHUNK = 1024**2
 
 
-class PolicySource(Protocol):
-    """The part of `rlrun.artifacts.store.Store` that is used here."""
-
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """The artifact's manifest, None without one. Raises StoreError."""
-        ...
-
-    def download_artifact(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        """Bring a verified artifact to `dest`, all or nothing. Raises StoreError."""
-        ...
-
-
 class NotThere(Exception):
     """The trainer does not give it either, in words."""
 
@@ -55,7 +42,7 @@ class Fallback:
     """What to do without S3. Times are seconds."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, source: PolicySource, clock: Callable[[], float] = time.monotonic
+        self, http: aiohttp.ClientSession, source: ArtifactReader, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._http = http
         self._source = source
@@ -79,7 +66,7 @@ class Fallback:
             self._pause.succeeded()
             if manifest is None:
                 raise NotFound(f"{uri} is not in S3 yet")
-            return await asyncio.to_thread(self._source.download_artifact, uri, dest, manifest)
+            return await asyncio.to_thread(self._source.download, uri, dest, manifest)
         except Unreachable:
             self._gone()
             raise

@@ -7,8 +7,7 @@ from pathlib import Path
 from pydantic import Field
 from rlrun.schema.base import Schema
 from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT, PolicyKind
-
-from rlrun_orchestrator.variables import read_settings
+from rlrun.service.settings import read_settings
 
 
 class SidecarSettings(Schema):

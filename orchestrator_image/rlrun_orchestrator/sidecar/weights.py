@@ -10,16 +10,16 @@ import logging
 import time
 from pathlib import Path
 
-from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
+from rlrun.artifacts.reader import ArtifactReader
+from rlrun.schema.policy import POLICY_PREFIX
+from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.sidecar.downloads import ArtifactSource, Downloads, Metrics
+from rlrun_orchestrator.sidecar.downloads import Downloads, Metrics
 from rlrun_orchestrator.sidecar.engine import Engine
 from rlrun_orchestrator.sidecar.fallback import Fallback
 
 log = logging.getLogger(__name__)
-
-POLICY_PREFIX = "policy-v"
 
 
 class Weights:
@@ -31,7 +31,7 @@ class Weights:
     def __init__(
         self,
         engine: Engine,
-        source: ArtifactSource,
+        source: ArtifactReader,
         folder: Path,
         download_deadline: float,
         fallback: Fallback | None = None,
@@ -43,17 +43,17 @@ class Weights:
         self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
-        """The version in the engine, nothing for the base model's weights. Raises Refusal."""
+        """The version in the engine, nothing for the base model's weights. Raises ProblemError."""
         name = await self._engine.weight_version()
         names = [name] if name.startswith(POLICY_PREFIX) else []
         self.metrics.adapters.set(len(names))
         return AdapterList(adapters=names)
 
     async def load(self, policy: PolicyRef) -> AdapterList:
-        """Have the engine take the policy's weights, and return once it calls them by that name. Raises Refusal."""
+        """Have the engine take the policy's weights; return once it reports them by that name. Raises ProblemError."""
         if policy.kind is not PolicyKind.weights:
             message = f"{policy.name} is an {policy.kind} and this replica's engine takes whole weights"
-            raise Refusal(422, Problem(reason="PolicyKindWrong", message=message))
+            raise ProblemError.of(422, "PolicyKindWrong", message)
         task = self._loads.get(policy.name)
         if task is None:
             task = asyncio.create_task(self._load(policy))
@@ -64,7 +64,7 @@ class Weights:
         listed = await self.list()
         if policy.name not in listed.adapters:
             message = f"the engine took {policy.name} and now holds {listed.adapters or 'its base weights'}: try again"
-            raise Refusal(503, Problem(reason="WeightsLoadRejected", message=message))
+            raise ProblemError.of(503, "WeightsLoadRejected", message)
         return listed.model_copy(update={"load_seconds": seconds})
 
     async def unload(self, name: str) -> AdapterList:
@@ -88,9 +88,9 @@ class Weights:
                 await self._downloads.keep_only({*held, policy.name})
                 path = await self._downloads.bring(policy)
                 await self._engine.replace_weights(policy.name, str(path))
-            except Refusal as refusal:
-                self.metrics.loads.labels(refusal.problem.reason).inc()
-                log.error("load of %s: %s", policy.name, refusal)
+            except ProblemError as error:
+                self.metrics.loads.labels(error.problem.reason).inc()
+                log.error("load of %s: %s", policy.name, error)
                 raise
             seconds = time.monotonic() - started
             self.metrics.loads.labels("ok").inc()

@@ -2,7 +2,7 @@
 
 import pytest
 from rlrun.schema.wire import DemonstrationRequest
-from rlrun_orchestrator.answers import Refusal
+from rlrun.service.errors import ProblemError
 from rlrun_orchestrator.environment.demonstrations import demonstrate
 from rlrun_orchestrator.environment.loading import Loaded, load
 
@@ -45,7 +45,7 @@ def test_prompt_and_answer(row, prompt, completion):
     ],
 )
 def test_what_is_missing_is_named(row, words):
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(ProblemError) as refusal:
         of(row)
     assert (refusal.value.status, refusal.value.problem.reason) == (404, "DemonstrationsMissing")
     for each in words:
@@ -53,7 +53,7 @@ def test_what_is_missing_is_named(row, words):
 
 
 def test_an_example_that_does_not_exist():
-    with pytest.raises(Refusal, match="ExampleNotFound"):
+    with pytest.raises(ProblemError, match="ExampleNotFound"):
         of({"prompt": "a", "answer": "b"}, example_index=1)
 
 

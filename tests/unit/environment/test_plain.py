@@ -8,7 +8,7 @@ import time
 
 import pytest
 from rlrun.schema.wire import GroupResult
-from rlrun_orchestrator.answers import Refusal
+from rlrun.service.errors import ProblemError
 from rlrun_orchestrator.environment.loading import LoadError, load
 from rlrun_orchestrator.environment.plain import PlainRunner
 
@@ -72,7 +72,7 @@ async def test_any_openai_client_is_an_environment(make_runner, make_group, upst
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("policy", 0.7, 32)
     await runner.run(make_group(split="eval", rollouts=1))
     assert upstream.requests[-1][1]["messages"][0]["content"] == "xyz"
-    with pytest.raises(Refusal, match="has 1"):
+    with pytest.raises(ProblemError, match="has 1"):
         await runner.run(make_group(split="eval", example_index=1))
 
 
