@@ -12,12 +12,12 @@ PREFIX = "RLRUN_"
 Settings = TypeVar("Settings", bound=Schema)
 
 
-def read_settings(kind: type[Settings], environment: Mapping[str, str]) -> Settings:
+def read_settings(kind: type[Settings], environment: Mapping[str, str], prefix: str = PREFIX) -> Settings:
     """The settings; an empty variable counts as none. Raises ValueError that names the variable that does not fit."""
-    names = {f"{PREFIX}{field.upper()}": field for field in kind.model_fields}
+    names = {f"{prefix}{field.upper()}": field for field in kind.model_fields}
     try:
         return kind.model_validate({f: environment[n] for n, f in names.items() if environment.get(n)})
     except ValidationError as error:
         first = error.errors()[0]
-        variable = PREFIX + snake(str(first["loc"][-1])).upper()
+        variable = prefix + snake(str(first["loc"][-1])).upper()
         raise ValueError(f"{variable}: {first['msg']}") from error

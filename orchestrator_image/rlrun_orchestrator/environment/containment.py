@@ -18,7 +18,7 @@ from typing import Any
 from rlrun.schema.wire import GroupRequest, Problem
 
 from rlrun_orchestrator.environment.bounds import words
-from rlrun_orchestrator.environment.loading import user_line
+from rlrun_orchestrator.environment.tracebacks import user_line
 
 log = logging.getLogger(__name__)
 

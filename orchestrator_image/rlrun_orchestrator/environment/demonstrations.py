@@ -6,8 +6,7 @@ from typing import Any
 from rlrun.schema.wire import Demonstration, DemonstrationRequest, Problem
 
 from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.environment.loading import Loaded
-from rlrun_orchestrator.environment.rows import row_of
+from rlrun_orchestrator.environment.loaded import Loaded, row_of
 
 REASON = "DemonstrationsMissing"
 

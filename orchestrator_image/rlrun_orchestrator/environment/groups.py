@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI, DefaultAioHttpClient
+from rlrun.schema.environment_protocol import failed_rollouts, timed_out
 from rlrun.schema.wire import ROLLOUT_ID_HEADER, GroupRequest, GroupResult, Problem, RolloutResult
 from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import ClientConfig
 
 from rlrun_orchestrator.environment import bounds
 from rlrun_orchestrator.environment.containment import COLUMN, TERMS, Terms, cancelled_from_outside, contain, raised
-from rlrun_orchestrator.environment.loading import Loaded
-from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
+from rlrun_orchestrator.environment.loaded import Loaded, row_of
 from rlrun_orchestrator.environment.rewards import watch_rewards
-from rlrun_orchestrator.environment.rows import row_of
 from rlrun_orchestrator.environment.timing import milliseconds
 
 log = logging.getLogger(__name__)

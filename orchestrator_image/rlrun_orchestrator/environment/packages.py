@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import aiohttp
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import Problem
-
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +38,17 @@ class PackageError(Exception):
 
 
 async def fetch_wheels(
-    settings: EnvironmentSettings, folder: Path, deadline: float, report: Callable[[Problem | None], None]
+    config: EnvironmentConfig, folder: Path, deadline: float, report: Callable[[Problem | None], None]
 ) -> list[Path]:
     """Bring the package's wheels into `folder`, trying again until `deadline` seconds have passed.
 
     `report` hears of what a person can mend while it goes on trying (a package that nobody pushed), and None when the
     trouble is only that the orchestrator is not there yet. Raises PackageError at the deadline.
     """
-    assert settings.packages_url
-    assert settings.owner
-    url = f"{settings.packages_url.rstrip('/')}/environments/{settings.owner}/{settings.package}"
-    params = {"version": settings.version} if settings.version else {}
+    assert config.packages_url
+    assert config.owner
+    url = f"{config.packages_url.rstrip('/')}/environments/{config.owner}/{config.package}"
+    params = {"version": config.version} if config.version else {}
     started, pause = time.monotonic(), FIRST_PAUSE
     problem = Problem(reason="OrchestratorUnreachable", message=f"{url} was not asked yet")
     async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as session:
@@ -57,8 +56,8 @@ async def fetch_wheels(
             try:
                 async with session.get(url, params=params) as response:
                     if response.status == 200:
-                        return await asyncio.to_thread(_unpack, await _body(response, settings.id), folder, settings.id)
-                    problem = await _problem_of(response, settings.id)
+                        return await asyncio.to_thread(_unpack, await _body(response, config.id), folder, config.id)
+                    problem = await _problem_of(response, config.id)
                     report(problem if response.status < 500 else None)
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = Problem(
@@ -68,7 +67,7 @@ async def fetch_wheels(
                 report(None)
             if time.monotonic() - started + pause > deadline:
                 raise PackageError(problem.reason, f"{problem.message} (gave up after {deadline:.0f} s)")
-            log.info("package of %s: %s; next try in %.1f s", settings.id, problem.message, pause)
+            log.info("package of %s: %s; next try in %.1f s", config.id, problem.message, pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -115,17 +114,17 @@ def installed_version(target: Path, package: str) -> str | None:
 
 
 async def provide(
-    settings: EnvironmentSettings, target: Path, deadline: float, report: Callable[[Problem | None], None]
+    config: EnvironmentConfig, target: Path, deadline: float, report: Callable[[Problem | None], None]
 ) -> str | None:
     """Fetch and install the package, unless it is part of the image. Returns its version. Raises PackageError."""
-    if settings.owner is None or settings.packages_url is None:
-        log.info("%s has no owner or no packages URL: expecting its module in the image", settings.id)
-        return settings.version
+    if config.owner is None or config.packages_url is None:
+        log.info("%s has no owner or no packages URL: expecting its module in the image", config.id)
+        return installed_version(target, config.package) or config.version
     with tempfile.TemporaryDirectory(prefix="rlrun-wheels-") as room:
-        wheels = await fetch_wheels(settings, Path(room), deadline, report)
+        wheels = await fetch_wheels(config, Path(room), deadline, report)
         await install(wheels, target)
-    version = installed_version(target, settings.package)
-    log.info("installed %s %s from %d wheels", settings.id, version, len(wheels))
+    version = installed_version(target, config.package) or config.version
+    log.info("installed %s %s from %d wheels", config.id, version, len(wheels))
     return version
 
 

@@ -1,14 +1,4 @@
-"""Environments that are plain scripts around an OpenAI client, without verifiers.
-
-`load_environment` may return any object with a `dataset` and a method
-
-    async def rollout(self, example, *, base_url, api_key, model, sampling) -> float | dict
-
-where a dict has `reward` and, if it likes, `metrics`, `completion`, `stop_condition` and `is_truncated`. Every rollout
-gets a base URL of its own, so that the gateway knows whose request it is whatever client makes it. Functions that are
-not async run in a thread of their own. With `score_group(example, rollouts)`, which gets what the rollouts of one
-example returned, rewards may depend on one another.
-"""
+"""Runs groups of rollouts with environments that are written without verifiers (see `plain_contract`)."""
 
 import asyncio
 import copy
@@ -21,13 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlrun.schema.environment_protocol import failed_rollouts, timed_out
 from rlrun.schema.wire import GroupRequest, GroupResult, Problem, RolloutResult
 
 from rlrun_orchestrator.environment import bounds
 from rlrun_orchestrator.environment.containment import Failed, Terms, cancelled_from_outside, raised, walled
-from rlrun_orchestrator.environment.loading import Loaded
-from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
-from rlrun_orchestrator.environment.rows import row_of
+from rlrun_orchestrator.environment.loaded import Loaded, row_of
 
 log = logging.getLogger(__name__)
 
@@ -113,29 +102,6 @@ class PlainRunner:
             {**entry, **(reward if isinstance(reward, Mapping) else {"reward": reward})}
             for entry, reward in zip(sound, rewards, strict=True)
         ]
-
-
-def why_not_plain(environment: Any) -> str | None:
-    """What keeps an object from being a plain environment, in words; None when it is one."""
-    rollout = getattr(environment, "rollout", None)
-    if not callable(rollout):
-        return "it has no method rollout"
-    try:
-        inspect.signature(rollout).bind({}, base_url="", api_key="", model="", sampling={})
-    except TypeError as error:
-        wanted = "rollout(self, example, *, base_url, api_key, model, sampling)"
-        return f"its method must be {wanted}, but calling it so gives: {error}"
-    sets = {name: getattr(environment, name, None) for name in ("dataset", "eval_dataset")}
-    if all(rows is None for rows in sets.values()):
-        return "it has no dataset"
-    for name, rows in sets.items():
-        try:
-            fits = rows is None or len(rows) == 0 or isinstance(rows[0], Mapping)
-        except Exception:
-            fits = False
-        if not fits:
-            return f"its {name} is {bounds.shown(rows)} and no list of dicts"
-    return None
 
 
 async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -13,11 +13,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+from rlrun.schema.environment_protocol import VARIABLE, EnvironmentConfig, failed_rollouts, timed_out
 from rlrun.schema.wire import (
     Demonstration,
     DemonstrationRequest,
@@ -31,10 +31,11 @@ from rlrun.schema.wire import (
 from rlrun_orchestrator.answers import Refusal
 from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.environment.output import Output
-from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
 
 log = logging.getLogger(__name__)
 
+WORKER = "rlrun_orchestrator.environment.worker"
+"""Module of the worker process. It is started and never imported: only it may run user code."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 HEALTHY_SECONDS = 120.0
 """A worker that lived this long has shown that it works: its next failure waits the shortest pause again."""
@@ -65,22 +66,24 @@ class Worker:
 
 
 class Pool:
-    """`workers` processes of one environment.
+    """The worker processes of one environment, whose package is installed in `folder`.
 
-    `variables` are added to the environment of the workers; `load_deadline` and `hang_grace` are seconds.
+    `load_deadline` and `hang_grace` are in seconds.
     """
 
     def __init__(
         self,
-        workers: int,
-        variables: Mapping[str, str],
+        config: EnvironmentConfig,
+        folder: Path,
         load_deadline: float,
         hang_grace: float,
         python: str = sys.executable,
     ) -> None:
         self._room = tempfile.TemporaryDirectory(prefix="rlrun-workers-")
-        self.workers = [Worker(i, Path(self._room.name) / f"{i}.sock") for i in range(workers)]
-        self._variables = dict(variables)
+        self.workers = [Worker(i, Path(self._room.name) / f"{i}.sock") for i in range(config.workers)]
+        self._config = config
+        self._folder = folder
+        self._version = config.version
         self._load_deadline = load_deadline
         self._hang_grace = hang_grace
         self._python = python
@@ -96,8 +99,12 @@ class Pool:
         """At least one worker takes groups."""
         return any(worker.ready for worker in self.workers)
 
-    def start(self) -> None:
-        """Start the first worker; the others follow when it has loaded, so that a broken one fails once."""
+    def start(self, version: str | None) -> None:
+        """Start the first worker, and the others when it has loaded, so that a broken environment fails once.
+
+        `version` is the one installed, for the workers to report.
+        """
+        self._version = version
         self._tasks = [asyncio.create_task(self._supervise(worker)) for worker in self.workers]
 
     async def close(self) -> None:
@@ -188,13 +195,11 @@ class Pool:
         try:
             worker.process = await asyncio.create_subprocess_exec(
                 self._python,
-                "-m",
-                "rlrun_orchestrator.environment.worker",
-                str(worker.socket),
+                *("-m", WORKER, str(worker.socket), "--folder", str(self._folder), "--version", self._version or ""),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=descriptor,
                 stderr=descriptor,
-                env={**os.environ, **self._variables},
+                env={**os.environ, VARIABLE: self._config.to_variable()},
                 start_new_session=True,
             )
         finally:

@@ -6,16 +6,16 @@ import time
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from rlrun.schema.environment_protocol import MAX_REQUEST_BYTES, EnvironmentConfig
 from rlrun.schema.wire import DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
 
 from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
 from rlrun_orchestrator.environment.packages import PackageError, provide
 from rlrun_orchestrator.environment.pool import Pool
-from rlrun_orchestrator.environment.settings import VARIABLE, EnvironmentSettings, Surroundings
+from rlrun_orchestrator.environment.settings import Surroundings
 
 log = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES = 16 * 1024**2
 GROUP_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180, 600, 1800)
 
 
@@ -46,22 +46,14 @@ class Metrics:
 class EnvironmentServer:
     """Package, workers and routes of one environment."""
 
-    def __init__(self, settings: EnvironmentSettings, surroundings: Surroundings) -> None:
-        self.settings = settings
+    def __init__(self, config: EnvironmentConfig, surroundings: Surroundings) -> None:
+        self.config = config
         self.surroundings = surroundings
         self.metrics = Metrics()
-        self.version = settings.version
+        self.version = config.version
         self.stage = "getting its package"
         self.problem: Problem | None = None
-        self.pool = Pool(
-            settings.workers,
-            {
-                VARIABLE: settings.model_dump_json(by_alias=True, exclude_none=True),
-                f"{VARIABLE}_DIR": str(surroundings.dir),
-            },
-            surroundings.load_deadline,
-            surroundings.hang_grace,
-        )
+        self.pool = Pool(config, surroundings.dir, surroundings.load_deadline, surroundings.hang_grace)
         self.metrics.ready.set_function(lambda: sum(w.ready for w in self.pool.workers))
         self.metrics.restarts.set_function(lambda: sum(w.restarts for w in self.pool.workers))
 
@@ -70,7 +62,7 @@ class EnvironmentServer:
         started = time.monotonic()
         try:
             self.version = await provide(
-                self.settings, self.surroundings.dir, self.surroundings.package_deadline, self._report
+                self.config, self.surroundings.dir, self.surroundings.package_deadline, self._report
             )
         except PackageError as error:
             self.problem = error.problem
@@ -81,8 +73,8 @@ class EnvironmentServer:
             await asyncio.Event().wait()
         self.problem = None
         self.stage = "loading"
-        log.info("package there after %.1f s, starting %d workers", time.monotonic() - started, self.settings.workers)
-        self.pool.start()
+        log.info("package there after %.1f s, starting %d workers", time.monotonic() - started, self.config.workers)
+        self.pool.start(self.version)
 
     def info(self) -> EnvironmentInfo:
         """`problem` is set only for what a person has to mend; on the way to ready it is None."""
@@ -90,9 +82,9 @@ class EnvironmentServer:
         ready = self.pool.ready
         problem = None if ready else self.problem or self.pool.problem
         return EnvironmentInfo(
-            name=self.settings.name or self.settings.package,
-            id=self.settings.id,
-            version=(loaded.version if loaded else None) or self.version,
+            name=self.config.name or self.config.package,
+            id=self.config.id,
+            version=self.version,
             ready=ready,
             problem=problem,
             train_examples=loaded.train_examples if loaded else 0,
@@ -122,7 +114,7 @@ class EnvironmentServer:
         if known is not None:
             return known
         words = self.stage if self.pool.info is None else "starting its workers again"
-        return Problem(reason="EnvironmentStarting", message=f"{self.settings.id} is {words}")
+        return Problem(reason="EnvironmentStarting", message=f"{self.config.id} is {words}")
 
     async def _readyz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n") if self.pool.ready else answer(self._not_ready(), 503)

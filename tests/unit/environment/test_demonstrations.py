@@ -4,7 +4,8 @@ import pytest
 from rlrun.schema.wire import DemonstrationRequest
 from rlrun_orchestrator.answers import Refusal
 from rlrun_orchestrator.environment.demonstrations import demonstrate
-from rlrun_orchestrator.environment.loading import Loaded, load
+from rlrun_orchestrator.environment.loaded import Loaded
+from rlrun_orchestrator.environment.loading import load
 
 USER = {"role": "user", "content": "abc"}
 ANSWER = {"role": "assistant", "content": "cba"}

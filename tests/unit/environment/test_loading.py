@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun_orchestrator.environment.loading import LoadError, load
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
 
 
-def problem_of(settings: EnvironmentSettings, folder: Path):
+def problem_of(settings: EnvironmentConfig, folder: Path):
     with pytest.raises(LoadError) as error:
         load(settings, folder)
     return error.value.problem
@@ -45,7 +45,7 @@ def test_reasons_and_words(write_environment, tmp_path, code, more, expected):
 
 
 def test_a_module_that_is_not_named_like_the_id(tmp_path):
-    problem = problem_of(EnvironmentSettings(id="tester/not-there-7"), tmp_path)
+    problem = problem_of(EnvironmentConfig(id="tester/not-there-7"), tmp_path)
     assert "must be named like the id" in problem.message
 
 

@@ -212,9 +212,9 @@ def test_a_plain_environment_pays_for_no_library_that_it_does_not_use(write_envi
         "import sys; from pathlib import Path\n"
         "from rlrun_orchestrator.environment.worker import runner_for\n"
         "from rlrun_orchestrator.environment.loading import load\n"
-        "from rlrun_orchestrator.environment.settings import EnvironmentSettings\n"
+        "from rlrun.schema.environment_protocol import EnvironmentConfig\n"
         f"folder = Path({str(tmp_path)!r})\n"
-        f"runner_for(load(EnvironmentSettings(id={settings.id!r}), folder), folder)\n"
+        f"runner_for(load(EnvironmentConfig(id={settings.id!r}), folder), folder)\n"
         "print(sorted({'verifiers', 'openai', 'datasets'} & set(sys.modules)))"
     )
     done = subprocess.run(
