@@ -12,7 +12,7 @@ from rlrun.schema.wire import SessionSpec
 
 from rlrun_trainer import checkpoint
 from rlrun_trainer.compute import Compute
-from rlrun_trainer.crew import Crew
+from rlrun_trainer.crew import CloseSlot, Crew, OpenSlot, Restore
 from rlrun_trainer.problems import UNPROCESSABLE, Refused, refused_opening
 from rlrun_trainer.publish import Publisher
 from rlrun_trainer.session import Session, Start
@@ -35,7 +35,7 @@ async def open_session(
         found = S3Uri.parse(source) if source else None
     except ValueError as error:
         raise Refused(UNPROCESSABLE, "SessionInvalid", str(error)) from error
-    slot = await compute.run(crew.open, name, spec)
+    slot = await compute.run(crew.run_on_all, OpenSlot(name, spec))
     publisher: Publisher | None = None
     try:
         start = Start(0, None, None)
@@ -43,7 +43,7 @@ async def open_session(
             with tempfile.TemporaryDirectory(prefix="rlrun-") as room:
                 there = Path(room) / "checkpoint"
                 await asyncio.to_thread(_download, store, found, there)
-                start = _start(spec, await compute.run(crew.restore, name, there))
+                start = _start(spec, await compute.run(crew.run_on_all, Restore(name, there)))
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
         publisher = Publisher(store, spec, settings.keep_policies, published)
         uploads = Uploads(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)
@@ -51,7 +51,7 @@ async def open_session(
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder)
         policy = await publisher.publish(start.step, await compute.run(crew.files, name))
     except BaseException as error:
-        await compute.run(crew.close, name)
+        await compute.run(crew.run_on_all, CloseSlot(name))
         if publisher is not None:
             await publisher.close()
         if isinstance(error, StoreError):

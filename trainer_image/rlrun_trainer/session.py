@@ -14,7 +14,7 @@ from rlrun.schema.wire import PolicyRef, Sample, SampleLoss, SessionSpec, Sessio
 
 from rlrun_trainer import checkpoint
 from rlrun_trainer.compute import Compute
-from rlrun_trainer.crew import Crew
+from rlrun_trainer.crew import CloseSlot, Crew, Snapshot, Train
 from rlrun_trainer.distribution import stop_tokens
 from rlrun_trainer.files import DISK_FULL, Files, discard, on_disk
 from rlrun_trainer.pace import Pace
@@ -206,7 +206,7 @@ class Session:
     async def close(self) -> None:
         """Frees the slot after the request that runs; uploads go on, they hold their own copies."""
         async with self._turn:
-            await self._compute.run(self._crew.close, self.name)
+            await self._compute.run(self._crew.run_on_all, CloseSlot(self.name))
             if self._unpublished is not None and self._unpublished.files is not None:
                 discard(self._unpublished.files)
             await self._publisher.close()
@@ -231,7 +231,7 @@ class Session:
             kl_penalty=spec.kl_penalty,
             micro_batches=spec.gradient_accumulation_steps,
         )
-        return self._crew.train(self.name, samples, plan)
+        return self._crew.run_on_all(Train(self.name, samples, plan))
 
     async def _finish(self) -> StepResult:
         """Publishes what is not published yet, and gives the result of the step done last."""
@@ -272,7 +272,7 @@ class Session:
         try:
             with self._pace.saving():
                 if progress is not None:
-                    files = await self._compute.run(self._crew.snapshot, self.name, progress)
+                    files = await self._compute.run(self._crew.run_on_all, Snapshot(self.name, progress))
                 else:
                     files = await self._compute.run(self._crew.files, self.name)
             files = await asyncio.to_thread(on_disk, files, self._settings.scratch)

@@ -8,7 +8,7 @@ from rlrun.artifacts.store import Store
 from rlrun.schema.wire import SessionSpec
 
 from rlrun_trainer.compute import Compute
-from rlrun_trainer.crew import Crew
+from rlrun_trainer.crew import Crew, Heartbeat
 from rlrun_trainer.opening import open_session
 from rlrun_trainer.problems import LATER, SESSION_MISSING, UNPROCESSABLE, Refused
 from rlrun_trainer.session import Session
@@ -88,7 +88,7 @@ class Sessions:
 
     async def beat(self) -> None:
         """Shows that the other processes of this trainer are there; where one is gone, this one ends."""
-        await self._compute.run(self._crew.beat)
+        await self._compute.run(self._crew.run_on_all, Heartbeat())
 
     async def stop(self, seconds: float) -> None:
         """Lets the other processes go, if the compute thread is free within so long."""
