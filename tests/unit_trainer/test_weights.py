@@ -126,7 +126,7 @@ async def test_a_resumed_full_run_equals_the_uninterrupted_one_to_the_bit(
     body = tiny.spec(run_uri, resume_from=str(place.checkpoint(2))).model_dump_json(by_alias=True)
     status, text = await other.call("PUT", "/sessions/run", body)
     assert status == 422
-    assert "kind is weights there, adapter here" in text
+    assert "kind is weights in the checkpoint and adapter in this run" in text
 
 
 def test_the_reference_of_a_full_run_is_what_it_started_from(base: BaseModel) -> None:

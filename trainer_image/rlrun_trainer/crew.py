@@ -101,7 +101,7 @@ class Restore(Command[checkpoint.Progress]):
 
 @dataclass(frozen=True)
 class Train(Command[dict[str, float]]):
-    """One optimizer step."""
+    """Makes an optimizer step."""
 
     name: str
     samples: Sequence[Sample]

@@ -1,4 +1,4 @@
-"""Opens a session: claims a slot, restores what the run names, publishes the policy to start from."""
+"""Opening of a session: claims a slot, restores a checkpoint, publishes the initial policy."""
 
 import asyncio
 import logging
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 async def open_session(
     name: str, spec: SessionSpec, crew: Crew, compute: Compute, store: Store, settings: Settings
 ) -> Session:
-    """Claims a slot, restores what the spec names, publishes the policy to start from.
+    """Claim a slot, restore the spec's checkpoint if any, and publish the initial policy.
 
-    Raises Refused with nothing left behind: NoFreeSlot, AdapterInvalid, CheckpointMismatch, or an S3 reason.
+    Raises Refused (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
     """
     try:
         layout = RunLayout(S3Uri.parse(spec.run_uri))
@@ -40,8 +40,8 @@ async def open_session(
     try:
         start = Start(0, None, None)
         if found is not None:
-            with tempfile.TemporaryDirectory(prefix="rlrun-") as room:
-                there = Path(room) / "checkpoint"
+            with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
+                there = Path(temporary) / "checkpoint"
                 await asyncio.to_thread(_download, store, found, there)
                 start = _start(spec, await compute.run(crew.run_on_all, Restore(name, there)))
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
@@ -57,24 +57,24 @@ async def open_session(
         if isinstance(error, StoreError):
             raise refused_opening(error) from error
         raise
-    log.info("session %s opens at step %d with %s", name, start.step, policy.name)
+    log.info("Session %s starts at step %d with %s", name, start.step, policy.name)
     return Session(name, spec, crew, slot, start, compute, publisher, uploads, policy, settings)
 
 
 def _download(store: Store, uri: S3Uri, folder: Path) -> None:
     manifest = store.download_artifact(uri, folder)
     if manifest.kind != ArtifactKind.checkpoint:
-        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"{uri} holds a {manifest.kind}, not a checkpoint")
+        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"{uri} contains a {manifest.kind} instead of a checkpoint.")
 
 
 def _start(spec: SessionSpec, progress: checkpoint.Progress) -> Start:
     if not spec.resume_from:
-        # Another run's steps are not this one's, and its orchestrator's state is of none of these.
+        # Steps of another run do not count, so its orchestrator's state belongs to no step of this one.
         return Start(0, progress.orchestrator_state, None)
     if progress.run_uid != spec.run_uid:
         raise Refused(
             UNPROCESSABLE,
             "CheckpointMismatch",
-            f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}: use warmStartFrom",
+            f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}. Use warmStartFrom.",
         )
     return Start(progress.step, progress.orchestrator_state, progress.state_step, progress.made)

@@ -34,7 +34,7 @@ class EnvironmentEntry:
 
 
 def environment_entries(spec: RLRunSpec) -> Iterator[EnvironmentEntry]:
-    """All environments of a run: env in order, then eval.env."""
+    """Yield all environments of a run: env in order, then eval.env."""
     for i, entry in enumerate(spec.env):
         yield EnvironmentEntry(i, "train", entry)
     for i, evaluation in enumerate(spec.eval.env if spec.eval else []):

@@ -1,4 +1,4 @@
-"""The environment server's side of the protocol that is more than messages: its configuration, and failed groups.
+"""Configuration of environment servers, and results of groups that ended without an answer.
 
 The operator writes `EnvironmentConfig` as JSON into the variable `RLRUN_ENVIRONMENT` of an environment's pod. The
 environment server and its workers read it there.
@@ -20,7 +20,7 @@ MAX_REQUEST_BYTES = 16 * 1024**2
 
 
 class EnvironmentConfig(Schema):
-    """One environment of a run. Unknown fields are ignored: operator and image may differ in version."""
+    """Configuration of one environment. Unknown fields are ignored: operator and image may differ in version."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -49,7 +49,7 @@ class EnvironmentConfig(Schema):
             raise ValueError(f"{VARIABLE} does not fit: {_first_error(error)}") from error
 
     def to_variable(self) -> str:
-        """Return the value of `RLRUN_ENVIRONMENT`. Equal configurations give equal text, so that no pod restarts."""
+        """Return the value of `RLRUN_ENVIRONMENT`. Equal configurations have equal text, so that no pod restarts."""
         return json.dumps(self.to_json_dict(), sort_keys=True)
 
     @property

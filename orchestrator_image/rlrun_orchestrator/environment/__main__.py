@@ -1,4 +1,4 @@
-"""`python -m rlrun_orchestrator.environment`: serve one environment until SIGTERM."""
+"""`python -m rlrun_orchestrator.environment`: serves one environment until SIGTERM."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ async def serve(config: EnvironmentConfig, surroundings: Surroundings) -> int:
 
 
 def main() -> None:
-    """Run; a variable that does not fit ends the process with the reason in the termination message."""
+    """Run the server. An invalid variable ends the process with the reason in the termination message."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config, surroundings = settings_from()

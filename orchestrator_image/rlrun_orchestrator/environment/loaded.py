@@ -42,6 +42,6 @@ def row_of(loaded: Loaded, split: Split, index: int) -> dict[str, Any]:
         rows = loaded.eval
     count = len(rows) if rows is not None else 0
     if rows is None or index >= count:
-        message = f"example {index} of the {split} split does not exist: it has {count}"
+        message = f"Example {index} of the {split} split does not exist: the split has {count} examples."
         raise Refusal(404, Problem(reason="ExampleNotFound", message=message))
     return dict(rows[index])

@@ -1,4 +1,4 @@
-"""Importing the user's module and calling its `load_environment`, with every failure put into words."""
+"""Imports the user's module and calls its `load_environment`. Every failure becomes a message for users."""
 
 import importlib
 import inspect
@@ -28,7 +28,7 @@ class LoadError(Exception):
 
 
 def load(config: EnvironmentConfig, folder: Path) -> Loaded:
-    """Load the environment whose package is installed in `folder`. Raises LoadError.
+    """Load the environment from the package installed in `folder`. Raises LoadError.
 
     Must run in the main thread: verifiers installs signal handlers.
     """
@@ -38,18 +38,18 @@ def load(config: EnvironmentConfig, folder: Path) -> Loaded:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # SystemExit too: users' modules call sys.exit() where a key or a file is missing.
-        log.exception("loading %s failed", config.id)
+        # Including SystemExit: user modules call sys.exit() when a key or a file is missing.
+        log.exception("Loading %s failed", config.id)
         missing = next((e for e in _chain(error) if type(e).__name__ == "MissingKeyError"), None)
         if missing is not None:
             names = ", ".join(map(str, getattr(missing, "keys", None) or [missing]))
             raise LoadError(
                 "SecretsMissing",
-                f"{config.id} needs the variables {names}: put them into a Secret and name it in the run's envFrom",
+                f"{config.id} needs the variables {names}. Store them in a Secret and list it in the run's envFrom.",
             ) from error
         raise LoadError("EnvironmentLoadFailed", _in_words(config, error, folder)) from error
     if not loaded.train_examples and not loaded.eval_examples:
-        raise LoadError("EnvironmentLoadFailed", f"{config.id} has no examples: its datasets are empty")
+        raise LoadError("EnvironmentLoadFailed", f"{config.id} has no examples: its datasets are empty.")
     return loaded
 
 
@@ -60,7 +60,7 @@ def _loaded(config: EnvironmentConfig) -> Loaded:
         raise AttributeError(f"module {module.__name__!r} ({where}) does not have a 'load_environment' function")
     function, args = module.load_environment, config.load_args
     if "verifiers" in sys.modules:
-        # Whoever does not need verifiers is spared its import, which takes seconds and much memory.
+        # Not imported for an environment without verifiers: it needs seconds and much memory.
         from verifiers.utils.env_utils import coerce_typed_env_config
 
         args = coerce_typed_env_config(function, inspect.signature(function), args)
@@ -78,7 +78,7 @@ def _loaded(config: EnvironmentConfig) -> Loaded:
     if reason is not None:
         raise TypeError(
             f"load_environment returned {type(environment).__name__}, which is neither a verifiers.Environment nor "
-            f"an environment of its own: {reason}"
+            f"a plain environment: {reason}"
         )
     return Loaded(
         environment, getattr(environment, "dataset", None), getattr(environment, "eval_dataset", None), plain=True
@@ -86,13 +86,13 @@ def _loaded(config: EnvironmentConfig) -> Loaded:
 
 
 def _prepare_process(folder: Path) -> None:
-    # The root file system is read-only: libraries that keep caches in the home folder get one that can be written.
+    # The root file system is read-only: libraries with caches in the home folder get a writable one.
     if not os.access(os.path.expanduser("~"), os.W_OK):
         os.environ["HOME"] = "/tmp"
     os.environ.setdefault("HF_HOME", "/tmp/huggingface")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     if str(folder) not in sys.path:
-        # Behind the image's own packages: a user's package must not replace what this server itself runs on.
+        # After the image's own packages: a user's package must not replace a library of this process.
         sys.path.append(str(folder))
 
 
@@ -115,9 +115,9 @@ def _in_words(config: EnvironmentConfig, error: BaseException, folder: Path) -> 
         message += f" (at {where})"
     module = config.package.replace("-", "_")
     if isinstance(error, ModuleNotFoundError) and error.name == module:
-        return f"{message}. The package has no module {module!r}: its module must be named like the id"
+        return f"{message}. The package has no module {module!r}. Name its module like the id."
     if isinstance(error, ModuleNotFoundError):
-        return f"{message}. Dependencies are not installed: push a wheel of {error.name!r} too, or use an image with it"
+        return f"{message}. Dependencies are not installed. Push a wheel of {error.name!r} too, or add it to the image."
     if isinstance(error, TypeError) and "argument" in str(error):
-        return f"{message}. Compare the run's env.args with the signature of load_environment"
+        return f"{message}. Compare the run's env.args with the signature of load_environment."
     return message

@@ -1,4 +1,4 @@
-"""Runs groups of rollouts with environments that are written without verifiers (see `plain_contract`)."""
+"""Runs groups of rollouts with environments written without verifiers (see `plain_contract`)."""
 
 import asyncio
 import copy
@@ -21,12 +21,12 @@ from rlrun_orchestrator.environment.loaded import Loaded, row_of
 log = logging.getLogger(__name__)
 
 API_KEY = "none"
-"""The gateway asks for no key; OpenAI clients refuse to start without one."""
+"""Placeholder: the gateway needs no key, but OpenAI clients do not start without one."""
 Score = Callable[[dict[str, Any], list[dict[str, Any]]], Any]
 
 
 class PlainRunner:
-    """Rolls examples of one loaded plain environment out."""
+    """Runs rollouts of one loaded plain environment."""
 
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self.loaded = loaded
@@ -34,12 +34,12 @@ class PlainRunner:
         self._score: Score | None = getattr(loaded.environment, "score_group", None)
 
     async def close(self) -> None:
-        """There is nothing to put away: connections are the environment's own."""
+        """Do nothing: connections belong to the environment."""
 
     async def run(self, request: GroupRequest) -> GroupResult:
-        """All rollouts of the group, scored, within `deadline_seconds`; failures are in the rollouts.
+        """Run and score all rollouts of the group within `deadline_seconds`. Failures are part of the rollouts.
 
-        Raises Refusal when there is no such example.
+        Raises Refusal if the example does not exist.
         """
         row = row_of(self.loaded, request.split, request.example_index)
         started = time.monotonic()
@@ -79,7 +79,9 @@ class PlainRunner:
             return {"reward": returned}
         if "reward" not in returned and self._score is None:
             keys = bounds.shown(list(returned), 200)
-            return Problem(reason="RewardNotFinite", message=f"rollout returned a dict without `reward`: it has {keys}")
+            return Problem(
+                reason="RewardNotFinite", message=f"rollout returned a dict without `reward`. Its keys are {keys}."
+            )
         return dict(returned)
 
     async def _scored(
@@ -96,8 +98,8 @@ class PlainRunner:
             problem = raised("RewardFunctionError", "score_group raised ", error, self.folder)
             return [problem] * len(sound)
         if not isinstance(rewards, list | tuple) or len(rewards) != len(sound):
-            words = f"score_group returned {bounds.shown(rewards)} where a list of {len(sound)} rewards is needed"
-            return [Problem(reason="RewardNotFinite", message=words)] * len(sound)
+            message = f"score_group returned {bounds.shown(rewards)} instead of a list of {len(sound)} rewards."
+            return [Problem(reason="RewardNotFinite", message=message)] * len(sound)
         return [
             {**entry, **(reward if isinstance(reward, Mapping) else {"reward": reward})}
             for entry, reward in zip(sound, rewards, strict=True)
@@ -105,10 +107,10 @@ class PlainRunner:
 
 
 async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The function's result: awaited when it is async, else from a thread of its own.
+    """Call the function and return its result: awaited if it is async, else in a new thread.
 
-    A thread cannot be ended from outside. One that hangs is left behind; as a daemon it holds up nothing, and as it
-    came from no pool it takes nobody's place.
+    A thread cannot be stopped from outside. One that hangs is abandoned: it is a daemon, so the process can end, and
+    it does not belong to a pool, so it occupies no slot.
     """
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
@@ -121,7 +123,7 @@ async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         if error is None:
             future.set_result(value)
         else:
-            # A future takes no StopIteration and wraps nothing else: users' code may raise any of them.
+            # A future does not accept StopIteration, which user code may raise like any other exception.
             future.set_result(_Raised(error))
 
     def run() -> None:
@@ -133,7 +135,7 @@ async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            log.info("a rollout ended behind the end of its worker")
+            log.info("A rollout ended after its worker")
 
     threading.Thread(target=run, daemon=True, name="rollout").start()
     value = await future
@@ -154,7 +156,9 @@ def _result(rollout: str, entry: dict[str, Any] | Problem, score: bool) -> Rollo
     error = None
     if reward is None:
         shown = bounds.shown(entry.get("reward"))
-        error = Problem(reason="RewardNotFinite", message=f"the reward is {shown} where a finite number is needed")
+        error = Problem(
+            reason="RewardNotFinite", message=f"The rollout returned the reward {shown} instead of a finite number."
+        )
     stop = entry.get("stop_condition")
     return RolloutResult(
         rollout_id=rollout,

@@ -18,7 +18,7 @@ from rlrun_orchestrator.environment import bounds
 
 
 def plain_contract_violation(environment: Any) -> str | None:
-    """Return why the object is no plain environment, as the end of a sentence. None if it is one."""
+    """Return why the object is not a plain environment, as the end of a sentence. None if it is one."""
     rollout = getattr(environment, "rollout", None)
     if not callable(rollout):
         return "it has no method rollout"
@@ -36,5 +36,5 @@ def plain_contract_violation(environment: Any) -> str | None:
         except Exception:
             fits = False
         if not fits:
-            return f"its {name} is {bounds.shown(rows)} and no list of dicts"
+            return f"its {name} is {bounds.shown(rows)} instead of a list of dicts"
     return None

@@ -1,4 +1,4 @@
-"""The HTTP face of an environment: answers at once, becomes ready when the package is installed and loaded."""
+"""HTTP server of an environment. It answers immediately and is ready once the package is installed and loaded."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ GROUP_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180, 600, 1800)
 
 
 class Metrics:
-    """What Prometheus reads."""
+    """Prometheus metrics of the environment server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -36,7 +36,7 @@ class Metrics:
         self.restarts = Gauge("rlrun_environment_worker_restarts", "Worker restarts.", registry=self.registry)
 
     def of(self, request: GroupRequest, result: GroupResult) -> None:
-        """Count one answered group."""
+        """Count one answered group and its rollouts."""
         self.groups.labels(request.split.value).inc()
         self.seconds.observe(result.seconds)
         for rollout in result.rollouts:
@@ -44,21 +44,21 @@ class Metrics:
 
 
 class EnvironmentServer:
-    """Package, workers and routes of one environment."""
+    """Installation, workers and routes of one environment."""
 
     def __init__(self, config: EnvironmentConfig, surroundings: Surroundings) -> None:
         self.config = config
         self.surroundings = surroundings
         self.metrics = Metrics()
         self.version = config.version
-        self.stage = "getting its package"
+        self.stage = "waiting for its package"
         self.problem: Problem | None = None
         self.pool = Pool(config, surroundings.dir, surroundings.load_deadline, surroundings.hang_grace)
         self.metrics.ready.set_function(lambda: sum(w.ready for w in self.pool.workers))
         self.metrics.restarts.set_function(lambda: sum(w.restarts for w in self.pool.workers))
 
     async def prepare(self) -> None:
-        """Install the package and start the workers. Raises PackageError when only a new start can help."""
+        """Install the package and start the workers. Raises PackageError if only a restart can help."""
         started = time.monotonic()
         try:
             self.version = await provide(
@@ -69,15 +69,15 @@ class EnvironmentServer:
             log.error("%s: %s", error.problem.reason, error.problem.message)
             if error.problem.reason != "EnvironmentInstallFailed":
                 raise
-            # Another attempt would install the same wheel: stay up and say what is wrong with it.
+            # Another attempt would install the same wheel: stay up and report the problem.
             await asyncio.Event().wait()
         self.problem = None
         self.stage = "loading"
-        log.info("package there after %.1f s, starting %d workers", time.monotonic() - started, self.config.workers)
+        log.info("Package ready after %.1f s, starting %d workers", time.monotonic() - started, self.config.workers)
         self.pool.start(self.version)
 
     def info(self) -> EnvironmentInfo:
-        """`problem` is set only for what a person has to mend; on the way to ready it is None."""
+        """Return the state of the environment. `problem` is set only if a user has to resolve it."""
         loaded = self.pool.info
         ready = self.pool.ready
         problem = None if ready else self.problem or self.pool.problem
@@ -92,7 +92,7 @@ class EnvironmentServer:
         )
 
     def app(self) -> web.Application:
-        """The routes."""
+        """Return the application with all routes."""
         app = web.Application(middlewares=[problems], client_max_size=MAX_REQUEST_BYTES)
         app.add_routes(
             [
@@ -113,8 +113,8 @@ class EnvironmentServer:
         known = self.info().problem
         if known is not None:
             return known
-        words = self.stage if self.pool.info is None else "starting its workers again"
-        return Problem(reason="EnvironmentStarting", message=f"{self.config.id} is {words}")
+        stage = self.stage if self.pool.info is None else "restarting its workers"
+        return Problem(reason="EnvironmentStarting", message=f"{self.config.id} is {stage}. Retry later.")
 
     async def _readyz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n") if self.pool.ready else answer(self._not_ready(), 503)

@@ -1,4 +1,4 @@
-"""The line of user code that an exception comes from."""
+"""Location of an exception in user code."""
 
 import traceback
 from pathlib import Path
@@ -10,7 +10,7 @@ OWN_PACKAGES = {"verifiers", "rlrun_orchestrator", "importlib"}
 def user_line(error: BaseException, folder: Path) -> str | None:
     """Return `file:line in function: code` of the innermost frame in `folder`, where the user's package is installed.
 
-    Without such a frame, of the innermost one outside of `OWN_PACKAGES`; None if there is none either.
+    Without such a frame, of the innermost one outside of `OWN_PACKAGES`. None without any.
     """
     frames = traceback.extract_tb(error.__traceback__)
     inside = [f for f in frames if Path(f.filename).is_relative_to(folder)]

@@ -1,4 +1,4 @@
-"""One worker process: loads the environment, then serves groups on a Unix socket until its parent goes away.
+"""Worker process: loads the environment, then serves groups on a Unix socket until its parent ends.
 
     python -m rlrun_orchestrator.environment.worker <socket> --folder <folder> --version <version>
 
@@ -39,17 +39,17 @@ class Arguments:
 
 
 class Runner(Protocol):
-    """Rolls examples of one loaded environment out."""
+    """Runs rollouts of one loaded environment."""
 
     async def run(self, request: GroupRequest) -> GroupResult:
-        """One group; failures are in its rollouts."""
+        """Run one group. Failures are part of its rollouts."""
 
     async def close(self) -> None:
-        """Put away what it holds."""
+        """Release connections."""
 
 
 def runner_for(loaded: Loaded, folder: Path) -> Runner:
-    """What fits the environment. Only one that needs it imports verifiers and openai, which takes seconds."""
+    """Return the runner for the environment. Only verifiers environments import verifiers and openai: that is slow."""
     if loaded.plain:
         from rlrun_orchestrator.environment.plain import PlainRunner
 
@@ -73,8 +73,8 @@ def main() -> None:
         loaded = load(config, arguments.folder)
     except LoadError as error:
         problem = error.problem
-    # Leaving through the end of main runs the environment's teardown, which verifiers has registered at exit. Its own
-    # signal handlers would do that inside the event loop; `stop_event` replaces them.
+    # Returning from main runs the environment's teardown, which verifiers has registered with atexit. Its signal
+    # handlers would run it inside the event loop; `stop_event` replaces them.
     asyncio.run(_serve(arguments, config, loaded, problem))
 
 
@@ -127,9 +127,9 @@ async def _serve(
 
 
 def _die_with_parent() -> None:
-    # The parent holds the other end of our stdin; when it is gone, however it went, nobody needs this process.
+    # The parent holds the other end of stdin. It closes when the parent ends for any reason.
     def wait() -> None:
-        # The bare descriptor: a thread inside sys.stdin's lock makes the end of the interpreter a fatal error.
+        # The raw descriptor: a thread that holds sys.stdin's lock makes the interpreter's shutdown a fatal error.
         while os.read(0, 4096):
             pass
         os._exit(0)

@@ -22,7 +22,7 @@ def problem_of(settings: EnvironmentConfig, folder: Path):
             ["KeyError: 'words'", "in load_environment: r"],
         ),
         ("import sys\nsys.exit('no licence')", {}, ["SystemExit: no licence"]),
-        ("import nowhere_at_all", {}, ["No module named 'nowhere_at_all'", "push a wheel of 'nowhere_at_all' too"]),
+        ("import nowhere_at_all", {}, ["No module named 'nowhere_at_all'", "Push a wheel of 'nowhere_at_all' too"]),
         ("def load_environment(n): ...", {"args": {"m": 1}}, ["unexpected keyword argument 'm'", "env.args"]),
         (
             "import types\ndef load_environment():\n    return types.SimpleNamespace(env_id='', env_args=None)",
@@ -46,7 +46,7 @@ def test_reasons_and_words(write_environment, tmp_path, code, more, expected):
 
 def test_a_module_that_is_not_named_like_the_id(tmp_path):
     problem = problem_of(EnvironmentConfig(id="tester/not-there-7"), tmp_path)
-    assert "must be named like the id" in problem.message
+    assert "Name its module like the id" in problem.message
 
 
 def test_all_missing_secrets_are_named(write_environment, tmp_path, monkeypatch):

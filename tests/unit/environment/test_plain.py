@@ -56,7 +56,7 @@ def reasons(result: GroupResult) -> list[str | None]:
 
 
 async def test_any_openai_client_is_an_environment(make_runner, make_group, upstream):
-    upstream.reply = lambda n, body: "zzz" if n < 3 else "cba"
+    upstream.reply = lambda n, body: "zzz" if len(body["messages"]) == 1 else "cba"
     runner = make_runner(SCRIPT + "\ndef load_environment():\n    return Words()", preamble="")
     assert isinstance(runner, PlainRunner)
     assert (runner.loaded.train_examples, runner.loaded.eval_examples) == (2, 1)
@@ -116,7 +116,7 @@ def load_environment():
         ("return float('nan')", "RewardNotFinite", "nan"),
         ("return 'high'", "RewardNotFinite", "'high'"),
         ("return None", "RewardNotFinite", "None"),
-        ("return {'rewards': 1.0}", "RewardNotFinite", "without `reward`: it has ['rewards']"),
+        ("return {'rewards': 1.0}", "RewardNotFinite", "without `reward`. Its keys are ['rewards']"),
         ("return {'reward': 'x' * 10 ** 7, 'completion': 'y' * 10 ** 7}", "RewardNotFinite", "xxx"),
     ],
 )
@@ -187,7 +187,7 @@ async def test_a_bad_group_score_is_an_error_of_its_rollouts(make_runner, make_g
         ("class E:\n    async def rollout(self, example, **more): ...", ["it has no dataset"]),
         (
             "class E:\n    dataset = ['abc']\n    async def rollout(self, example, **more): ...",
-            ["its dataset is ['abc'] and no list of dicts"],
+            ["its dataset is ['abc'] instead of a list of dicts"],
         ),
         ("class E:\n    dataset = []\n    async def rollout(self, example, **more): ...", ["has no examples"]),
     ],

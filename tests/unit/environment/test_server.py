@@ -162,7 +162,7 @@ async def test_load_failures_are_shown_and_tried_again(serve, tmp_path, make_gro
 async def test_a_process_that_ends_while_loading(serve):
     client = await serve("os._exit(9)")
     info = await client.until(lambda i: i.problem is not None)
-    assert "while loading, its process ended with exit code 9" in info.problem.message
+    assert "ended while loading: its process ended with exit code 9" in info.problem.message
 
 
 async def test_loading_has_a_deadline(serve):
