@@ -50,7 +50,7 @@ async def fetch_wheels(
     url = f"{config.packages_url.rstrip('/')}/environments/{config.owner}/{config.package}"
     params = {"version": config.version} if config.version else {}
     started, pause = time.monotonic(), FIRST_PAUSE
-    problem = Problem(reason="OrchestratorUnreachable", message=f"No request to {url} was made yet")
+    problem = Problem(reason="OrchestratorUnreachable", message=f"No request to {url} was made yet.")
     async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as session:
         while True:
             try:
@@ -66,8 +66,8 @@ async def fetch_wheels(
                 )
                 report(None)
             if time.monotonic() - started + pause > deadline:
-                raise PackageError(problem.reason, f"{problem.message} (after {deadline:.0f} s of retries)")
-            log.info("Package of %s: %s Retrying in %.1f s", config.id, problem.message, pause)
+                raise PackageError(problem.reason, f"No package after {deadline:.0f} s of retries: {problem.message}")
+            log.info("Could not get the package of %s, retrying in %.1f s: %s", config.id, pause, problem.message)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 

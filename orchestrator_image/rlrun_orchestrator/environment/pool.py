@@ -290,7 +290,7 @@ class Pool:
 
     def _all_dead(self) -> Problem:
         endings = "; ".join(sorted({worker.last_words for worker in self.workers}))
-        return Problem(reason="EnvironmentWorkerDied", message=f"No worker of the environment is ready: {endings}.")
+        return Problem(reason="EnvironmentWorkerDied", message=f"No worker of the environment is ready: {endings}")
 
 
 def _ending(code: int, hung: bool) -> str:

@@ -60,7 +60,7 @@ def runner_for(loaded: Loaded, folder: Path) -> Runner:
 
 
 def main() -> None:
-    """Load in the main thread (verifiers sets signal handlers), then serve."""
+    """Load the environment in the main thread, where verifiers sets signal handlers, then serve."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(name)s: %(message)s")
     for noisy in ("httpx", "httpx2", "httpcore", "openai"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
