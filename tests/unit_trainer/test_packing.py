@@ -149,7 +149,7 @@ def test_every_token_has_its_own_advantage() -> None:
 def test_a_batch_has_something_to_train_on() -> None:
     with pytest.raises(ProblemError, match="samples is empty"):
         check([], 64, tiny.VOCABULARY)
-    with pytest.raises(ProblemError, match="no token is trainable"):
+    with pytest.raises(ProblemError, match="No token is trainable"):
         check([sample(3, prompt=3)], 64, tiny.VOCABULARY)
     with pytest.raises(ProblemError, match="seqLen 4"):
         check([sample(5)], 4, tiny.VOCABULARY)

@@ -219,7 +219,7 @@ async def test_uploads_wait_for_s3_and_only_the_newest_checkpoint_of_those_that_
         await client.step(step)
         await client.save("checkpoints", step + 1)
     await client.save("adapters", 4)
-    state = await until(client.state, lambda state: "try 2" in (state.problem.message if state.problem else ""))
+    state = await until(client.state, lambda state: "attempt 2" in (state.problem.message if state.problem else ""))
     assert state.uploads_pending == 3
     # On disk, not in memory: one folder for each.
     assert all(isinstance(job.files, Folder) for job in uploads._jobs)

@@ -89,7 +89,7 @@ async def test_more_steps_take_effect_on_the_open_session(client: Client, run_ur
         "PUT", "/sessions/run", tiny.spec(run_uri, max_steps=1).model_dump_json(by_alias=True)
     )
     assert status == 422
-    assert "max_steps is 2, asked for 1" in text
+    assert "max_steps is 2, requested 1" in text
     more = tiny.spec(run_uri, max_steps=9, learning_rate=5e-3).model_dump_json(by_alias=True)
     assert (await client.call("PUT", "/sessions/run", more))[0] == 422
     assert (await client.raw_step(2, 2))[0] == 422
@@ -104,7 +104,7 @@ async def test_other_steps_are_a_conflict_with_the_current_one(client: Client, r
     assert status == 409
     problem = Problem.model_validate_json(text)
     assert problem.reason == "StepConflict"
-    assert "at 3" in problem.message
+    assert "at step 3" in problem.message
 
 
 async def test_old_policies_are_pruned_and_the_newest_stay(
@@ -229,11 +229,11 @@ async def test_a_warm_start_continues_the_learning_at_step_zero(client: Client, 
     ("changes", "reason", "words"),
     [
         ({"uid": "uid-2"}, "CheckpointMismatch", "warmStartFrom"),
-        ({"lora_rank": 8}, "CheckpointMismatch", "rank is 4 there, 8 here"),
+        ({"lora_rank": 8}, "CheckpointMismatch", "rank is 4 in the checkpoint and 8 in this run"),
         ({"model": "other/model"}, "CheckpointMismatch", "other/model"),
         ({"target_modules": ["q_proj"]}, "CheckpointMismatch", "target_modules"),
         ({"resume_from": "missing"}, "S3NotFound", "no manifest"),
-        ({"resume_from": "policy"}, "CheckpointMismatch", "not a checkpoint"),
+        ({"resume_from": "policy"}, "CheckpointMismatch", "instead of a checkpoint"),
         ({"resume_from": "http://x"}, "SessionInvalid", "s3://"),
         ({"run_uri": "/tmp/x"}, "SessionInvalid", "s3://"),
         ({"target_modules": ["nope"], "resume_from": None}, "AdapterInvalid", "nope"),

@@ -13,12 +13,12 @@ PREFIX = "RLRUN_"
 Settings = TypeVar("Settings", bound=Schema)
 
 
-def read_settings(model: type[Settings], environ: Mapping[str, str]) -> Settings:
+def read_settings(model: type[Settings], environ: Mapping[str, str], prefix: str = PREFIX) -> Settings:
     """Read the settings; an empty variable counts as unset. Raises ValueError that names the invalid variable."""
-    variables = {field: f"{PREFIX}{field.upper()}" for field in model.model_fields}
+    variables = {field: f"{prefix}{field.upper()}" for field in model.model_fields}
     try:
         return model.model_validate({f: environ[name] for f, name in variables.items() if environ.get(name)})
     except ValidationError as error:
         first = error.errors()[0]
-        variable = PREFIX + snake(str(first["loc"][-1])).upper()
+        variable = prefix + snake(str(first["loc"][-1])).upper()
         raise ValueError(f"{variable}: {first['msg']}") from error

@@ -1,27 +1,28 @@
-"""`python -m rlrun_orchestrator.environment`: serve one environment until SIGTERM."""
+"""`python -m rlrun_orchestrator.environment`: serves one environment until SIGTERM."""
 
 import asyncio
 import logging
 import sys
 
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.service.exit import EXIT_COMPLETED, EXIT_RESTART, write_termination_message
 from rlrun.service.run_service import run_service
 from rlrun.service.server import serving, stop_event
 
 from rlrun_orchestrator.environment.packages import PackageError
 from rlrun_orchestrator.environment.server import EnvironmentServer
-from rlrun_orchestrator.environment.settings import EnvironmentSettings, Surroundings, settings_from
+from rlrun_orchestrator.environment.settings import Surroundings, settings_from
 
 log = logging.getLogger("rlrun_orchestrator.environment")
 
 
-async def serve(given: tuple[EnvironmentSettings, Surroundings]) -> int:
+async def serve(settings: tuple[EnvironmentConfig, Surroundings]) -> int:
     """Serve until SIGTERM and return the exit code."""
-    settings, surroundings = given
-    server = EnvironmentServer(settings, surroundings)
+    config, surroundings = settings
+    server = EnvironmentServer(config, surroundings)
     stop = stop_event()
     async with serving(server.app(), surroundings.port):
-        log.info("environment %s on port %d with %d workers", settings.id, surroundings.port, settings.workers)
+        log.info("environment %s on port %d with %d workers", config.id, surroundings.port, config.workers)
         prepare = asyncio.create_task(server.prepare())
         stopping = asyncio.create_task(stop.wait())
         try:

@@ -120,7 +120,7 @@ async def test_group_function_with_a_wrong_number_of_rewards(make_runner, make_g
     """
     result = await make_runner(code).run(make_group(rollouts=2))
     assert reasons(result) == ["RewardNotFinite"] * 2
-    assert "where 2 numbers is needed" in result.rollouts[0].error.message
+    assert "instead of 2 numbers" in result.rollouts[0].error.message
 
 
 async def test_environment_group_routes_to_watched_rubrics(make_runner, make_group):

@@ -3,10 +3,12 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import DemonstrationRequest, GroupRequest
 from rlrun.service.errors import ProblemError
 from rlrun_orchestrator.environment import pool as pools
@@ -26,7 +28,7 @@ async def broken() -> AsyncIterator[tuple[Pool, Worker]]:
         await asyncio.sleep(60)
         return web.Response()
 
-    pool = Pool(1, {}, load_deadline=10.0, hang_grace=0.1)
+    pool = Pool(EnvironmentConfig(id="tester/broken"), Path("/environment"), load_deadline=10.0, hang_grace=0.1)
     worker = pool.workers[0]
     app = web.Application()
     app.add_routes([web.post("/groups", drop), web.post("/demonstrations", ignore)])
