@@ -13,11 +13,11 @@ UPLOADS_BEHIND = "UploadsBehind"
 
 
 class SessionLost(Exception):
-    """The trainer answers but knows nothing of this session, or has it at another step: it was restarted."""
+    """The trainer has no such session, or has it at another step: it was restarted."""
 
 
 class UploadsBehind(Exception):
-    """The trainer has as many copies waiting for S3 as it keeps, and takes no other now."""
+    """The trainer's queue of copies for S3 is full."""
 
 
 class TrainerClient:
@@ -32,33 +32,33 @@ class TrainerClient:
         self._url = f"{url.rstrip('/')}/sessions/{session}"
 
     async def state(self) -> SessionState:
-        """What the trainer knows of this run's session."""
+        """Return the state of this run's session."""
         return parse(SessionState, await self._call("GET", "", None, SHORT_SECONDS), self._url)
 
     async def open(self, spec: SessionSpec, timeout: float) -> SessionState:
-        """Opens the session (or finds it open). May take as long as loading a checkpoint takes."""
+        """Open the session, or find it open. May take as long as loading a checkpoint."""
         body = spec.model_dump_json(by_alias=True, exclude_none=True).encode()
         return parse(SessionState, await self._call("PUT", "", body, timeout), self._url)
 
     async def step(self, step: int, batch: bytes, timeout: float) -> StepResult:
-        """Makes optimizer step `step` with this batch (a `TrainBatch` as JSON), or gives the result it has.
+        """Make optimizer step `step` with this batch (a `TrainBatch` as JSON), or return the result of a made step.
 
-        A result of another batch than this one has another `batch_id`.
+        The result of another batch has another `batch_id`.
         """
         return parse(StepResult, await self._call("POST", f"/steps/{step}", batch, timeout), self._url)
 
     async def checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
-        """Starts a checkpoint of the state after `step` steps in the background."""
+        """Start a checkpoint of the state after `step` steps in the background."""
         body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
         return parse(SessionState, await self._call("POST", f"/checkpoints/{step}", body, SHORT_SECONDS), self._url)
 
     async def adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
-        """Starts the upload of the adapter after `step` steps in the background; the state tells its reward."""
+        """Start the upload of the adapter after `step` steps in the background. The state contains its reward."""
         body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
         return parse(SessionState, await self._call("POST", f"/adapters/{step}", body, SHORT_SECONDS), self._url)
 
     async def delete(self) -> None:
-        """Closes the session; what it has not saved is lost."""
+        """Close the session. Its unsaved state is lost."""
         await self._call("DELETE", "", None, SHORT_SECONDS)
 
     async def _call(self, method: str, path: str, body: bytes | None, timeout: float) -> bytes:

@@ -1,7 +1,7 @@
-"""Bringing a model to a folder, whole or not at all, and only once.
+"""Download of a model to a folder, complete or not at all, and only once.
 
-The Hugging Face path was never run against the hub where this was written, because no hub could be reached there; its
-calls and errors are those of huggingface_hub's documentation. The S3 path is covered by tests.
+The Hugging Face path is not tested against the hub: its calls and errors follow the documentation of huggingface_hub.
+The S3 path is covered by tests.
 """
 
 import shutil
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 def fetch(text: str, dest: Path, store: Callable[[], ArtifactReader], say: Say = print) -> None:
-    """Bring the model that the uri `text` names to `dest`. Does nothing when it is there already. Raises FatalError.
+    """Download the model that the uri `text` names to `dest`, unless it is there already. Raises FatalError.
 
     `store` is called only for s3:// sources.
     """
@@ -89,7 +89,7 @@ def _from_hub(source: HubSource, dest: Path, say: Say) -> None:
     if not any(dest.glob("*.safetensors")):
         message = f"hf://{wanted} has no safetensors weights: use a revision or a repository that has them"
         raise FatalError(Problem(reason="ModelNotFound", message=message), EXIT_CONFIGURATION)
-    # Partial downloads of huggingface_hub lie below this folder; the model does not need it.
+    # The folder with partial downloads of huggingface_hub is not part of the model.
     shutil.rmtree(dest / ".cache", ignore_errors=True)
     mark.write_text(wanted)
     say(f"fetched {_size(_bytes_below(dest))} in {time.monotonic() - started:.1f} s")
@@ -108,7 +108,7 @@ def _same(dest: Path, manifest: Manifest) -> bool:
 
 @contextmanager
 def _progress(folder: Path, total: int | None, say: Say) -> Iterator[None]:
-    """While inside, a line every few seconds with the bytes that lie below `folder`."""
+    """Print a line every few seconds with the bytes below `folder`."""
     done = threading.Event()
     before = _bytes_below(folder)
 
@@ -132,7 +132,7 @@ def _bytes_below(folder: Path) -> int:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:
-            continue  # Renamed while we looked.
+            continue  # Renamed in the meantime.
     return total
 
 

@@ -1,12 +1,12 @@
-"""The rollout gateway: an OpenAI API for the environments that notes every token it passes on.
+"""Rollout gateway: an OpenAI API for environments that records every token.
 
     /groups/{group}/v1/chat/completions, /completions, /models
     /groups/{group}/rollouts/{rollout}/v1/...       the same for clients that cannot send X-Rollout-Id
     /environments/{owner}/{name}?version=           tar of wheels
 
-Any OpenAI client works unchanged: it gets the API it knows, and what the trainer needs never passes through user code.
-A request that names no rollout is a rollout of its own, under an id that the answer's X-Rollout-Id tells; a client
-that wants several turns in one rollout has to send one.
+Any OpenAI client works unchanged, and the data for the trainer never passes through user code. A request without a
+rollout id becomes a rollout of its own, whose id the response has in X-Rollout-Id. A client that makes several turns
+in one rollout must send an id.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from rlrun.artifacts.store import StoreError
 from rlrun.schema.wire import ROLLOUT_ID_HEADER, Problem
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import json_response
@@ -24,7 +25,7 @@ from rlrun_orchestrator.gateway.answers import UnusableAnswer, as_chat, client_a
 from rlrun_orchestrator.gateway.bridging import Bridging
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups, Speaker
 from rlrun_orchestrator.gateway.limits import ROLLOUT_ID, Limits
-from rlrun_orchestrator.gateway.packages import PackageMissing, Packages, StoreError
+from rlrun_orchestrator.gateway.packages import PackageMissing, Packages
 from rlrun_orchestrator.gateway.prefixes import Conversation, continued, conversation, starts_with
 from rlrun_orchestrator.gateway.routing import GroupGone, NoReplica, Router
 from rlrun_orchestrator.gateway.sampling import BadRequest, Draw, Kind, SamplingRules
@@ -36,7 +37,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(slots=True)
 class Exchange:
-    """One request on its way."""
+    """One request in progress."""
 
     kind: Kind
     rollout: str
@@ -45,11 +46,11 @@ class Exchange:
     turn: int
     asked: dict[str, Any]
     last: Conversation | None = None
-    """The chat that it continues."""
+    """Chat that the request continues."""
 
 
 class Gateway:
-    """The routes. `packages` is None where no S3 is at hand (tests)."""
+    """Routes of the gateway. `packages` is None without S3 (tests)."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Gateway:
         limits: Limits | None = None,
         exact_prefixes: bool = True,
     ) -> None:
-        """`exact_prefixes`: the next turn of a conversation is to begin with the exact tokens of the one before."""
+        """`exact_prefixes`: the next turn of a conversation begins with the exact tokens of the previous one."""
         self._groups = groups
         self._rules = rules
         self._router = router
@@ -71,7 +72,7 @@ class Gateway:
         self._stats = router.stats
 
     def application(self) -> web.Application:
-        """The aiohttp application."""
+        """Return the aiohttp application."""
         app = web.Application(client_max_size=self._limits.body_bytes)
         for prefix in ("/groups/{group}/v1", "/groups/{group}/rollouts/{rollout}/v1"):
             app.router.add_post(f"{prefix}/chat/completions", self._chat)
@@ -116,8 +117,8 @@ class Gateway:
         return group
 
     async def _admit(self, request: web.Request, kind: Kind, group: LiveGroup) -> Exchange:
-        """Everything that can be said against a request without asking the engine."""
-        # Before the body is read: the order of arrival decides the order of turns and the seeds.
+        """Validate everything that does not need the engine."""
+        # Before the body is read: the order of arrival determines the order of turns and the seeds.
         place = group.arrived()
         rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{place}"
         if not ROLLOUT_ID.fullmatch(rollout):
@@ -171,7 +172,7 @@ class Gateway:
         return await self._router.ask(group, kind.value, _encode(outgoing).encode())
 
     async def _bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
-        """The answer to the exact tokens of the turn before and what follows; None where a chat is to be sent."""
+        """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
         last = exchange.speaker.conversation
         if exchange.kind is not Kind.chat or last is None or not group.record:
             return None
@@ -183,7 +184,7 @@ class Gateway:
         if prompt is None:
             return None
         status, data = await self._ask(group, exchange, Kind.text, exchange.asked | {"prompt": prompt})
-        # Whatever the engine has against it, it says it better of what the client sent.
+        # After a failure the chat is sent: the engine's error then names what the client sent.
         return as_chat(json.loads(data)) if status == 200 else None
 
     def _record(self, group: LiveGroup, exchange: Exchange, answer: dict[str, Any], *, bridged: bool) -> None:

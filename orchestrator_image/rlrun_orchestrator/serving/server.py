@@ -1,4 +1,4 @@
-"""The serving sidecar's routes."""
+"""HTTP routes of the serving sidecar."""
 
 from aiohttp import web
 from rlrun.schema.serving import ServingOrder
@@ -8,7 +8,7 @@ from rlrun_orchestrator.serving.keeper import Keeper
 
 
 def serving_app(keeper: Keeper) -> web.Application:
-    """GET and PUT /adapters, and the probes."""
+    """Return the application: GET and PUT /adapters, probes and metrics."""
 
     async def get_adapters(_: web.Request) -> web.Response:
         return json_response(keeper.report())

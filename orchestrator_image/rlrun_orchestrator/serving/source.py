@@ -1,4 +1,4 @@
-"""Adapter artifacts in S3, read with credentials that may change while this process lives."""
+"""Adapter artifacts in S3, read with credentials that may change at any time."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,20 +36,20 @@ class MountedStore(ArtifactReader):
     def _store(self) -> ArtifactReader:
         variables = read_variables(self._folder)
         if self._held is None or self._held[0] != variables:
-            # The one before is not closed: a download of another thread may still use it.
+            # The previous store is not closed: a download in another thread may still use it.
             self._held = (variables, self._make(variables))
         return self._held[1]
 
 
 def read_variables(folder: Path) -> dict[str, str]:
-    """The variables in a mounted Secret; a Secret that is missing has none."""
+    """Return the variables in a mounted Secret, none if the Secret is missing."""
     if not folder.is_dir():
         return {}
     return {p.name: p.read_text("utf-8").strip() for p in sorted(folder.iterdir()) if p.name.startswith("AWS_")}
 
 
 def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) -> PolicyRef:
-    """What has to be downloaded for the adapter. Raises ProblemError with what keeps it from being served."""
+    """Return what must be downloaded for the adapter. Raises ProblemError if it cannot be served."""
     try:
         manifest = artifacts.read_manifest(S3Uri.parse(adapter.uri))
     except ValueError as error:

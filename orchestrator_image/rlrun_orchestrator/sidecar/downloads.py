@@ -1,6 +1,6 @@
-"""Policies on disk: brought from S3 once, whole or not at all, and never other weights than their name promises.
+"""Policy files on disk: downloaded once, complete or not at all, and verified against the digest in their name.
 
-While S3 is away, or does not have a policy yet, its files come from the trainer that made it.
+While S3 is unreachable, or does not have a policy yet, the files come from the trainer.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ LOAD_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
 
 class Metrics:
-    """What Prometheus reads."""
+    """Prometheus metrics of a sidecar."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -51,7 +51,7 @@ class Metrics:
 
 
 class Downloads:
-    """The folder that sidecar and engine share. Times are seconds."""
+    """Manages the folder that sidecar and engine share. Times are seconds."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Downloads:
         self._metrics = metrics
 
     def place(self, name: str) -> Path:
-        """Where the files of a policy are."""
+        """Return the folder of a policy's files."""
         return self._folder / name
 
     async def bring(self, policy: PolicyRef) -> Path:
-        """The folder with the policy's verified files. Raises ProblemError `AdapterDownloadFailed`."""
+        """Return the folder with the policy's verified files. Raises ProblemError `AdapterDownloadFailed`."""
         dest = self.place(policy.name)
         if await asyncio.to_thread(_is_whole, dest, policy):
             return dest
@@ -115,11 +115,11 @@ class Downloads:
         return manifest
 
     async def remove(self, name: str) -> None:
-        """Takes the policy's files away, if there are any."""
+        """Delete the policy's files, if there are any."""
         await asyncio.to_thread(shutil.rmtree, self.place(name), True)
 
     async def keep_only(self, names: set[str]) -> None:
-        """Takes all others away, and what downloads that were cut off have left."""
+        """Delete all other policies and the remains of interrupted downloads."""
         await asyncio.to_thread(self._keep_only, names)
 
     def _keep_only(self, names: set[str]) -> None:
@@ -134,7 +134,7 @@ def _promises(manifest: Manifest, policy: PolicyRef) -> bool:
 
 
 def _is_whole(folder: Path, policy: PolicyRef) -> bool:
-    # A folder appears by rename after its files were verified; this only guards against another policy's files.
+    # A folder appears by rename after verification; this only guards against another policy's files.
     try:
         manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The inference engine, as far as policies go: vLLM's routes for adapters and for whole weights.
+"""Client of vLLM's routes for adapters and for whole weights.
 
-The engine's own words (its model list, the name of its weights) are the only truth. They survive nothing: after a
-restart of the engine's container they are those of the base model, and whoever asks sees that at once.
+The engine's own model list and weight version are the only truth. After a restart of the engine's container they are
+those of the base model, which the next query shows.
 """
 
 import json
@@ -12,13 +12,13 @@ from rlrun.schema.wire import Problem
 from rlrun.service.errors import ProblemError
 
 UNNAMED = "replacing"
-"""What weights are called while they are replaced: no policy has this name."""
+"""Weight version during a replacement. No policy has this name."""
 _DEV_HINT = ". Start the engine with VLLM_SERVER_DEV_MODE=1, vLLM 0.32 or newer"
 LIST_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
 
 
 class Engine:
-    """vLLM at `url`. All methods raise ProblemError with `EngineUnreachable` (503) when it does not answer."""
+    """Client of vLLM at `url`. All methods raise ProblemError `EngineUnreachable` (503) if it does not respond."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, load_deadline: float) -> None:
         self._http = http
@@ -26,7 +26,7 @@ class Engine:
         self._load_timeout = aiohttp.ClientTimeout(total=load_deadline, connect=3)
 
     async def adapters(self) -> list[str]:
-        """Names of the loaded adapters: the models that have a parent, the base model."""
+        """Return the names of the loaded adapters: the models with a parent."""
         status, text = await self._call("GET", "/v1/models", None, LIST_TIMEOUT)
         try:
             models = json.loads(text)["data"] if status == 200 else None
@@ -37,7 +37,7 @@ class Engine:
         raise ProblemError(503, _unreachable(f"GET /v1/models answered {status} {text[:200]}"))
 
     async def load(self, name: str, path: str) -> None:
-        """Load the adapter at `path` under a name that was never used before.
+        """Load the adapter at `path` under a new name.
 
         Raises ProblemError `AdapterLoadRejected` with the engine's own words: 422 when it will not, 502 when it failed.
         """
@@ -62,7 +62,7 @@ class Engine:
     # --- all weights --------------------------------------------------------------------------------------------------
 
     async def weight_version(self) -> str:
-        """The name that the present weights were given, `default` after a start. Raises ProblemError."""
+        """Return the version of the current weights, `default` after a start. Raises ProblemError."""
         status, text = await self._call("GET", "/weight_info", None, LIST_TIMEOUT)
         try:
             if status == 200:
@@ -74,11 +74,11 @@ class Engine:
         )
 
     async def replace_weights(self, name: str, path: str) -> None:
-        """Put the weights in the folder `path` in place of the present ones and call them `name`.
+        """Replace the weights by those in the folder `path` and set their version to `name`.
 
-        Requests under way wait and go on with the new weights; their keys and values are computed again. Nothing is
-        drawn from weights that are half of one version: after a failure the engine stays paused and unnamed until the
-        next replacement. Raises ProblemError `WeightsLoadRejected` with the engine's own words: 422 when it will not,
+        Requests in progress wait and continue with the new weights; their keys and values are recomputed. No token is
+        sampled from partly replaced weights: after a failure the engine stays paused and unnamed until the next
+        replacement. Raises ProblemError `WeightsLoadRejected` with the engine's own words: 422 when it will not,
         502 when it failed.
         """
         await self._order(name, "/pause?mode=keep", None)

@@ -1,4 +1,4 @@
-"""The sidecar's routes."""
+"""HTTP routes of the sidecar."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from rlrun_orchestrator.sidecar.adapters import Policies
 
 
 def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
-    """GET /adapters, PUT and DELETE /adapters/{name}, and the probes."""
+    """Return the application: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics."""
 
     async def get_adapters(_: web.Request) -> web.Response:
         return json_response(await adapters.list())
@@ -30,7 +30,7 @@ def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
         return json_response(await adapters.unload(_name_in(request)))
 
     async def readyz(_: web.Request) -> web.Response:
-        # The engine has a probe of its own; what only the sidecar can know is whether it could store an adapter.
+        # The engine has its own probe; only the sidecar knows whether an adapter could be stored.
         if os.access(folder, os.W_OK | os.X_OK):
             return web.Response(text="ok\n")
         return json_response(Problem(reason="AdaptersFolderNotWritable", message=f"{folder} cannot be written"), 503)
@@ -51,7 +51,7 @@ def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
 
 def _name_in(request: web.Request) -> str:
     name = request.match_info["name"]
-    # The name becomes a folder: nothing but a policy's name may ever get there.
+    # The name becomes a folder, so only names of policies are accepted.
     if not NAME.fullmatch(name):
         message = f"{name!r} is no policy name: use policy-v000041-1a2b3c4d"
         raise ProblemError.of(422, "InvalidRequest", message)
