@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 from rlrun.schema.wire import PolicyRef
-from rlrun_orchestrator.answers import runner_of
+from rlrun.service.server import make_runner
 from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.gateway.routing import Router
 from rlrun_orchestrator.gateway.sampling import SamplingRules
@@ -38,7 +38,7 @@ async def serve(engine: str, model: str, tokens: int) -> None:
         pool.replicas[replica.endpoint] = replica
         router = Router(http, pool, groups, wait=5, deadline=60)
         rules = SamplingRules(max_tokens=tokens, min_tokens=tokens)
-        runner = runner_of(Gateway(groups, rules, router, None).application())
+        runner = make_runner(Gateway(groups, rules, router, None).application())
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()

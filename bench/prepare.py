@@ -68,7 +68,7 @@ def tiny_folder(say: Say = print) -> Path:
     if not folder.is_dir():
         _, s3 = local_cluster()
         say(f"downloading {TINY.uri}")
-        s3.store().download_artifact(TINY.uri, folder)
+        s3.store().download(TINY.uri, folder)
     return folder
 
 

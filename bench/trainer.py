@@ -182,7 +182,7 @@ def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
 def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
     """Time train_step on one sequence of `tokens`. Running out of memory is a result."""
     import torch
-    from rlrun_trainer.problems import Refused
+    from rlrun.service.errors import ProblemError
 
     from bench.trainer_batches import SHAPES, long_sample
     from bench.trainer_variants import TrainerVariants
@@ -198,7 +198,7 @@ def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
         try:
             variants.step("packed", [sample])
             steps = [variants.step("packed", [sample]) for _ in range(repeats)]
-        except Refused as error:
+        except ProblemError as error:
             return {"error": f"{tokens} tokens: {error.problem.message}", "versions": versions}
         finally:
             attention = variants.attention

@@ -121,7 +121,7 @@ def _ours(store: Store, direction: str, folder: Path) -> float:
     if direction == "upload":
         store.upload_artifact(folder, PLACE / "ours", ArtifactKind.checkpoint)
     else:
-        store.download_artifact(PLACE / "ours", folder)
+        store.download(PLACE / "ours", folder)
     return time.perf_counter() - began
 
 

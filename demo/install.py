@@ -118,7 +118,7 @@ def ensure_model(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
             env=s3.job_environment(),
         )
         job.run(kubectl, seconds=900, say=lambda line: say(f"  {line}"))
-        store.download_artifact(MODEL_URI, cached)
+        store.download(MODEL_URI, cached)
         job.delete(kubectl)
     (cached / "manifest.json").unlink(missing_ok=True)
     store.upload_artifact(

@@ -66,7 +66,7 @@ def local(source: str, downloads: Path, name: str) -> Path:
     from rlrun.artifacts.layout import S3Uri
     from rlrun.artifacts.store import Store
 
-    Store().download_artifact(S3Uri.parse(source), downloads / name)
+    Store().download(S3Uri.parse(source), downloads / name)
     return downloads / name
 
 

@@ -1,61 +1,54 @@
 """`python -m rlrun_orchestrator`: one attempt at the run in RLRUN_CONFIG.
 
-Exit codes: 0 completed, 64 a mistake that a restart cannot mend, anything else: start me again.
+Exit codes: 0 completed, 64 a configuration error that a restart would meet again, anything else: make another attempt.
 """
 
-import asyncio
 import logging
 import os
-import sys
 
 from pydantic import ValidationError
 from rlrun.artifacts.store import Store, StoreError
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import Problem, RunPhase, RunStatus
+from rlrun.service.errors import FatalError
+from rlrun.service.exit import EXIT_CONFIGURATION, termination_log
+from rlrun.service.run_service import run_service
+from rlrun.service.server import stop_event
 
-from rlrun_orchestrator.answers import stop_event
 from rlrun_orchestrator.app import attempt
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION
 from rlrun_orchestrator.settings import Settings
 
 log = logging.getLogger("rlrun_orchestrator")
 
 
-def main() -> int:
-    """Reads the configuration and runs; returns the exit code."""
-    logging.basicConfig(
-        level=os.environ.get("RLRUN_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stdout,
-    )
-    settings = Settings()
+async def serve(settings: Settings) -> int:
+    """Make the attempt and return its exit code. Raises FatalError when the configuration cannot be used."""
     try:
-        settings = Settings.from_environment()
-        run = ResolvedRun.load(settings.config)
-        store = Store()
+        run, store = ResolvedRun.load(settings.config), Store()
     except (OSError, ValueError, StoreError) as error:
-        return _refuse(settings, error)
+        where = f"{settings.config}: " if isinstance(error, OSError | ValidationError) else ""
+        problem = Problem(reason="ConfigurationInvalid", message=f"{where}{error}"[:2000])
+        raise FatalError(problem, EXIT_CONFIGURATION) from error
+    return await attempt(run, settings, stop_event(), store)
 
-    async def running() -> int:
-        return await attempt(run, settings, stop_event(), store)
 
-    code = asyncio.run(running())
+def report(problem: Problem) -> None:
+    """Write the termination message of an attempt that has not begun: the run's status, as of every attempt."""
+    status = RunStatus(phase=RunPhase.failed, max_steps=0, problem=problem)
+    path = termination_log()
+    try:
+        path.write_text(status.model_dump_json(by_alias=True, exclude_none=True))
+    except OSError as error:
+        log.warning("could not write the termination message to %s: %s", path, error)
+
+
+def main() -> None:
+    """Run the attempt and end the process with its exit code."""
+    code = run_service("rlrun_orchestrator", Settings.from_environment, serve, report=report)
     logging.shutdown()
-    # Threads that still talk to S3 must not hold up a pod that is being stopped.
+    # Threads that still wait for S3 must not hold up a pod that is being stopped.
     os._exit(code)
 
 
-def _refuse(settings: Settings, error: Exception) -> int:
-    where = f"{settings.config}: " if isinstance(error, OSError | ValidationError) else ""
-    problem = Problem(reason="ConfigurationInvalid", message=f"{where}{error}"[:2000])
-    log.error("%s", problem.message)
-    status = RunStatus(phase=RunPhase.failed, max_steps=0, problem=problem)
-    try:
-        settings.termination_log.write_text(status.model_dump_json(by_alias=True, exclude_none=True))
-    except OSError as failure:
-        log.warning("no termination message: %s", failure)
-    return EXIT_CONFIGURATION
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

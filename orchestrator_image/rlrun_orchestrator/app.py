@@ -12,16 +12,17 @@ from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.store import Store
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
 from rlrun.schema.wire import Problem
+from rlrun.service.errors import FatalError
+from rlrun.service.exit import EXIT_COMPLETED, EXIT_RESTART
+from rlrun.service.server import make_runner
 
 from rlrun_orchestrator import assembly, saved
-from rlrun_orchestrator.answers import runner_of
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.deal import Deal
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.environment_client import EnvironmentClient
 from rlrun_orchestrator.environments import Environments
-from rlrun_orchestrator.errors import EXIT_COMPLETED, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.evaluator import Evaluator, measurements
 from rlrun_orchestrator.exposition import RunCollector, registry_of
 from rlrun_orchestrator.gateway.groups import LiveGroups
@@ -107,7 +108,7 @@ class Orchestrator:
         }
 
     async def run(self) -> None:
-        """The whole attempt. Raises RunFailed."""
+        """The whole attempt. Raises FatalError."""
         async with self._serving():
             self._pool.start()
             self._recorder.start()
@@ -226,8 +227,8 @@ class Orchestrator:
             RunCollector(self.board, self._pool, self._groups, self._router.stats, self._recorder, self._rewards)
         )
         runners = [
-            (runner_of(gateway), self._settings.gateway_port),
-            (runner_of(status_application(self.board, registry)), self._settings.status_port),
+            (make_runner(gateway), self._settings.gateway_port),
+            (make_runner(status_application(self.board, registry)), self._settings.status_port),
         ]
         try:
             for runner, port in runners:
@@ -268,7 +269,7 @@ def _outcome(work: "asyncio.Task[None]", board: Board) -> int:
     error = work.exception()
     if error is None:
         return EXIT_COMPLETED
-    if isinstance(error, RunFailed):
+    if isinstance(error, FatalError):
         log.error("the run failed: %s", error)
         board.failed(error.problem)
         return error.exit_code

@@ -6,11 +6,12 @@ from rlrun.schema.algorithm import AlgorithmName
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.trajectory import TrajectoryStrategy
 from rlrun.schema.wire import GroupCounts, Problem
+from rlrun.service.errors import FatalError
+from rlrun.service.exit import EXIT_CONFIGURATION
 
 from rlrun_orchestrator.buffer import Buffer, BufferSettings
 from rlrun_orchestrator.cadence import Cadence
 from rlrun_orchestrator.dispatcher import DispatchSettings
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, RunFailed
 from rlrun_orchestrator.evaluator import EvaluatorSettings
 from rlrun_orchestrator.filtering import Filtering
 from rlrun_orchestrator.gateway.sampling import SamplingRules
@@ -56,7 +57,7 @@ def scheduler(run: ResolvedRun, before: GroupCounts, unheard: Unheard | None) ->
 
 
 def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> Buffer:
-    """`sizes`: examples per training environment. Raises RunFailed without any."""
+    """`sizes`: examples per training environment. Raises FatalError without any."""
     spec = run.spec
     by_environment = [e.weight for e in spec.env if e.weight is not None]
     try:
@@ -74,7 +75,7 @@ def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> Buffer:
         )
     except ValueError as error:
         message = f"{error}: load_environment must give a dataset with examples"
-        raise RunFailed(Problem(reason="NoExamples", message=message), EXIT_CONFIGURATION) from error
+        raise FatalError(Problem(reason="NoExamples", message=message), EXIT_CONFIGURATION) from error
 
 
 def filtering(run: ResolvedRun) -> Filtering:

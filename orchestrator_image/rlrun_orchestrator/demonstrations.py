@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.schema.wire import Demonstration, DemonstrationRequest, Problem, SampleLoss
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+from rlrun.service.exit import EXIT_CONFIGURATION
 
 from rlrun_orchestrator.deal import Deal, Dealt
 from rlrun_orchestrator.environments import Environments
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, RunFailed
-from rlrun_orchestrator.http import Refused, Unavailable
 from rlrun_orchestrator.tokenizer import Tokenizer
 from rlrun_orchestrator.trajectories import TokenSequence
 
@@ -55,7 +55,7 @@ class Demonstrations:
         self._room = asyncio.Semaphore(PARALLEL)
 
     async def batch(self) -> list[Lesson]:
-        """The next `batch_size` demonstrations, in the order of their draw. Raises RunFailed."""
+        """The next `batch_size` demonstrations, in the order of their draw. Raises FatalError."""
         lessons: list[Lesson] = []
         for _ in range(MAX_ROUNDS):
             drawn = [self._draw() for _ in range(self._batch_size - len(lessons))]
@@ -69,12 +69,12 @@ class Demonstrations:
             f"the prompts of most demonstrations fill the model's seqLen of {self._seq_len} tokens: shorten them or "
             "choose a model with a higher seqLen"
         )
-        raise RunFailed(Problem(reason="DemonstrationsTooLong", message=message), EXIT_CONFIGURATION)
+        raise FatalError(Problem(reason="DemonstrationsTooLong", message=message), EXIT_CONFIGURATION)
 
     def _draw(self) -> Dealt:
         dealt = self._deal.draw(self._environments.members)
         if dealt is None:
-            raise RunFailed(Problem(reason="NoExamples", message="no environment has examples"), EXIT_CONFIGURATION)
+            raise FatalError(Problem(reason="NoExamples", message="no environment has examples"), EXIT_CONFIGURATION)
         return dealt
 
     async def _lesson(self, dealt: Dealt) -> Lesson:
@@ -91,15 +91,15 @@ class Demonstrations:
             if member.lost_since is None:
                 try:
                     return await member.client.demonstration(DemonstrationRequest(example_index=dealt.example.index))
-                except Unavailable as error:
+                except ServiceUnavailable as error:
                     self._environments.unreachable(member.name, error.problem)
-                except Refused as error:
+                except RequestRejected as error:
                     message = (
                         f"environment {member.name} gives no demonstration for example {dealt.example.index}, which "
                         f"supervised steps need (algorithm.name sft or algorithm.sftSteps): {error.problem.message}"
                     )
                     problem = Problem(reason="DemonstrationsMissing", message=message[:1000])
-                    raise RunFailed(problem, EXIT_CONFIGURATION) from error
+                    raise FatalError(problem, EXIT_CONFIGURATION) from error
             await asyncio.sleep(WAIT_SECONDS)
 
     async def _sequence(self, shown: Demonstration) -> TokenSequence:
@@ -108,7 +108,7 @@ class Demonstrations:
         answers = [i for i in range(first, len(messages)) if messages[i].get("role") == "assistant"]
         if not answers:
             message = "a demonstration's completion has no message of the role assistant: there is nothing to learn"
-            raise RunFailed(Problem(reason="DemonstrationsInvalid", message=message), EXIT_CONFIGURATION)
+            raise FatalError(Problem(reason="DemonstrationsInvalid", message=message), EXIT_CONFIGURATION)
         last = answers[-1] + 1
         token_ids = await self._tokenizer.tokens(messages[:last], add_generation_prompt=False)
         sequence = TokenSequence(token_ids, [False] * len(token_ids), [0.0] * len(token_ids))
@@ -118,7 +118,7 @@ class Demonstrations:
             if answer + 1 < last:
                 end = await self._tokenizer.tokens(messages[: answer + 1], add_generation_prompt=False)
             if token_ids[: len(begin)] != begin or token_ids[: len(end)] != end or len(end) <= len(begin):
-                raise RunFailed(_mismatch(), EXIT_CONFIGURATION)
+                raise FatalError(_mismatch(), EXIT_CONFIGURATION)
             sequence.loss_mask[len(begin) : len(end)] = [True] * (len(end) - len(begin))
         return sequence
 

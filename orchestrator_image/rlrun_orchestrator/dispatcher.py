@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rlrun.schema.wire import GroupRequest, PolicyRef, Problem
+from rlrun.service.errors import FatalError, RequestError, ServiceUnavailable
+from rlrun.service.exit import EXIT_RESTART
 
 from rlrun_orchestrator.batch import SentBatch
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.deal import Deal, Dealt
 from rlrun_orchestrator.drought import Drought
 from rlrun_orchestrator.environments import Environment, Environments
-from rlrun_orchestrator.errors import EXIT_RESTART, RunFailed
 from rlrun_orchestrator.filtering import Cause
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
-from rlrun_orchestrator.http import RequestFailed, Unavailable
 from rlrun_orchestrator.inference import ReplicaPool
 from rlrun_orchestrator.rollouts import Group, Scoring, score
 from rlrun_orchestrator.scheduler import Scheduler, Verdict
@@ -63,7 +63,7 @@ class Dispatcher:
     ) -> None:
         self.scheduler = scheduler
         self.deal = deal
-        self.failure: RunFailed | None = None
+        self.failure: FatalError | None = None
         """Why no batch will ever come, if so."""
         self.cancelled = 0
         """Groups given up while in flight, since the last batch."""
@@ -204,13 +204,13 @@ class Dispatcher:
             self._wake.clear()
             try:
                 self._dispatch(self._clock())
-            except RunFailed as failure:
+            except FatalError as failure:
                 self._fail(failure)
                 return
             except Exception as error:
                 log.exception("dispatching failed")
                 message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
-                self._fail(RunFailed(Problem(reason="InternalError", message=message[:1000]), EXIT_RESTART))
+                self._fail(FatalError(Problem(reason="InternalError", message=message[:1000]), EXIT_RESTART))
                 return
             self._count()
             try:
@@ -220,7 +220,7 @@ class Dispatcher:
             except TimeoutError:
                 continue
 
-    def _fail(self, failure: RunFailed) -> None:
+    def _fail(self, failure: FatalError) -> None:
         self.failure = failure
         self._done.set()
 
@@ -245,7 +245,7 @@ class Dispatcher:
         problem = self._pool.problem(policy)
         self._board.wait("inference", problem)
         if now - self._no_replica_since > self._settings.inference_deadline:
-            raise RunFailed(problem, EXIT_RESTART)
+            raise FatalError(problem, EXIT_RESTART)
         return False
 
     def _start(self, dealt: Dealt, policy: PolicyRef, now: float) -> None:
@@ -278,12 +278,12 @@ class Dispatcher:
             if self._teacher is not None and scored.verdict is Verdict.usable:
                 await self._teacher.judge(scored)
             group = scored
-        except RunFailed as failure:
+        except FatalError as failure:
             self._fail(failure)
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             answered = False
             self._environments.unreachable(example.environment, error.problem)
-        except RequestFailed as error:
+        except RequestError as error:
             self._environment_failed(member, error.problem, started)
         except Exception as error:
             # A group that never ends would hold its place for ever, so whatever happened, this one ends here.

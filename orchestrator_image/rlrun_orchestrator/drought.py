@@ -3,9 +3,10 @@
 import logging
 
 from rlrun.schema.wire import Problem
+from rlrun.service.backoff import Backoff
+from rlrun.service.errors import FatalError
+from rlrun.service.exit import EXIT_CONFIGURATION
 
-from rlrun_orchestrator.backoff import Backoff
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, RunFailed
 from rlrun_orchestrator.filtering import Cause
 from rlrun_orchestrator.scheduler import Verdict
 
@@ -22,7 +23,7 @@ class Drought:
         """`first_pause`: seconds after the first empty batch of errors; doubles, up to ten times this."""
         self.problem: Problem | None = None
         """Why nothing comes of the groups, while that is so."""
-        self.failure: RunFailed | None = None
+        self.failure: FatalError | None = None
         self.last_error: Problem | None = None
         self._size = groups_per_batch
         self._pause = Backoff(first_pause, 10 * first_pause)
@@ -56,7 +57,7 @@ class Drought:
         errors, self._barren, self._errors = self._errors, 0, 0
         self.problem = self._in_words()
         if self._empty_batches >= EMPTY_BATCHES:
-            self.failure = RunFailed(self.problem, EXIT_CONFIGURATION)
+            self.failure = FatalError(self.problem, EXIT_CONFIGURATION)
         elif 2 * errors >= self._size:
             self._pause.failed(now)
             log.warning("%s; next try in %.0f s", self.problem.message, self._pause.pause)

@@ -1,21 +1,24 @@
-"""One environment server, seen from here."""
+"""Client of an environment server."""
 
 import asyncio
 
 import aiohttp
 from rlrun.schema.wire import Demonstration, DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
-
-from rlrun_orchestrator.http import Refused, parse, request
+from rlrun.service.client import parse, request
+from rlrun.service.errors import RequestRejected
 
 MAX_ANSWER = 256 * 1024**2
-"""Bytes of an answer that are read: the environment is user code, and this process has a run to lose."""
+"""Maximum bytes of a response, because the environment is user code."""
 SHORT_SECONDS = 15.0
 GRACE_SECONDS = 30.0
-"""Beyond a group's own deadline, for the server to say so itself."""
+"""Seconds after a group's deadline for the server to report it itself."""
 
 
 class EnvironmentClient:
-    """Raises `Unavailable` while the server does not answer and `Refused` when it cannot do what it was asked."""
+    """Client of one environment server.
+
+    Raises ServiceUnavailable while the server does not respond and RequestRejected when it cannot serve the request.
+    """
 
     def __init__(self, http: aiohttp.ClientSession, name: str, url: str) -> None:
         self.name = name
@@ -23,25 +26,25 @@ class EnvironmentClient:
         self._url = url.rstrip("/")
 
     async def info(self) -> EnvironmentInfo:
-        """What the server holds, ready or not."""
+        """Return the state of the server, ready or not."""
         url = f"{self._url}/info"
         return parse(EnvironmentInfo, await request(self._http, "GET", url, timeout=SHORT_SECONDS), url)
 
     async def roll_out(self, group: GroupRequest) -> GroupResult:
-        """One example's rollouts, scored. Takes up to the group's deadline."""
+        """Return the scored rollouts of one example. Takes up to the group's deadline."""
         body = group.model_dump_json(by_alias=True, exclude_none=True).encode()
         timeout = group.deadline_seconds + GRACE_SECONDS
         url = f"{self._url}/groups"
         answer = await request(self._http, "POST", url, body=body, timeout=timeout, max_bytes=MAX_ANSWER)
-        # Checking megabytes of conversations takes a while, in which the gateway goes on.
+        # Parsing megabytes of conversations takes a while and must not block the gateway.
         result = await asyncio.to_thread(parse, GroupResult, answer, url)
         if result.group_id != group.group_id:
             message = f"{url} was asked for group {group.group_id} and answered {result.group_id}"
-            raise Refused(Problem(reason="AnswerInvalid", message=message[:500]))
+            raise RequestRejected(Problem(reason="AnswerInvalid", message=message[:500]))
         return result
 
     async def demonstration(self, asked: DemonstrationRequest) -> Demonstration:
-        """The right answer to an example, as its data set has it. Refused where it has none."""
+        """Return the right answer to an example from its data set. Raises RequestRejected if there is none."""
         url = f"{self._url}/demonstrations"
         body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
         answer = await request(self._http, "POST", url, body=body, timeout=SHORT_SECONDS, max_bytes=MAX_ANSWER)

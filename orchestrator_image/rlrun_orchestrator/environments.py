@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rlrun.schema.wire import EnvironmentInfo, Problem
+from rlrun.service.backoff import STARTING_SECONDS, Backoff
+from rlrun.service.errors import FatalError, RequestError
+from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
-from rlrun_orchestrator.backoff import STARTING_SECONDS, Backoff
 from rlrun_orchestrator.environment_client import EnvironmentClient
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
-from rlrun_orchestrator.http import RequestFailed
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +55,14 @@ class Environments:
         self.members = {
             client.name: Environment(client, backoff=Backoff(first=backoff, longest=60 * backoff)) for client in clients
         }
-        self.failure: RunFailed | None = None
+        self.failure: FatalError | None = None
         self._report = report
         self._poll = poll_interval
         self._grace = grace
         self._lost_deadline = lost_deadline
 
     async def wait_ready(self, deadline: float) -> None:
-        """Returns when every server is ready. Raises RunFailed."""
+        """Returns when every server is ready. Raises FatalError."""
         await asyncio.gather(*(self._wait(member, deadline) for member in self.members.values()))
 
     def available(self, now: float) -> list[str]:
@@ -87,7 +87,7 @@ class Environments:
     async def _wait_again(self, member: Environment) -> None:
         try:
             await self._wait(member, self._lost_deadline)
-        except RunFailed as failure:
+        except FatalError as failure:
             self.failure = failure
             return
         log.info("environment %s is back", member.name)
@@ -106,7 +106,7 @@ class Environments:
                     self._report(component, None)
                     return
                 problem = info.problem
-            except RequestFailed as error:
+            except RequestError as error:
                 problem = None
                 detail = error.problem.message
             else:
@@ -121,7 +121,7 @@ class Environments:
             )
             self._report(component, waiting)
             if broken_since is not None and problem is not None and now - broken_since >= self._grace:
-                raise RunFailed(problem, EXIT_CONFIGURATION)
+                raise FatalError(problem, EXIT_CONFIGURATION)
             if now - start >= deadline:
-                raise RunFailed(waiting, EXIT_RESTART)
+                raise FatalError(waiting, EXIT_RESTART)
             await asyncio.sleep(min(STARTING_SECONDS, self._poll))

@@ -18,12 +18,12 @@ from typing import Any
 
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
 from rlrun.schema.wire import GroupRequest, PolicyKind, PolicyRef, Problem, RolloutResult, Split
+from rlrun.service.errors import RequestError, ServiceUnavailable
 
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.environments import Environment, Environments
 from rlrun_orchestrator.eval_metrics import evaluation_values, validation_total, validation_values
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
-from rlrun_orchestrator.http import RequestFailed, Unavailable
 from rlrun_orchestrator.room import Room
 
 log = logging.getLogger(__name__)
@@ -309,11 +309,11 @@ class Evaluator:
                     break
                 try:
                     return await self._ask(member, measurement, index, subject)
-                except Unavailable as error:
+                except ServiceUnavailable as error:
                     problem = error.problem
                     self._environments[measurement.use].unreachable(member.name, problem)
-                except (RequestFailed, ValueError) as error:
-                    problem = error.problem if isinstance(error, RequestFailed) else _unexpected(error)
+                except (RequestError, ValueError) as error:
+                    problem = error.problem if isinstance(error, RequestError) else _unexpected(error)
                     break
             message = f"an example of {measurement.environment} could not be evaluated: {problem.message}"
             self._board.warn(Problem(reason="EvaluationErrors", message=message[:MESSAGE_LIMIT]))

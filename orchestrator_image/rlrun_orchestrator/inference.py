@@ -1,13 +1,12 @@
-"""The inference replicas: who they are, which policies they serve, and which one a request goes to.
+"""Inference replicas: discovery, the policies that each of them serves, and the choice of one for a request.
 
-Replicas are found by the A records of the headless service and each is kept in order by its own task, which compares
-the adapters wanted with the engine's own list, again and again: a new replica, one that restarted with an empty engine
-and one that missed a publication are all the same case. Rotation is per policy: a replica gets requests for a policy
-only after its sidecar has confirmed that very version, so a slow replica goes on serving the older version meanwhile,
-and a failing one holds up nobody.
+Replicas are discovered by the A records of the headless service. One task per replica compares the wanted adapters with
+the engine's own list periodically, so that a new replica, one that restarted with an empty engine and one that missed a
+publication are the same case. Readiness is per policy: a replica gets requests for a policy only after its sidecar has
+confirmed that version. A slow replica meanwhile serves the older version, and a failing one delays no other.
 
-Where a run trains all weights, a replica holds one version, and a newer one takes its place. Groups that are pinned to
-an older one go on with the newer: the logprobs of their tokens say what these were drawn from.
+If a run trains all weights, a replica holds one version, which a newer one replaces. Groups that are pinned to an older
+version continue with the newer one; the logprobs of their tokens come from the weights that sampled them.
 """
 
 import asyncio
@@ -19,30 +18,30 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
+from rlrun.schema.policy import POLICY_PREFIX
 from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
+from rlrun.service.backoff import STARTING_SECONDS, Backoff
+from rlrun.service.errors import RequestError, RequestRejected, ServiceUnavailable
 
-from rlrun_orchestrator.backoff import STARTING_SECONDS, Backoff
-from rlrun_orchestrator.http import Refused, RequestFailed, Unavailable
 from rlrun_orchestrator.sidecar_client import SidecarClient
 
 log = logging.getLogger(__name__)
 
-POLICY_PREFIX = "policy-v"
 NOT_BROUGHT = "AdapterDownloadFailed"
-"""The sidecar's reason when neither S3 nor the trainer gives it the files."""
+"""Reason of the sidecar if neither S3 nor the trainer delivers the files."""
 MISSES_BEFORE_GONE = 3
-"""Looks at DNS that must miss a replica before it is given up: one short answer of DNS is no departure."""
+"""Consecutive DNS lookups without the replica before it is removed. One incomplete answer does not remove it."""
 REPORT_AFTER = 5.0
-"""Seconds without the policy anywhere before the wait is worth telling."""
+"""Seconds without a replica that serves the policy before the wait is reported."""
 REMEMBERED = 1000
-"""Publications whose order is kept: no group lives that long."""
+"""Number of publications whose order is kept, more than any group can outlive."""
 HOME_SLACK = 4
-"""Requests by which a group's home replica may be busier than the idlest before affinity gives way."""
+"""Requests that a group's home replica may have more than the least busy one before affinity ends."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where one replica answers."""
+    """Addresses of one replica."""
 
     engine_url: str
     sidecar_url: str
@@ -52,7 +51,7 @@ Resolver = Callable[[], Awaitable[Iterable[Endpoint]]]
 
 
 def dns_resolver(host: str, engine_port: int, sidecar_port: int) -> Resolver:
-    """Endpoints from the addresses of a headless service. The resolver raises OSError when DNS has no answer."""
+    """Return a resolver that finds the addresses of a headless service. It raises OSError if DNS has no answer."""
 
     async def resolve() -> list[Endpoint]:
         found = await asyncio.get_running_loop().getaddrinfo(host, engine_port, type=socket.SOCK_STREAM)
@@ -69,31 +68,31 @@ class Replica:
     endpoint: Endpoint
     sidecar: SidecarClient
     adapters: set[str] = field(default_factory=set)
-    """Names of the policies that it serves, confirmed by the engine's own list."""
+    """Names of the policies that the replica serves, confirmed by the engine's own list."""
     replaced: bool = False
-    """Its own weights are those of a policy: it has no base model any more."""
+    """True if a policy's weights replaced those of the base model."""
     answers: bool = False
     heard: bool = False
-    """Whether it has ever answered; before that its pod is starting."""
+    """True once the replica has responded. Before that its pod is starting."""
     requests: int = 0
-    """In flight now."""
+    """Number of requests in progress."""
     backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=5.0))
     refused: set[str] = field(default_factory=set)
-    """Older versions that it could not load; nobody tries those twice."""
+    """Older versions that the replica could not load. They are not tried again."""
     misses: int = 0
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
     problem: Problem | None = None
-    """The last failure, until everything it should serve is loaded again."""
+    """Latest failure, until all wanted policies are loaded."""
     calls: "set[asyncio.Task[tuple[int, bytes]]]" = field(default_factory=set)
-    """Requests under way, so that those to a pod that has vanished need not wait for their timeout."""
+    """Requests in progress, which are cancelled when the replica is removed."""
 
     def serves(self, policy: str | None) -> bool:
-        """Whether it is in rotation for that policy; None is the base model."""
+        """Return whether the replica can serve that policy. None is the base model."""
         return self.answers and (not self.replaced if policy is None else policy in self.adapters)
 
     def suspect(self, problem: Problem) -> None:
-        """A request failed in a way that is the replica's fault: out of rotation until its sidecar confirms again."""
+        """Stop sending requests to the replica after a failure of its own, until its sidecar confirms it again."""
         if self.answers:
             log.warning("replica %s leaves rotation: %s", self.endpoint.engine_url, problem.message)
         self.answers = False
@@ -102,9 +101,9 @@ class Replica:
 
 
 def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None) -> Replica | None:
-    """The replica for a request: the group's home while it is about as free as any, else the idlest; None if nobody.
+    """Choose the replica for a request: the group's home unless it is much busier than others, else the least busy.
 
-    `policy` None asks for the base model.
+    `policy` None is the base model. Returns None if no replica serves the policy.
     """
     able = [replica for replica in replicas if replica.serves(policy)]
     if not able:
@@ -116,7 +115,7 @@ def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None
 
 
 class ReplicaPool:
-    """All replicas of the run."""
+    """All inference replicas of the run."""
 
     def __init__(
         self,
@@ -127,15 +126,15 @@ class ReplicaPool:
         poll_interval: float,
         fallback_url: str | None = None,
     ) -> None:
-        """`in_use`: the policies that live groups are pinned to, by name. `fallback_url`: where the trainer has the
-        folders of the newest ones, for when S3 does not give them.
+        """`in_use`: the policies that open groups are pinned to, by name. `fallback_url`: URL of the newest policies
+        at the trainer, used if S3 does not deliver them.
         """
         self.replicas: dict[Endpoint, Replica] = {}
         self.current: PolicyRef | None = None
         self.previous: PolicyRef | None = None
         self._target: PolicyRef | None = None
         self._published: dict[str, int] = {}
-        """Every policy's place in the order of publication, which a rewind makes different from that of versions."""
+        """Position of each policy in the order of publication, which differs from that of versions after a rewind."""
         self._publications = 0
         self._http = http
         self._resolve = resolve
@@ -148,18 +147,18 @@ class ReplicaPool:
     # --- for the gateway and the loop ---------------------------------------------------------------------------------
 
     def choose(self, policy: str | None, home: Replica | None) -> Replica | None:
-        """See the function of that name."""
+        """Return `choose` among all replicas."""
         return choose(self.replicas.values(), policy, home)
 
     def serving(self, policy: str | None) -> int:
-        """Replicas in rotation for a policy, or for the base model (None)."""
+        """Return the number of replicas that serve a policy, or the base model (None)."""
         return sum(replica.serves(policy) for replica in self.replicas.values())
 
     async def changed(self, timeout: float) -> None:
-        """Returns when any replica's state may have changed, or after `timeout` seconds."""
+        """Wait until the state of any replica may have changed, `timeout` seconds at most."""
         event = self._changed
         with contextlib.suppress(TimeoutError):
-            # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
+            # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
             async with asyncio.timeout(timeout):
                 await event.wait()
 
@@ -171,11 +170,11 @@ class ReplicaPool:
         grace: float,
         report: Callable[[Problem | None], None] = lambda _: None,
     ) -> None:
-        """Makes `policy` the current one: loaded and confirmed by every healthy replica.
+        """Make `policy` the current one: loaded and confirmed by every healthy replica.
 
-        Once one replica has it, the others get `grace` seconds; whoever is later joins when it is ready. `report`
-        hears what is waited for, and None at the end. Raises
-        Unavailable when nobody serves it after `deadline` seconds; then the policy before stays current.
+        Once one replica serves it, the others have `grace` seconds; later ones join when they are ready. `report`
+        receives the problem that is waited for, and None at the end. Raises ServiceUnavailable if no replica serves
+        the policy after `deadline` seconds; the previous policy then stays current.
         """
         self._target = policy
         self._publications += 1
@@ -193,7 +192,7 @@ class ReplicaPool:
             if serving and (serving >= healthy or now - (first or now) >= grace):
                 break
             if now - start >= deadline:
-                raise Unavailable(self.problem(policy))
+                raise ServiceUnavailable(self.problem(policy))
             if not serving and now - start > REPORT_AFTER:
                 report(self.problem(policy))
             await self.changed(min(self._poll, max(0.01, grace)))
@@ -204,7 +203,7 @@ class ReplicaPool:
         self._wake_all()
 
     def problem(self, policy: PolicyRef | None = None) -> Problem:
-        """Why no replica serves the policy, in words."""
+        """Return why no replica serves the policy."""
         name = policy.name if policy else "a policy"
         told = [replica.problem.message for replica in self.replicas.values() if replica.problem]
         if not any(replica.heard for replica in self.replicas.values()):
@@ -220,11 +219,11 @@ class ReplicaPool:
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to look for replicas."""
+        """Start the discovery of replicas."""
         self._watcher = asyncio.create_task(self._watch(), name="replica watcher")
 
     async def close(self) -> None:
-        """Stops all tasks; the engines keep what they have."""
+        """Cancel all tasks. The engines keep their policies."""
         tasks = [t for t in [self._watcher, *(r.task for r in self.replicas.values())] if t is not None]
         for task in tasks:
             task.cancel()
@@ -248,7 +247,7 @@ class ReplicaPool:
             log.info("replica %s found", endpoint.engine_url)
         for endpoint, replica in list(self.replicas.items()):
             replica.misses = 0 if endpoint in found else replica.misses + 1
-            # An unready pod leaves the headless service; one that still answers its sidecar is kept.
+            # An unready pod leaves the headless service; a replica whose sidecar still responds is kept.
             if replica.misses >= MISSES_BEFORE_GONE and not replica.answers:
                 log.info("replica %s is gone", endpoint.engine_url)
                 for task in (replica.task, *replica.calls):
@@ -262,7 +261,7 @@ class ReplicaPool:
             replica.wake.clear()
             looked = False
             try:
-                # A busy engine is slow to answer: what a publication waits for is asked for at once.
+                # A busy engine is slow to respond: a policy that a publication waits for is loaded without a query.
                 if not replica.answers or self._target is None or replica.serves(self._target.name):
                     self._note(replica, await replica.sidecar.adapters())
                     if not replica.answers:
@@ -273,10 +272,10 @@ class ReplicaPool:
                 await self._reconcile(replica)
                 replica.problem = None
                 replica.backoff.succeeded()
-            except RequestFailed as error:
+            except RequestError as error:
                 replica.backoff.failed(time.monotonic())
                 if error.problem.reason == NOT_BROUGHT:
-                    # The engine is well: it goes on with the policies that it has.
+                    # The engine works: it continues with the policies that it has.
                     replica.problem = error.problem
                 else:
                     replica.suspect(error.problem)
@@ -292,7 +291,7 @@ class ReplicaPool:
                     await replica.wake.wait()
 
     async def _reconcile(self, replica: Replica) -> None:
-        """Loads what is missing, newest first, then unloads what nobody uses."""
+        """Load missing policies, newest first, then unload unused ones."""
         needed = [p for p in (self._target, self.current) if p is not None]
         used = sorted(self._in_use().values(), key=lambda policy: -policy.version)
         for policy in needed:
@@ -300,14 +299,14 @@ class ReplicaPool:
                 await self._load(replica, policy)
                 self._notify()
         if any(policy.kind is PolicyKind.weights for policy in needed):
-            return  # older weights would take the place of the newest
+            return  # older weights would replace the newest
         for policy in used:
             if policy.name in replica.adapters or policy.name in replica.refused:
                 continue
             try:
                 await self._load(replica, policy)
-            except Refused as error:
-                # An older version may be gone from S3 already; its groups finish on other replicas or not at all.
+            except RequestRejected as error:
+                # An older version may have been pruned in S3; its groups finish on other replicas or fail.
                 replica.refused.add(policy.name)
                 log.warning("replica %s cannot load %s: %s", replica.endpoint.engine_url, policy.name, error)
         keep = {p.name for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None}
@@ -320,7 +319,7 @@ class ReplicaPool:
         self._note(replica, await replica.sidecar.load(policy, fallback))
 
     def _note(self, replica: Replica, listed: AdapterList) -> None:
-        """What the sidecar says, and which policies that serves."""
+        """Record the sidecar's list and the policies that it implies."""
         replica.adapters = set(listed.adapters)
         policies = [p for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None]
         whole = {policy.name for policy in policies if policy.kind is PolicyKind.weights}

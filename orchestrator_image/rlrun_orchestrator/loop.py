@@ -14,6 +14,7 @@ from typing import Any
 
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import PolicyRef, Problem, RunPhase, SessionState, StepResult
+from rlrun.service.errors import FatalError
 
 from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch, SentBatch
@@ -21,7 +22,6 @@ from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.cadence import Cadence
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
-from rlrun_orchestrator.errors import RunFailed
 from rlrun_orchestrator.evaluator import Evaluator
 from rlrun_orchestrator.inference import ReplicaPool
 from rlrun_orchestrator.publishing import Publication
@@ -94,7 +94,7 @@ class RunLoop:
     async def run(self, state: SessionState, continued: saved.Continued | None = None) -> None:
         """From the trainer's present step to the last one; `continued` tells what earlier processes left to do.
 
-        Raises RunFailed.
+        Raises FatalError.
         """
         continued = continued or saved.Continued()
         unheard, self._sent = continued.unheard, list(continued.sent)
@@ -160,7 +160,7 @@ class RunLoop:
             return
         try:
             await self._publication.now(state.policy, self._settings.finish_deadline)
-        except RunFailed as failure:
+        except FatalError as failure:
             message = f"the final policy is not evaluated: {failure.problem.message}"
             self._board.wait("policy", None)
             self._board.warn(Problem(reason="EvaluationTimeout", message=message[:500]))

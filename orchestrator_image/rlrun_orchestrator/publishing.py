@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 
 from rlrun.schema.wire import PolicyRef
+from rlrun.service.errors import FatalError, ServiceUnavailable
+from rlrun.service.exit import EXIT_RESTART
 
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.dispatcher import Dispatcher
-from rlrun_orchestrator.errors import EXIT_RESTART, RunFailed
-from rlrun_orchestrator.http import Unavailable
 from rlrun_orchestrator.inference import ReplicaPool
 from rlrun_orchestrator.settings import Settings
 
@@ -37,7 +37,7 @@ class Publication:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, policy: PolicyRef) -> None:
-        """Starts the publication; an older one that is still under way is overtaken. Raises RunFailed for that."""
+        """Starts the publication; an older one that is still under way is overtaken. Raises FatalError for that."""
         self.check()
         if self._task is not None:
             self._task.cancel()
@@ -46,7 +46,7 @@ class Publication:
         self.policy = policy
 
     async def now(self, policy: PolicyRef, deadline: float) -> None:
-        """Returns when an engine serves the policy. Raises RunFailed."""
+        """Returns when an engine serves the policy. Raises FatalError."""
         self.policy, began = policy, self._clock()
         try:
             await self._pool.publish(
@@ -55,8 +55,8 @@ class Publication:
                 grace=self._settings.publish_grace,
                 report=lambda problem: self._board.wait("policy", problem),
             )
-        except Unavailable as error:
-            raise RunFailed(error.problem, EXIT_RESTART) from error
+        except ServiceUnavailable as error:
+            raise FatalError(error.problem, EXIT_RESTART) from error
         self.seconds = self._clock() - began
         self._dispatcher.published(policy)
 

@@ -24,8 +24,8 @@ import zstandard
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.store import NotFound, Store, StoreError
 from rlrun.schema.wire import Problem
+from rlrun.service.backoff import Backoff
 
-from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.spool import Lane, Spool, Waiting
 
 log = logging.getLogger(__name__)

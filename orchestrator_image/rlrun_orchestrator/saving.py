@@ -42,7 +42,7 @@ class Saver:
             self._task = asyncio.create_task(asking, name=f"copies of step {step}")
 
     async def finished(self) -> None:
-        """Returns when the trainer has the copies. Raises SessionLost and RunFailed."""
+        """Returns when the trainer has the copies. Raises SessionLost and FatalError."""
         if self._task is not None:
             try:
                 await self._task

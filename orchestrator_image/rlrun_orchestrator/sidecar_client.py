@@ -1,30 +1,29 @@
-"""The adapter sidecar of one inference replica, seen from here."""
+"""Client of the adapter sidecar of one inference replica."""
 
 import aiohttp
 from rlrun.schema.wire import AdapterList, LoadRequest, PolicyRef
-
-from rlrun_orchestrator.http import parse, request
+from rlrun.service.client import parse, request
 
 SHORT_SECONDS = 15.0
 LOAD_SECONDS = 300.0
-"""For the download of an adapter and its load into the engine."""
+"""Seconds for the download of an adapter and its load into the engine."""
 
 
 class SidecarClient:
-    """Raises `Unavailable` and `Refused` like every client here."""
+    """Client of one adapter sidecar. All methods raise ServiceUnavailable and RequestRejected."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http = http
         self._url = f"{url.rstrip('/')}/adapters"
 
     async def adapters(self) -> AdapterList:
-        """What the engine serves now, by its own list."""
+        """Return what the engine serves, by its own list."""
         return parse(AdapterList, await request(self._http, "GET", self._url, timeout=SHORT_SECONDS), self._url)
 
     async def load(self, policy: PolicyRef, fallback: str | None = None) -> AdapterList:
-        """Loads the policy under its versioned name; returns when the engine has confirmed it.
+        """Load the policy under its name and return once the engine has confirmed it.
 
-        `fallback`: url of the policy's folder at the trainer, for when S3 does not give it.
+        `fallback`: URL of the policy's folder at the trainer, used if S3 does not have it or is unreachable.
         """
         wanted = LoadRequest.model_validate(policy.model_dump() | {"fallback": fallback})
         body = wanted.model_dump_json(by_alias=True, exclude_none=True).encode()
@@ -32,6 +31,6 @@ class SidecarClient:
         return parse(AdapterList, answer, self._url)
 
     async def unload(self, name: str) -> AdapterList:
-        """Takes an adapter that no group uses any more out of the engine."""
+        """Unload an adapter that no group uses."""
         answer = await request(self._http, "DELETE", f"{self._url}/{name}", timeout=SHORT_SECONDS)
         return parse(AdapterList, answer, self._url)

@@ -2,8 +2,8 @@
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from rlrun.service.server import healthz, json_response, metrics_handler
 
-from rlrun_orchestrator.answers import answer, healthz, metrics_handler
 from rlrun_orchestrator.board import Board
 
 
@@ -11,7 +11,7 @@ def status_application(board: Board, registry: CollectorRegistry) -> web.Applica
     """/healthz, /readyz, /metrics and /status."""
 
     async def status(_: web.Request) -> web.Response:
-        return answer(board.status())
+        return json_response(board.status())
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)

@@ -7,9 +7,10 @@ from typing import Any
 
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.store import AccessDenied, BucketMissing, Store, StoreError
+from rlrun.service.errors import FatalError
+from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
 from rlrun_orchestrator.board import Board
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.recorder import saved_state
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.spool import Spool
@@ -28,7 +29,7 @@ class Storage:
         self._settings = settings
 
     async def ready(self, deadline: float) -> None:
-        """Returns when the bucket can be used. Raises RunFailed after `deadline` seconds, or sooner for a mistake."""
+        """Returns when the bucket can be used. Raises FatalError after `deadline` seconds, or sooner for a mistake."""
         start = time.monotonic()
         while True:
             try:
@@ -40,7 +41,7 @@ class Storage:
                 self._board.wait("s3", error.problem)
                 patience = min(deadline, self._settings.configuration_grace) if mistake else deadline
                 if time.monotonic() - start >= patience:
-                    raise RunFailed(error.problem, EXIT_CONFIGURATION if mistake else EXIT_RESTART) from error
+                    raise FatalError(error.problem, EXIT_CONFIGURATION if mistake else EXIT_RESTART) from error
                 log.warning("%s", error)
                 await asyncio.sleep(self._settings.poll_interval)
 
@@ -48,7 +49,7 @@ class Storage:
         """What an earlier process of this run left, newest or for `step`; None for the first one, or when it cannot be
         read.
 
-        Raises RunFailed when S3 does not answer for `deadline` seconds.
+        Raises FatalError when S3 does not answer for `deadline` seconds.
         """
         start = time.monotonic()
         while True:
@@ -62,5 +63,5 @@ class Storage:
             except StoreError as error:
                 self._board.wait("s3", error.problem)
                 if time.monotonic() - start >= deadline:
-                    raise RunFailed(error.problem, EXIT_RESTART) from error
+                    raise FatalError(error.problem, EXIT_RESTART) from error
                 await asyncio.sleep(self._settings.poll_interval)

@@ -21,10 +21,11 @@ from typing import Any
 import aiohttp
 from rlrun.schema.algorithm import Teacher as TeacherSpec
 from rlrun.schema.wire import Problem
+from rlrun.service.backoff import Backoff
+from rlrun.service.client import request
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
-from rlrun_orchestrator.backoff import Backoff
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
-from rlrun_orchestrator.http import Refused, Unavailable, request
 from rlrun_orchestrator.rollouts import Group
 from rlrun_orchestrator.trajectories import TokenSequence
 
@@ -61,7 +62,7 @@ class Teacher:
         self._room = asyncio.Semaphore(PARALLEL)
 
     async def judge(self, group: Group) -> None:
-        """Gives every good rollout of the group its token advantages. Raises RunFailed."""
+        """Gives every good rollout of the group its token advantages. Raises FatalError."""
         rollouts = group.good
         sequences = [sequence for rollout in rollouts for sequence in rollout.trajectory.sequences]
         opinions = iter(await asyncio.gather(*(self._opinion(sequence) for sequence in sequences)))
@@ -88,19 +89,19 @@ class Teacher:
                 answer = await request(self._http, "POST", self._url, body=body, timeout=TIMEOUT_SECONDS)
                 self._report(COMPONENT, None)
                 return answer
-            except Refused as error:
+            except RequestRejected as error:
                 if (error.status or 0) < 500:
                     message = f"the teacher refuses: {error.problem.message}; check algorithm.teacher and its seqLen"
-                    raise RunFailed(_problem("TeacherRefused", message), EXIT_CONFIGURATION) from error
+                    raise FatalError(_problem("TeacherRefused", message), EXIT_CONFIGURATION) from error
                 words = error.problem.message
-            except Unavailable as error:
+            except ServiceUnavailable as error:
                 words = error.problem.message
             problem = _problem("TeacherUnreachable", f"the teacher of algorithm.teacher.url does not answer: {words}")
             self._report(COMPONENT, problem)
             now = time.monotonic()
             first_failure = now if first_failure is None else first_failure
             if now - first_failure >= self._deadline:
-                raise RunFailed(problem, EXIT_RESTART)
+                raise FatalError(problem, EXIT_RESTART)
             backoff.failed(now)
             await asyncio.sleep(backoff.pause)
 
@@ -118,7 +119,7 @@ class Teacher:
                 f"the teacher's answer has no prompt_logprobs of these tokens ({type(error).__name__}: {error}): "
                 "algorithm.teacher must be a vLLM server whose model has the tokenizer of the model that is trained"
             )
-            raise RunFailed(_problem("TeacherAnswerUnusable", message), EXIT_CONFIGURATION) from error
+            raise FatalError(_problem("TeacherAnswerUnusable", message), EXIT_CONFIGURATION) from error
 
 
 def token_advantages(sequence: TokenSequence, teacher: Sequence[float]) -> list[float]:

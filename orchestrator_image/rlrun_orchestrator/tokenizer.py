@@ -10,9 +10,10 @@ from typing import Any
 
 import aiohttp
 from rlrun.schema.wire import Problem
+from rlrun.service.client import request
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
-from rlrun_orchestrator.http import Refused, Unavailable, request
 from rlrun_orchestrator.inference import ReplicaPool
 
 TIMEOUT_SECONDS = 30.0
@@ -32,7 +33,7 @@ class Tokenizer:
     async def tokens(self, messages: Messages, *, add_generation_prompt: bool) -> list[int]:
         """The token ids of a conversation; with the beginning of the next answer if that is to follow.
 
-        Raises RunFailed when no engine answers in time or the template refuses the messages.
+        Raises FatalError when no engine answers in time or the template refuses the messages.
         """
         asked = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         body = json.dumps(asked).encode()
@@ -50,11 +51,11 @@ class Tokenizer:
                 answer = await request(self._http, "POST", url, body=body, timeout=TIMEOUT_SECONDS)
                 found: list[int] = json.loads(answer)["tokens"]
                 return found
-            except Unavailable as error:
+            except ServiceUnavailable as error:
                 problem = error.problem
                 replica.suspect(problem)
-            except (Refused, KeyError, ValueError) as error:
+            except (RequestRejected, KeyError, ValueError) as error:
                 message = f"the engine cannot render a demonstration with its chat template: {error}"[:1000]
                 problem = Problem(reason="ChatTemplateFailed", message=message)
-                raise RunFailed(problem, EXIT_CONFIGURATION) from error
-        raise RunFailed(problem, EXIT_RESTART)
+                raise FatalError(problem, EXIT_CONFIGURATION) from error
+        raise FatalError(problem, EXIT_RESTART)

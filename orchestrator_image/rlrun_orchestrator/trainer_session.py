@@ -16,11 +16,11 @@ from rlrun.artifacts.layout import RunLayout, S3Uri, step_of
 from rlrun.artifacts.store import Corrupt, Store, StoreError
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import PolicyKind, Problem, SessionSpec, SessionState, StepResult
+from rlrun.service.backoff import STARTING_SECONDS, Backoff
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
-from rlrun_orchestrator.backoff import STARTING_SECONDS, Backoff
 from rlrun_orchestrator.board import Board
-from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
-from rlrun_orchestrator.http import Refused, Unavailable
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trainer_client import SessionLost, TrainerClient, UploadsBehind
 
@@ -88,7 +88,7 @@ def complete_checkpoints(store: Store, layout: RunLayout) -> list[S3Uri]:
 
 
 class TrainerSession:
-    """Raises RunFailed when the trainer stays away or says no, SessionLost when it has forgotten the session."""
+    """Raises FatalError when the trainer stays away or says no, SessionLost when it has forgotten the session."""
 
     def __init__(
         self, client: TrainerClient, run: ResolvedRun, store: Store, layout: RunLayout, board: Board, settings: Settings
@@ -110,8 +110,8 @@ class TrainerSession:
                 return await self._published(await self._open(spec, deadline), deadline)
             except SessionLost as error:
                 problem = Problem(reason="SessionConflict", message=f"the trainer does not open the session: {error}")
-                raise RunFailed(problem, EXIT_RESTART) from error
-            except RunFailed as failure:
+                raise FatalError(problem, EXIT_RESTART) from error
+            except FatalError as failure:
                 if place is None or "Corrupt" not in failure.problem.reason:
                     raise
                 log.warning("checkpoint %s cannot be used: %s", place, failure)
@@ -124,7 +124,7 @@ class TrainerSession:
 
         try:
             return await self._patiently(put, deadline)
-        except RunFailed as failure:
+        except FatalError as failure:
             if failure.problem.reason != "SessionConflict":
                 raise
         # The run's spec has changed since (maxSteps was raised): a session for the old one is of no use any more.
@@ -154,7 +154,7 @@ class TrainerSession:
         spec = session_spec(run, place)
         try:
             return await self._patiently(lambda: self._client.open(spec, deadline), deadline)
-        except RunFailed as failure:
+        except FatalError as failure:
             if failure.problem.reason != "SessionConflict":
                 raise
             raise SessionLost(str(failure)) from failure
@@ -194,7 +194,7 @@ class TrainerSession:
             )
             self._board.wait("artifacts", problem)
             if now - start > self._settings.finish_deadline:
-                raise RunFailed(problem, EXIT_RESTART)
+                raise FatalError(problem, EXIT_RESTART)
             if known.uploads_pending == 0 and now - asked >= FINAL_REPEAT_SECONDS:
                 asked = now
                 with contextlib.suppress(UploadsBehind):
@@ -216,7 +216,7 @@ class TrainerSession:
             except StoreError as error:
                 self._board.wait("s3", error.problem)
                 if time.monotonic() - start > deadline:
-                    raise RunFailed(error.problem, EXIT_RESTART) from error
+                    raise FatalError(error.problem, EXIT_RESTART) from error
                 await asyncio.sleep(self._settings.poll_interval)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
@@ -230,17 +230,17 @@ class TrainerSession:
                 answer = await call()
                 self._board.wait("trainer", None)
                 return answer
-            except Unavailable as error:
+            except ServiceUnavailable as error:
                 told = error.problem
                 silent = not error.status
                 problem = _absent(told) if silent else told
-                failure = RunFailed(problem, EXIT_RESTART)
-            except Refused as error:
+                failure = FatalError(problem, EXIT_RESTART)
+            except RequestRejected as error:
                 server_errors += 1
                 if (error.status or 0) < 500:
-                    raise RunFailed(error.problem, EXIT_CONFIGURATION) from error
+                    raise FatalError(error.problem, EXIT_CONFIGURATION) from error
                 problem = error.problem
-                failure = RunFailed(problem, EXIT_CONFIGURATION if error.status == OUT_OF_MEMORY else EXIT_RESTART)
+                failure = FatalError(problem, EXIT_CONFIGURATION if error.status == OUT_OF_MEMORY else EXIT_RESTART)
                 if server_errors >= SERVER_ERRORS:
                     raise failure from error
             except (SessionLost, UploadsBehind):

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from rlrun.artifacts.layout import ADAPTER_WEIGHTS
 from rlrun.schema.wire import SampleLoss
+from rlrun.service.errors import ProblemError
 from rlrun_trainer import checkpoint
-from rlrun_trainer.adapters import CONFIG, WEIGHTS, AdapterShape, digest
-from rlrun_trainer.problems import Refused
+from rlrun_trainer.adapters import CONFIG, AdapterShape, digest
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.step import StepPlan, train_step
 from transformers import AutoModelForCausalLM
@@ -57,7 +58,7 @@ def test_version_zero_depends_on_the_seed_alone(model_dir: Path) -> None:
     assert digest(one) == digest(two)
     second.close("other")
     assert digest(second.open("c", tiny.MODEL, tiny.SHAPE, 8).files()) != digest(one)
-    assert one[WEIGHTS] == two[WEIGHTS]
+    assert one[ADAPTER_WEIGHTS] == two[ADAPTER_WEIGHTS]
 
 
 def test_version_zero_is_the_base_model(base: BaseModel) -> None:
@@ -88,7 +89,7 @@ def test_slots_do_not_disturb_each_other(model_dir: Path) -> None:
 def test_slots_are_limited_and_come_back(base: BaseModel) -> None:
     base.open("a", tiny.MODEL, tiny.SHAPE, 0)
     base.open("b", tiny.MODEL, tiny.SHAPE, 0)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ProblemError) as caught:
         base.open("c", tiny.MODEL, tiny.SHAPE, 0)
     assert caught.value.problem.reason == "NoFreeSlot"
     base.close("a")
@@ -99,7 +100,7 @@ def test_slots_are_limited_and_come_back(base: BaseModel) -> None:
 
 def test_unknown_target_modules_are_refused_and_the_slot_stays_free(base: BaseModel) -> None:
     for _ in range(3):
-        with pytest.raises(Refused, match="no_such_proj") as caught:
+        with pytest.raises(ProblemError, match="no_such_proj") as caught:
             base.open("a", tiny.MODEL, AdapterShape(4, 8.0, ("no_such_proj",)), 0)
         assert caught.value.problem.reason == "AdapterInvalid"
     base.open("a", tiny.MODEL, tiny.SHAPE, 0)
@@ -142,10 +143,10 @@ def test_recomputed_activations_give_the_same_gradient(model_dir: Path) -> None:
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"holds no config\.json"):
+    with pytest.raises(ProblemError, match=r"contains no config\.json"):
         tiny.load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
-    with pytest.raises(Refused, match="does not load"):
+    with pytest.raises(ProblemError, match="Could not load the model"):
         tiny.load(tmp_path)
 
 
@@ -192,7 +193,7 @@ def test_dropout_changes_the_gradient_and_follows_the_seed(model_dir: Path) -> N
         slot.rng = base.open("b", tiny.MODEL, tiny.SHAPE, seed).rng
         for step in range(2):
             train_step(base, slot, tiny.samples(8, step), PLAN)
-        return slot.files()[WEIGHTS]
+        return slot.files()[ADAPTER_WEIGHTS]
 
     assert learned(0.3, 1) == learned(0.3, 1)
     assert len({learned(0.3, 1), learned(0.3, 2), learned(0.1, 1), learned(0.0, 1)}) == 4
@@ -237,6 +238,6 @@ def test_a_mixture_of_experts_trains_and_stock_peft_loads_its_adapter(tmp_path: 
 
 def test_experts_are_no_layers_for_an_adapter(tmp_path: Path) -> None:
     base = tiny.load(tiny.save_moe(tmp_path))
-    with pytest.raises(Refused, match="gate_proj") as caught:
+    with pytest.raises(ProblemError, match="gate_proj") as caught:
         base.open("a", tiny.MODEL, tiny.SHAPE, 0)
     assert caught.value.problem.reason == "AdapterInvalid"

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
+from rlrun.service.errors import ProblemError
 from rlrun_trainer.loading import attention_of, device_of, dtype_of, recomputes
-from rlrun_trainer.problems import Refused
 
 
 def test_auto_takes_the_gpu_of_this_process_where_there_is_one() -> None:
     assert device_of("auto", cuda=False) == torch.device("cpu")
     assert device_of("auto", cuda=True, local_rank=3) == torch.device("cuda", 3)
     assert device_of("cpu", cuda=True) == torch.device("cpu")
-    with pytest.raises(Refused, match="no GPU"):
+    with pytest.raises(ProblemError, match="no GPU"):
         device_of("cuda", cuda=False)
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 from rlrun.schema.wire import Sample
+from rlrun.service.errors import ProblemError
 from rlrun_trainer.distribution import Distribution, token_logprobs
 from rlrun_trainer.loss import policy_loss
-from rlrun_trainer.problems import Refused
 from rlrun_trainer.slots import BaseModel, Slot
 from rlrun_trainer.step import StepPlan, train_step
 
@@ -163,7 +163,7 @@ def test_a_step_that_is_no_number_changes_nothing(base: BaseModel) -> None:
     before = slot.files()
     moments = {k: v["exp_avg"].clone() for k, v in slot.optimizer.state.items()}
     rng = slot.rng["cpu"].clone()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ProblemError) as caught:
         train_step(base, slot, tiny.samples(8), PLAN)
     assert caught.value.problem.reason == "StepNotFinite"
     assert slot.files() == before
@@ -187,7 +187,7 @@ def test_memory_that_runs_out_is_a_problem_with_advice(
 
     monkeypatch.setattr(base.model, "get_decoder", lambda: fail)
     monkeypatch.setattr(BaseModel, "hidden", fail)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ProblemError) as caught:
         train_step(base, slot, tiny.samples(8), PLAN)
     assert caught.value.problem.reason == "TrainerOutOfMemory"
     assert "microBatchTokens" in caught.value.problem.message

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch
 from rlrun.schema.wire import Sample
+from rlrun.service.errors import ProblemError
 from rlrun_trainer.packing import check, pack
-from rlrun_trainer.problems import Refused
 from rlrun_trainer.slots import BaseModel
 
 from tests.unit_trainer import tiny
@@ -119,7 +119,7 @@ def test_packed_equals_unpacked(base: BaseModel, single_row: bool) -> None:
     ],
 )
 def test_a_bad_sample_is_named(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(Refused, match=rf"samples\[1\].*{words}"):
+    with pytest.raises(ProblemError, match=rf"samples\[1\].*{words}"):
         check([sample(3), sample(3, **changes)], 64, tiny.VOCABULARY)
 
 
@@ -147,9 +147,9 @@ def test_every_token_has_its_own_advantage() -> None:
 
 
 def test_a_batch_has_something_to_train_on() -> None:
-    with pytest.raises(Refused, match="samples is empty"):
+    with pytest.raises(ProblemError, match="samples is empty"):
         check([], 64, tiny.VOCABULARY)
-    with pytest.raises(Refused, match="no token is trainable"):
+    with pytest.raises(ProblemError, match="No token is trainable"):
         check([sample(3, prompt=3)], 64, tiny.VOCABULARY)
-    with pytest.raises(Refused, match="seqLen 4"):
+    with pytest.raises(ProblemError, match="seqLen 4"):
         check([sample(5)], 4, tiny.VOCABULARY)

@@ -110,7 +110,7 @@ def test_sigterm_saves_what_no_checkpoint_holds(
     layout = RunLayout(S3Uri.parse(run_uri))
     assert store.is_complete(layout.checkpoint(1))
     assert store.is_complete(layout.checkpoint(made))
-    store.download_artifact(layout.checkpoint(made), tmp_path / "saved")
+    store.download(layout.checkpoint(made), tmp_path / "saved")
     facts = json.loads((tmp_path / "saved/trainer.json").read_text())
     # The orchestrator's state is that of an earlier step, and says so.
     assert (facts["step"], facts["orchestrator_step"]) == (made, 1)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.layout import ADAPTER_WEIGHTS, RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind, Manifest
 from rlrun.artifacts.store import Store
 from rlrun.schema.wire import PolicyKind, PolicyRef, Problem
 from rlrun_trainer import publish, shelf
-from rlrun_trainer.adapters import WEIGHTS
 from rlrun_trainer.files import Folder
 from rlrun_trainer.shelf import Shelf, Shelved
 from rlrun_trainer.slots import BaseModel
@@ -129,7 +128,7 @@ async def from_trainer(client: Client, ref: PolicyRef, name: str = "run") -> dic
         async with client.http.get(f"{base}/{entry.name}") as answer:
             found[entry.name] = await answer.read()
         assert hashlib.sha256(found[entry.name]).hexdigest() == entry.sha256
-    weights = WEIGHTS if ref.kind is PolicyKind.adapter else "model.safetensors"
+    weights = ADAPTER_WEIGHTS if ref.kind is PolicyKind.adapter else "model.safetensors"
     assert hashlib.sha256(found[weights]).hexdigest() == ref.digest
     return found
 
@@ -150,7 +149,7 @@ async def test_training_goes_on_while_s3_is_away_and_the_newest_policy_follows(
         result = await client.step(step)
         assert result.metrics["time/broadcast_weights"] < 0.5
     for policy in (second.policy, result.policy):
-        assert WEIGHTS in await from_trainer(client, policy)
+        assert ADAPTER_WEIGHTS in await from_trainer(client, policy)
     state = await client.state()
     assert (state.step, state.policy) == (4, result.policy)
     assert state.problem is not None
@@ -220,7 +219,7 @@ async def test_uploads_wait_for_s3_and_only_the_newest_checkpoint_of_those_that_
         await client.step(step)
         await client.save("checkpoints", step + 1)
     await client.save("adapters", 4)
-    state = await until(client.state, lambda state: "try 2" in (state.problem.message if state.problem else ""))
+    state = await until(client.state, lambda state: "attempt 2" in (state.problem.message if state.problem else ""))
     assert state.uploads_pending == 3
     # On disk, not in memory: one folder for each.
     assert all(isinstance(job.files, Folder) for job in uploads._jobs)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.layout import ADAPTER_WEIGHTS, RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
 from rlrun.schema.wire import Problem, StepResult
 from rlrun_trainer import uploads as uploads_module
-from rlrun_trainer.adapters import CONFIG, WEIGHTS, digest
+from rlrun_trainer.adapters import CONFIG, digest
 from rlrun_trainer.server import Server
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.step import train_step
@@ -39,8 +39,8 @@ async def test_opening_publishes_version_zero(client: Client, store: Store, run_
     assert manifest is not None
     assert manifest.kind == ArtifactKind.policy
     assert (manifest.run_uid, manifest.model, manifest.policy_version) == ("uid-1", tiny.MODEL, 0)
-    weights, config = files(store, uri, WEIGHTS, CONFIG)
-    assert digest({WEIGHTS: weights, CONFIG: config}) == state.policy.digest
+    weights, config = files(store, uri, ADAPTER_WEIGHTS, CONFIG)
+    assert digest({ADAPTER_WEIGHTS: weights, CONFIG: config}) == state.policy.digest
     assert await client.open(tiny.spec(run_uri)) == state
 
 
@@ -89,7 +89,7 @@ async def test_more_steps_take_effect_on_the_open_session(client: Client, run_ur
         "PUT", "/sessions/run", tiny.spec(run_uri, max_steps=1).model_dump_json(by_alias=True)
     )
     assert status == 422
-    assert "max_steps is 2, asked for 1" in text
+    assert "max_steps is 2, requested 1" in text
     more = tiny.spec(run_uri, max_steps=9, learning_rate=5e-3).model_dump_json(by_alias=True)
     assert (await client.call("PUT", "/sessions/run", more))[0] == 422
     assert (await client.raw_step(2, 2))[0] == 422
@@ -104,7 +104,7 @@ async def test_other_steps_are_a_conflict_with_the_current_one(client: Client, r
     assert status == 409
     problem = Problem.model_validate_json(text)
     assert problem.reason == "StepConflict"
-    assert "at 3" in problem.message
+    assert "at step 3" in problem.message
 
 
 async def test_old_policies_are_pruned_and_the_newest_stay(
@@ -142,7 +142,9 @@ async def test_checkpoint_and_adapter_are_complete_with_their_facts(client: Clie
         assert manifest.details["policy_version"] == 1
         assert manifest.details["reward"] == 0.25
         assert store.is_complete(uri)
-    assert files(store, layout(run_uri).adapter(1), WEIGHTS) == files(store, S3Uri.parse(state.policy.uri), WEIGHTS)
+    assert files(store, layout(run_uri).adapter(1), ADAPTER_WEIGHTS) == files(
+        store, S3Uri.parse(state.policy.uri), ADAPTER_WEIGHTS
+    )
     await client.step(1)
     await client.save("checkpoints", 2)
     assert (await client.settled()).checkpoints == [1, 2]
@@ -177,8 +179,8 @@ async def test_the_snapshot_is_of_the_moment_it_was_asked_for(
     assert (await client.state()).uploads_pending == 1
     may_write.set()
     await client.settled()
-    [weights] = files(store, layout(run_uri).checkpoint(1), WEIGHTS)
-    assert digest({WEIGHTS: weights}) == first.policy.digest
+    [weights] = files(store, layout(run_uri).checkpoint(1), ADAPTER_WEIGHTS)
+    assert digest({ADAPTER_WEIGHTS: weights}) == first.policy.digest
 
 
 async def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
@@ -227,11 +229,11 @@ async def test_a_warm_start_continues_the_learning_at_step_zero(client: Client, 
     ("changes", "reason", "words"),
     [
         ({"uid": "uid-2"}, "CheckpointMismatch", "warmStartFrom"),
-        ({"lora_rank": 8}, "CheckpointMismatch", "rank is 4 there, 8 here"),
+        ({"lora_rank": 8}, "CheckpointMismatch", "rank is 4 in the checkpoint and 8 in this run"),
         ({"model": "other/model"}, "CheckpointMismatch", "other/model"),
         ({"target_modules": ["q_proj"]}, "CheckpointMismatch", "target_modules"),
         ({"resume_from": "missing"}, "S3NotFound", "no manifest"),
-        ({"resume_from": "policy"}, "CheckpointMismatch", "not a checkpoint"),
+        ({"resume_from": "policy"}, "CheckpointMismatch", "instead of a checkpoint"),
         ({"resume_from": "http://x"}, "SessionInvalid", "s3://"),
         ({"run_uri": "/tmp/x"}, "SessionInvalid", "s3://"),
         ({"target_modules": ["nope"], "resume_from": None}, "AdapterInvalid", "nope"),

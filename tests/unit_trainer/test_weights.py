@@ -13,10 +13,10 @@ from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.store import Store
 from rlrun.schema.algorithm import KlPenalty
 from rlrun.schema.wire import PolicyKind, Problem
+from rlrun.service.errors import ProblemError
 from rlrun_trainer import checkpoint, weights
-from rlrun_trainer.crew import Crew
+from rlrun_trainer.crew import CloseSlot, Crew, OpenSlot, Restore, Snapshot
 from rlrun_trainer.distributed import Stranded, World
-from rlrun_trainer.problems import Refused
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.step import StepPlan, train_step
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -37,7 +37,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def fetched(store: Store, uri: str, to: Path) -> Path:
-    store.download_artifact(S3Uri.parse(uri), to)
+    store.download(S3Uri.parse(uri), to)
     return to
 
 
@@ -126,7 +126,7 @@ async def test_a_resumed_full_run_equals_the_uninterrupted_one_to_the_bit(
     body = tiny.spec(run_uri, resume_from=str(place.checkpoint(2))).model_dump_json(by_alias=True)
     status, text = await other.call("PUT", "/sessions/run", body)
     assert status == 422
-    assert "kind is weights there, adapter here" in text
+    assert "kind is weights in the checkpoint and adapter in this run" in text
 
 
 def test_the_reference_of_a_full_run_is_what_it_started_from(base: BaseModel) -> None:
@@ -144,9 +144,9 @@ def test_the_reference_of_a_full_run_is_what_it_started_from(base: BaseModel) ->
 def test_the_frozen_copy_is_made_only_for_a_penalty(base: BaseModel) -> None:
     crew = Crew(base)
     for changes, copied in (({}, False), ({"kl_penalty": KlPenalty()}, True)):
-        crew.open("run", tiny.spec("s3://b/x", kind=PolicyKind.weights, **changes))
+        crew.run_on_all(OpenSlot("run", tiny.spec("s3://b/x", kind=PolicyKind.weights, **changes)))
         assert (base.start is not None) == copied
-        crew.close("run")
+        crew.run_on_all(CloseSlot("run"))
         assert base.start is None
 
 
@@ -177,14 +177,14 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
 
 def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> None:
     crew = Crew(base)
-    crew.open("run", tiny.spec("s3://b/x", kind=PolicyKind.weights))
-    files = crew.snapshot("run", checkpoint.Progress(0, "uid", {}))
+    crew.run_on_all(OpenSlot("run", tiny.spec("s3://b/x", kind=PolicyKind.weights)))
+    files = crew.run_on_all(Snapshot("run", checkpoint.Progress(0, "uid", {})))
     (files.path / checkpoint.OPTIMIZER).write_bytes(b"nothing")
-    with pytest.raises(Refused, match="damaged"):
-        crew.restore("run", files.path)
+    with pytest.raises(ProblemError, match="damaged"):
+        crew.run_on_all(Restore("run", files.path))
     (files.path / checkpoint.OPTIMIZER).unlink()
-    with pytest.raises(Refused, match="no optimizer"):
-        crew.restore("run", files.path)
+    with pytest.raises(ProblemError, match="no optimizer"):
+        crew.run_on_all(Restore("run", files.path))
 
 
 def test_a_trainer_of_one_process_has_nobody_to_tell(base: BaseModel) -> None:
@@ -203,7 +203,7 @@ def test_memory_that_runs_out_within_a_sharded_layer_changes_nothing(
         if fail:
             with monkeypatch.context() as patch:
                 patch.setattr(Qwen3MLP, "forward", _no_memory)
-                with pytest.raises(Refused, match="does not fit"):
+                with pytest.raises(ProblemError, match="does not fit"):
                     train_step(base, slot, tiny.samples(8, 1), PLAN)
         train_step(base, slot, tiny.samples(8, 2), PLAN)
         return {name: p.full_tensor() for name, p in slot.parameters.items()}
@@ -218,7 +218,7 @@ def test_who_leaves_a_pass_in_the_middle_does_not_wait_for_the_others(
     slot = base.open("a", tiny.MODEL, tiny.SHAPE, 0)
     base.loader.world = World(rank=1, size=2)
     monkeypatch.setattr("rlrun_trainer.step.backward", _no_memory)
-    # Not Refused: what happened cannot be undone, and the process has to end.
+    # Not ProblemError: what happened cannot be undone, and the process has to end.
     with pytest.raises(Stranded, match="a trap"):
         train_step(base, slot, tiny.samples(8), PLAN)
 

@@ -1,15 +1,16 @@
-"""The trainer: one base model in memory, K LoRA adapters that learn on it or all its weights, an HTTP server in front.
+"""Trainer: trains the LoRA adapters of K runs on one base model, or all weights for one run, behind an HTTP server.
 
-server      routes, nothing else                     settings    flags and RLRUN_* variables
-sessions    which run has which slot                 session     one run: steps, publishing, checkpoints
-opening     where a session begins                   shelf       the newest policies, for engines without S3
-slots       base model and adapter slots             step        one optimizer step
-packing     samples -> token-packed micro-batches    objective   a micro-batch's share of loss and gradient
-loss        importance ratios, policy gradient       distribution    the engine's log-probs from our logits
-schedule    the learning rate                        kl_penalty  the price of leaving the starting model
-adapters    the stock peft file format               checkpoint  everything needed to continue, bit for bit
-publish     policy versions in S3, pruned            uploads     a bounded queue, tried until S3 has it
-weights     all weights as a stock model folder      files       small files in memory, a model's on disk
-crew        what all processes do in one order       distributed  the processes and what they tell each other
-loading     the model from disk, as settings say     sharding    FSDP2; guard: layers that fail without a dead-lock
+server      HTTP routes                              settings      flags and RLRUN_* variables
+sessions    registry of open sessions                session       one run: steps, publication, checkpoints
+opening     opening of a session                     shelf         newest policies, for engines without S3
+slots       base model and adapter slots             step          one optimizer step
+packing     samples to micro-batches                 objective     loss and gradient of a micro-batch
+loss        policy gradient with importance ratios   distribution  the engine's log-probs from the trainer's logits
+schedule    learning rate                            kl_penalty    KL penalty against the initial model
+adapters    file format of peft                      checkpoint    all state needed to continue bit for bit
+publish     policy versions in S3                    uploads       bounded queue with retries
+weights     all weights as a model folder            files         files of artifacts, in memory or on disk
+crew        commands run by all processes            distributed   process group and collective operations
+loading     loading of the model                     sharding      FSDP2
+guard       layers that fail without blocking        compute       thread for torch
 """

@@ -1,6 +1,6 @@
-"""`python -m rlrun_trainer`: listen, load the model, serve until SIGTERM, finish the uploads.
+"""`python -m rlrun_trainer`: loads the model, serves until SIGTERM, finishes the uploads.
 
-Under torchrun one process does that; the others load the model and follow.
+Under torchrun the first process does that; the others load the model and run the first one's commands.
 """
 
 import asyncio
@@ -12,19 +12,20 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-# Threads that spin while they wait for each other are fast on idle cores only: on cores shared with the engine and the
-# environments a step of 0.2 s was seen to take 20 s. Has to be known before torch starts its threads.
+# Spinning threads are fast on idle cores only: on cores shared with engine and environments, a step of 0.2 s took up to
+# 20 s. Must be set before torch starts its threads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 from aiohttp import web
 from rlrun.artifacts.store import Store
+from rlrun.service.errors import ProblemError
+from rlrun.service.exit import termination_log, write_termination_message
 
 from rlrun_trainer.compute import Compute
 from rlrun_trainer.crew import BEAT_SECONDS, Crew
 from rlrun_trainer.distributed import join
 from rlrun_trainer.loading import device_of
-from rlrun_trainer.problems import Refused
 from rlrun_trainer.server import Server
 from rlrun_trainer.sessions import Sessions
 from rlrun_trainer.settings import Settings, parse
@@ -33,14 +34,13 @@ from rlrun_trainer.slots import BaseModel, load_base
 log = logging.getLogger("rlrun_trainer")
 
 S3_THREADS = 64
-TERMINATION_LOG = os.environ.get("RLRUN_TERMINATION_LOG", "/dev/termination-log")
 
 
 async def serve(settings: Settings) -> int:
-    """Runs the trainer; returns the exit code."""
+    """Run the first process and return its exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # An S3 that is silent keeps a few threads of every session for minutes, and steps need one as well.
+    # An S3 that does not answer blocks threads of every session for minutes, and steps need threads too.
     loop.set_default_executor(ThreadPoolExecutor(S3_THREADS, thread_name_prefix="s3-caller"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -48,7 +48,7 @@ async def serve(settings: Settings) -> int:
     runner = web.AppRunner(server.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, settings.host, settings.port).start()
-    log.info("listening on port %d, %d threads", settings.port, settings.threads)
+    log.info("Listening on port %d, %d threads", settings.port, settings.threads)
     compute = Compute()
     if settings.scratch is not None:
         shutil.rmtree(settings.scratch, ignore_errors=True)
@@ -61,7 +61,7 @@ async def serve(settings: Settings) -> int:
             loaded = loading.result()
             left_by = asyncio.Event()
             server.sessions = Sessions(loaded, compute, Store(), settings, lambda: _leave(loop, left_by, stopping))
-        except Refused as error:
+        except ProblemError as error:
             _last_words(error)
             code = 1
         else:
@@ -69,7 +69,7 @@ async def serve(settings: Settings) -> int:
             await waiting
             beating.cancel()
             await _shut_down(server.sessions, settings)
-            # A Job takes 0 for the end of the run, and a node that was drained is none.
+            # Exit code 0 would complete the Job, but a drained node does not end the run.
             code = 1 if left_by.is_set() else 0
     waiting.cancel()
     compute.close()
@@ -78,10 +78,11 @@ async def serve(settings: Settings) -> int:
 
 
 async def _shut_down(sessions: Sessions, settings: Settings) -> None:
-    """Saves what no checkpoint holds, waits for the uploads, and lets the other processes go; all of it within
-    `shutdown_seconds`. Whatever ends this earlier leaves nothing half: manifests are written last.
+    """Save last checkpoints, wait for uploads and end the other processes, all within `shutdown_seconds`.
+
+    An earlier end leaves no incomplete artifact, because manifests are written last.
     """
-    log.info("stopping: up to %.0f s for a last checkpoint and for uploads", settings.shutdown_seconds)
+    log.info("Shutting down: up to %.0f s for last checkpoints and uploads", settings.shutdown_seconds)
     started = time.monotonic()
 
     def left() -> float:
@@ -91,16 +92,16 @@ async def _shut_down(sessions: Sessions, settings: Settings) -> None:
     lost = await sessions.drain(left())
     await sessions.stop(1.0)
     if lost:
-        log.warning("%d uploads are lost; the newest complete checkpoint is the one to resume from", lost)
-    log.info("stopped after %.1f s", time.monotonic() - started)
+        log.warning("%d uploads are incomplete. The run resumes from the newest complete checkpoint.", lost)
+    log.info("Shutdown took %.1f s", time.monotonic() - started)
 
 
 def _leave(loop: asyncio.AbstractEventLoop, left_by: asyncio.Event, stopping: asyncio.Event) -> None:
-    """Another process of this trainer was told to stop: nothing goes on without it."""
+    """Shut down because another process of this trainer received SIGTERM."""
 
     def note() -> None:
         if not stopping.is_set():
-            log.warning("another process of this trainer was told to stop, and so all stop")
+            log.warning("Another process of this trainer received SIGTERM: shutting down all")
             left_by.set()
             stopping.set()
 
@@ -119,44 +120,40 @@ def _load(settings: Settings) -> BaseModel:
 
 
 def follow(settings: Settings) -> int:
-    """What a process does that does not lead; returns the exit code."""
+    """Run one of the other processes and return its exit code."""
     stopping: list[int] = []
-    # The one that leads ends the others, once its uploads are done.
+    # The first process ends the others once its uploads are done.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopping.append(number))
     try:
         base = _load(settings)
-    except Refused as error:
+    except ProblemError as error:
         _last_words(error)
         return 1
     crew = Crew(base, leaving=lambda: bool(stopping))
-    log.info("process %d of %d is ready", base.world.rank, base.world.size)
+    log.info("Process %d of %d is ready", base.world.rank, base.world.size)
     try:
         crew.follow()
     except RuntimeError as error:
-        # The connection of one that stopped in the middle of a step looks like that of one that crashed.
-        log.log(logging.INFO if stopping else logging.ERROR, "the process that leads is gone: %s", error)
+        # A first process that stopped during a step is not distinguishable from one that crashed.
+        log.log(logging.INFO if stopping else logging.ERROR, "The first process ended: %s", error)
         return 0 if stopping else 1
     return 0
 
 
-def _last_words(error: Refused) -> None:
+def _last_words(error: ProblemError) -> None:
     log.error("%s", error)
-    try:
-        with open(TERMINATION_LOG, "w", encoding="utf-8") as file:
-            file.write(error.problem.model_dump_json(by_alias=True)[:4096])
-    except OSError as failure:
-        log.warning("no termination message: %s", failure)
+    write_termination_message(error.problem, termination_log())
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the process that the environment variable RANK selects."""
     settings = parse(sys.argv[1:])
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     leads = os.environ.get("RANK", "0") == "0"
     code = asyncio.run(serve(settings)) if leads else follow(settings)
     logging.shutdown()
-    # A step that still runs on the compute thread cannot be stopped, and the interpreter would wait for it.
+    # The interpreter would wait for a step that still runs on the compute thread.
     os._exit(code)
 
 

@@ -1,6 +1,6 @@
 """LoRA adapters in the file format of stock peft: adapter_model.safetensors and adapter_config.json.
 
-Same tensors, same bytes: the SHA-256 of the safetensors file is the policy's digest.
+Equal tensors give equal bytes: the SHA-256 of the safetensors file is the policy's digest.
 """
 
 import hashlib
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import torch
 from peft import LoraConfig
+from rlrun.artifacts.layout import ADAPTER_WEIGHTS
 from safetensors.torch import load, save
 
-WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 ALL_LINEAR = "all-linear"
 
 
 @dataclass(frozen=True)
 class AdapterShape:
-    """What two adapters must have in common to be exchangeable."""
+    """Configuration that a checkpoint's adapter and a slot must share."""
 
     rank: int
     alpha: float
@@ -27,7 +27,7 @@ class AdapterShape:
     dropout: float = 0.0
 
     def peft_config(self, model: str) -> LoraConfig:
-        """peft's own description of it; `model` is the id under which users know the base model."""
+        """Return the peft configuration. `model` is the base model's id as users know it."""
         alpha = int(self.alpha) if float(self.alpha).is_integer() else self.alpha
         every = ALL_LINEAR in self.target_modules
         return LoraConfig(
@@ -42,27 +42,27 @@ class AdapterShape:
 
 
 def adapter_files(tensors: Mapping[str, torch.Tensor], config: LoraConfig, model: str) -> dict[str, bytes]:
-    """The two files of an adapter. `tensors` are named as `peft_name` says."""
+    """Return the two files of an adapter. `tensors` have names made by `peft_name`."""
     facts = {key: _plain(value) for key, value in config.to_dict().items()}
     facts |= {"base_model_name_or_path": model, "inference_mode": True}
-    # safetensors keeps shared or strided memory out: contiguous copies on the CPU.
+    # safetensors rejects shared and strided memory: contiguous copies on the CPU.
     weights = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata={"format": "pt"})
-    return {WEIGHTS: weights, CONFIG: (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode()}
+    return {ADAPTER_WEIGHTS: weights, CONFIG: (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode()}
 
 
 def read_weights(data: bytes) -> dict[str, torch.Tensor]:
-    """The tensors of an adapter_model.safetensors file."""
+    """Return the tensors of an adapter_model.safetensors file."""
     tensors: dict[str, torch.Tensor] = load(data)
     return tensors
 
 
 def digest(files: Mapping[str, bytes]) -> str:
-    """SHA-256 of the weights, hexadecimal."""
-    return hashlib.sha256(files[WEIGHTS]).hexdigest()
+    """Return the SHA-256 of the weights, hexadecimal."""
+    return hashlib.sha256(files[ADAPTER_WEIGHTS]).hexdigest()
 
 
 def peft_name(parameter: str, adapter: str) -> str:
-    """Name of a parameter in peft's files: under `base_model.model.`, without the adapter's own name."""
+    """Return a parameter's name in peft's files: below `base_model.model.`, without the adapter's name."""
     return "base_model.model." + parameter.replace(f".{adapter}.", ".")
 
 

@@ -1,13 +1,13 @@
-"""A checkpoint: everything a session needs to go on as if nothing had happened, to the bit.
+"""Checkpoints: all state that a session needs to continue bit for bit.
 
     adapter_model.safetensors, adapter_config.json   the adapter, loadable by stock peft
-    model.safetensors, config.json, tokenizer ...    instead of it, of a run that trains all weights: in float32
+    model.safetensors, config.json, tokenizer ...    instead, for a run that trains all weights: in float32
     optimizer.safetensors                            AdamW's moments, by parameter
     rng.safetensors                                  states of torch's generators, of every process
     trainer.json                                     counters and the settings that have to match
-    orchestrator_state.json                          what the orchestrator asked to keep: progress, buffer
+    orchestrator_state.json                          state of the orchestrator: progress, example buffer
 
-No pickles: reading a checkpoint of another run executes nothing. Neither does it matter how many processes wrote it.
+No pickles: reading another run's checkpoint executes no code. The number of processes that wrote it does not matter.
 """
 
 import json
@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rlrun.artifacts.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 from rlrun.schema.wire import PolicyKind
+from rlrun.service.errors import ProblemError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save, save_file
 
-from rlrun_trainer import adapters, weights
+from rlrun_trainer import weights
 from rlrun_trainer.distributed import World, assign, whole
 from rlrun_trainer.files import Files, Folder, writing
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 from rlrun_trainer.slots import BaseModel, Slot
 
 OPTIMIZER = "optimizer.safetensors"
@@ -37,7 +39,7 @@ STEP = "step"
 
 @dataclass(frozen=True)
 class Made:
-    """What a step's result has beside the policy."""
+    """Result of a step, without the policy."""
 
     metrics: dict[str, float]
     batch_id: str
@@ -45,29 +47,29 @@ class Made:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the session of a checkpoint stood."""
+    """Progress of a checkpoint's session."""
 
     step: int
     run_uid: str
     orchestrator_state: dict[str, Any]
     state_step: int | None = None
-    """The step that the orchestrator's state is of, where that is an earlier one."""
+    """Step of the orchestrator's state. None if it is `step`."""
     made: Made | None = None
-    """How the newest step went, where nobody may have heard of it."""
+    """Result of the newest step. Set if the orchestrator may not have received it."""
 
 
 def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
-    """The checkpoint's files, as of now: later updates do not reach them. All processes have to call it.
+    """Return the files of a checkpoint of the current state. All processes must call it.
 
-    Those that do not lead get nothing. Raises Refused where the disk is full.
+    Later updates do not change the files. Only the first process returns any. Raises ProblemError if the disk is full.
     """
     folder: Folder | None = None
-    refusal: Refused | None = None
+    refusal: ProblemError | None = None
     if slot.shape is None:
         try:
             folder = weights.write_model(base, slot, torch.float32)
-        except Refused as error:
-            # The others are on their way to what comes next, and would wait there for this one.
+        except ProblemError as error:
+            # The other processes would wait for this one in the next collective operation.
             refusal = error
     state = slot.optimizer.state
     moments: dict[str, torch.Tensor] = {}
@@ -104,17 +106,17 @@ def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
 
 
 def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
-    """Puts a checkpoint into a freshly opened slot. All processes have to call it; the first one has the folder.
+    """Load a checkpoint into a slot that was just opened. All processes must call it; the first one has the folder.
 
-    Raises Refused on all of them when the checkpoint is of another shape or is damaged.
+    Raises ProblemError on all processes if the checkpoint has another shape or is damaged.
     """
     world = base.world
     source: _Source | None = None
-    problem: Refused | None = None
+    problem: ProblemError | None = None
     if folder is not None:
         try:
             source = _Source(slot, folder)
-        except Refused as error:
+        except ProblemError as error:
             problem = error
     problem = world.tell(problem)
     if problem is not None:
@@ -127,7 +129,7 @@ def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
         _fill(world, parameter, source.tensors.pop(name) if source else None)
         if name in moved:
             _fill_moments(world, slot, parameter, name, source)
-    # A checkpoint of another kind of device or of fewer processes lacks a generator, which then keeps the seed's state.
+    # A checkpoint of another device type or of fewer processes lacks a generator, which then keeps the seed's state.
     for device in slot.rng:
         slot.rng[device] = saved.get(_generator(device, world.rank), slot.rng[device])
     slot.updates = int(facts["updates"])
@@ -138,32 +140,32 @@ def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
 
 
 class _Source:
-    """A checkpoint's folder, proved to fit. Raises Refused when it does not."""
+    """Validated content of a checkpoint's folder. Raises ProblemError if it does not fit the slot."""
 
     def __init__(self, slot: Slot, folder: Path) -> None:
-        main = adapters.WEIGHTS if slot.shape is not None else weights.WEIGHTS
+        main = ADAPTER_WEIGHTS if slot.shape is not None else MODEL_WEIGHTS
         if not (folder / TRAINER).is_file():
-            raise _mismatch(f"the checkpoint has no {TRAINER}")
+            raise _mismatch(f"The checkpoint has no {TRAINER}.")
         self.facts = json.loads((folder / TRAINER).read_bytes())
         _check_shape(slot, self.facts)
         missing = [name for name in (main, OPTIMIZER, RNG) if not (folder / name).is_file()]
         if missing:
-            raise _mismatch(f"the checkpoint has no {', '.join(missing)}")
+            raise _mismatch(f"The checkpoint has no {', '.join(missing)}.")
         try:
             self.tensors = load_file(folder / main) if slot.shape is not None else weights.read_model(folder)
             self.generators = load_file(folder / RNG)
             self.moments: Any = safe_open(folder / OPTIMIZER, "pt")
         except SafetensorError as error:
-            raise _mismatch(f"the checkpoint is damaged: {error}") from error
+            raise _mismatch(f"The checkpoint is damaged: {error}") from error
         self.moved = [key.removesuffix(f"/{STEP}") for key in self.moments.keys() if key.endswith(f"/{STEP}")]  # noqa: SIM118
         state = folder / ORCHESTRATOR
         self.orchestrator: dict[str, Any] = json.loads(state.read_bytes()) if state.is_file() else {}
         if self.tensors.keys() != slot.parameters.keys():
-            raise _mismatch("the checkpoint has other layers than the model")
+            raise _mismatch("The checkpoint has other layers than the model.")
         for name, parameter in slot.parameters.items():
             there = self.tensors[name].shape
             if there != parameter.shape:
-                raise _mismatch(f"{name} is {list(there)} in the checkpoint, {list(parameter.shape)} here")
+                raise _mismatch(f"{name} is {list(there)} in the checkpoint and {list(parameter.shape)} in the model.")
 
 
 def _fill(world: World, target: torch.Tensor, value: torch.Tensor | None) -> None:
@@ -196,17 +198,19 @@ def _shape(slot: Slot) -> dict[str, Any]:
 
 
 def _check_shape(slot: Slot, facts: Mapping[str, Any]) -> None:
-    # Checkpoints were of adapters only, once.
+    # Checkpoints without `kind` are older and contain adapters.
     there = {"kind": PolicyKind.adapter.value} | dict(facts)
     here = _shape(slot)
     if there["kind"] != here["kind"]:
         here = {"kind": here["kind"]}
     differing = [
-        f"{key} is {there.get(key)} there, {value} here" for key, value in here.items() if there.get(key) != value
+        f"{key} is {there.get(key)} in the checkpoint and {value} in this run"
+        for key, value in here.items()
+        if there.get(key) != value
     ]
     if differing:
-        raise _mismatch("; ".join(differing) + ": give this run the checkpoint's values")
+        raise _mismatch("; ".join(differing) + ". Use the checkpoint's values in this run.")
 
 
-def _mismatch(what: str) -> Refused:
-    return Refused(UNPROCESSABLE, "CheckpointMismatch", what)
+def _mismatch(what: str) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, "CheckpointMismatch", what)

@@ -1,4 +1,4 @@
-"""The one thread on which torch works: sessions take turns there, and the event loop never waits for it."""
+"""Thread for all work with torch. Sessions take turns on it, and the event loop does not block."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,16 +10,16 @@ T = TypeVar("T")
 
 
 class Compute:
-    """Runs functions one after the other on a thread of its own."""
+    """Executor with a single thread."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result. A caller that goes away does not stop it."""
+        """Run the function and return its result. Cancellation of the caller does not stop it."""
         future = self._executor.submit(function, *args, **kwargs)
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def close(self) -> None:
-        """Takes no more work and does not wait for what runs."""
+        """Cancel waiting calls without waiting for the running one."""
         self._executor.shutdown(wait=False, cancel_futures=True)

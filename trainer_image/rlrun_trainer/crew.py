@@ -1,47 +1,166 @@
-"""What the trainer does with its model, done by all of its processes in the same order.
+"""Execution of commands on the model by all processes of the trainer, in the same order.
 
-The first process listens and decides; before it does anything with the model it tells the others, which do nothing but
-wait for such a command and do the same. A command either succeeds on all, or is refused by all and undone; anything
-else ends the process, and with it the others: they start again together, from the newest checkpoint.
+The first process serves requests. Before it changes or reads the model, it broadcasts the command; the other processes
+wait for commands and run the same ones. A command succeeds on all processes, or all refuse it and undo it. Any other
+failure ends the process, and with it the other ones: they restart together from the newest checkpoint.
 """
 
 import logging
 import os
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rlrun.schema.wire import PolicyKind, Sample, SessionSpec
+from rlrun.service.errors import ProblemError
+from typing_extensions import override
 
 from rlrun_trainer import checkpoint, weights
 from rlrun_trainer.adapters import AdapterShape
 from rlrun_trainer.files import Files
-from rlrun_trainer.problems import Refused
 from rlrun_trainer.slots import BaseModel, Slot
 from rlrun_trainer.step import StepPlan, train_step
 
 log = logging.getLogger(__name__)
 
-STOP = "stop"
-UNCHANGING = {"_restore", "_files", "_snapshot"}
-"""Commands that one process may refuse alone: the first one reads or writes files, and nobody's weights are other than
-they were (a slot that was to be restored is closed).
-"""
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
 BEAT_SECONDS = 5.0
-"""Between two signs of life. The others wait for a command no longer than `distributed.PATIENCE`, and have no other way
-to say that their pod is being taken away: the first one needs the time that is left for a last checkpoint.
+"""Time between two heartbeats.
+
+The other processes wait for a command no longer than `distributed.PATIENCE`. Answering a command is also their only way
+to report a SIGTERM, and the first process needs the time that is then left for a last checkpoint.
 """
+
+
+class Command(ABC, Generic[R_co]):
+    """Work on the model that every process does. Commands travel between processes, so they must be picklable."""
+
+    reads_only: ClassVar[bool] = False
+    """True if a single process may refuse the command: the weights are the same afterwards."""
+
+    @abstractmethod
+    def run(self, base: BaseModel) -> R_co:
+        """Do this process's part. Raises ProblemError with the model as it was."""
+
+    def undo(self, base: BaseModel) -> bool:
+        """Undo what succeeded here because another process refused it. False if that is impossible."""
+        return False
+
+
+@dataclass(frozen=True)
+class OpenSlot(Command[Slot]):
+    """Claims the slot that the session needs."""
+
+    name: str
+    spec: SessionSpec
+
+    @override
+    def run(self, base: BaseModel) -> Slot:
+        spec = self.spec
+        if spec.kind is PolicyKind.weights:
+            compared = spec.kl_penalty is not None and spec.kl_penalty.enabled
+            return base.open_weights(self.name, spec.model, spec.seed, compared)
+        shape = AdapterShape(spec.lora_rank, spec.lora_alpha, tuple(spec.target_modules), spec.lora_dropout)
+        return base.open(self.name, spec.model, shape, spec.seed)
+
+    @override
+    def undo(self, base: BaseModel) -> bool:
+        base.close(self.name)
+        return True
+
+
+@dataclass(frozen=True)
+class CloseSlot(Command[None]):
+    """Releases a slot."""
+
+    name: str
+
+    @override
+    def run(self, base: BaseModel) -> None:
+        base.close(self.name)
+
+
+@dataclass(frozen=True)
+class Restore(Command[checkpoint.Progress]):
+    """Loads a checkpoint into a slot that was just opened. The caller closes the slot after ProblemError."""
+
+    reads_only = True
+    name: str
+    folder: Path
+    """Folder of the checkpoint. Only the first process has it."""
+
+    @override
+    def run(self, base: BaseModel) -> checkpoint.Progress:
+        return checkpoint.restore(base, base.slots[self.name], self.folder if base.world.leads else None)
+
+
+@dataclass(frozen=True)
+class Train(Command[dict[str, float]]):
+    """Makes an optimizer step."""
+
+    name: str
+    samples: Sequence[Sample]
+    plan: StepPlan
+
+    @override
+    def run(self, base: BaseModel) -> dict[str, float]:
+        return train_step(base, base.slots[self.name], self.samples, self.plan)
+
+
+@dataclass(frozen=True)
+class WriteModel(Command[Files]):
+    """Collects the model's weights as the files that inference engines load."""
+
+    reads_only = True
+    name: str
+
+    @override
+    def run(self, base: BaseModel) -> Files:
+        return weights.write_model(base, base.slots[self.name], base.loader.dtype) or {}
+
+
+@dataclass(frozen=True)
+class Snapshot(Command[Files]):
+    """Collects a checkpoint of the current state."""
+
+    reads_only = True
+    name: str
+    progress: checkpoint.Progress
+
+    @override
+    def run(self, base: BaseModel) -> Files:
+        return checkpoint.snapshot(base, base.slots[self.name], self.progress)
+
+
+@dataclass(frozen=True)
+class Heartbeat(Command[None]):
+    """Shows that all processes are alive, and lets them report a SIGTERM."""
+
+    reads_only = True
+
+    @override
+    def run(self, base: BaseModel) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Ends the loop of the other processes."""
 
 
 def give_up() -> None:
-    """Ends this process at once: the others notice, and nobody trains on in a state that differs."""
+    """End this process at once. The other ones notice, so that none continues with a different state."""
     logging.shutdown()
     os._exit(1)
 
 
 class Crew:
-    """All processes of the trainer as one. Blocks; belongs on the compute thread."""
+    """All processes of the trainer as one executor. Blocking; runs on the compute thread."""
 
     def __init__(
         self,
@@ -50,131 +169,75 @@ class Crew:
         leaving: Callable[[], bool] = lambda: False,
         on_leave: Callable[[], None] = lambda: None,
     ) -> None:
-        """`leaving`: whether this process was told to stop. All hear of it with the next command, by `on_leave`."""
+        """`leaving` is True once this process received SIGTERM; `on_leave` is called once any process reports it."""
         self.base = base
         self._world = base.world
         self._give_up = give_up
         self._leaving = leaving
         self._on_leave = on_leave
 
-    # --- commands -------------------------------------------------------------------------------------------------
-
-    def open(self, name: str, spec: SessionSpec) -> Slot:
-        """Claims a slot as the run needs it. Raises Refused."""
-        slot: Slot = self._all("_open", name, spec)
-        return slot
-
-    def close(self, name: str) -> None:
-        """Gives the slot back."""
-        self._all("_close", name)
-
-    def restore(self, name: str, folder: Path) -> checkpoint.Progress:
-        """Puts the checkpoint in the folder into a freshly opened slot. After Refused the slot is to be closed."""
-        progress: checkpoint.Progress = self._all("_restore", name, folder)
-        return progress
-
-    def train(self, name: str, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
-        """One optimizer step. Raises Refused with the slot as it was, on all."""
-        metrics: dict[str, float] = self._all("_train", name, list(samples), plan)
-        return metrics
-
-    def files(self, name: str) -> Files:
-        """The policy as engines load it."""
-        slot = self.base.slots[name]
-        # Adapters are whole on every process: nobody has to be asked.
-        files: Files = slot.files() if slot.shape is not None else self._all("_files", name)
-        return files
-
-    def snapshot(self, name: str, progress: checkpoint.Progress) -> Files:
-        """A checkpoint of now."""
-        files: Files = self._all("_snapshot", name, progress)
-        return files
-
-    def beat(self) -> None:
-        """Shows that all processes are there."""
-        self._all("_beat")
-
-    def stop(self) -> None:
-        """Lets the others go."""
-        if self._world.size > 1:
-            self._world.tell((STOP, ()))
-
-    def follow(self) -> None:
-        """What a process does that does not lead: commands, until it is told to stop."""
-        while True:
-            command, arguments = self._world.tell(("", ()))
-            if command == STOP:
-                return
-            try:
-                self._together(command, arguments)
-            except Refused as error:
-                log.info("%s: %s", command, error)
-
-    # --- on every process -----------------------------------------------------------------------------------------
-
-    def _open(self, name: str, spec: SessionSpec) -> Slot:
-        if spec.kind is PolicyKind.weights:
-            compared = spec.kl_penalty is not None and spec.kl_penalty.enabled
-            return self.base.open_weights(name, spec.model, spec.seed, compared)
-        shape = AdapterShape(spec.lora_rank, spec.lora_alpha, tuple(spec.target_modules), spec.lora_dropout)
-        return self.base.open(name, spec.model, shape, spec.seed)
-
-    def _close(self, name: str) -> None:
-        self.base.close(name)
-
-    def _restore(self, name: str, folder: Path) -> checkpoint.Progress:
-        return checkpoint.restore(self.base, self.base.slots[name], folder if self._world.leads else None)
-
-    def _train(self, name: str, samples: list[Sample], plan: StepPlan) -> dict[str, float]:
-        return train_step(self.base, self.base.slots[name], samples, plan)
-
-    def _beat(self) -> None:
-        pass
-
-    def _files(self, name: str) -> Files:
-        return weights.write_model(self.base, self.base.slots[name], self.base.loader.dtype) or {}
-
-    def _snapshot(self, name: str, progress: checkpoint.Progress) -> Files:
-        return checkpoint.snapshot(self.base, self.base.slots[name], progress)
-
-    # --- together -------------------------------------------------------------------------------------------------
-
-    def _all(self, command: str, *arguments: Any) -> Any:
+    def run_on_all(self, command: Command[R]) -> R:
+        """Run the command on every process and return this one's result. Raises ProblemError."""
         if self._world.size == 1:
-            return getattr(self, command)(*arguments)
+            return command.run(self.base)
         try:
-            self._world.tell((command, arguments))
+            self._world.tell(command)
         except Exception:
-            log.exception("the other processes do not hear %s", command)
+            log.exception("Could not send %s to the other processes", _name(command))
             self._give_up()
             raise
-        return self._together(command, arguments)
+        return self._run_together(command)
 
-    def _together(self, command: str, arguments: tuple[Any, ...]) -> Any:
-        result: Any = None
-        refusal: Refused | None = None
+    def files(self, name: str) -> Files:
+        """Return the policy as the files that inference engines load. Raises ProblemError."""
+        slot = self.base.slots[name]
+        # Every process holds whole adapters: the others need not take part.
+        return slot.files() if slot.shape is not None else self.run_on_all(WriteModel(name))
+
+    def stop(self) -> None:
+        """End the loop of the other processes."""
+        if self._world.size > 1:
+            self._world.tell(Stop())
+
+    def follow(self) -> None:
+        """Run commands of the first process until it stops the loop."""
+        while not isinstance(command := self._receive(), Stop):
+            try:
+                self._run_together(command)
+            except ProblemError as error:
+                log.info("%s: %s", _name(command), error)
+
+    def _receive(self) -> Command[Any] | Stop:
+        # The argument is ignored: every process gets the first one's value.
+        return self._world.tell(Stop())
+
+    def _run_together(self, command: Command[R]) -> R:
+        results: list[R] = []
+        refusal: ProblemError | None = None
         try:
-            result = getattr(self, command)(*arguments)
-        except Refused as error:
+            results.append(command.run(self.base))
+        except ProblemError as error:
             refusal = error
         except Exception:
-            log.error("%s failed, and this process ends:\n%s", command, traceback.format_exc())
+            log.error("%s failed; ending this process:\n%s", _name(command), traceback.format_exc())
             self._give_up()
             raise
         try:
             answers = self._world.gather((refusal, self._leaving()))
         except Exception:
-            log.exception("another process is gone during %s, and this one ends", command)
+            log.exception("Another process ended during %s; ending this one", _name(command))
             self._give_up()
             raise
         if any(leaving for _, leaving in answers):
             self._on_leave()
         first = next((error for error, _ in answers if error is not None), None)
         if first is None:
-            return result
-        if refusal is None and command == "_open":
-            self.base.close(arguments[0])
-        elif refusal is None and command not in UNCHANGING:
-            log.error("%s was refused by another process only, and this one ends: %s", command, first)
+            return results[0]
+        if refusal is None and not (command.reads_only or command.undo(self.base)):
+            log.error("Only another process refused %s; ending this one: %s", _name(command), first)
             self._give_up()
         raise refusal or first
+
+
+def _name(command: Command[Any]) -> str:
+    return type(command).__name__

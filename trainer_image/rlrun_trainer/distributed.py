@@ -1,7 +1,7 @@
-"""The processes that train together: who this one is, and the few things they tell each other.
+"""Process group of the trainer and its collective operations.
 
-torchrun starts one process per GPU and says in environment variables who is who. Python objects and CPU tensors travel
-over gloo, GPU tensors over NCCL. A trainer of one process is a world of its own in which everything here is free.
+torchrun starts one process per GPU and sets its rank in environment variables. Python objects and CPU tensors are sent
+with gloo, GPU tensors with NCCL. In a group of one process all operations are free.
 """
 
 import os
@@ -13,37 +13,38 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from rlrun.service.errors import ProblemError
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from rlrun_trainer.problems import OUT_OF_MEMORY, Refused
+from rlrun_trainer.problems import OUT_OF_MEMORY
 
 T = TypeVar("T")
 
 PATIENCE = timedelta(minutes=30)
-"""Longest wait for another process: more than a step takes, and a bound on a process that hangs."""
+"""Timeout of collective operations: longer than a step, and a limit for a process that hangs."""
 CPU = torch.device("cpu")
 
 
 class Stranded(Exception):
-    """This process left a pass in the middle, and the others wait for it there: it has to end."""
+    """Abort of a pass while the other processes wait in a collective operation: this process must end."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among those of its trainer."""
+    """Process group from the view of this process."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Among those of this machine; the number of its GPU."""
+    """Rank on this node: the number of its GPU."""
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that listens and talks to S3."""
+        """True for the first process, which serves requests and accesses S3."""
         return self.rank == 0
 
     def tell(self, value: T) -> T:
-        """The leader's value, on all."""
+        """Return the first process's value on all processes."""
         if self.size == 1:
             return value
         box = [value]
@@ -51,7 +52,7 @@ class World:
         return box[0]
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, by rank, on all."""
+        """Return the values of all processes, by rank, on all processes."""
         if self.size == 1:
             return [value]
         box: list[Any] = [None] * self.size
@@ -59,7 +60,7 @@ class World:
         return box
 
     def tell_tensor(self, value: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """The leader's tensor on all, on the CPU; the others know only its shape and dtype."""
+        """Return the first process's tensor on all processes, on the CPU. The others know its shape and dtype."""
         if self.size == 1:
             assert value is not None
             return value
@@ -68,20 +69,20 @@ class World:
         return tensor
 
     def total(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         return self._reduced(tensor, dist.ReduceOp.SUM)
 
     def largest(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The maximum over all processes, element by element."""
+        """Return the element-wise maximum over all processes."""
         return self._reduced(tensor, dist.ReduceOp.MAX)
 
     def share(self, things: Sequence[T]) -> list[T | None]:
-        """This process's part of the things: every process gets as many, None where there are too few."""
+        """Return this process's part of the sequence. All parts have the same length, padded with None."""
         rounds = range(0, len(things), self.size)
         return [things[i + self.rank] if i + self.rank < len(things) else None for i in rounds]
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Replaces the gradients of replicated parameters by their sums; FSDP sums those of sharded ones itself."""
+        """Replace the gradients of replicated parameters by their sums. FSDP sums those of sharded parameters."""
         replicated = [p for p in parameters if not isinstance(p, DTensor)]
         if self.size == 1 or not replicated:
             return
@@ -92,7 +93,7 @@ class World:
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """What fails inside on one process is refused by all: nobody goes on alone. Only `Stranded` goes its way."""
+        """Context in which a failure on one process becomes ProblemError on all others. `Stranded` propagates."""
         failure: Exception | None = None
         try:
             yield
@@ -106,11 +107,11 @@ class World:
         if failure is not None:
             raise failure
         if failed:
-            raise Refused(
+            raise ProblemError.of(
                 OUT_OF_MEMORY,
                 "TrainerOutOfMemory",
-                f"a step failed on processes {failed} of {self.size}, most likely for want of memory (their logs say): "
-                "lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory",
+                f"A step failed on processes {failed} of {self.size}, most likely for lack of memory (see their logs). "
+                "Lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory.",
             )
 
     def _reduced(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
@@ -122,7 +123,7 @@ class World:
 
 
 def join(device: str, environ: Mapping[str, str] = os.environ) -> World:
-    """Meets the other processes that torchrun started, if it did. `device` is cpu or cuda."""
+    """Join the process group if torchrun started several processes. `device` is cpu or cuda."""
     size = int(environ.get("WORLD_SIZE", "1"))
     world = World(int(environ.get("RANK", "0")), size, int(environ.get("LOCAL_RANK", "0"))) if size > 1 else World()
     if size > 1 and not dist.is_initialized():
@@ -131,13 +132,13 @@ def join(device: str, environ: Mapping[str, str] = os.environ) -> World:
 
 
 def group_of_one(device: str) -> None:
-    """A process group for a world of one, where FSDP wants one."""
+    """Initialize a process group of one process, which FSDP requires."""
     if not dist.is_initialized():
         dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor that may be spread over the processes; every process has to ask."""
+    """Return the full tensor, gathered if it is sharded. All processes must call it."""
     if not isinstance(tensor, DTensor):
         return tensor
     full: torch.Tensor = tensor.full_tensor()
@@ -145,7 +146,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def assign(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Puts a whole tensor into one that may be spread over the processes."""
+    """Copy a full tensor into one that may be sharded."""
     value = value.to(target.device, target.dtype)
     if isinstance(target, DTensor):
         value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)

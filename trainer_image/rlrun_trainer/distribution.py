@@ -1,11 +1,10 @@
-"""The distribution that the engine drew from, made again from the trainer's logits.
+"""Sampling distribution of the inference engine, recomputed from the trainer's logits.
 
-vLLM, whose log-probs come from `--logprobs-mode processed_logprobs`, changes the model's logits in this order
-(v1/sample/sampler.py): the end of the text is forbidden before min_tokens; the logit of every token that prompt or
-answer already has is divided by the repetition penalty, or multiplied where it is negative; the temperature divides; of
-what is left, the smallest set of tokens with probability top_p is kept and renormalised. An importance ratio means
-nothing unless the trainer does the same. Two programs may still disagree about the border of the nucleus by a rounding
-error, so a token that was drawn always counts as one that could be drawn.
+With `--logprobs-mode processed_logprobs`, vLLM changes the model's logits in this order (v1/sample/sampler.py): it
+masks stop tokens before min_tokens; divides the logit of every token that prompt or completion already contain by the
+repetition penalty, or multiplies it if negative; divides by the temperature; keeps the smallest set of tokens with
+probability top_p and renormalizes. Importance ratios are only meaningful if the trainer does the same. The two programs
+may differ at the border of the nucleus by a rounding error, so a sampled token is never masked.
 """
 
 import functools
@@ -28,64 +27,64 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Distribution:
-    """How logits become probabilities."""
+    """Sampling parameters that turn logits into probabilities."""
 
     temperature: float = 1.0
     top_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     stop_tokens: tuple[int, ...] = ()
-    """What min_tokens forbids; `stop_tokens()` says what the engine does."""
+    """Tokens that min_tokens masks: those of `stop_tokens()`, as in the engine."""
 
     @property
     def bent(self) -> bool:
-        """Whether it depends on more than the temperature, and so on each token's history."""
+        """True if a token's probability depends on more than the logits and the temperature."""
         return self.nucleus is not None or self.penalty is not None or self.forbids
 
     @property
     def nucleus(self) -> float | None:
-        """top_p where it leaves anything out."""
+        """Value of top_p. None if it excludes no token."""
         return None if self.top_p == 1 else self.top_p
 
     @property
     def penalty(self) -> float | None:
-        """The repetition penalty where it changes anything."""
+        """Repetition penalty. None if it changes no logit."""
         return None if self.repetition_penalty == 1 else self.repetition_penalty
 
     @property
     def forbids(self) -> bool:
-        """Whether some tokens cannot end the text."""
+        """True if stop tokens are masked before min_tokens."""
         return bool(self.min_tokens and self.stop_tokens)
 
 
 PLAIN = Distribution()
-"""The model's own probabilities."""
+"""Probabilities of the unmodified logits."""
 
 
 @dataclass
 class History:
-    """What came before each of N drawn tokens, in its own sample."""
+    """Preceding tokens of each of N sampled tokens, within its sample."""
 
     drawn: torch.Tensor
-    """[N] int64: tokens that the policy had drawn before it in the same turn"""
+    """[N] int64: number of tokens sampled before it in the same turn."""
     distinct: torch.Tensor
-    """[D] int64: each sample's different tokens in the order in which they first appear, sample after sample"""
+    """[D] int64: each sample's distinct tokens in order of first appearance, concatenated."""
     start: torch.Tensor
-    """[N] int64: where the token's sample begins in `distinct`"""
+    """[N] int64: start of the token's sample in `distinct`."""
     count: torch.Tensor
-    """[N] int64: how many of them come before the token"""
+    """[N] int64: number of distinct tokens that precede it."""
 
     def rows(self, start: int, end: int) -> "History":
-        """Of the tokens from `start` to `end` only."""
+        """Return the history of the tokens from `start` to `end`."""
         cut = slice(start, end)
         return replace(self, drawn=self.drawn[cut], start=self.start[cut], count=self.count[cut])
 
     def to(self, device: torch.device) -> "History":
-        """The same on that device."""
+        """Return a copy on the device."""
         return replace(self, **{name: value.to(device) for name, value in vars(self).items()})
 
     def seen(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(row, token) of every token that comes before a row: two int64 tensors of one length."""
+        """Return (row, token) of every token that precedes a row: two int64 tensors of equal length."""
         rows = torch.repeat_interleave(self.count)
         within = torch.arange(len(rows), device=rows.device) - (self.count.cumsum(0) - self.count)[rows]
         return rows, self.distinct[self.start[rows] + within]
@@ -93,7 +92,7 @@ class History:
 
 @dataclass
 class HistoryBuilder:
-    """Collects the histories of samples that are put one behind the other."""
+    """Builder of the history of concatenated samples."""
 
     _drawn: list[np.ndarray] = field(default_factory=list)
     _distinct: list[np.ndarray] = field(default_factory=list)
@@ -102,7 +101,7 @@ class HistoryBuilder:
     _length: int = 0
 
     def add(self, token_ids: np.ndarray, columns: np.ndarray) -> None:
-        """A sample [T] whose tokens at `columns` (ascending) were drawn; a turn is an unbroken run of these."""
+        """Add a sample [T]. The tokens at `columns` (ascending) were sampled; contiguous ones form a turn."""
         firsts = np.sort(np.unique(token_ids, return_index=True)[1])
         index = np.arange(len(columns))
         begins = np.diff(columns, prepend=-1) != 1
@@ -113,7 +112,7 @@ class HistoryBuilder:
         self._length += len(firsts)
 
     def history(self) -> History:
-        """Of all samples added."""
+        """Return the history of all added samples."""
         parts = (self._drawn, self._distinct, self._start, self._count)
         return History(*(torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *p])) for p in parts))
 
@@ -126,15 +125,15 @@ def token_logprobs(
     chunk: int,
     history: History | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log p(target) and entropy under `distribution`, both [N] float32.
+    """Return log p(target) and entropy under `distribution`, both [N] float32.
 
-    hidden: [N, H]; targets: [N]; `history` is needed where the distribution is bent. Gradients flow through the first
-    result only. Logits exist for `chunk` tokens at a time: the vocabulary is never held for a whole micro-batch.
+    hidden: [N, H]; targets: [N]; `history` is required if the distribution depends on it. Gradients flow through the
+    first result only. Logits exist for `chunk` tokens at a time, never for a whole micro-batch.
     """
     if not distribution.bent:
         history = None
     elif history is None:
-        raise ValueError("a bent distribution needs the tokens' history")
+        raise ValueError("This distribution needs the tokens' history")
     score = _differentiable if head(hidden[:1].detach()).requires_grad else _frozen
     values, entropies = [], []
     for i in range(0, max(1, len(targets)), chunk):
@@ -148,7 +147,7 @@ def token_logprobs(
 def _differentiable(
     hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: Distribution, history: History | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For a head that is trained itself: the logits are made a second time in the backward pass."""
+    """Score with a head that is trained: the backward pass recomputes the logits."""
 
     def piece(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logp = torch.log_softmax(_processed(head(h), targets, distribution, history), dim=-1)
@@ -161,7 +160,7 @@ def _differentiable(
 def _frozen(
     hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: Distribution, history: History | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For a head that stays as it is: d log p / d hidden is worked out while the logits are there."""
+    """Score with a frozen head: d log p / d hidden is computed while the logits exist."""
     wanted = torch.is_grad_enabled() and hidden.requires_grad
     h = hidden.detach().requires_grad_(wanted)
     logits = _processed(head(h), targets, distribution, history)
@@ -181,7 +180,7 @@ def _frozen(
 
 
 class _Known(torch.autograd.Function):  # type: ignore[misc]
-    """Values [N] of hidden [N, H] whose slopes [N, H] are known already."""
+    """Values [N] of hidden [N, H] with precomputed gradients [N, H]."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
@@ -205,12 +204,12 @@ def _processed(
 
 def _entropy(logp: torch.Tensor, p: torch.Tensor, distribution: Distribution) -> torch.Tensor:
     terms = p * logp
-    # Where tokens are impossible, 0 times minus infinity means 0.
+    # A masked token contributes 0, although 0 times minus infinity is NaN.
     return -(terms.nan_to_num_(nan=0.0) if distribution.bent else terms).sum(-1)
 
 
 def _bend(logits: torch.Tensor, targets: torch.Tensor, how: Distribution, history: History) -> torch.Tensor:
-    """Logits [N, V] float32 of the distribution that the engine drew `targets` [N] from."""
+    """Return the logits [N, V] float32 of the distribution that the engine sampled `targets` [N] from."""
     if how.forbids:
         assert how.min_tokens is not None
         stops = torch.tensor(how.stop_tokens, device=logits.device)
@@ -235,7 +234,7 @@ def _bend(logits: torch.Tensor, targets: torch.Tensor, how: Distribution, histor
 
 
 def stop_tokens(model: Any) -> tuple[int, ...]:
-    """Tokens that end a text in vLLM: the tokenizer's end and those of the model's generation_config.json."""
+    """Return the stop tokens of vLLM: the tokenizer's and those in the model's generation_config.json."""
     named = getattr(model.generation_config, "eos_token_id", None)
     several = named if isinstance(named, list) else [] if named is None else [named]
     end = _tokenizer_end(model.name_or_path)
@@ -244,12 +243,12 @@ def stop_tokens(model: Any) -> tuple[int, ...]:
 
 @functools.cache
 def _tokenizer_end(folder: str) -> int | None:
-    # transformers makes up a tokenizer where there is none.
+    # transformers creates a default tokenizer for a folder without one.
     if not any((Path(folder) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         return None
     try:
         end: int | None = AutoTokenizer.from_pretrained(folder, local_files_only=True).eos_token_id
     except (OSError, ValueError, KeyError, ImportError) as error:
-        log.warning("the tokenizer of %s does not load, so minTokens goes by its generation config: %s", folder, error)
+        log.warning("Could not load the tokenizer of %s: minTokens uses its generation config only (%s)", folder, error)
         return None
     return end

@@ -1,21 +1,22 @@
-"""The files of an artifact to be: small ones in memory, a model's in a folder of their own on disk."""
+"""Files of an artifact before its upload: small ones in memory, those of a whole model in a temporary folder."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlrun.service.errors import ProblemError
 from safetensors import SafetensorError
 
-from rlrun_trainer.problems import LATER, Refused
+from rlrun_trainer.problems import LATER
 
 DISK_FULL = "TrainerDiskFull"
 
 
 class Folder:
-    """A temporary folder. Whoever is done with it removes it; one that is forgotten goes with the process.
+    """Temporary folder. Its owner removes it; otherwise it is removed at the end of the process.
 
-    Raises Refused where none can be made.
+    Raises ProblemError if it cannot be created.
     """
 
     def __init__(self, scratch: Path | None = None) -> None:
@@ -28,7 +29,7 @@ class Folder:
         self.path = Path(self._room.name)
 
     def remove(self) -> None:
-        """Removes it with all that is in it; again does no harm."""
+        """Remove the folder with its content. Repeated calls have no effect."""
         self._room.cleanup()
 
 
@@ -36,13 +37,13 @@ Files = Mapping[str, bytes] | Folder
 
 
 def source_of(files: Files) -> Mapping[str, bytes] | Path:
-    """As `Store.upload_artifact` wants it."""
+    """Return the files as `Store.upload_artifact` accepts them."""
     return files.path if isinstance(files, Folder) else files
 
 
 @contextmanager
 def writing(folder: Folder) -> Iterator[None]:
-    """Around what is written to the folder, which goes where it does not fit. Raises Refused then."""
+    """Context for writing to the folder, which is removed if that fails. Raises ProblemError if the disk is full."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -54,14 +55,14 @@ def writing(folder: Folder) -> Iterator[None]:
 
 
 def size_of(files: Files) -> int:
-    """Bytes of all files."""
+    """Return the total size in bytes."""
     if isinstance(files, Folder):
         return sum(path.stat().st_size for path in files.path.rglob("*") if path.is_file())
     return sum(len(data) for data in files.values())
 
 
 def on_disk(files: Files, scratch: Path | None) -> Files:
-    """The files in a folder below `scratch`; as they are where there is none. Raises Refused when they do not fit."""
+    """Move the files to a folder below `scratch`, if set. Raises ProblemError if the disk is full."""
     if scratch is None or isinstance(files, Folder):
         return files
     folder = Folder(scratch)
@@ -72,11 +73,11 @@ def on_disk(files: Files, scratch: Path | None) -> Files:
 
 
 def discard(files: Files) -> None:
-    """Frees what the files take on disk."""
+    """Remove the files from disk."""
     if isinstance(files, Folder):
         files.remove()
 
 
-def _full(place: Path, error: Exception) -> Refused:
-    message = f"{place} cannot be written: {error}. Give the trainer's pod more ephemeral storage"
-    return Refused(LATER, DISK_FULL, message)
+def _full(place: Path, error: Exception) -> ProblemError:
+    message = f"Could not write to {place}: {error}. Give the trainer's pod more ephemeral storage."
+    return ProblemError.of(LATER, DISK_FULL, message)

@@ -1,10 +1,9 @@
-"""Layers that fail without leaving the others waiting.
+"""Layers that fail without blocking the other processes.
 
-With sharded weights every layer, forward and backward, begins and ends with messages between all processes. One that
-runs out of memory and stops would leave the rest waiting for it; and FSDP itself, where it is alone, in the middle of a
-pass. So a layer that fails is recorded, and the pass goes on with zeros to its end, where all decide together what
-becomes of the step. The backward pass can fail softly only where it computes the layer again, as gradient
-checkpointing does, so that is done here as well.
+With sharded weights, every layer starts and ends its forward and backward pass with collective operations. A process
+that runs out of memory and stops would leave the others waiting, and FSDP in the middle of a pass. A failure in a layer
+is therefore recorded, and the pass continues with zeros to its end, where all processes decide about the step. The
+backward pass can only continue after a failure if it recomputes the layer, so gradient checkpointing is done here too.
 """
 
 import functools
@@ -18,21 +17,21 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Guard:
-    """What went wrong in a pass over the guarded layers, if anything. Where there are none, errors go their way."""
+    """Record of the first failure in a pass over guarded layers. Without guarded layers, exceptions propagate."""
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
         self._guarding = False
 
     def protect(self, layers: Sequence[torch.nn.Module], recompute: bool) -> None:
-        """Guards the layers: modules that take hidden states first and return them."""
+        """Guard the layers: modules that receive hidden states as first argument and return them."""
         self._guarding = True
         for layer in layers:
             layer.forward = functools.partial(self._forward, layer, layer.forward, recompute)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Records a failure between passes as well, where no messages are exchanged."""
+        """Context that records failures outside of layers, where no collective operations take place."""
         try:
             yield
         except Exception as error:
@@ -41,17 +40,17 @@ class Guard:
             self.record(error)
 
     def record(self, error: Exception) -> None:
-        """Keeps the first failure, without the tensors that its frames hold."""
+        """Keep the first failure, without its traceback, whose frames hold tensors."""
         self.failure = self.failure or error.with_traceback(None)
 
     def settle(self) -> None:
-        """Raises what went wrong since the last time."""
+        """Raise the recorded failure, if any, and clear it."""
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
 
     def run(self, layer: torch.nn.Module, run: Run, hidden: torch.Tensor) -> torch.Tensor:
-        """The layer's output; after a failure something of the same shape that every weight has a part in."""
+        """Return the layer's output. After a failure, a tensor of the same shape that depends on every weight."""
         if self.failure is None:
             try:
                 return run(hidden)
@@ -70,7 +69,7 @@ class Guard:
 
         if not (recompute and torch.is_grad_enabled()):
             return self.run(layer, run, hidden)
-        # Frozen embeddings need no gradient, but what the layer makes of them does.
+        # Frozen embeddings need no gradient, but the layer's output does.
         anchor = torch.zeros((), device=hidden.device, requires_grad=True)
         result: torch.Tensor = _Recomputed.apply(self, layer, run, hidden, anchor)
         return result

@@ -1,16 +1,17 @@
-"""The model from its folder into memory: device, precision, attention, recomputation, and its share of the weights."""
+"""Loading of the model: device, precision, attention, gradient checkpointing and sharding."""
 
 import types
 from typing import Any
 
 import torch
+from rlrun.service.errors import ProblemError
 from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun_trainer.distributed import World, group_of_one
 from rlrun_trainer.guard import Guard
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.sharding import DECODE, at_rest, shard
 
@@ -18,7 +19,7 @@ __all__ = ["DECODE", "Loader", "at_rest"]
 
 
 class Loader:
-    """Loads the same model again and again. Raises Refused where the settings ask for what is not there."""
+    """Loader of the model that the settings name. Raises ProblemError if device or settings are not available."""
 
     def __init__(self, settings: Settings, world: World) -> None:
         torch.set_num_threads(settings.threads)
@@ -28,19 +29,19 @@ class Loader:
         self.guard = Guard()
         self.device = device_of(settings.device, torch.cuda.is_available(), world.local_rank)
         self.dtype = dtype_of(settings.dtype, self.device.type)
-        """What the model computes in, and what the engines serve."""
+        """Precision of computation, and of the weights that the engines serve."""
         self.attention = attention_of(settings.attention, self.device.type, is_flash_attn_2_available())
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
     def load(self, trainable: bool = False) -> Any:
-        """The model, frozen, or with all weights trainable and in float32. Raises Refused."""
+        """Load the model, frozen, or with all weights trainable in float32. Raises ProblemError."""
         folder = self.settings.model_dir
         if not (folder / "config.json").is_file():
-            raise Refused(
+            raise ProblemError.of(
                 UNPROCESSABLE,
                 "ModelMissing",
-                f"{folder} holds no config.json: check the RLModel's source and the fetch container's log",
+                f"{folder} contains no config.json. Check the RLModel's source and the log of the fetch container.",
             )
         kept = torch.float32 if trainable else self.dtype
         try:
@@ -48,11 +49,13 @@ class Loader:
                 folder, dtype=kept, attn_implementation=self.attention, local_files_only=True
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
-            raise Refused(UNPROCESSABLE, "ModelLoadFailed", f"{folder} does not load: {error}") from error
+            raise ProblemError.of(
+                UNPROCESSABLE, "ModelLoadFailed", f"Could not load the model in {folder}: {error}"
+            ) from error
         model.requires_grad_(trainable)
         setattr(model, DECODE, types.MethodType(_decode, model))
         recompute = recomputes(self.settings.gradient_checkpointing, self.device.type)
-        # Weights in float32 that are computed with in less: that is what FSDP does, for one process as well.
+        # FSDP also provides float32 weights with computation in lower precision, even for one process.
         if self.world.size > 1 or kept != self.dtype:
             group_of_one(self.device.type)
             shard(model, self.device, self.world.size, self.dtype)
@@ -61,22 +64,24 @@ class Loader:
             model.activation_checkpointing_enable({"use_reentrant": False})
         model.to(self.device)
         _no_dropout(model)
-        # Training mode, because only there transformers recomputes activations; without dropout nothing else changes.
+        # transformers recomputes activations in training mode only. Without dropout it has no other effect.
         model.train()
         return model
 
 
 def device_of(name: str, cuda: bool, local_rank: int = 0) -> torch.device:
-    """The device that a setting means, where there is CUDA or not. Raises Refused (DeviceMissing)."""
+    """Return the device for a setting. `cuda` is True if a GPU is available. Raises ProblemError (DeviceMissing)."""
     if name == "auto":
         name = "cuda" if cuda else "cpu"
     if name == "cuda" and not cuda:
-        raise Refused(UNPROCESSABLE, "DeviceMissing", "--device cuda, but torch sees no GPU: set the model's gpus to 0")
+        raise ProblemError.of(
+            UNPROCESSABLE, "DeviceMissing", "--device is cuda, but torch has no GPU. Set the model's gpus to 0."
+        )
     return torch.device("cuda", local_rank) if name == "cuda" else torch.device(name)
 
 
 def dtype_of(name: str, device: str) -> torch.dtype:
-    """The precision that a setting means on that kind of device."""
+    """Return the precision for a setting on that type of device."""
     if name == "auto":
         return torch.bfloat16 if device == "cuda" else torch.float32
     dtype: torch.dtype = getattr(torch, name)
@@ -84,14 +89,14 @@ def dtype_of(name: str, device: str) -> torch.dtype:
 
 
 def attention_of(name: str, device: str, flash: bool) -> str:
-    """transformers' name of the attention that a setting means; `flash` says whether it is installed."""
+    """Return transformers' name of the attention for a setting. `flash` is True if flash attention is installed."""
     if name == "auto":
         return "flash_attention_2" if device == "cuda" and flash else "sdpa"
     return name
 
 
 def recomputes(setting: str, device: str) -> bool:
-    """Whether the backward pass computes activations a second time instead of keeping them."""
+    """Return True if the backward pass recomputes activations instead of storing them."""
     return setting == "on" or (setting == "auto" and device == "cuda")
 
 
@@ -102,7 +107,7 @@ def _decode(model: Any, input_ids: torch.Tensor, position_ids: torch.Tensor) -> 
 
 
 def _no_dropout(model: Any) -> None:
-    # The engine samples without dropout, so the base model has to be scored without it.
+    # The engine samples without dropout, so log-probs must be computed without it.
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

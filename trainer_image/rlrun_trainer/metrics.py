@@ -1,4 +1,4 @@
-"""What Prometheus sees: the newest step of every session, under the names that prime-rl's dashboards use."""
+"""Prometheus metrics of the newest step of every session, with the names of prime-rl's dashboards."""
 
 import time
 
@@ -20,7 +20,7 @@ LABELS = ("session",)
 
 
 class Metrics:
-    """One registry per process, one label per session."""
+    """Registry of the process, with a label per session."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -39,11 +39,11 @@ class Metrics:
         }
 
     def opened(self, session: str, step: int) -> None:
-        """A session stands at that step."""
+        """Set the step of a session that was opened."""
         self._step.labels(session).set(step)
 
     def stepped(self, session: str, result: StepResult) -> None:
-        """A session has made a step."""
+        """Record the metrics of a session's step."""
         self._step.labels(session).set(result.step)
         self._time.labels(session).set(time.time())
         for key, gauge in self._gauges.values():
@@ -54,10 +54,10 @@ class Metrics:
             self._ratio.labels(session).set(mismatch / entropy)
 
     def closed(self, session: str) -> None:
-        """A session's numbers end here."""
+        """Remove the series of a closed session."""
         for gauge in (self._step, self._time, self._ratio, *(g for _, g in self._gauges.values())):
             gauge.remove_by_labels({"session": session})
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """Return the metrics in the exposition format."""
         return generate_latest(self._registry)

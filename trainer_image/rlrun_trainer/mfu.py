@@ -1,6 +1,6 @@
-"""Model FLOPs utilisation: the work a step has to do over what the GPUs could have done in its time.
+"""Model FLOPs utilization: the work of a step divided by the peak performance of the GPUs in its time.
 
-Counted as is usual in the field, so that numbers can be compared: 6 FLOP per token and weight outside of the
+Counted as usual in the field, so that values can be compared: 6 FLOP per token and weight outside of the
 embeddings, and causal attention, as if all weights were trained (Chowdhery et al. 2022, PaLM, appendix B). A LoRA step
 does less, because frozen weights get no gradient of their own.
 """
@@ -11,17 +11,18 @@ from typing import Any
 PEAK_TFLOPS: Mapping[str, float] = {
     "B200": 2250.0, "H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "A6000": 155.0,
 }  # fmt: skip
-"""Dense bf16, from the vendor's data sheets, by a part of the device's name; the first that fits."""
+"""Dense bf16 TFLOPS from the vendor's data sheets, by part of the device's name. The first match counts."""
 
 
 def peak_flops(device_name: str) -> float | None:
-    """FLOP per second of one such GPU; None for one that is not known."""
+    """Return the peak FLOP per second of a GPU. None for an unknown device."""
     return next((tera * 1e12 for name, tera in PEAK_TFLOPS.items() if name in device_name), None)
 
 
 def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
-    """Weights that a token passes through, from (name, size) of all: no embeddings, no adapters, and of the experts
-    of a mixture only as many as are chosen for each token.
+    """Return the number of weights used per token, from (name, size) of all parameters.
+
+    Embeddings and adapters do not count, and of a mixture's experts only the share chosen per token.
     """
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
     chosen = (getattr(config, "num_experts_per_tok", None) or 1) / experts if experts else 1.0
@@ -34,8 +35,9 @@ def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
 
 
 def step_flops(weights: float, config: Any, lengths: Sequence[int]) -> float:
-    """Forward and backward of sequences of these lengths. Attention: 12 FLOP per layer, head dimension and pair of
-    tokens, of which causal attention needs half.
+    """Return the FLOP of forward and backward pass for sequences of these lengths.
+
+    Attention needs 12 FLOP per layer, head dimension and pair of tokens; causal attention half of that.
     """
     heads = int(config.num_attention_heads)
     head_size: int = getattr(config, "head_dim", None) or config.hidden_size // heads

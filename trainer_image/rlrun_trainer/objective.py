@@ -1,7 +1,7 @@
-"""What a step minimises, and one micro-batch's share of its gradient and figures.
+"""Objective of a step, and one micro-batch's share of its gradient and metrics.
 
-The batch's loss is the policy gradient's, plus beta times the divergence from the starting model, plus the
-cross-entropy of the samples that ask for it, each summed over its tokens and divided by the trainable tokens of all.
+The loss of a batch is the policy gradient's, plus beta times the divergence from the initial model, plus the
+cross-entropy of supervised samples. Each is summed over its tokens and divided by the trainable tokens of the batch.
 """
 
 from dataclasses import dataclass
@@ -16,41 +16,41 @@ from rlrun_trainer.packing import MicroBatch
 from rlrun_trainer.slots import BaseModel, Slot
 
 SUMS = ("policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "present", "present_mismatch", "kl")
-"""What micro-batches add up over their tokens; `present` are those that the present version of the policy drew."""
+"""Sums over the tokens of a micro-batch. `present` counts tokens sampled by the current version of the policy."""
 MAXIMA = ("mismatch", "ratio")
 CHUNK_ELEMENTS = 2**25
-"""Logits (tokens * vocabulary) that a GPU holds at once: 128 MiB in float32."""
+"""Largest number of logits (tokens * vocabulary) on a GPU at a time: 128 MiB in float32."""
 CPU_CHUNK_ELEMENTS = 2**22
 FEWEST_CHUNK_TOKENS = 256
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The same for all micro-batches of a step."""
+    """Parameters shared by all micro-batches of a step."""
 
     distribution: Distribution
-    """What the policy's tokens were drawn from; cross-entropy is that of the model's own probabilities."""
+    """Distribution of the policy's tokens. Cross-entropy uses the model's unmodified probabilities."""
     loss: Loss
     beta: float | None
-    """Weight of the divergence; None spares the second forward pass."""
+    """Weight of the divergence. None skips the reference's forward pass."""
     version: int
-    """Of the policy as it is before the step."""
+    """Version of the policy before the step."""
     trainable: float
-    """Trainable tokens of the whole batch."""
+    """Number of trainable tokens in the whole batch."""
 
 
 def backward(base: BaseModel, slot: Slot, batch: MicroBatch, objective: Objective) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds the micro-batch's gradient. Returns its SUMS and MAXIMA, two float64 tensors on the model's device."""
+    """Add the micro-batch's gradient. Return its SUMS and MAXIMA, two float64 tensors on the model's device."""
     batch = batch.to(base.device)
     reference = None
-    # Sharded weights need all processes in every pass, whatever their own micro-batch holds.
+    # Sharded weights need all processes in every pass, even those without policy tokens.
     if objective.beta is not None and (batch.policy_tokens or base.world.size > 1):
         with base.reference(slot):
             hidden = _hidden(base, batch)
             with base.guard.attempt():
                 reference, _ = _policy_logprobs(base, hidden, batch, objective.distribution)
     hidden = _hidden(base, batch)
-    # In two halves, because only the first one may fail without the other processes: it is this one's own affair.
+    # In two halves: the first one has no collective operations, so that a failure does not block other processes.
     leaf = hidden.detach().requires_grad_()
     figures = tuple(torch.zeros(len(n), dtype=torch.float64, device=base.device) for n in (SUMS, MAXIMA))
     with base.guard.attempt():
@@ -62,7 +62,7 @@ def backward(base: BaseModel, slot: Slot, batch: MicroBatch, objective: Objectiv
 def _backward_to(
     base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, objective: Objective, reference: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient as far back as the hidden states that predict tokens [N, H], and the figures."""
+    """Backpropagate to the hidden states that predict tokens [N, H]. Return SUMS and MAXIMA."""
     n = batch.policy_tokens
     sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=base.device))
     maxima = dict.fromkeys(MAXIMA, sums["kl"])
@@ -85,7 +85,7 @@ def _backward_to(
             "mismatch": kl.sum(),
             "ratio": result.ratio.sum(),
             "masked": (~result.kept).sum(),
-            # These tokens show how far the two programs differ; the others differ by age as well.
+            # These tokens show how much the two programs differ; older ones also differ by policy version.
             "present": present.sum(),
             "present_mismatch": kl[present].sum(),
         }
@@ -115,7 +115,7 @@ def _policy_logprobs(
 
 
 def _chunk(base: BaseModel) -> int:
-    # A CPU is fastest with logits that fit into its cache, unless reading the head's weights then takes longer.
+    # A CPU is fastest with logits that fit into its cache, but small chunks read the head's weights too often.
     if base.device.type == "cpu":
         return max(FEWEST_CHUNK_TOKENS, CPU_CHUNK_ELEMENTS // base.vocab_size)
     return max(1, CHUNK_ELEMENTS // base.vocab_size)

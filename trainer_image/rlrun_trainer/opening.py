@@ -1,4 +1,4 @@
-"""Opens a session: claims a slot, restores what the run names, publishes the policy to start from."""
+"""Opening of a session: claims a slot, restores a checkpoint, publishes the initial policy."""
 
 import asyncio
 import logging
@@ -9,11 +9,12 @@ from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store, StoreError
 from rlrun.schema.wire import SessionSpec
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer import checkpoint
 from rlrun_trainer.compute import Compute
-from rlrun_trainer.crew import Crew
-from rlrun_trainer.problems import UNPROCESSABLE, Refused, refused_opening
+from rlrun_trainer.crew import CloseSlot, Crew, OpenSlot, Restore
+from rlrun_trainer.problems import UNPROCESSABLE, refused_opening
 from rlrun_trainer.publish import Publisher
 from rlrun_trainer.session import Session, Start
 from rlrun_trainer.settings import Settings
@@ -25,25 +26,25 @@ log = logging.getLogger(__name__)
 async def open_session(
     name: str, spec: SessionSpec, crew: Crew, compute: Compute, store: Store, settings: Settings
 ) -> Session:
-    """Claims a slot, restores what the spec names, publishes the policy to start from.
+    """Claim a slot, restore the spec's checkpoint if any, and publish the initial policy.
 
-    Raises Refused with nothing left behind: NoFreeSlot, AdapterInvalid, CheckpointMismatch, or an S3 reason.
+    Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
     """
     try:
         layout = RunLayout(S3Uri.parse(spec.run_uri))
         source = spec.resume_from or spec.warm_start_from
         found = S3Uri.parse(source) if source else None
     except ValueError as error:
-        raise Refused(UNPROCESSABLE, "SessionInvalid", str(error)) from error
-    slot = await compute.run(crew.open, name, spec)
+        raise ProblemError.of(UNPROCESSABLE, "SessionInvalid", str(error)) from error
+    slot = await compute.run(crew.run_on_all, OpenSlot(name, spec))
     publisher: Publisher | None = None
     try:
         start = Start(0, None, None)
         if found is not None:
-            with tempfile.TemporaryDirectory(prefix="rlrun-") as room:
-                there = Path(room) / "checkpoint"
+            with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
+                there = Path(temporary) / "checkpoint"
                 await asyncio.to_thread(_download, store, found, there)
-                start = _start(spec, await compute.run(crew.restore, name, there))
+                start = _start(spec, await compute.run(crew.run_on_all, Restore(name, there)))
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
         publisher = Publisher(store, spec, settings.keep_policies, published)
         uploads = Uploads(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)
@@ -51,30 +52,32 @@ async def open_session(
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder)
         policy = await publisher.publish(start.step, await compute.run(crew.files, name))
     except BaseException as error:
-        await compute.run(crew.close, name)
+        await compute.run(crew.run_on_all, CloseSlot(name))
         if publisher is not None:
             await publisher.close()
         if isinstance(error, StoreError):
             raise refused_opening(error) from error
         raise
-    log.info("session %s opens at step %d with %s", name, start.step, policy.name)
+    log.info("Session %s starts at step %d with %s", name, start.step, policy.name)
     return Session(name, spec, crew, slot, start, compute, publisher, uploads, policy, settings)
 
 
 def _download(store: Store, uri: S3Uri, folder: Path) -> None:
-    manifest = store.download_artifact(uri, folder)
+    manifest = store.download(uri, folder)
     if manifest.kind != ArtifactKind.checkpoint:
-        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"{uri} holds a {manifest.kind}, not a checkpoint")
+        raise ProblemError.of(
+            UNPROCESSABLE, "CheckpointMismatch", f"{uri} contains a {manifest.kind} instead of a checkpoint."
+        )
 
 
 def _start(spec: SessionSpec, progress: checkpoint.Progress) -> Start:
     if not spec.resume_from:
-        # Another run's steps are not this one's, and its orchestrator's state is of none of these.
+        # Steps of another run do not count, so its orchestrator's state belongs to no step of this one.
         return Start(0, progress.orchestrator_state, None)
     if progress.run_uid != spec.run_uid:
-        raise Refused(
+        raise ProblemError.of(
             UNPROCESSABLE,
             "CheckpointMismatch",
-            f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}: use warmStartFrom",
+            f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}. Use warmStartFrom.",
         )
     return Start(progress.step, progress.orchestrator_state, progress.state_step, progress.made)

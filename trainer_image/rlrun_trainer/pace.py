@@ -1,4 +1,4 @@
-"""What a session spends its time on between two steps: waiting for the next batch, and saving."""
+"""Time that a session spends between two steps: waiting for a batch, and saving."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Pace:
-    """Seconds since the step before, told with the next one."""
+    """Timer for the metrics of the time between two steps."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -14,17 +14,17 @@ class Pace:
         self._saved = 0.0
 
     def begin(self) -> dict[str, float]:
-        """A batch is here: `time/wait_for_batch` and `time/save_ckpt` since the last step was done."""
+        """Start a step. Return `time/wait_for_batch` and `time/save_ckpt` since the end of the previous one."""
         saved, self._saved = self._saved, 0.0
         return {"time/wait_for_batch": max(0.0, self._clock() - self._idle_since - saved), "time/save_ckpt": saved}
 
     def done(self) -> None:
-        """The step is made and published."""
+        """End a step, after its publication."""
         self._idle_since = self._clock()
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Around what a checkpoint or an adapter keeps the trainer from; their upload goes on beside it."""
+        """Context for the part of saving that blocks training; uploads run in the background."""
         began = self._clock()
         try:
             yield

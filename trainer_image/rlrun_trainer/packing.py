@@ -1,10 +1,9 @@
-"""Many short samples in few forward passes.
+"""Packing of samples into micro-batches.
 
-A micro-batch is a rectangle of token ids, rows x width. Each row holds one or more samples one behind the other; every
-sample counts its positions from 0, and attention treats each restart as a border (transformers derives the
-block-diagonal causal mask, or the variable lengths of flash attention, from exactly that). Attention over a row costs
-width squared, so where a mask does the separation rows are as wide as the longest sample; flash attention wants a
-single long row.
+A micro-batch is a matrix of token ids, rows x width. Each row contains one or more samples in sequence. Positions
+restart at 0 with every sample, and attention separates samples at these restarts: transformers derives the
+block-diagonal causal mask, or the variable lengths of flash attention, from them. Attention with a mask costs width
+squared, so rows are as wide as the longest sample; flash attention needs a single long row.
 """
 
 from collections.abc import Sequence
@@ -14,14 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from rlrun.schema.wire import Sample, SampleLoss
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.distribution import History, HistoryBuilder
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 
 
 @dataclass
 class MicroBatch:
-    """One forward pass. N is the number of trainable tokens, S the number of samples.
+    """Input of one forward pass. N is the number of trainable tokens, S the number of samples.
 
     Tokens of the policy gradient come before those of cross-entropy.
     """
@@ -29,29 +29,29 @@ class MicroBatch:
     input_ids: torch.Tensor
     """[rows, width] int64"""
     position_ids: torch.Tensor
-    """[rows, width] int64; restarts at 0 with every sample and with the padding behind the last one"""
+    """[rows, width] int64: restarts at 0 with every sample and with the padding after the last one."""
     predicting: torch.Tensor
-    """[N] int64: flat index (row * width + column) of the position whose output predicts the trainable token"""
+    """[N] int64: flat index (row * width + column) of the position that predicts the trainable token."""
     targets: torch.Tensor
-    """[N] int64: the trainable tokens"""
+    """[N] int64: trainable tokens."""
     engine_logprobs: torch.Tensor
     """[N] float32"""
     advantages: torch.Tensor
     """[N] float32"""
     versions: torch.Tensor
-    """[N] int64: the policy version that drew the token"""
+    """[N] int64: policy version that sampled the token."""
     sample_of: torch.Tensor
     """[N] int64 in [0, S)"""
     policy_tokens: int
-    """How many of the N tokens the policy gradient is for."""
+    """Number of tokens trained with the policy gradient."""
     samples: int
     tokens: int
-    """Tokens without padding."""
+    """Number of tokens without padding."""
     history: History | None = None
-    """Of the N tokens, where the distribution depends on it."""
+    """History of the N tokens. None if the distribution does not depend on it."""
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """The same micro-batch on that device."""
+        """Return a copy on the device."""
         tensors = {k: v for k, v in vars(self).items() if isinstance(v, torch.Tensor | History)}
         moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
         return replace(self, **moved)
@@ -69,9 +69,9 @@ class _Arrays:
 
 
 def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
-    """Raises Refused, naming the sample, when the batch cannot be trained on."""
+    """Validate the batch. Raises ProblemError that names the invalid sample."""
     if not samples:
-        raise Refused(UNPROCESSABLE, "BatchInvalid", "samples is empty: send at least one sample")
+        raise ProblemError.of(UNPROCESSABLE, "BatchInvalid", "samples is empty. Send at least one sample.")
     trainable = 0
     for index, sample in enumerate(samples):
         length = len(sample.token_ids)
@@ -82,7 +82,7 @@ def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
         if length > seq_len:
             raise _bad(index, f"{length} tokens are more than the session's seqLen {seq_len}")
         if sample.loss_mask[0]:
-            raise _bad(index, "lossMask[0] is true, but nothing predicts the first token")
+            raise _bad(index, "lossMask[0] is true, but the first token has no prediction")
         tokens, mask = np.asarray(sample.token_ids), np.asarray(sample.loss_mask, dtype=bool)
         if tokens.min() < 0 or tokens.max() >= vocab_size:
             raise _bad(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
@@ -90,7 +90,7 @@ def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
         if sample.loss is SampleLoss.policy:
             _check_signal(index, sample, mask)
     if trainable == 0:
-        raise Refused(UNPROCESSABLE, "BatchInvalid", "no token is trainable: lossMask is false everywhere")
+        raise ProblemError.of(UNPROCESSABLE, "BatchInvalid", "No token is trainable: lossMask is false for all tokens.")
 
 
 def _check_signal(index: int, sample: Sample, mask: np.ndarray) -> None:
@@ -109,11 +109,11 @@ def _check_signal(index: int, sample: Sample, mask: np.ndarray) -> None:
 def pack(
     samples: Sequence[Sample], budget: int, single_row: bool = False, at_least: int = 1, history: bool = False
 ) -> list[MicroBatch]:
-    """Micro-batches of at most `budget` tokens (rows * width), except for a sample that is longer by itself.
+    """Return micro-batches of at most `budget` tokens (rows * width). Only a longer sample exceeds it.
 
-    First fit, longest samples first, so that the samples of one micro-batch are of like length and little is padded.
-    Samples without trainable tokens are left out. There are `at_least` micro-batches unless there are fewer samples;
-    `history` adds what a bent distribution needs. The result depends on the arguments alone.
+    First fit, longest samples first: the samples of a micro-batch have similar lengths and need little padding. Samples
+    without trainable tokens are dropped. There are `at_least` micro-batches unless there are fewer samples. `history`
+    adds the tokens' history. The result depends on the arguments only.
     """
     arrays = [_arrays(s) for s in samples]
     waiting = sorted((a for a in arrays if len(a.columns)), key=lambda a: -len(a.token_ids))
@@ -207,5 +207,5 @@ def _arrays(sample: Sample) -> _Arrays:
     return _Arrays(tokens, columns, logprobs, advantages, sample.policy_version, policy)
 
 
-def _bad(index: int, what: str) -> Refused:
-    return Refused(UNPROCESSABLE, "BatchInvalid", f"samples[{index}]: {what}")
+def _bad(index: int, what: str) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, "BatchInvalid", f"samples[{index}]: {what}")

@@ -1,11 +1,11 @@
-"""Saying no: an exception that is an HTTP status and a `Problem`.
+"""HTTP statuses of the trainer's problems, and what a failure of S3 means for a request.
 
 The status tells the orchestrator what to do: 503 try again later, 404 and 409 the session is not where you think it is,
 422 and 424 and 507 trying again as it is will not help.
 """
 
 from rlrun.artifacts.store import Corrupt, NotFound, StoreError, Unreachable
-from rlrun.schema.wire import Problem
+from rlrun.service.errors import ProblemError
 
 SESSION_MISSING = 404
 CONFLICT = 409
@@ -15,28 +15,17 @@ LATER = 503
 OUT_OF_MEMORY = 507
 
 
-class Refused(Exception):
-    """The trainer cannot do what it was asked; its state is as it was before."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{reason}: {message}")
-        self.status = status
-        self.problem = Problem(reason=reason, message=message)
-
-    def __reduce__(self) -> tuple[type["Refused"], tuple[int, str, str]]:
-        return Refused, (self.status, self.problem.reason, self.problem.message)
-
-
-def refused_opening(error: StoreError) -> Refused:
-    """An S3 failure while a session opens: only an unreachable server is worth waiting for."""
+def refused_opening(error: StoreError) -> ProblemError:
+    """Return the refusal of a session whose opening failed in S3: only an unreachable server is worth another try."""
     status = FAILED_DEPENDENCY
     if isinstance(error, Unreachable):
         status = LATER
     elif isinstance(error, NotFound | Corrupt):
         status = UNPROCESSABLE
-    return Refused(status, error.problem.reason, error.problem.message)
+    return ProblemError(status, error.problem)
 
 
-def refused_publishing(error: StoreError) -> Refused:
-    """An S3 failure after a step: the step is kept and published when it is asked for again."""
-    return Refused(LATER, error.problem.reason, f"the step is done but not published: {error.problem.message}")
+def refused_publishing(error: StoreError) -> ProblemError:
+    """Return the refusal of a step that S3 did not take: the step is kept and published when it is requested again."""
+    message = f"the step is done but not published: {error.problem.message}"
+    return ProblemError.of(LATER, error.problem.reason, message)

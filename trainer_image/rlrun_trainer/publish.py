@@ -1,7 +1,7 @@
-"""Policy versions in S3: written whole before anybody hears of them, and only the newest few stay.
+"""Publication of policy versions to S3. A version is complete before it is announced; only the newest ones are kept.
 
-While S3 is away the newest few are served from here instead, so that training goes on without it. Whether it is away is
-found out by one task that goes on trying, and not by every step anew.
+While S3 is unreachable, the trainer serves the newest versions itself, and training continues. One background task
+retries the upload, so that not every step waits for S3.
 """
 
 import asyncio
@@ -11,33 +11,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlrun.artifacts.layout import RunLayout, S3Uri
+from rlrun.artifacts.layout import WEIGHTS, RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind, Manifest
 from rlrun.artifacts.store import Store, StoreError, Unreachable, described
 from rlrun.schema.wire import PolicyKind, PolicyRef, Problem, SessionSpec
 
-from rlrun_trainer import adapters, weights
 from rlrun_trainer.files import Files, source_of
 from rlrun_trainer.shelf import Shelf, Shelved
 
 log = logging.getLogger(__name__)
 
-WEIGHTS = {PolicyKind.adapter: adapters.WEIGHTS, PolicyKind.weights: weights.WEIGHTS}
-"""The file whose digest is part of a policy's name."""
 PATIENCE_SECONDS = 5.0
 PATIENCE_BYTES = 10e6
-"""An S3 slower than so many bytes a second is as good as away."""
+"""Bytes per second. A slower S3 counts as unreachable."""
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 15.0
 
 
 def patience(size: int) -> float:
-    """Seconds that a step waits for S3 to take so many bytes."""
+    """Return the seconds that a step waits for the upload of `size` bytes."""
     return PATIENCE_SECONDS + size / PATIENCE_BYTES
 
 
 def manifest_facts(spec: SessionSpec) -> dict[str, Any]:
-    """What the manifests of a run's artifacts say of the run."""
+    """Return the fields of an artifact's manifest that describe the run."""
     return {
         "run_name": spec.run_name,
         "run_uid": spec.run_uid,
@@ -47,7 +44,7 @@ def manifest_facts(spec: SessionSpec) -> dict[str, Any]:
 
 
 def adapter_details(spec: SessionSpec, policy_version: int, reward: float | None) -> dict[str, Any]:
-    """What the manifests of adapters and checkpoints say of the adapter, or of all weights."""
+    """Return the details in an artifact's manifest that describe the adapter or the weights."""
     details: dict[str, Any] = {"model": spec.model, "kind": spec.kind.value, "policy_version": policy_version}
     if spec.kind is PolicyKind.adapter:
         details |= {
@@ -59,16 +56,17 @@ def adapter_details(spec: SessionSpec, policy_version: int, reward: float | None
 
 
 class Publisher:
-    """Publishes one session's policies. Lives on the event loop; S3 is called from threads."""
+    """Publisher of one session's policies. Runs on the event loop and calls S3 from threads."""
 
     def __init__(self, store: Store, spec: SessionSpec, keep: int, published: list[str]) -> None:
-        """`published`: what is in S3. Versions of an earlier trainer process are older than all of this one, whatever
-        their number: after a rewind the numbers repeat.
+        """`published` are the versions in S3, oldest first.
+
+        Those of an earlier trainer process count as older than all of this one, because numbers repeat after a rewind.
         """
         self.problem: Problem | None = None
-        """Why policies do not get to S3; None again when they do."""
+        """Reason why policies do not reach S3. None while they do."""
         self.on_return: Callable[[], None] = lambda: None
-        """Called when S3 answers again."""
+        """Called when S3 is reachable again."""
         self._store = store
         self._spec = spec
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))
@@ -76,19 +74,19 @@ class Publisher:
         self._published = published
         self._shelf = Shelf()
         self._wanted: Shelved | None = None
-        """The newest policy that is not in S3 yet."""
+        """Newest policy that is not in S3 yet."""
         self._under_way: Shelved | None = None
         self._outcome: asyncio.Future[StoreError | None] | None = None
-        """Of the policy that is wanted: None when S3 has it."""
+        """Result of its upload: None once S3 has it."""
         self._worker: asyncio.Task[None] | None = None
         self._pruning: asyncio.Task[None] | None = None
 
     async def publish(self, version: int, files: Files) -> PolicyRef:
-        """Makes that version the newest one; once it returns, whoever asks S3, and then this trainer, finds it whole.
+        """Publish the version. Afterwards it is complete in S3 or, while S3 is unreachable, at this trainer.
 
-        The files are the publisher's from here on. S3 that does not answer is waited for no longer than `patience`,
-        and not at all once it is known to be away: the policy follows when it is back, unless there is a newer one by
-        then. Raises StoreError when S3 says no; publishing it again tries again.
+        The publisher owns the files from now on. It waits for S3 no longer than `patience`, and does not wait while S3
+        is known to be unreachable; the policy is then uploaded later, unless a newer one replaces it. Raises StoreError
+        if S3 rejects it; a repeated call tries again.
         """
         manifest = await asyncio.to_thread(described, source_of(files), self._facts(version))
         sha = next(entry.sha256 for entry in manifest.files if entry.name == WEIGHTS[self._spec.kind])
@@ -103,18 +101,18 @@ class Publisher:
         if self.problem is None:
             await asyncio.wait({outcome}, timeout=patience(manifest.size))
             if not outcome.done():
-                self._away(f"a policy of {manifest.size} bytes has not arrived after {patience(manifest.size):.0f} s")
+                self._away(f"the upload of {manifest.size} bytes did not finish within {patience(manifest.size):.0f} s")
         error = outcome.result() if outcome.done() else None
         if error is not None and not isinstance(error, Unreachable):
             raise error
         return ref
 
     def file(self, policy: str, file: str) -> bytes | Path | None:
-        """A file of one of the newest policies; None when it is not here."""
+        """Return a file of one of the newest policies. None if it is not cached."""
         return self._shelf.file(policy, file)
 
     async def close(self) -> None:
-        """Gives up what is not in S3 yet: the session's checkpoints hold it."""
+        """Stop and drop what is not in S3 yet: checkpoints contain it."""
         tasks = [task for task in (self._worker, self._pruning) if task is not None]
         for task in tasks:
             task.cancel()
@@ -133,7 +131,7 @@ class Publisher:
             except StoreError as failure:
                 error = failure
             except Exception as failure:
-                log.exception("publishing %s", policy.ref.name)
+                log.exception("Could not publish %s", policy.ref.name)
                 error = StoreError(f"{policy.ref.name} was not published: {type(failure).__name__}: {failure}")
             self._under_way = None
             if not outcome.done():
@@ -158,22 +156,22 @@ class Publisher:
             try:
                 await asyncio.to_thread(self._store.delete_prefix, self._layout.root / "policy" / name)
             except StoreError as error:
-                # Tried again after the next one.
-                log.warning("could not prune policy %s: %s", name, error)
+                # Retried after the next publication.
+                log.warning("Could not prune policy %s: %s", name, error)
                 return
             self._published.remove(name)
 
     def _away(self, why: str) -> None:
         if self.problem is None:
-            log.warning("S3 does not answer, and engines get policies from here: %s", why)
+            log.warning("S3 is unreachable; engines load policies from this trainer: %s", why)
         self.problem = Problem(
             reason=Unreachable.reason,
-            message=f"policies reach the engines from the trainer, and nothing is saved meanwhile: {why}",
+            message=f"S3 is unreachable. Engines load policies from the trainer, and no checkpoint is saved: {why}",
         )
 
     def _back(self) -> None:
         if self.problem is not None:
-            log.info("S3 answers again")
+            log.info("S3 is reachable again")
             self.problem = None
             self.on_return()
 

@@ -1,4 +1,4 @@
-"""The trainer's routes (see `rlrun.schema.wire`). No decisions here: parse, call, answer."""
+"""HTTP routes of the trainer (see `rlrun.schema.wire`): parse the request, call the session, return the result."""
 
 import asyncio
 import logging
@@ -9,30 +9,31 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 from rlrun.schema.wire import CheckpointRequest, Problem, SessionSpec, TrainBatch
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.metrics import Metrics
-from rlrun_trainer.problems import LATER, UNPROCESSABLE, Refused
+from rlrun_trainer.problems import LATER, UNPROCESSABLE
 from rlrun_trainer.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 2 * 1024**3
 PARSE_ASIDE = 256 * 1024
-"""Bodies above this many bytes are parsed in a thread."""
+"""Size in bytes above which a body is parsed in a thread."""
 
 M = TypeVar("M", bound=BaseModel)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Answers from the first second; sessions come once the model is loaded."""
+    """HTTP server. Probes work immediately, sessions once the model is loaded."""
 
     def __init__(self) -> None:
         self.sessions: Sessions | None = None
         self.metrics = Metrics()
 
     def application(self) -> web.Application:
-        """The aiohttp application with all routes."""
+        """Return the aiohttp application with all routes."""
         app = web.Application(client_max_size=LARGEST_BODY, middlewares=[answer_problems])
         app.add_routes(
             [
@@ -101,16 +102,16 @@ class Server:
 
     def _ready(self) -> Sessions:
         if self.sessions is None:
-            raise Refused(LATER, "TrainerLoading", "the base model is still being loaded: try again in a few seconds")
+            raise ProblemError.of(LATER, "TrainerLoading", "The base model is still loading. Retry in a few seconds.")
         return self.sessions
 
 
 @web.middleware
 async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure leaves as a `Problem`."""
+    """Answer every failure with a `Problem`."""
     try:
         return await handler(request)
-    except Refused as error:
+    except ProblemError as error:
         if error.status != LATER:
             log.warning("%s %s: %s", request.method, request.path, error)
         return _json(error.problem, status=error.status)
@@ -132,7 +133,7 @@ async def _body(request: web.Request, model: type[M]) -> M:
         return model.model_validate_json(data)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)[:10]]
-        raise Refused(UNPROCESSABLE, f"{model.__name__}Invalid", "; ".join(lines)) from error
+        raise ProblemError.of(UNPROCESSABLE, f"{model.__name__}Invalid", "; ".join(lines)) from error
 
 
 def _json(model: BaseModel, status: int = 200) -> web.Response:

@@ -1,4 +1,4 @@
-"""One run's session: opens where it should start, steps once per number, publishes, saves."""
+"""Training session of one run: makes each step once, publishes policies and saves checkpoints."""
 
 import asyncio
 import logging
@@ -11,15 +11,16 @@ from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import StoreError
 from rlrun.schema.wire import PolicyRef, Sample, SampleLoss, SessionSpec, SessionState, StepResult
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer import checkpoint
 from rlrun_trainer.compute import Compute
-from rlrun_trainer.crew import Crew
+from rlrun_trainer.crew import CloseSlot, Crew, Snapshot, Train
 from rlrun_trainer.distribution import stop_tokens
 from rlrun_trainer.files import DISK_FULL, Files, discard, on_disk
 from rlrun_trainer.pace import Pace
 from rlrun_trainer.packing import check
-from rlrun_trainer.problems import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, Refused, refused_publishing
+from rlrun_trainer.problems import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, refused_publishing
 from rlrun_trainer.publish import Publisher
 from rlrun_trainer.schedule import learning_rate
 from rlrun_trainer.settings import Settings
@@ -32,19 +33,19 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Start:
-    """Where a session begins, as found in S3 and put into its slot."""
+    """State that a session starts from, after its checkpoint was restored."""
 
     step: int
     orchestrator_state: dict[str, Any] | None
     state_step: int | None
-    """The step that the orchestrator's state is of."""
+    """Step of the orchestrator's state."""
     made: checkpoint.Made | None = None
-    """How the newest step of this very run went, where the checkpoint tells it."""
+    """Result of this run's newest step, if the checkpoint contains it."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the orchestrator last gave to keep, and after which step."""
+    """Newest state received from the orchestrator, and its step."""
 
     step: int
     state: dict[str, Any]
@@ -54,14 +55,14 @@ class Known:
 class _Unpublished:
     metrics: dict[str, float]
     seconds: float
-    """Of the step until now."""
+    """Duration of the step before its publication."""
     batch_id: str
     files: Files | None = None
-    """None until they are made, which may need more disk than there is."""
+    """Files of the policy. None until they are written, which may fail for lack of disk space."""
 
 
 class Session:
-    """Made by `opening.open_session`. Its requests come from the event loop and are served one at a time."""
+    """Session created by `opening.open_session`. Runs on the event loop and serves one request at a time."""
 
     def __init__(
         self,
@@ -96,14 +97,14 @@ class Session:
         self._unpublished: _Unpublished | None = None
         self._reward: tuple[int, float] | None = None
         self._mine: set[tuple[ArtifactKind, int]] = set()
-        """Artifacts of what this session has learned, not of what an earlier one had at the same step."""
+        """Artifacts made by this session, not by an earlier one at the same step."""
         self._turn = asyncio.Lock()
         self._pace = Pace()
         publisher.on_return = uploads.try_again
 
     @property
     def state(self) -> SessionState:
-        """As of now."""
+        """Current state of the session."""
         return SessionState(
             step=self._step,
             policy=self._policy,
@@ -117,27 +118,31 @@ class Session:
         )
 
     async def train(self, step: int, samples: list[Sample], batch_id: str = "") -> StepResult:
-        """Makes step number `step` (training version `step` into `step + 1`), or gives the result it already has.
+        """Make step number `step` (from version `step` to `step + 1`), or return the result of a repeated request.
 
-        The result names the batch that the step was made of, whatever batch a repeated request brings.
-        Raises Refused: StepConflict for any other number, RunComplete beyond maxSteps, BatchInvalid, StepNotFinite,
-        TrainerOutOfMemory; with an S3 reason when the step is done but not published (asking again publishes it);
-        TrainerStopping when there will be no more steps here.
+        The result names the batch that the step was made with, even if a repeated request contains another one.
+        Raises ProblemError: StepConflict for any other number, RunComplete beyond maxSteps, BatchInvalid,
+        StepNotFinite, TrainerOutOfMemory, TrainerStopping during shutdown, or an S3 reason if the step is done but not
+        published (a repeated request publishes it).
         """
         async with self._turn:
             done = self._unpublished is not None or self.last is not None
             if step == self._step - 1 and done:
                 return await self._finish()
             if step != self._step:
-                raise Refused(
+                raise ProblemError.of(
                     CONFLICT,
                     "StepConflict",
-                    f"step {step} was asked for, the session is at {self._step}: go on from there",
+                    f"Step {step} was requested, but the session is at step {self._step}. Continue from there.",
                 )
             if self._leaving:
-                raise Refused(LATER, "TrainerStopping", "the trainer was told to stop: ask the one that comes after it")
+                raise ProblemError.of(
+                    LATER, "TrainerStopping", "The trainer is shutting down. Retry against its replacement."
+                )
             if step >= self.spec.max_steps:
-                raise Refused(UNPROCESSABLE, "RunComplete", f"all {self.spec.max_steps} steps of this run are done")
+                raise ProblemError.of(
+                    UNPROCESSABLE, "RunComplete", f"All {self.spec.max_steps} steps of this run are done."
+                )
             if self._unpublished is not None:
                 await self._finish()
             between = self._pace.begin()
@@ -154,7 +159,7 @@ class Session:
             return await self._finish()
 
     async def save_checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
-        """Snapshots the state after `step` steps now and uploads it in the background. Raises Refused."""
+        """Take a snapshot of the state after `step` steps and upload it in the background. Raises ProblemError."""
         self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.checkpoint, step):
@@ -163,7 +168,7 @@ class Session:
         return self.state
 
     async def save_adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
-        """The adapter after `step` steps as an artifact for users, uploaded in the background. Raises Refused."""
+        """Save the adapter after `step` steps as an artifact for users, in the background. Raises ProblemError."""
         self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.adapter, step):
@@ -171,14 +176,14 @@ class Session:
         return self.state
 
     def leave(self) -> None:
-        """No step begins here any more."""
+        """Reject further steps."""
         self._leaving = True
 
     async def rescue(self) -> None:
-        """Saves what no checkpoint holds yet, after the request under way and ahead of all uploads that wait.
+        """Save a checkpoint if none contains the newest step: after the current request, before all waiting uploads.
 
-        The orchestrator's state is the newest that the trainer knows, with the step that it is of. The newest step's
-        metrics go along: an orchestrator that has to go at the same moment has not heard of them.
+        It contains the newest state of the orchestrator that the trainer knows, with its step, and the newest step's
+        metrics: an orchestrator that shuts down at the same time has not received them.
         """
         self.leave()
         async with self._turn:
@@ -186,27 +191,29 @@ class Session:
             there = self.uploads.completed.get(ArtifactKind.checkpoint, [])
             if step == self._start.step or step in there or self.uploads.has(ArtifactKind.checkpoint, step):
                 return
-            log.info("session %s: step %d is in no checkpoint yet", self.name, step)
+            log.info("Session %s: saving step %d, which no checkpoint contains", self.name, step)
             newest = self._unpublished or self.last
             made = checkpoint.Made(newest.metrics, newest.batch_id) if newest else None
             progress = checkpoint.Progress(step, self.spec.run_uid, self._known.state, self._known.step, made)
             await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress, first=True)
 
     def file(self, policy: str, file: str) -> bytes | Path:
-        """A file of one of the newest policies, for engines that S3 does not give it to. Raises Refused."""
+        """Return a file of one of the newest policies, for engines that cannot load it from S3. Raises ProblemError."""
         found = self._publisher.file(policy, file)
         if found is None:
-            raise Refused(SESSION_MISSING, "PolicyMissing", f"{file} of {policy} is not here: ask S3")
+            raise ProblemError.of(
+                SESSION_MISSING, "PolicyMissing", f"{file} of {policy} is not cached. Load it from S3."
+            )
         return found
 
     def extend(self, max_steps: int) -> None:
-        """Lets the run go on to so many steps."""
+        """Raise the number of steps of the run."""
         self.spec = self.spec.model_copy(update={"max_steps": max_steps})
 
     async def close(self) -> None:
-        """Frees the slot after the request that runs; uploads go on, they hold their own copies."""
+        """Release the slot after the current request. Uploads continue: they have their own copies."""
         async with self._turn:
-            await self._compute.run(self._crew.close, self.name)
+            await self._compute.run(self._crew.run_on_all, CloseSlot(self.name))
             if self._unpublished is not None and self._unpublished.files is not None:
                 discard(self._unpublished.files)
             await self._publisher.close()
@@ -231,10 +238,10 @@ class Session:
             kl_penalty=spec.kl_penalty,
             micro_batches=spec.gradient_accumulation_steps,
         )
-        return self._crew.train(self.name, samples, plan)
+        return self._crew.run_on_all(Train(self.name, samples, plan))
 
     async def _finish(self) -> StepResult:
-        """Publishes what is not published yet, and gives the result of the step done last."""
+        """Publish the newest step, if it is not published yet, and return its result."""
         waiting = self._unpublished
         if waiting is not None:
             started = time.perf_counter()
@@ -254,7 +261,7 @@ class Session:
         return self.last
 
     def _already(self, kind: ArtifactKind, step: int) -> bool:
-        """Whether this session made that artifact or is making it. Raises Refused when it no longer can."""
+        """Return True if this session made or is making the artifact. Raises ProblemError if it cannot be made."""
         there = step in self.uploads.completed.get(kind, [])
         if self.uploads.has(kind, step) or (there and (kind, step) in self._mine):
             return True
@@ -263,23 +270,27 @@ class Session:
             return False
         if there:
             return True
-        raise Refused(CONFLICT, "StepConflict", f"{kind} of step {step} was asked for, the session is at {self._step}")
+        raise ProblemError.of(
+            CONFLICT,
+            "StepConflict",
+            f"The {kind} of step {step} was requested, but the session is at step {self._step}.",
+        )
 
     async def _save(
         self, kind: ArtifactKind, uri: S3Uri, progress: checkpoint.Progress | None = None, first: bool = False
     ) -> None:
-        """Takes a snapshot (without `progress` only of the policy) and queues its upload."""
+        """Take a snapshot (without `progress` only of the policy) and queue its upload."""
         try:
             with self._pace.saving():
                 if progress is not None:
-                    files = await self._compute.run(self._crew.snapshot, self.name, progress)
+                    files = await self._compute.run(self._crew.run_on_all, Snapshot(self.name, progress))
                 else:
                     files = await self._compute.run(self._crew.files, self.name)
             files = await asyncio.to_thread(on_disk, files, self._settings.scratch)
-        except Refused as error:
+        except ProblemError as error:
             if error.problem.reason != DISK_FULL:
                 raise
-            raise Refused(LATER, "UploadsBehind", f"{kind} is left out: {error.problem.message}") from error
+            raise ProblemError.of(LATER, "UploadsBehind", f"The {kind} is skipped: {error.problem.message}") from error
         reward = self._reward[1] if self._reward is not None and self._reward[0] == self._step else None
         self.uploads.submit(Job(kind, self._step, uri, files, reward), first)
         self._mine.add((kind, self._step))

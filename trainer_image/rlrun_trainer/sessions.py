@@ -1,4 +1,4 @@
-"""Which runs have a session here. Opening twice is one session; a crash while opening leaves none."""
+"""Registry of the open sessions. Opening is idempotent, and a failed opening leaves no session."""
 
 import asyncio
 import logging
@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from rlrun.artifacts.store import Store
 from rlrun.schema.wire import SessionSpec
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.compute import Compute
-from rlrun_trainer.crew import Crew
+from rlrun_trainer.crew import Crew, Heartbeat
 from rlrun_trainer.opening import open_session
-from rlrun_trainer.problems import LATER, SESSION_MISSING, UNPROCESSABLE, Refused
+from rlrun_trainer.problems import LATER, SESSION_MISSING, UNPROCESSABLE
 from rlrun_trainer.session import Session
 from rlrun_trainer.settings import Settings
 from rlrun_trainer.slots import BaseModel
@@ -19,13 +20,13 @@ from rlrun_trainer.uploads import Uploads
 log = logging.getLogger(__name__)
 
 ONLY_FOR_OPENING = {"resume_from", "warm_start_from"}
-"""Fields that say where a session starts; once it is open they have no meaning, so they may differ."""
+"""Fields that only matter when a session opens. They may differ for an open one."""
 MAX_STEPS = "max_steps"
-"""May grow while the session is open: nothing that was learned depends on it."""
+"""Field that may grow while a session is open: past steps do not depend on it."""
 
 
 class Sessions:
-    """All sessions of this process."""
+    """Sessions of this trainer by name."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class Sessions:
         settings: Settings,
         on_leave: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_leave` is called, on the compute thread, when another process of this trainer was told to stop."""
+        """`on_leave` is called on the compute thread when another process of this trainer received SIGTERM."""
         self._crew = Crew(base, on_leave=on_leave)
         self._compute = compute
         self._store = store
@@ -46,29 +47,33 @@ class Sessions:
         self._stopping = False
 
     def all(self) -> list[Session]:
-        """The open sessions."""
+        """Return the open sessions."""
         return list(self._open.values())
 
     def get(self, name: str) -> Session:
-        """Raises Refused when there is none of that name."""
+        """Return the session. Raises ProblemError if it is not open."""
         session = self._open.get(name)
         if session is None:
-            raise Refused(
-                SESSION_MISSING, "SessionMissing", f"no session {name!r} here: the trainer was restarted, open it again"
+            raise ProblemError.of(
+                SESSION_MISSING,
+                "SessionMissing",
+                f"Session {name!r} is not open: the trainer was restarted. Open it again.",
             )
         return session
 
     async def open(self, name: str, spec: SessionSpec) -> Session:
-        """The session of that name, opened if it is not; an open one may be given more steps.
+        """Open the session, or return the open one with `max_steps` raised.
 
-        Raises Refused when it is open with another spec.
+        Raises ProblemError if it is open with another spec.
         """
         wanted = self._settings.model
         if wanted is not None and spec.model != wanted:
-            raise Refused(UNPROCESSABLE, "ModelMismatch", f"this trainer serves {wanted}, not {spec.model}")
+            raise ProblemError.of(UNPROCESSABLE, "ModelMismatch", f"This trainer serves {wanted}, not {spec.model}.")
         async with self._turn:
             if self._stopping:
-                raise Refused(LATER, "TrainerStopping", "the trainer was told to stop: ask the one that comes after it")
+                raise ProblemError.of(
+                    LATER, "TrainerStopping", "The trainer is shutting down. Retry against its replacement."
+                )
             session = self._open.get(name)
             if session is not None:
                 _check_same(session.spec, spec)
@@ -79,7 +84,7 @@ class Sessions:
             return session
 
     async def close(self, name: str) -> None:
-        """Frees the session's slot; nothing happens when it is not open."""
+        """Close the session and release its slot. No effect if it is not open."""
         async with self._turn:
             session = self._open.pop(name, None)
             if session is not None:
@@ -87,18 +92,18 @@ class Sessions:
                 self._leaving = [u for u in self._leaving if u.pending] + [session.uploads]
 
     async def beat(self) -> None:
-        """Shows that the other processes of this trainer are there; where one is gone, this one ends."""
-        await self._compute.run(self._crew.beat)
+        """Send a heartbeat to the other processes of this trainer. This process ends if one of them ended."""
+        await self._compute.run(self._crew.run_on_all, Heartbeat())
 
     async def stop(self, seconds: float) -> None:
-        """Lets the other processes go, if the compute thread is free within so long."""
+        """End the other processes, if the compute thread becomes free within `seconds`."""
         try:
             await asyncio.wait_for(self._compute.run(self._crew.stop), seconds)
         except TimeoutError:
-            log.warning("a step is still under way: the other processes end when this one is gone")
+            log.warning("A step is still running: the other processes end after this one")
 
     async def rescue(self, seconds: float) -> None:
-        """Lets every session save what no checkpoint holds yet, within so long; no step begins any more."""
+        """Save a last checkpoint of every session within `seconds`, and reject further steps."""
         self._stopping = True
         rescues = [asyncio.create_task(session.rescue()) for session in self._open.values()]
         if not rescues:
@@ -106,12 +111,12 @@ class Sessions:
         done, late = await asyncio.wait(rescues, timeout=max(0.0, seconds))
         for task in done:
             if (error := task.exception()) is not None:
-                log.error("a last checkpoint was not made: %s: %s", type(error).__name__, error)
+                log.error("Could not save a last checkpoint: %s: %s", type(error).__name__, error)
         if late:
-            log.warning("%d last checkpoints were not made in time: a step is still under way", len(late))
+            log.warning("%d last checkpoints were not saved in time: a step is still running", len(late))
 
     async def drain(self, seconds: float) -> int:
-        """Waits up to so long for all background uploads; returns how many are left."""
+        """Wait up to `seconds` for all background uploads. Return the number of remaining ones."""
         uploads = [s.uploads for s in self._open.values()] + self._leaving
         return sum(await asyncio.gather(*(u.drain(seconds) for u in uploads)))
 
@@ -120,10 +125,10 @@ def _check_same(there: SessionSpec, asked: SessionSpec) -> None:
     old, new = (s.model_dump(exclude=ONLY_FOR_OPENING) for s in (there, asked))
     if new[MAX_STEPS] > old[MAX_STEPS]:
         del old[MAX_STEPS]
-    differing = [f"{key} is {old[key]!r}, asked for {new[key]!r}" for key in old if old[key] != new[key]]
+    differing = [f"{key} is {old[key]!r}, requested {new[key]!r}" for key in old if old[key] != new[key]]
     if differing:
-        raise Refused(
+        raise ProblemError.of(
             UNPROCESSABLE,
             "SessionConflict",
-            f"the session is open with another spec ({'; '.join(differing)}): delete it first",
+            f"The session is open with another spec ({'; '.join(differing)}). Delete it first.",
         )

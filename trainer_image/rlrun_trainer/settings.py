@@ -1,4 +1,4 @@
-"""Flags of the trainer, each with an environment variable (RLRUN_ + its name) as default."""
+"""Settings of the trainer: flags, with environment variables (RLRUN_<NAME>) as defaults."""
 
 import argparse
 import os
@@ -11,19 +11,19 @@ CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 @dataclass(frozen=True)
 class Settings:
-    """How this trainer process runs; what belongs to one run comes with its session."""
+    """Settings of the trainer process. Settings of a run are part of its session."""
 
     model_dir: Path = Path("/models/base")
     model: str | None = None
-    """Model id that sessions must name; any when None."""
+    """Model id that sessions must name. None accepts every id."""
     slots: int = 1
     device: str = "auto"
     dtype: str = "auto"
-    """`auto` is bfloat16 on CUDA and float32 on a CPU; adapters are float32 always."""
+    """Precision: `auto` is bfloat16 on CUDA and float32 on a CPU. Adapters are always float32."""
     attention: str = "auto"
-    """`auto` is flash attention on CUDA where it is installed, else sdpa."""
+    """Attention: `auto` is flash attention on CUDA if it is installed, else sdpa."""
     gradient_checkpointing: str = "auto"
-    """on, off, or auto: on with CUDA, where memory is what runs out."""
+    """`on`, `off`, or `auto`: on with CUDA, to save memory."""
     host: str = "0.0.0.0"
     port: int = 8080
     threads: int = 1
@@ -31,24 +31,25 @@ class Settings:
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
     keep_policies: int = 8
-    """Newest policy versions of a run that stay in S3."""
+    """Number of policy versions of a run that are kept in S3."""
     upload_queue: int = 4
-    """Background uploads of one session, the one under way included; each holds its snapshot in scratch."""
+    """Largest number of uploads of one session, including the running one. Each holds a snapshot in scratch."""
     upload_bytes: int = 64 * 1024**3
-    """Of these snapshots together; a single one may be larger."""
+    """Largest total size of these snapshots. A single one may exceed it."""
     upload_tries: int = 10
-    """Of an upload whose session is closed; before, it is tried until S3 has it."""
+    """Attempts of an upload after its session was closed. Before, it has no limit."""
     shutdown_seconds: float = 25.0
-    """For a last checkpoint and background uploads after SIGTERM."""
+    """Seconds for a last checkpoint and background uploads after SIGTERM."""
     scratch: Path | None = None
-    """Folder for what is on its way to S3; without one, adapters wait in memory and models in the system's folder for
-    temporary files. Emptied when the trainer starts.
+    """Folder for snapshots until their upload. It is emptied at start.
+
+    None keeps adapters in memory and models in the system's temporary folder.
     """
     log_level: str = "INFO"
 
 
 def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> int:
-    """Threads for torch: RLRUN_THREADS, else this process's share of the container's CPU limit or of the cores."""
+    """Return the threads for torch: RLRUN_THREADS, else this process's share of the CPU limit or of the cores."""
     if environ.get("RLRUN_THREADS"):
         return max(1, int(environ["RLRUN_THREADS"]))
     processes = max(1, int(environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -62,7 +63,7 @@ def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> 
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from a command line, with defaults from RLRUN_* variables. Exits with usage on bad flags."""
+    """Parse a command line, with defaults from RLRUN_* variables. Exits with usage on invalid flags."""
     base = Settings()
 
     def default(name: str, fallback: object) -> str:
@@ -94,7 +95,12 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     add("--upload-bytes", type=_positive, default=default("upload_bytes", base.upload_bytes))
     add("--upload-tries", type=_positive, default=default("upload_tries", base.upload_tries))
     add("--shutdown-seconds", type=float, default=default("shutdown_seconds", base.shutdown_seconds))
-    add("--scratch", type=Path, default=default("scratch", base.scratch) or None, help="folder for what is on its way")
+    add(
+        "--scratch",
+        type=Path,
+        default=default("scratch", base.scratch) or None,
+        help="folder for snapshots until their upload",
+    )
     add("--log-level", default=default("log_level", base.log_level))
     return Settings(**vars(parser.parse_args(arguments)))
 

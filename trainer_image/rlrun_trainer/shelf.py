@@ -1,4 +1,4 @@
-"""The newest policies of a session, kept where they were made: engines take them from here while S3 is away."""
+"""Cache of a session's newest policies. Engines load them from here while S3 is unreachable."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,14 @@ from rlrun.schema.wire import PolicyRef
 from rlrun_trainer.files import Files, Folder, discard
 
 KEPT_IN_MEMORY = 4
-"""Adapters: what engines may need that were started again in the middle of a step."""
+"""Number of adapters: as many as engines may need that restart during a step."""
 KEPT_ON_DISK = 2
-"""Sets of all weights: the one in the engines, and the one on its way."""
+"""Number of full sets of weights: the one in the engines and the next one."""
 
 
 @dataclass(frozen=True)
 class Shelved:
-    """One policy with its files."""
+    """Policy with its files."""
 
     ref: PolicyRef
     uri: S3Uri
@@ -26,13 +26,13 @@ class Shelved:
 
 
 class Shelf:
-    """Policies by name; the oldest make room for new ones, which are the shelf's to discard."""
+    """Policies by name. The cache owns their files and drops the oldest policies."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Shelved] = {}
 
     def put(self, policy: Shelved, busy: Shelved | None = None) -> None:
-        """Takes the policy; what is `busy` (read by an upload, say) stays as well."""
+        """Add the policy. A `busy` one, whose files an upload reads, is not dropped."""
         older = self._kept.pop(policy.ref.name, None)
         if older is not None and older.files is not policy.files and older is not busy:
             discard(older.files)
@@ -43,7 +43,7 @@ class Shelf:
                 discard(self._kept.pop(name).files)
 
     def file(self, name: str, file: str) -> bytes | Path | None:
-        """A file of that policy, its manifest among them; None when it is not here."""
+        """Return a file of the policy, or its manifest. None if it is not cached."""
         policy = self._kept.get(name)
         if policy is None:
             return None
@@ -54,7 +54,7 @@ class Shelf:
         return policy.files.path / file if isinstance(policy.files, Folder) else policy.files[file]
 
     def clear(self) -> None:
-        """Discards all."""
+        """Drop all policies."""
         for policy in self._kept.values():
             discard(policy.files)
         self._kept.clear()

@@ -1,8 +1,8 @@
-"""One base model, frozen, and K adapter slots on it; or one run that trains the model itself.
+"""Frozen base model with K adapter slots, or with one run that trains all weights.
 
-A slot is everything that belongs to one run's learning: LoRA parameters, AdamW's moments, a random number generator's
-state and the count of updates. Exactly one slot is active during a step, and a step touches nothing outside its slot,
-so a run learns the same, to the bit, whoever shares the model with it. Who trains all weights shares it with nobody.
+A slot contains the training state of one run: LoRA parameters, AdamW's moments, the random state and the number of
+updates. Exactly one slot is active during a step, and a step changes no state outside of its slot, so runs that share
+the model do not affect each other's results, bit for bit. A run that trains all weights has the model for itself.
 """
 
 import gc
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.adapters import ALL_LINEAR, AdapterShape, adapter_files, peft_name
 from rlrun_trainer.distributed import World
 from rlrun_trainer.distribution import Head
 from rlrun_trainer.guard import Guard
 from rlrun_trainer.loading import DECODE, Loader, at_rest
-from rlrun_trainer.problems import LATER, UNPROCESSABLE, Refused
+from rlrun_trainer.problems import LATER, UNPROCESSABLE
 from rlrun_trainer.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -30,71 +31,71 @@ BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 CHECK_TOKENS = 8
 RANK_STRIDE = 1_000_003
-"""Between the seeds of processes that train together."""
+"""Difference between the seeds of processes that train together."""
 
 
 @dataclass
 class Slot:
-    """One run's share of the trainer."""
+    """Training state of one run."""
 
     name: str
     model: str
     shape: AdapterShape | None
-    """None where all weights of the model are trained."""
+    """Shape of the adapter. None if all weights are trained."""
     parameters: dict[str, torch.nn.Parameter]
-    """By peft's name, or by the model's own, in a fixed order."""
+    """Trained parameters by peft's names, or by the model's for all weights, in a fixed order."""
     optimizer: torch.optim.Optimizer
     rng: dict[str, torch.Tensor]
-    """States of torch's generators, by device type."""
+    """States of torch's random generators by device type."""
     updates: int = 0
-    """Optimizer steps behind these weights, earlier runs of a warm start included."""
+    """Number of optimizer steps made, including those before a warm start."""
     kl_beta: float | None = None
-    """Weight of the KL penalty that its controller left behind, if there was one."""
+    """Current weight of the KL penalty. None before its controller set one."""
 
     def files(self) -> dict[str, bytes]:
-        """The adapter as stock peft files."""
+        """Return the adapter as peft files."""
         assert self.shape is not None
         return adapter_files(self.parameters, self.shape.peft_config(self.model), self.model)
 
 
 @dataclass
 class BaseModel:
-    """The model with its slots. Not thread-safe: everything happens on the one compute thread."""
+    """Model with its slots. Not thread-safe: all calls are made on the compute thread."""
 
     model: Any
     device: torch.device
     capacity: int
     weight_decay: float
     single_row: bool
-    """Whether attention takes variable lengths in one long row (flash) instead of a mask per row."""
+    """True if attention supports variable lengths in one long row (flash) instead of a mask per row."""
     loader: Loader
     slots: dict[str, Slot] = field(default_factory=dict)
     start: Any = None
-    """A frozen copy of what a run that trains all weights starts from, if it has to be compared with it."""
+    """Frozen copy of the initial model, for the KL penalty of a run that trains all weights. None without one."""
 
     @property
     def world(self) -> World:
-        """The processes that hold this model together."""
+        """Processes that share this model."""
         return self.loader.world
 
     @property
     def guard(self) -> Guard:
-        """What failed in the pass under way."""
+        """Record of failures in the current pass."""
         return self.loader.guard
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the embedding: token ids below it can be looked up."""
+        """Number of rows of the embedding. Token ids must be smaller."""
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def hidden(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        """Last hidden states [rows, width, H] under the active adapter."""
+        """Return the last hidden states [rows, width, H] with the active adapter."""
         states: torch.Tensor = getattr(self.model, DECODE)(input_ids, position_ids)
         return states
 
     @property
     def head(self) -> Head:
-        """Hidden states to logits, as the model's own forward does it."""
+        """Function from hidden states to logits, as in the model's forward pass."""
         config = self.model.config.get_text_config()
         project = self.model.get_output_embeddings()
         cap = getattr(config, "final_logit_softcapping", None)
@@ -112,10 +113,14 @@ class BaseModel:
         return head
 
     def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> Slot:
-        """Claims a slot with a fresh adapter, the same for the same seed. Raises Refused."""
+        """Claim a slot with a new adapter, initialized from the seed. Raises ProblemError."""
         self._check_unshared()
         if len(self.slots) >= self.capacity:
-            raise Refused(LATER, "NoFreeSlot", f"all {self.capacity} adapter slots are taken by {sorted(self.slots)}")
+            raise ProblemError.of(
+                LATER,
+                "NoFreeSlot",
+                f"All {self.capacity} adapter slots are used by {sorted(self.slots)}. Wait for one of them to end.",
+            )
         taken = {slot.name for slot in self.slots.values()}
         adapter = next(name for name in (f"slot{i}" for i in range(self.capacity)) if name not in taken)
         self._check_targets(shape)
@@ -131,16 +136,16 @@ class BaseModel:
         return slot
 
     def open_weights(self, name: str, model: str, seed: int, compared: bool) -> Slot:
-        """Claims the whole trainer for a run that trains all weights; `compared` keeps what it starts from.
+        """Claim the whole trainer for a run that trains all weights. `compared` keeps a copy of the initial model.
 
-        The weights are kept in float32 and computed with in the trainer's dtype. Raises Refused.
+        Weights are stored in float32 and computed with in the trainer's dtype. Raises ProblemError.
         """
         self._check_unshared()
         if self.slots:
-            raise Refused(
+            raise ProblemError.of(
                 LATER,
                 "NoFreeSlot",
-                f"training all weights needs the whole trainer, which {sorted(self.slots)} use: wait for their end",
+                f"Training all weights needs the whole trainer, which {sorted(self.slots)} use. Wait for them to end.",
             )
         self._reload(trainable=True)
         if compared:
@@ -151,7 +156,7 @@ class BaseModel:
         return slot
 
     def close(self, name: str) -> None:
-        """Gives the slot back; nothing happens when there is none of that name."""
+        """Release the slot. No effect for an unknown name."""
         slot = self.slots.pop(name, None)
         if slot is None:
             return
@@ -166,14 +171,14 @@ class BaseModel:
             torch.cuda.empty_cache()
 
     def activate(self, slot: Slot) -> None:
-        """Makes the slot's adapter the one that forward passes use and gradients reach."""
+        """Activate the slot's adapter for forward and backward passes."""
         at_rest(self.model)
         if slot.shape is not None:
             self.model.set_adapter(slot.name)
 
     @contextmanager
     def reference(self, slot: Slot) -> Iterator[None]:
-        """Inside, forward passes are those of the model that the slot's training starts from; no gradients."""
+        """Context in which forward passes use the slot's initial model, without gradients."""
         if slot.shape is None:
             trained, self.model = self.model, self.start
             try:
@@ -193,12 +198,12 @@ class BaseModel:
     def _check_unshared(self) -> None:
         whole = [name for name, slot in self.slots.items() if slot.shape is None]
         if whole:
-            raise Refused(
-                LATER, "NoFreeSlot", f"{whole[0]} trains all weights and so has the whole trainer: wait for its end"
+            raise ProblemError.of(
+                LATER, "NoFreeSlot", f"{whole[0]} trains all weights and uses the whole trainer. Wait for it to end."
             )
 
     def _reload(self, trainable: bool) -> None:
-        # Never two of them at a time: the old one goes first.
+        # Free the old model first: memory is sized for one.
         self.model = self.start = None
         gc.collect()
         if self.device.type == "cuda":
@@ -208,20 +213,20 @@ class BaseModel:
 
     def _forget(self, adapter: str) -> None:
         with warnings.catch_warnings():
-            # peft makes another adapter the active one and says so; every step chooses its own anyway.
+            # peft warns that it activates another adapter; every step activates its own.
             warnings.simplefilter("ignore")
             self.model.delete_adapter(adapter)
 
     def _check_targets(self, shape: AdapterShape) -> None:
-        # peft takes a name that fits nothing in silence, as long as another one fits.
+        # peft ignores an unknown name as long as another one matches.
         linear = {name for name, module in self.model.named_modules() if isinstance(module, torch.nn.Linear)}
         ends = {name.removesuffix(".base_layer").rsplit(".", 1)[-1] for name in linear if ".lora_" not in name}
         unknown = [target for target in shape.target_modules if target != ALL_LINEAR and target not in ends]
         if unknown:
-            raise Refused(
+            raise ProblemError.of(
                 UNPROCESSABLE,
                 "AdapterInvalid",
-                f"targetModules {unknown} are no linear layers of this model; it has {sorted(ends)}",
+                f"targetModules {unknown} are not linear layers of this model. It has {sorted(ends)}.",
             )
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -230,7 +235,7 @@ class BaseModel:
         )
 
     def _rng(self, seed: int) -> dict[str, torch.Tensor]:
-        # Processes see different samples and so draw different numbers; the first one those of a trainer that is alone.
+        # Processes train on different samples and need different seeds; the first one keeps that of a single process.
         seed = (seed + self.world.rank * RANK_STRIDE) % 2**63
         states = {"cpu": torch.Generator().manual_seed(seed).get_state()}
         if self.device.type == "cuda":
@@ -239,7 +244,7 @@ class BaseModel:
 
 
 def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
-    # As peft does it (A uniform as nn.Linear, B zero), but from the run's own seed and in float32.
+    # As in peft (A uniform as nn.Linear, B zero), but from the run's seed and in float32.
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in parameters.items():
         values = torch.zeros(parameter.shape, dtype=torch.float32)
@@ -250,7 +255,7 @@ def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
 
 
 def load_base(settings: Settings, world: World | None = None) -> BaseModel:
-    """Loads the frozen base model as the settings say. Raises Refused when that cannot work."""
+    """Load the frozen base model that the settings name. Raises ProblemError."""
     loader = Loader(settings, world or World())
     base = BaseModel(
         loader.load(),
@@ -267,15 +272,15 @@ def load_base(settings: Settings, world: World | None = None) -> BaseModel:
 
 
 def _check_head(base: BaseModel) -> None:
-    # The fast path (decoder, then head on chosen positions) must be this architecture's own forward pass.
+    # The fast path (decoder, then head on selected positions) must equal the architecture's forward pass.
     ids = torch.arange(CHECK_TOKENS, device=base.device)[None] % base.vocab_size
     with torch.no_grad():
         ours = base.head(base.hidden(ids, torch.arange(CHECK_TOKENS, device=base.device)[None])).float()
         theirs = base.model(input_ids=ids, use_cache=False).logits.float()
     if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2):
-        raise Refused(
+        raise ProblemError.of(
             UNPROCESSABLE,
             "ModelUnsupported",
-            f"{type(base.model).__name__} makes its logits in a way the trainer does not know "
-            f"(off by {(ours - theirs).abs().max():.3g}): use another model",
+            f"{type(base.model).__name__} computes its logits in a way that the trainer does not support "
+            f"(difference {(ours - theirs).abs().max():.3g}). Use another model.",
         )

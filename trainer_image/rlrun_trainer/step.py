@@ -1,7 +1,7 @@
-"""One optimizer step: pack, forward and backward per micro-batch, clip, update. All or nothing.
+"""Optimizer step: pack, forward and backward per micro-batch, clip, update.
 
-Whatever goes wrong before the update (a loss that is no number, memory that runs out) leaves weights, moments, counters
-and random numbers as they were.
+A failure before the update (a loss that is not finite, not enough memory) leaves weights, moments, counters and random
+state unchanged.
 """
 
 import math
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from rlrun.schema.algorithm import KlPenalty, Loss
 from rlrun.schema.wire import Sample
+from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.distributed import Stranded, whole
 from rlrun_trainer.distribution import Distribution
@@ -20,20 +21,20 @@ from rlrun_trainer.kl_penalty import first_beta, next_beta
 from rlrun_trainer.mfu import active_weights, peak_flops, step_flops
 from rlrun_trainer.objective import MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.packing import MicroBatch, pack
-from rlrun_trainer.problems import OUT_OF_MEMORY, UNPROCESSABLE, Refused
+from rlrun_trainer.problems import OUT_OF_MEMORY, UNPROCESSABLE
 from rlrun_trainer.slots import BaseModel, Slot
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a step needs to know beside its samples."""
+    """Parameters of a step."""
 
     learning_rate: float
     temperature: float
     micro_batch_tokens: int
     max_grad_norm: float
     version: int = 0
-    """Of the policy as it is before the step."""
+    """Version of the policy before the step."""
     top_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
@@ -41,30 +42,30 @@ class StepPlan:
     loss: Loss = field(default_factory=Loss)
     kl_penalty: KlPenalty | None = None
     micro_batches: int = 1
-    """At least so many, as far as there are samples."""
+    """Smallest number of micro-batches, if there are enough samples."""
 
     @property
     def distribution(self) -> Distribution:
-        """What the policy's tokens were drawn from."""
+        """Distribution that the policy's tokens were sampled from."""
         return Distribution(self.temperature, self.top_p, self.repetition_penalty, self.min_tokens, self.stop_tokens)
 
     @property
     def penalty(self) -> KlPenalty | None:
-        """The KL penalty, if it counts."""
+        """KL penalty. None if it is disabled."""
         return self.kl_penalty if self.kl_penalty is not None and self.kl_penalty.enabled else None
 
 
 def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
-    """Makes one AdamW update on the slot's weights and returns the step's metrics.
+    """Make one AdamW update on the slot's weights and return the step's metrics.
 
-    The gradient is that of the step's objective (see `objective`). Raises Refused (StepNotFinite, TrainerOutOfMemory)
-    with the slot unchanged.
+    The gradient is that of the step's objective (see `objective`). Raises ProblemError (StepNotFinite,
+    TrainerOutOfMemory) with the slot unchanged.
     """
     started = time.perf_counter()
     base.activate(slot)
     distribution, penalty = plan.distribution, plan.penalty
     world = base.world
-    # Every process has something to do where there are samples enough.
+    # At least one micro-batch per process, if there are enough samples.
     at_least = max(plan.micro_batches, world.size)
     batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, distribution.bent)
     trainable = sum(len(batch.targets) for batch in batches)
@@ -78,18 +79,19 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
             parts = _backward_share(base, slot, batches, objective)
         world.sum_gradients(parameters)
         norm = whole(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
-        # One transfer from the device for everything that is to be known.
+        # A single transfer from the device for all metrics.
         added = world.total(torch.stack([sums for sums, _ in parts]).sum(0))
         largest = world.largest(torch.stack([maxima for _, maxima in parts]).amax(0))
         figures = torch.cat([added, largest, norm.double()[None]]).tolist()
         forward_backward = time.perf_counter() - started
         metrics = _learning_metrics(batches, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
         if not all(map(_finite, (metrics["loss/mean"], metrics.get("mismatch_kl/all/mean", 0.0), figures[-1]))):
-            raise Refused(
+            raise ProblemError.of(
                 UNPROCESSABLE,
                 "StepNotFinite",
-                f"loss {metrics['loss/mean']}, mismatch {metrics.get('mismatch_kl/all/mean')}, gradient norm "
-                f"{figures[-1]}: the update was not made. Lower learningRate, or continue from an older checkpoint",
+                f"Loss {metrics['loss/mean']}, mismatch {metrics.get('mismatch_kl/all/mean')} or gradient norm "
+                f"{figures[-1]} is not finite; no update was made. Lower learningRate, or continue from an older "
+                "checkpoint.",
             )
         for group in slot.optimizer.param_groups:
             group["lr"] = plan.learning_rate
@@ -123,7 +125,7 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
 def _backward_share(
     base: BaseModel, slot: Slot, batches: Sequence[MicroBatch], objective: Objective
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Adds the gradients of this process's micro-batches; figures as of `backward`, zeros where it only joined in."""
+    """Add the gradients of this process's micro-batches. Return SUMS and MAXIMA of each, zeros for padding passes."""
     parts = []
     base.guard.failure = None
     try:
@@ -131,7 +133,7 @@ def _backward_share(
             if batch is not None:
                 parts.append(backward(base, slot, batch, objective))
                 continue
-            # With sharded weights everybody takes part in every pass: a copy of the smallest one, divided to nothing.
+            # Sharded weights need all processes in every pass: repeat the smallest micro-batch with weight 0.
             sums, maxima = backward(base, slot, batches[-1], replace(objective, trainable=math.inf))
             parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
     except Exception as error:
@@ -145,7 +147,7 @@ def _backward_share(
 def _learning_metrics(
     batches: Sequence[MicroBatch], sums: Sequence[float], maxima: Sequence[float], beta: float | None
 ) -> dict[str, float]:
-    """What the whole batch taught, from its SUMS and MAXIMA; figures of the policy only where it has tokens."""
+    """Return the metrics of the whole batch, from its SUMS and MAXIMA. Those of the policy need policy tokens."""
     total: Mapping[str, float] = dict(zip(SUMS, sums, strict=True))
     largest: Mapping[str, float] = dict(zip(MAXIMA, maxima, strict=True))
     trainable = sum(len(batch.targets) for batch in batches)
@@ -187,7 +189,7 @@ def _clean_gradients(slot: Slot) -> Iterator[None]:
 
 @contextmanager
 def _random_state(slot: Slot) -> Iterator[None]:
-    """The slot's own random numbers (dropout of its adapter) for the time of the step; kept only if it succeeds."""
+    """Use the slot's random state (for its adapter's dropout) during the step. It advances only on success."""
     cuda = "cuda" in slot.rng
     torch.set_rng_state(slot.rng["cpu"])
     if cuda:
@@ -203,15 +205,15 @@ def _memory_limits(plan: StepPlan) -> Iterator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        # A CPU that has no memory left says so in a plain RuntimeError.
+        # torch reports a failed allocation on the CPU as a plain RuntimeError.
         plain = isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
         if plain and "can't allocate memory" not in str(error):
             raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        raise Refused(
+        raise ProblemError.of(
             OUT_OF_MEMORY,
             "TrainerOutOfMemory",
-            f"a step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory: "
-            "lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory",
+            f"A step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory. "
+            "Lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory.",
         ) from error

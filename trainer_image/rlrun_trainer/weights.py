@@ -1,4 +1,4 @@
-"""All weights of a model in the form that stock tools load: a Hugging Face folder with one model.safetensors."""
+"""All weights of a model as a Hugging Face folder with one model.safetensors."""
 
 import json
 import shutil
@@ -6,26 +6,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rlrun.artifacts.layout import MODEL_WEIGHTS
+from rlrun.service.errors import ProblemError
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlrun_trainer.distributed import whole
 from rlrun_trainer.files import Folder, writing
-from rlrun_trainer.problems import UNPROCESSABLE, Refused
+from rlrun_trainer.problems import UNPROCESSABLE
 from rlrun_trainer.slots import BaseModel, Slot
 
-WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 COMPANIONS = (".json", ".txt", ".model", ".jinja", ".py")
-"""Endings of what lies beside the weights: configuration, tokenizer, chat template, code."""
+"""Suffixes of the files copied beside the weights: configuration, tokenizer, chat template, code."""
 
 
 def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | None:
-    """The slot's model in a folder, its weights in `dtype`. All processes have to call it; only the first one gets it,
-    or Refused where its disk is full.
+    """Write the slot's model to a folder, with weights in `dtype`. All processes must call it.
 
-    Beside the float32 weights in memory it holds one copy, and none where they are on the CPU in `dtype` already.
+    Only the first process returns the folder; it raises ProblemError if its disk is full. It holds one copy of the
+    weights in memory, and none if they are already on the CPU in `dtype`.
     """
     state: dict[str, torch.Tensor] = {}
     for name, parameter in slot.parameters.items():
@@ -36,27 +37,29 @@ def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | Non
         return None
     settings = base.loader.settings
     folder = Folder(settings.scratch)
-    # Some models are loaded with their experts stacked; on disk each one has its own name.
+    # Some models have stacked experts in memory; on disk each expert has its own tensors.
     stock = revert_weight_conversion(base.model, state)
     del state
     with writing(folder):
         own = {name: _own(tensor) for name, tensor in stock.items()}
-        save_file(own, folder.path / WEIGHTS, metadata={"format": "pt"})
+        save_file(own, folder.path / MODEL_WEIGHTS, metadata={"format": "pt"})
         _write_companions(settings.model_dir, folder.path, dtype)
     return folder
 
 
 def read_model(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights of such a folder by the names of the model in memory, float32 on the CPU. Raises Refused."""
+    """Return the weights in a folder by their names in memory, float32 on the CPU. Raises ProblemError."""
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise Refused(UNPROCESSABLE, "CheckpointMismatch", f"the checkpoint's model does not load: {error}") from error
+        raise ProblemError.of(
+            UNPROCESSABLE, "CheckpointMismatch", f"Could not load the checkpoint's model: {error}"
+        ) from error
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    # safetensors takes no windows into a larger tensor.
+    # safetensors rejects views of a larger tensor.
     tensor = tensor.contiguous()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
@@ -66,6 +69,6 @@ def _write_companions(model_dir: Path, folder: Path, dtype: torch.dtype) -> None
         if path.is_file() and path.suffix in COMPANIONS and not path.name.endswith(".index.json"):
             shutil.copyfile(path, folder / path.name)
     config = json.loads((model_dir / CONFIG).read_text(encoding="utf-8"))
-    # Readers differ in which of the two names they know.
+    # Readers know only one of the two names.
     config |= dict.fromkeys(("dtype", "torch_dtype"), str(dtype).removeprefix("torch."))
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

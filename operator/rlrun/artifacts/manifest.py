@@ -1,8 +1,8 @@
-"""The file that makes an artifact real.
+"""The manifest that completes an artifact.
 
-Files first, manifest last: a folder without a manifest is an upload that is still going on or that was cut off, and
-nobody may read it. The manifest lists every file with size and SHA-256, so `Ready` can be checked by anyone who can
-list the bucket, and a download can be proved whole.
+The manifest is uploaded after the files: a folder without one is an unfinished upload and must not be read. It lists
+every file with size and SHA-256, so that an artifact can be checked with a listing of the bucket, and a download
+verified.
 """
 
 from datetime import datetime
@@ -15,7 +15,7 @@ from rlrun.schema.base import Schema
 
 
 class ArtifactKind(StrEnum):
-    """What a folder in S3 holds."""
+    """Content of a folder in S3."""
 
     policy = "Policy"
     checkpoint = "Checkpoint"
@@ -24,7 +24,7 @@ class ArtifactKind(StrEnum):
 
 
 class FileEntry(Schema):
-    """One file of an artifact, by its name below the artifact's folder."""
+    """One file of an artifact, with its name below the artifact's folder."""
 
     name: str
     size: int = Field(ge=0)
@@ -32,7 +32,7 @@ class FileEntry(Schema):
 
 
 class Manifest(Schema):
-    """Everything there is to know of an artifact without opening its files."""
+    """Description of an artifact and its files."""
 
     kind: ArtifactKind
     files: list[FileEntry]
@@ -44,9 +44,9 @@ class Manifest(Schema):
     step: int | None = None
     policy_version: int | None = None
     details: dict[str, Any] = Field(default_factory=dict)
-    """Facts of the kind: LoRA rank and alpha of an adapter, reward at the time of a checkpoint."""
+    """Details of the kind: LoRA rank and alpha of an adapter, reward at the time of a checkpoint."""
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Size of all files in bytes."""
         return sum(f.size for f in self.files)

@@ -1,7 +1,7 @@
-"""The lines of a run's metrics, as a reader wants them: one per step. Pure.
+"""Metric files of a run, merged to one line per step. Pure.
 
-A run writes one line per step it trains, and one per evaluation under the step whose policy was measured, whenever that
-finishes. Values are numbers; those of histograms are lists of numbers.
+A run writes one line per trained step, and one per evaluation with the step of the evaluated policy when the evaluation
+ends. Values are numbers; those of histograms are lists of numbers.
 """
 
 import json
@@ -11,16 +11,16 @@ from typing import Any
 Line = dict[str, Any]
 
 TRAINED = "progress/step"
-"""Every line of a trained step has it, no other line has."""
+"""Key that all lines of trained steps have, and no others."""
 
 
 def parse_lines(text: str) -> list[Line]:
-    """The lines of one file. Raises ValueError when it is no file of metrics."""
+    """Parse the lines of one file. Raises ValueError for anything else."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 def merged(lines: Iterable[Line]) -> list[Line]:
-    """One line per step, by step: as trained last, with the newest results of each evaluation of its policy."""
+    """Return one line per step in order: the latest training with the latest results of each evaluation."""
     trained: dict[int, Line] = {}
     measured: dict[int, Line] = {}
     for line in lines:

@@ -1,8 +1,8 @@
-"""What went wrong in S3, in words that a user can act on.
+"""Errors of S3 with messages that a user can act on.
 
-S3 servers answer in dozens of codes, botocore adds exceptions of its own, and the same mistake (a wrong key, say) looks
-different on AWS, MinIO and SeaweedFS. Here each of them becomes one of five errors, and every error carries a `Problem`
-that names the place and the next step. Credentials never appear in a message.
+S3 servers have dozens of error codes, botocore adds its own exceptions, and the same error (a wrong key, for example)
+looks different on AWS, MinIO and SeaweedFS. Each of them becomes one of five errors with a `Problem` that names the
+place and the next step. Credentials never appear in a message.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ SILENCE = (HTTPClientError, IncompleteReadError, NoConnectionError, ResponseStre
 
 
 class StoreError(Exception):
-    """Base of everything the store raises; `problem` is what to show to a person."""
+    """Base class of storage errors. `problem` is the description for users."""
 
     reason: ClassVar[str] = "S3Error"
 
@@ -58,13 +58,13 @@ class StoreError(Exception):
 
 
 class NotFound(StoreError):
-    """Nothing lies at that place (or an artifact there has no manifest yet)."""
+    """The object does not exist, or the artifact has no manifest yet."""
 
     reason = "S3NotFound"
 
 
 class AccessDenied(StoreError):
-    """The credentials are missing, wrong, or not allowed to do this."""
+    """The credentials are missing, invalid, or lack a permission."""
 
     reason = "S3AccessDenied"
 
@@ -76,19 +76,19 @@ class BucketMissing(StoreError):
 
 
 class Unreachable(StoreError):
-    """The endpoint does not answer, or only with server errors; a later try may succeed."""
+    """The endpoint does not respond, or only with server errors. A later try may succeed."""
 
     reason = "S3Unreachable"
 
 
 class Corrupt(StoreError):
-    """The bytes are not those that the manifest promises."""
+    """The bytes differ from those in the manifest."""
 
     reason = "S3ArtifactCorrupt"
 
 
 def classify(error: Exception, place: str, endpoint: str) -> StoreError:
-    """The `StoreError` for what boto3 raised while working on `place` (an s3:// uri) through `endpoint`."""
+    """Return the `StoreError` for an exception of boto3 at `place` (an s3:// uri) of `endpoint`."""
     if isinstance(error, S3UploadFailedError | S3TransferFailedError):
         inner = error.__cause__ or error.__context__
         if isinstance(inner, ClientError | BotoCoreError):
@@ -132,7 +132,7 @@ def _classify_answer(error: ClientError, place: str, endpoint: str) -> StoreErro
 
 @contextmanager
 def translated(place: object, endpoint: str) -> Iterator[None]:
-    """Turns whatever boto3 raises inside into a `StoreError` about `place`."""
+    """Convert exceptions of boto3 into a `StoreError` about `place`."""
     try:
         yield
     except (ClientError, BotoCoreError, S3UploadFailedError, S3TransferFailedError, RetriesExceededError) as error:

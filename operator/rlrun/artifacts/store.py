@@ -1,8 +1,8 @@
-"""The one door to S3.
+"""Client of S3 for objects and artifacts.
 
-Synchronous and thread-safe (async code calls it through a thread pool). Everything has a deadline: 5 s to connect, 60 s
-between two bytes, four tries. Artifacts are written files first, manifest last, and deleted manifest first, so that
-a folder with a manifest is whole at every moment; a download is checked against it and appears under its name at once.
+Synchronous and thread-safe (async code calls it through a thread pool). Every request has a deadline: 5 s to connect,
+60 s between two bytes, four tries. The manifest of an artifact is written last and deleted first, so that a folder with
+a manifest is complete at any time. A download is verified against the manifest and appears under its name at once.
 Credentials and endpoint come from the usual AWS_* variables unless given.
 """
 
@@ -50,12 +50,12 @@ CONNECT_SECONDS = 5
 READ_SECONDS = 60
 TRIES = 4
 DELETE_BATCH = 1000
-"""S3's own limit of keys in one DeleteObjects request."""
+"""Maximum number of keys in one DeleteObjects request of S3."""
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One object as a listing shows it."""
+    """One object of a listing."""
 
     key: str
     size: int
@@ -64,7 +64,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Upload:
-    """A multipart upload that was begun and never ended: its parts cost room, and no listing of objects shows them."""
+    """An unfinished multipart upload. Its parts take space, but are not in listings of objects."""
 
     key: str
     upload_id: str
@@ -72,7 +72,7 @@ class Upload:
 
 
 class Store:
-    """S3 as this project uses it: small objects, artifacts, listings, deletion. All methods raise `StoreError`s."""
+    """Client of S3: small objects, artifacts, listings, deletion. All methods raise StoreError."""
 
     def __init__(
         self,
@@ -109,20 +109,31 @@ class Store:
             )
         self._transfer = Transfer(self._s3, self.endpoint)
 
+    @classmethod
+    def from_variables(cls, variables: Mapping[str, str]) -> "Store":
+        """Return a store with these AWS_* variables, as a Secret holds them. Raises StoreError."""
+        return cls(
+            endpoint_url=variables.get("AWS_ENDPOINT_URL_S3"),
+            access_key_id=variables.get("AWS_ACCESS_KEY_ID"),
+            secret_access_key=variables.get("AWS_SECRET_ACCESS_KEY"),
+            session_token=variables.get("AWS_SESSION_TOKEN"),
+            region=variables.get("AWS_DEFAULT_REGION"),
+        )
+
     def close(self) -> None:
-        """Gives the connections back."""
+        """Close the connections."""
         self._transfer.close()
         self._s3.close()
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
     def put_bytes(self, uri: S3Uri, data: bytes) -> None:
-        """Writes one object; it replaces what was there."""
+        """Write one object, replacing an existing one."""
         with translated(uri, self.endpoint):
             self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data)
 
     def get_bytes(self, uri: S3Uri) -> bytes:
-        """The object's bytes. Raises NotFound."""
+        """Return the object's bytes. Raises NotFound."""
         with translated(uri, self.endpoint):
             data: bytes = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)["Body"].read()
             return data
@@ -144,10 +155,10 @@ class Store:
         policy_version: int | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> Manifest:
-        """Uploads the files of a folder (or of a mapping of name to bytes) and then the manifest that makes them real.
+        """Upload the files of a folder (or of a mapping of name to bytes), then the manifest that completes them.
 
-        The same files with the same facts twice write nothing and give back the first manifest. Other files in place
-        of older ones take the older manifest away first, so that no reader sees a mixture.
+        Uploading the same files with the same facts again writes nothing and returns the first manifest. Other files
+        replace older ones after the older manifest is deleted, so that no reader sees a mixture.
         """
         facts = Manifest(
             kind=kind,
@@ -164,7 +175,7 @@ class Store:
         return self.upload(source, uri, facts)
 
     def upload(self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest) -> Manifest:
-        """`upload_artifact` with all facts in one; a manifest that lists the files already is believed."""
+        """Upload like `upload_artifact`, with all facts in one manifest. If it lists the files, it is trusted."""
         files = _outgoing(source)
         if not files:
             raise ValueError(f"nothing to upload to {uri}: the source has no files")
@@ -181,7 +192,7 @@ class Store:
             with translated(uri, self.endpoint):
                 self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
         if any(size_of(file) > PART_BYTES for file in files):
-            # Of a process that died in the middle of this very upload.
+            # Left by a process that died during this upload.
             self._abort_uploads(uri)
         entries = self._transfer.upload(files, uri)
         if manifest.files and sorted(entries, key=_name) != sorted(manifest.files, key=_name):
@@ -191,7 +202,7 @@ class Store:
         return manifest
 
     def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """The artifact's manifest, or None where there is none (yet). Raises Corrupt when it cannot be read."""
+        """Return the artifact's manifest, None if there is none (yet). Raises Corrupt if it is invalid."""
         try:
             text = self.get_bytes(uri / MANIFEST)
         except NotFound:
@@ -204,11 +215,11 @@ class Store:
                 f"{error.errors()[0]['msg']}): delete the folder or upload it again"
             ) from error
 
-    def download_artifact(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        """Brings an artifact to the folder `dest`, all of it or nothing, each file checked by size and SHA-256.
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+        """Download an artifact to the folder `dest`, all or nothing, each file verified by size and SHA-256.
 
-        `dest` is replaced by rename, so it may not be a mount point itself; its parent is made if missing. Whoever has
-        read the manifest already hands it in. Raises NotFound without one, Corrupt when a file is not what it says.
+        `dest` is replaced by rename, so it must not be a mount point; its parent is created if missing. `manifest`
+        saves reading it again. Raises NotFound without a manifest, Corrupt if a file does not match it.
         """
         manifest = manifest or self.read_manifest(uri)
         if manifest is None:
@@ -228,7 +239,7 @@ class Store:
         return manifest
 
     def is_complete(self, uri: S3Uri) -> bool:
-        """Whether the artifact has a manifest and every file it names is there with its size."""
+        """Return whether the artifact has a manifest and all of its files exist with their sizes."""
         manifest = self.read_manifest(uri)
         if manifest is None:
             return False
@@ -238,7 +249,7 @@ class Store:
     # --- folders ----------------------------------------------------------------------------------------------------
 
     def list_folders(self, uri: S3Uri) -> list[str]:
-        """Names of the folders directly below, sorted, without slashes; empty where nothing is."""
+        """Return the sorted names of the folders directly below `uri`, without slashes."""
         prefix = _folder(uri)
         names: set[str] = set()
         with translated(uri, self.endpoint):
@@ -248,7 +259,7 @@ class Store:
         return sorted(names)
 
     def list_files(self, uri: S3Uri) -> list[tuple[str, int]]:
-        """(name below `uri`, bytes) of every object at any depth, sorted by name."""
+        """Return (name below `uri`, size in bytes) of every object at any depth, sorted by name."""
         prefix = _folder(uri)
         found: list[tuple[str, int]] = []
         with translated(uri, self.endpoint):
@@ -257,9 +268,9 @@ class Store:
         return sorted((name, size) for name, size in found if name and not name.endswith("/"))
 
     def delete_prefix(self, uri: S3Uri) -> int:
-        """Deletes every object below the folder `uri`, manifests first, and says how many; 0 where nothing is.
+        """Delete every object below the folder `uri`, manifests first, and return their number.
 
-        Raises ValueError for a whole bucket: that is never what a caller of this project means.
+        Raises ValueError for a whole bucket, which no caller intends to delete.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
@@ -276,14 +287,14 @@ class Store:
             folders |= {prefix + "/".join(parents[: depth + 1]) + "/" for depth in range(len(parents))}
         depths = sorted({folder.count("/") for folder in folders}, reverse=True)
         rounds = [[folder for folder in folders if folder.count("/") == depth] for depth in depths]
-        # In rounds, because within one request the order of deletion is the server's affair.
+        # In rounds, because the server chooses the order of deletion within one request.
         for group in (manifests, others, *rounds):
             for start in range(0, len(group), DELETE_BATCH):
                 self._delete(uri, group[start : start + DELETE_BATCH])
         return len(keys)
 
     def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
-        """Every object below the folder `uri` at any depth, page by page, keys of folders aside."""
+        """Yield every object below the folder `uri` at any depth, page by page, without the keys of folders."""
         with translated(uri, self.endpoint):
             for page in self._pages(uri.bucket, _folder(uri)):
                 for o in page.get("Contents", []):
@@ -291,7 +302,7 @@ class Store:
                         yield StoredObject(str(o["Key"]), int(o["Size"]), o["LastModified"])
 
     def uploads(self, uri: S3Uri) -> list[Upload]:
-        """The unfinished multipart uploads below the folder `uri`."""
+        """Return the unfinished multipart uploads below the folder `uri`."""
         with translated(uri, self.endpoint):
             pages = self._s3.get_paginator("list_multipart_uploads").paginate(Bucket=uri.bucket, Prefix=_folder(uri))
             return [
@@ -299,7 +310,7 @@ class Store:
             ]
 
     def abort_upload(self, bucket: str, upload: Upload) -> None:
-        """Gives an unfinished upload up; one that is gone already is no error."""
+        """Abort an unfinished upload. One that does not exist is no error."""
         with translated(f"s3://{bucket}/{upload.key}", self.endpoint):
             try:
                 self._s3.abort_multipart_upload(Bucket=bucket, Key=upload.key, UploadId=upload.upload_id)
@@ -307,12 +318,12 @@ class Store:
                 return
 
     def check(self, bucket: str) -> None:
-        """Proves that the bucket exists and these credentials may list it; the error says why not."""
+        """Check that the bucket exists and these credentials may list it. Raises StoreError."""
         with translated(f"s3://{bucket}", self.endpoint):
             self._s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
 
     def _abort_uploads(self, uri: S3Uri) -> None:
-        # Many keys may do everything else and not list these; then a rule of the bucket has to clean up.
+        # Many credentials may not list uploads; then a rule of the bucket must clean up.
         with contextlib.suppress(AccessDenied):
             for upload in self.uploads(uri):
                 self.abort_upload(uri.bucket, upload)
@@ -338,7 +349,7 @@ def _folder(uri: S3Uri) -> str:
 
 
 def described(source: Path | Mapping[str, bytes], facts: Manifest) -> Manifest:
-    """`facts` with the source's files: the manifest that an upload of it will have."""
+    """Return `facts` with the source's files: the manifest of its upload."""
     entries = [
         _hash_bytes(file.name, file.content) if isinstance(file.content, bytes) else _hash_file(file.name, file.content)
         for file in _outgoing(source)
@@ -389,7 +400,7 @@ def _hash_file(name: str, path: Path) -> FileEntry:
 
 def _put_in_place(room: Path, dest: Path) -> None:
     if dest.is_dir() and any(dest.iterdir()):
-        # Two folders cannot be swapped in one portable call: the old one steps aside for an instant.
+        # No portable call swaps two folders: the old one is renamed first.
         old = Path(tempfile.mkdtemp(prefix=f".{dest.name}-old-", dir=dest.parent))
         dest.rename(old)
         room.rename(dest)

@@ -1,8 +1,8 @@
-"""Files to and from S3 in parts: bounded memory, one pass over the bytes, and no half an upload left behind.
+"""Transfer of files to and from S3 in parts, with bounded memory and one pass over the bytes.
 
-The caller's thread reads and hashes while a few other threads talk to S3, so that files and parts of files travel side
-by side and small files wait for their answers together. However many callers there are, at most PARALLEL parts are in
-memory. An object appears whole or not at all: a failed multipart upload is aborted.
+The caller's thread reads and hashes while a few other threads send requests, so that files and parts of files are
+transferred concurrently. All callers together hold at most PARALLEL parts in memory. An object appears complete or not
+at all: a failed multipart upload is aborted.
 """
 
 import contextlib
@@ -25,34 +25,34 @@ from rlrun.artifacts.s3errors import SILENCE, StoreError, translated
 
 PART_BYTES = 16 * 1024**2
 PARALLEL = 8
-"""Requests at the same time; at most PART_BYTES * PARALLEL are in memory at once."""
+"""Concurrent requests. At most PART_BYTES * PARALLEL bytes are in memory."""
 MOST_PARTS = 10_000
-"""S3's own limit of parts in one object."""
+"""Maximum number of parts of one object in S3."""
 BODY_TRIES = 4
-"""For one part whose body breaks off; botocore repeats only requests that got no answer."""
+"""Tries for one part whose body is interrupted. botocore repeats only requests without a response."""
 
 
 def part_bytes(size: int) -> int:
-    """Bytes of one part of an object of `size` bytes: PART_BYTES, unless that makes too many parts."""
+    """Return the size of the parts of an object of `size` bytes: PART_BYTES, unless these are too many parts."""
     return max(PART_BYTES, math.ceil(size / MOST_PARTS))
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A file to be uploaded: its name in the artifact, and where its bytes are."""
+    """A file to upload: its name in the artifact and its content."""
 
     name: str
     content: Path | bytes
 
 
 def size_of(file: Outgoing) -> int:
-    """Its bytes, as of now."""
+    """Return the current size of the file in bytes."""
     return len(file.content) if isinstance(file.content, bytes) else file.content.stat().st_size
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """A file to be downloaded, and where it shall lie."""
+    """A file to download and its path on disk."""
 
     entry: FileEntry
     path: Path
@@ -60,25 +60,25 @@ class Incoming:
 
 @dataclass
 class _Batch:
-    """The requests of one upload."""
+    """Requests of one upload."""
 
     tasks: list[Future[None]] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
     def done(self, task: Future[None]) -> None:
-        """Called by whoever ended the request."""
+        """Record the end of a request."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failures.append(error)
 
     def check(self) -> None:
-        """Raises the first failure."""
+        """Raise the first failure."""
         if self.failures:
             raise self.failures[0]
 
 
 @dataclass
 class _Multipart:
-    """An object that is being uploaded in parts."""
+    """Multipart upload in progress."""
 
     place: S3Uri
     id: str
@@ -87,7 +87,7 @@ class _Multipart:
 
 
 class _Arriving:
-    """A file whose parts arrive in any order and are hashed in theirs."""
+    """Download in progress: parts arrive in any order and are hashed in the order of the file."""
 
     def __init__(self, incoming: Incoming) -> None:
         self.entry = incoming.entry
@@ -96,30 +96,30 @@ class _Arriving:
         self._file = os.open(incoming.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
 
     def write(self, data: bytes, offset: int) -> None:
-        """Any part, from any thread."""
+        """Write one part, in any order and from any thread."""
         done = 0
         while done < len(data):
             done += os.pwrite(self._file, memoryview(data)[done:], offset + done)
 
     def next(self, data: bytes) -> None:
-        """The next part in order."""
+        """Hash the next part in order."""
         self._hash.update(data)
         self.size += len(data)
 
     def close(self) -> None:
-        """No more parts; again does no harm."""
+        """Close the file. May be called twice."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     @property
     def found(self) -> FileEntry:
-        """What has arrived."""
+        """Entry of the file as downloaded so far."""
         return FileEntry(name=self.entry.name, size=self.size, sha256=self._hash.hexdigest())
 
 
 class Transfer:
-    """Moves the files of artifacts for all threads of a process. All methods raise `StoreError`s."""
+    """Transfers the files of artifacts for all threads of a process. All methods raise StoreError."""
 
     def __init__(self, s3: Any, endpoint: str, parallel: int = PARALLEL) -> None:
         self._s3 = s3
@@ -129,15 +129,15 @@ class Transfer:
         self._room = threading.BoundedSemaphore(parallel)
 
     def close(self) -> None:
-        """Takes no more work and does not wait for what runs."""
+        """Accept no more transfers and do not wait for those in progress."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- up -----------------------------------------------------------------------------------------------------------
 
     def upload(self, files: Sequence[Outgoing], to: S3Uri) -> list[FileEntry]:
-        """Uploads the files below `to` and says what they were, in the same order.
+        """Upload the files below `to` and return their entries in the same order.
 
-        After a failure none of them is half there: those that were done are whole, and of the others nothing is left.
+        After a failure, each file is either complete or absent.
         """
         batch = _Batch()
         multiparts: list[_Multipart] = []
@@ -164,7 +164,7 @@ class Transfer:
             multiparts.append(multipart)
         digest, sent = hashlib.sha256(), 0
         for number, data in enumerate(_parts(file.content, size), 1):
-            # What has failed already makes the rest of the reading pointless.
+            # After a failure the remaining files need not be read.
             batch.check()
             if multipart is not None:
                 self._start(batch, self._put_part, multipart, number, data)
@@ -184,7 +184,7 @@ class Transfer:
             self._room.release()
             raise
         batch.tasks.append(task)
-        # In this order: who is let in by the release sees the failure.
+        # In this order: the thread that the release admits must see the failure.
         task.add_done_callback(batch.done)
         task.add_done_callback(lambda _: self._room.release())
 
@@ -217,7 +217,7 @@ class Transfer:
     def _abort(self, multipart: _Multipart) -> None:
         if multipart.complete:
             return
-        # The failure that led here is the one to tell; what stays behind goes before the next try, or with the folder.
+        # The original failure is reported. Remaining parts are aborted by the next upload or with the folder.
         with contextlib.suppress(StoreError), translated(multipart.place, self._endpoint):
             self._s3.abort_multipart_upload(
                 Bucket=multipart.place.bucket, Key=multipart.place.key, UploadId=multipart.id
@@ -226,9 +226,9 @@ class Transfer:
     # --- down ---------------------------------------------------------------------------------------------------------
 
     def download(self, files: Sequence[Incoming], below: S3Uri) -> Iterator[FileEntry]:
-        """Downloads the files from below that folder; yields what each of them turned out to be, as they are done.
+        """Download the files from the folder `below` and yield the entry of each as downloaded.
 
-        The paths' folders have to exist. Whoever stops before the end may leave files that are not whole.
+        The folders of the paths must exist. A caller that stops early may leave incomplete files.
         """
         window: deque[tuple[_Arriving, bool, Future[bytes]]] = deque()
         arriving: list[_Arriving] = []
@@ -239,7 +239,7 @@ class Transfer:
                 place, size = below / incoming.entry.name, incoming.entry.size
                 step = part_bytes(size)
                 for offset in range(0, max(size, 1), step):
-                    # Whoever holds parts of its own may not wait for those of others, who may do the same.
+                    # A caller that holds parts must not wait for those of others: that could be a deadlock.
                     while not self._room.acquire(blocking=not window):
                         yield from self._arrived(window)
                     whole, last = size <= step, offset + step >= size
@@ -282,7 +282,7 @@ class Transfer:
                 except ClientError as error:
                     if error.response.get("Error", {}).get("Code") != "InvalidRange":
                         raise
-                    # The object is shorter than it should be, which the digest will tell.
+                    # The object is too short; the digest will not match.
                     return b""
         file.write(data, offset)
         return data
@@ -301,7 +301,7 @@ def _parts(content: Path | bytes, size: int) -> Iterator[bytes]:
 
 
 def _read(file: Any, count: int) -> bytes:
-    # A raw read may give less than it is asked for, and parts before the last one have to be of one size.
+    # A raw read may return fewer bytes, and all parts but the last must have the same size.
     pieces = []
     while count > 0 and (piece := file.read(count)):
         pieces.append(piece)

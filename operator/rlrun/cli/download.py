@@ -63,7 +63,7 @@ def download(
     except ValueError as problem:
         raise CliError(str(problem), code=INVALID) from problem
     with s3_asked(f"download {address}"):
-        manifest = open_store(ctx, endpoint).download_artifact(uri, folder.resolve())
+        manifest = open_store(ctx, endpoint).download(uri, folder.resolve())
     typer.echo(
         f"{manifest.kind.value} of step {manifest.step}: {len(manifest.files)} files, "
         f"{output.size(manifest.size)}, all as in its manifest, in {folder}"

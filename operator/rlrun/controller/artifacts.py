@@ -110,15 +110,7 @@ class StoreArtifacts:
             # Old credentials are of no use any more once the Secret has changed.
             for old in self._stores.values():
                 old.close()
-            self._stores = {
-                key: Store(
-                    endpoint_url=variables.get("AWS_ENDPOINT_URL_S3"),
-                    access_key_id=variables.get("AWS_ACCESS_KEY_ID"),
-                    secret_access_key=variables.get("AWS_SECRET_ACCESS_KEY"),
-                    session_token=variables.get("AWS_SESSION_TOKEN"),
-                    region=variables.get("AWS_DEFAULT_REGION"),
-                )
-            }
+            self._stores = {key: Store.from_variables(variables)}
         return self._stores[key]
 
     async def _call(self, work: Callable[[], T]) -> T:

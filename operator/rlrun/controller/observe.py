@@ -21,12 +21,12 @@ from rlrun.controller.plan.artifacts import is_ready, wants_to_delete
 from rlrun.controller.plan.draft import parse_status
 from rlrun.controller.plan.validation import checkpoint_place, parse_spec
 from rlrun.controller.poll import Poller
-from rlrun.controller.questions import PollError
 from rlrun.resources.naming import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL, label
 from rlrun.resources.platform import REQUIRED_KEYS, run_layout, s3_variables
 from rlrun.resources.settings import Settings
 from rlrun.schema.run_status import RLRunStatus
 from rlrun.schema.wire import Problem, RunStatus
+from rlrun.service.errors import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -190,9 +190,9 @@ class Observer:
             return {}
         try:
             told: RunStatus = await self._poller.status(namespace, name)
-        except PollError as error:
+        except RequestError as error:
             POLL_ERRORS.inc()
-            return {"poll_error": str(error)}
+            return {"poll_error": error.problem.message}
         return {"poll": told}
 
 

@@ -1,29 +1,31 @@
-"""Asking a run's orchestrator how it is going."""
+"""Client of the orchestrators' status."""
 
 from typing import Protocol
 
-from rlrun.controller.questions import Questioner
+from typing_extensions import override
+
 from rlrun.schema.wire import RunStatus
+from rlrun.service.client import HttpClient
 
 
 class Poller(Protocol):
-    """Where statuses come from."""
+    """Reads the status of a run from its orchestrator."""
 
     async def status(self, namespace: str, name: str) -> RunStatus:
-        """The status of that run. Raises PollError."""
+        """Return the status of that run. Raises RequestError."""
 
 
-class HttpPoller:
+class HttpPoller(Poller):
     """`Poller` over HTTP."""
 
     def __init__(self, url_template: str) -> None:
         self._template = url_template
-        self._questioner = Questioner()
+        self._http = HttpClient()
 
+    @override
     async def status(self, namespace: str, name: str) -> RunStatus:
-        """See `Poller`."""
-        return await self._questioner.ask("GET", self._template.format(namespace=namespace, name=name), RunStatus)
+        return await self._http.ask("GET", self._template.format(namespace=namespace, name=name), RunStatus)
 
     async def close(self) -> None:
-        """Gives the connections back."""
-        await self._questioner.close()
+        """Close the connections."""
+        await self._http.close()

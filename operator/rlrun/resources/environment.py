@@ -1,6 +1,5 @@
 """The environments: one Deployment and Service each. User code runs here and nowhere else, without credentials."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from rlrun.resources.naming import RunIdentity, Use, environment_component
 from rlrun.resources.pods import container, deployment, http_probes, pod_template, service
 from rlrun.resources.settings import ComputeShape, Settings
 from rlrun.schema.environment import Environment
+from rlrun.schema.environment_protocol import VARIABLE, EnvironmentConfig
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.wire import ENVIRONMENT_PORT
@@ -34,7 +34,7 @@ class EnvironmentEntry:
 
 
 def environment_entries(spec: RLRunSpec) -> Iterator[EnvironmentEntry]:
-    """All environments of a run: env in order, then eval.env."""
+    """Yield all environments of a run: env in order, then eval.env."""
     for i, entry in enumerate(spec.env):
         yield EnvironmentEntry(i, "train", entry)
     for i, evaluation in enumerate(spec.eval.env if spec.eval else []):
@@ -42,19 +42,17 @@ def environment_entries(spec: RLRunSpec) -> Iterator[EnvironmentEntry]:
 
 
 def environment_variable(entry: Environment, workers: int, gateway_url: str) -> str:
-    """The JSON that tells an environment server what it is."""
-    told: Obj = {
-        "id": f"{entry.id}@{entry.version}" if entry.version else entry.id,
-        "name": entry.effective_name,
-        "args": entry.args,
-        "workers": workers,
-        "packagesUrl": gateway_url,
-    }
-    if entry.taskset:
-        told["taskset"] = entry.taskset
-    if entry.harness:
-        told["harness"] = entry.harness
-    return json.dumps(told, sort_keys=True)
+    """Return the configuration of an environment server as JSON."""
+    config = EnvironmentConfig(
+        id=f"{entry.id}@{entry.version}" if entry.version else entry.id,
+        name=entry.effective_name,
+        args=entry.args,
+        taskset=entry.taskset or None,
+        harness=entry.harness or None,
+        workers=workers,
+        packages_url=gateway_url,
+    )
+    return config.to_variable()
 
 
 def environment(identity: RunIdentity, settings: Settings, resolved: ResolvedRun, item: EnvironmentEntry) -> list[Obj]:
@@ -67,7 +65,7 @@ def environment(identity: RunIdentity, settings: Settings, resolved: ResolvedRun
         settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_orchestrator.environment"],
-        env={"RLRUN_ENVIRONMENT": environment_variable(item.entry, shape.workers, resolved.endpoints.gateway_url)},
+        env={VARIABLE: environment_variable(item.entry, shape.workers, resolved.endpoints.gateway_url)},
         env_from=[e.to_json_dict() for e in resolved.spec.env_from],
         ports={"http": ENVIRONMENT_PORT},
         mounts={"package": PACKAGE_DIR},

@@ -37,6 +37,7 @@ from pydantic import Field
 
 from rlrun.schema.algorithm import KlPenalty, Loss
 from rlrun.schema.base import Schema
+from rlrun.schema.policy import policy_name
 
 ROLLOUT_ID_HEADER = "X-Rollout-Id"
 
@@ -87,7 +88,7 @@ class PolicyRef(Schema):
     @property
     def name(self) -> str:
         """The adapter's (and so the model's) name in the inference engine."""
-        return f"policy-v{self.version:06d}-{self.digest[:8]}"
+        return policy_name(self.version, self.digest)
 
 
 class LoadRequest(PolicyRef):

@@ -1,1 +1,1 @@
-"""Environment server: the only place where users' code runs."""
+"""Environment server: the only process tree of a run that executes user code."""

@@ -1,7 +1,8 @@
-"""What users' code hands over, made small and plain before it goes on the wire.
+"""Sanitizing of values from user code: bounded size and plain JSON types.
 
-A completion, a metric's name or an exception's text may be of any size and of any type, and one that cannot be written
-as JSON would cost the whole group. Each is cut here, and what was cut says so.
+Completions, metric names and exception texts may have any size and any type, and a single value that cannot be written
+as JSON would fail the whole group. Values are truncated here, with a mark
+where something is missing.
 """
 
 import math
@@ -9,46 +10,46 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_COMPLETION = 262_144
-"""Characters of one rollout's completion, its structure included: more than any conversation that fits a model."""
+"""Characters of one rollout's completion with its structure. Longer than any conversation that fits a model."""
 MAX_DEPTH = 16
 MAX_METRICS = 128
-"""Of one rollout; the first ones are kept."""
+"""Metrics of one rollout. The first ones are kept."""
 MAX_NAME = 200
 MAX_WORDS = 300
-"""Characters of an exception's own text."""
+"""Characters of an exception's text."""
 
 
 def finite(value: Any) -> float | None:
-    """The value as a float, or None when it is no finite number.
+    """Return the value as a float, or None if it is not a finite number.
 
-    Whatever has `__float__` is a number (NumPy's and torch's scalars, and True as 1); a text is none, even "1.0".
+    Every type with `__float__` counts (NumPy's and torch's scalars, and True as 1). A string does not, even "1.0".
     """
     if value is None or isinstance(value, str | bytes | bytearray):
         return None
     try:
         number = float(value)
-    except Exception:  # Whatever __float__ raises, RuntimeError for a tensor of two elements among them.
+    except Exception:  # __float__ may raise anything, for example RuntimeError for a tensor of two elements.
         return None
     return number if math.isfinite(number) else None
 
 
 def clean(text: str, limit: int) -> str:
-    """At most `limit` characters of the text, without lone surrogates: no JSON reader would take those."""
+    """Return at most `limit` characters of the text, without lone surrogates, which JSON parsers reject."""
     cut = text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit:,} more characters)"
     return cut.encode("utf-8", "replace").decode()
 
 
 def words(error: BaseException) -> str:
-    """`KeyError: 'x'`, of bounded length, whatever the exception's own `__str__` does."""
+    """Return text like `KeyError: 'x'`, of bounded length, even if the exception's `__str__` raises."""
     try:
         text = str(error)
     except Exception:
-        text = "(its text cannot be had)"
+        text = "(its text is not available)"
     return clean(f"{type(error).__name__}: {text}", MAX_WORDS)
 
 
 def shown(value: Any, limit: int = 100) -> str:
-    """The value's repr, of bounded length; its type's name where repr fails."""
+    """Return the value's repr, of bounded length, or the name of its type if repr raises."""
     if isinstance(value, str | bytes | list | tuple) and len(value) > limit:
         value = value[:limit]
     try:
@@ -58,7 +59,7 @@ def shown(value: Any, limit: int = 100) -> str:
 
 
 def metrics(values: Any) -> dict[str, float]:
-    """The entries that are finite numbers, at most `MAX_METRICS` of them."""
+    """Return the entries that are finite numbers, at most `MAX_METRICS` of them."""
     if not isinstance(values, Mapping):
         return {}
     found: dict[str, float] = {}
@@ -70,12 +71,12 @@ def metrics(values: Any) -> dict[str, float]:
 
 
 def completion(value: Any, limit: int = MAX_COMPLETION) -> Any:
-    """The value as plain JSON types of about `limit` characters at most; what does not fit is left out."""
+    """Return the value as plain JSON types of about `limit` characters. Entries beyond that are left out."""
     return _Budget(limit).plain(value, 0)
 
 
 class _Budget:
-    """Characters that may still be spent."""
+    """Number of characters that the value may still use."""
 
     def __init__(self, left: int) -> None:
         self.left = left

@@ -1,9 +1,8 @@
-"""Keeping what the code of one rollout does inside that rollout.
+"""Isolation of rollouts: a failure in one does not affect the others of its group.
 
-verifiers handles only its own exceptions: a KeyError in an environment's `env_response` would take the whole group down
-and leave its other rollouts running unobserved, and a SystemExit the whole process. Here every rollout runs behind a
-wall: what it raises, and that it takes too long, is noted on its own state, and the rest of the group is scored
-without it.
+verifiers handles only its own exceptions: a KeyError in an environment's `env_response` would fail the whole group and
+leave its other rollouts running unobserved, and a SystemExit would end the process. Here an exception or a timeout of a
+rollout is recorded in that rollout's state, and the rest of the group is scored without it.
 """
 
 import asyncio
@@ -18,38 +17,39 @@ from typing import Any
 from rlrun.schema.wire import GroupRequest, Problem
 
 from rlrun_orchestrator.environment.bounds import words
-from rlrun_orchestrator.environment.loading import user_line
+from rlrun_orchestrator.environment.tracebacks import user_line
 
 log = logging.getLogger(__name__)
 
 COLUMN = "rlrun_problem"
-"""State field (and so column of verifiers' output) that holds a rollout's first problem as a plain dict."""
+"""Field of a rollout's state, and so column of verifiers' output, with its first problem as a dict."""
 ROLLOUT_SHARE = 0.9
-"""Of a group's deadline: what is left is for scoring those rollouts that made it."""
+"""Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What holds for one group, for code that only sees a rollout of it."""
+    """Limits of one group, for code that only sees one of its rollouts."""
 
     score: bool
     seconds: float
+    """Time for its rollouts."""
     ends: float
-    """`time.monotonic()` at which its rollouts end."""
+    """Value of `time.monotonic()` at which that time is over."""
 
     @classmethod
     def of(cls, request: GroupRequest) -> "Terms":
-        """From now on."""
+        """Return the limits of a group that starts now."""
         seconds = request.deadline_seconds * ROLLOUT_SHARE
         return cls(request.score, seconds, time.monotonic() + seconds)
 
 
 TERMS: contextvars.ContextVar[Terms] = contextvars.ContextVar("terms")
-"""Set by whoever runs a group; the tasks that verifiers makes for its rollouts inherit it."""
+"""Set by the runner of a group. The tasks that verifiers creates for its rollouts inherit it."""
 
 
 class Failed(Exception):
-    """A piece of users' code came to no result."""
+    """User code failed because of `problem`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -57,9 +57,9 @@ class Failed(Exception):
 
 
 async def walled(work: Awaitable[Any], terms: Terms, folder: Path) -> Any:
-    """The result of one rollout's code. Raises Failed when it raises anything or goes on for too long.
+    """Return the result of one rollout's code. Raises Failed if it raises anything or exceeds its time.
 
-    Only a cancellation that comes from outside passes.
+    Only a cancellation from outside propagates.
     """
     try:
         async with asyncio.timeout(terms.ends - time.monotonic()) as limit:
@@ -68,35 +68,35 @@ async def walled(work: Awaitable[Any], terms: Terms, folder: Path) -> Any:
         raise
     except BaseException as error:
         if limit.expired() and isinstance(error, TimeoutError):
-            message = f"the rollout did not end within {terms.seconds:g} s, nine tenths of its group's deadline"
+            message = f"The rollout did not end within {terms.seconds:g} s, nine tenths of its group's deadline."
             raise Failed(Problem(reason="EnvironmentTimeout", message=message)) from None
         if cancelled_from_outside(error):
             raise
-        log.exception("a rollout failed")
+        log.exception("A rollout failed")
         raise Failed(raised("RolloutFailed", "", error, folder)) from error
 
 
 def cancelled_from_outside(error: BaseException) -> bool:
-    """False for a CancelledError that users' code raised itself."""
+    """Return True if the current task was cancelled. False for a CancelledError that user code raised itself."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def raised(reason: str, what: str, error: BaseException, folder: Path) -> Problem:
-    """The problem that users' code raised `error`; `what` says where, ending in a space."""
+    """Return the problem that user code raised `error`. `what` is a prefix with a trailing space."""
     where = user_line(error, folder)
     text = f"{what}{words(error)}"
     return Problem(reason=reason, message=f"{text} (at {where})" if where else text)
 
 
 def note(state: Any, problem: Problem) -> None:
-    """Remember the first problem of a rollout."""
+    """Record the problem in the rollout's state, unless it has one."""
     if state.get(COLUMN) is None:
         state[COLUMN] = problem.to_json_dict()
 
 
 def environments_of(environment: Any) -> Iterator[Any]:
-    """The environment and, for an `EnvGroup`, all environments in it."""
+    """Yield the environment and, for an `EnvGroup`, all environments in it."""
     yield environment
     inner = getattr(environment, "env_map", None)
     if isinstance(inner, Mapping):
@@ -105,7 +105,7 @@ def environments_of(environment: Any) -> Iterator[Any]:
 
 
 def contain(environment: Any, folder: Path) -> None:
-    """Put every rollout of a `verifiers.Environment` behind its wall, and score only those that came through."""
+    """Isolate every rollout of a `verifiers.Environment`, and score only those that finished."""
     for each in environments_of(environment):
         harness = getattr(each, "harness", None)
         if harness is not None and hasattr(each, "taskset"):
@@ -131,13 +131,13 @@ def _contain_rollouts(environment: Any, folder: Path) -> None:
 
 
 def _contain_harness(harness: Any, folder: Path) -> None:
-    # An environment made of a taskset and a harness scores each rollout within its run.
+    # An environment of a taskset and a harness scores each rollout within its run.
     original: Callable[..., Awaitable[Any]] = harness.run
     score_group: Callable[..., Awaitable[Any]] = harness.score_group
 
     async def run(task: Any, state: Any = None) -> Any:
         terms = TERMS.get()
-        if state is None:  # A harness that another one calls: it is part of that one's rollout.
+        if state is None:  # Called by another harness: part of that one's rollout.
             return await original(task, state)
         state.runtime_state()["score_rollout"] = terms.score
         try:

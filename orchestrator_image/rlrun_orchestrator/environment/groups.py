@@ -1,4 +1,4 @@
-"""Running one group of rollouts with verifiers, and saying what came of each rollout as data."""
+"""Runs groups of rollouts with verifiers and converts its outputs into rollout results."""
 
 import asyncio
 import logging
@@ -8,29 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI, DefaultAioHttpClient
+from rlrun.schema.environment_protocol import failed_rollouts, timed_out
 from rlrun.schema.wire import ROLLOUT_ID_HEADER, GroupRequest, GroupResult, Problem, RolloutResult
 from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import ClientConfig
 
 from rlrun_orchestrator.environment import bounds
 from rlrun_orchestrator.environment.containment import COLUMN, TERMS, Terms, cancelled_from_outside, contain, raised
-from rlrun_orchestrator.environment.loading import Loaded
-from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
+from rlrun_orchestrator.environment.loaded import Loaded, row_of
 from rlrun_orchestrator.environment.rewards import watch_rewards
-from rlrun_orchestrator.environment.rows import row_of
 from rlrun_orchestrator.environment.timing import milliseconds
 
 log = logging.getLogger(__name__)
 
 REQUEST_RETRIES = 3
-"""For requests that never got an answer or got a 5xx; the gateway records only what it answered."""
+"""Retries of requests without a response or with status 5xx. The gateway records only what it answered."""
 
 
 class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
-    """verifiers' chat client against one group's gateway URL, on connections that all groups share.
+    """verifiers' chat client for one group's gateway URL, on connections that all groups share.
 
-    A policy may draw its end token first. That is an answer like any other, to be scored and learnt from; verifiers'
-    own client would turn it into an error and the policy would never see what it did.
+    A policy may sample its end token first. Such an empty completion is scored and trained on like any other;
+    verifiers' own client would turn it into an error, and the policy would never get a reward for it.
     """
 
     def __init__(self, config: ClientConfig, http: DefaultAioHttpClient) -> None:
@@ -38,7 +37,7 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
         super().__init__(config)
 
     def setup_client(self, config: ClientConfig) -> AsyncOpenAI:
-        """The gateway asks for no key: it knows the group by its URL."""
+        """Create the OpenAI client. The gateway needs no key: the URL identifies the group."""
         return AsyncOpenAI(
             api_key="none",
             base_url=config.api_base_url,
@@ -48,7 +47,7 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
         )
 
     async def raise_from_native_response(self, response: Any) -> None:
-        """Let empty messages pass; everything else is checked as usual."""
+        """Accept empty messages and check everything else as verifiers does."""
         if response is not None and response.choices and len(response.choices) == 1:
             message = response.choices[0].message
             if message is not None and not message.content and not message.tool_calls:
@@ -58,13 +57,13 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
 
 
 class GroupRunner:
-    """Rolls examples of one loaded environment out."""
+    """Runs rollouts of one loaded verifiers environment."""
 
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self.loaded = loaded
         self.folder = folder
-        # One pool of connections: a fresh TLS context and socket per group would cost more than a short rollout. And
-        # aiohttp's, because httpx's takes time in the number of its connections for every single request.
+        # One connection pool: a new TLS context and socket per group would cost more than a short rollout. It is
+        # aiohttp's, because httpx's needs time proportional to its connections for every request.
         self._http = DefaultAioHttpClient()
         watch_rewards(loaded.environment, folder)
         contain(loaded.environment, folder)
@@ -74,9 +73,9 @@ class GroupRunner:
         await self._http.aclose()
 
     async def run(self, request: GroupRequest) -> GroupResult:
-        """All rollouts of the group, scored together, within `deadline_seconds`; failures are in the rollouts.
+        """Run and score all rollouts of the group within `deadline_seconds`. Failures are part of the rollouts.
 
-        Raises Refusal when there is no such example.
+        Raises ProblemError if the example does not exist.
         """
         row = row_of(self.loaded, request.split, request.example_index)
         started = time.monotonic()
@@ -110,9 +109,9 @@ class GroupRunner:
         except BaseException as error:
             if cancelled_from_outside(error):
                 raise
-            # What one rollout raises stays with it (see containment); this is the scoring of the whole group.
-            log.exception("group %s failed", request.group_id)
-            problem = raised("RolloutFailed", "scoring the group failed: ", error, self.folder)
+            # A rollout's own exception is recorded in its state: this one was raised by the scoring of the group.
+            log.exception("Group %s failed", request.group_id)
+            problem = raised("RolloutFailed", "Scoring the group failed: ", error, self.folder)
             return [{COLUMN: problem.to_json_dict()} for _ in range(request.rollouts)]
 
 
@@ -141,7 +140,7 @@ def _problem_of(output: dict[str, Any], reward: float | None) -> Problem | None:
         text = str(error.get("error_chain_repr") or error.get("error"))
         return Problem(reason="RolloutFailed", message=bounds.clean(text, 600))
     if reward is None:
-        return Problem(
-            reason="RewardNotFinite", message=f"the rubric gave the reward {bounds.shown(output.get('reward'))}"
-        )
+        shown = bounds.shown(output.get("reward"))
+        message = f"The rubric returned the reward {shown} instead of a finite number."
+        return Problem(reason="RewardNotFinite", message=message)
     return None

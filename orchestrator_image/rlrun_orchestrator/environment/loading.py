@@ -1,19 +1,20 @@
-"""Importing the user's module and calling its `load_environment`, with every failure put into words."""
+"""Imports the user's module and calls its `load_environment`. Every failure becomes a message for users."""
 
 import importlib
 import inspect
 import logging
 import os
 import sys
-import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import Problem
 
 from rlrun_orchestrator.environment.bounds import words
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
+from rlrun_orchestrator.environment.loaded import Loaded
+from rlrun_orchestrator.environment.plain_contract import plain_contract_violation
+from rlrun_orchestrator.environment.tracebacks import user_line
 
 log = logging.getLogger(__name__)
 
@@ -26,63 +27,40 @@ class LoadError(Exception):
         self.problem = Problem(reason=reason, message=message)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A ready environment and its examples."""
-
-    environment: Any
-    """A `verifiers.Environment`, or with `plain` an object as `plain` describes it."""
-    train: Any | None
-    """A `datasets.Dataset` or a list of dicts; None where the environment has only an eval dataset."""
-    eval: Any | None
-    """None where evaluation falls back to the training examples."""
-    plain: bool = False
-
-    @property
-    def train_examples(self) -> int:
-        """Examples to train on."""
-        return len(self.train) if self.train is not None else 0
-
-    @property
-    def eval_examples(self) -> int:
-        """Examples to evaluate on: the eval dataset's, else the training dataset's."""
-        return len(self.eval) if self.eval is not None else self.train_examples
-
-
-def load(settings: EnvironmentSettings, folder: Path) -> Loaded:
-    """Load the environment whose package is installed in `folder`. Raises LoadError.
+def load(config: EnvironmentConfig, folder: Path) -> Loaded:
+    """Load the environment from the package installed in `folder`. Raises LoadError.
 
     Must run in the main thread: verifiers installs signal handlers.
     """
     _prepare_process(folder)
     try:
-        loaded = _loaded(settings)
+        loaded = _loaded(config)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # SystemExit too: users' modules call sys.exit() where a key or a file is missing.
-        log.exception("loading %s failed", settings.id)
+        # Including SystemExit: user modules call sys.exit() when a key or a file is missing.
+        log.exception("Loading %s failed", config.id)
         missing = next((e for e in _chain(error) if type(e).__name__ == "MissingKeyError"), None)
         if missing is not None:
             names = ", ".join(map(str, getattr(missing, "keys", None) or [missing]))
             raise LoadError(
                 "SecretsMissing",
-                f"{settings.id} needs the variables {names}: put them into a Secret and name it in the run's envFrom",
+                f"{config.id} needs the variables {names}. Store them in a Secret and list it in the run's envFrom.",
             ) from error
-        raise LoadError("EnvironmentLoadFailed", _in_words(settings, error, folder)) from error
+        raise LoadError("EnvironmentLoadFailed", _in_words(config, error, folder)) from error
     if not loaded.train_examples and not loaded.eval_examples:
-        raise LoadError("EnvironmentLoadFailed", f"{settings.id} has no examples: its datasets are empty")
+        raise LoadError("EnvironmentLoadFailed", f"{config.id} has no examples: its datasets are empty.")
     return loaded
 
 
-def _loaded(settings: EnvironmentSettings) -> Loaded:
-    module = importlib.import_module(settings.package.replace("-", "_"))
+def _loaded(config: EnvironmentConfig) -> Loaded:
+    module = importlib.import_module(config.package.replace("-", "_"))
     if not hasattr(module, "load_environment"):
         where = getattr(module, "__file__", None)
         raise AttributeError(f"module {module.__name__!r} ({where}) does not have a 'load_environment' function")
-    function, args = module.load_environment, settings.load_args
+    function, args = module.load_environment, config.load_args
     if "verifiers" in sys.modules:
-        # Whoever does not need verifiers is spared its import, which takes seconds and much memory.
+        # Not imported for an environment without verifiers: it needs seconds and much memory.
         from verifiers.utils.env_utils import coerce_typed_env_config
 
         args = coerce_typed_env_config(function, inspect.signature(function), args)
@@ -91,18 +69,16 @@ def _loaded(settings: EnvironmentSettings) -> Loaded:
         import verifiers as vf
 
         if isinstance(environment, vf.Environment):
-            environment.env_id = environment.env_id or settings.id.split("@")[0]
+            environment.env_id = environment.env_id or config.id.split("@")[0]
             environment.env_args = environment.env_args or args
             train = environment.get_dataset() if _has(environment, "dataset") else None
             evaluation = environment.get_eval_dataset() if _has(environment, "eval_dataset") else None
             return Loaded(environment, train, evaluation)
-    from rlrun_orchestrator.environment.plain import why_not_plain
-
-    reason = why_not_plain(environment)
+    reason = plain_contract_violation(environment)
     if reason is not None:
         raise TypeError(
             f"load_environment returned {type(environment).__name__}, which is neither a verifiers.Environment nor "
-            f"an environment of its own: {reason}"
+            f"a plain environment: {reason}"
         )
     return Loaded(
         environment, getattr(environment, "dataset", None), getattr(environment, "eval_dataset", None), plain=True
@@ -110,13 +86,13 @@ def _loaded(settings: EnvironmentSettings) -> Loaded:
 
 
 def _prepare_process(folder: Path) -> None:
-    # The root file system is read-only: libraries that keep caches in the home folder get one that can be written.
+    # The root file system is read-only: libraries with caches in the home folder get a writable one.
     if not os.access(os.path.expanduser("~"), os.W_OK):
         os.environ["HOME"] = "/tmp"
     os.environ.setdefault("HF_HOME", "/tmp/huggingface")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     if str(folder) not in sys.path:
-        # Behind the image's own packages: a user's package must not replace what this server itself runs on.
+        # After the image's own packages: a user's package must not replace a library of this process.
         sys.path.append(str(folder))
 
 
@@ -132,28 +108,16 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _in_words(settings: EnvironmentSettings, error: BaseException, folder: Path) -> str:
+def _in_words(config: EnvironmentConfig, error: BaseException, folder: Path) -> str:
     where = user_line(error, folder)
-    message = f"{settings.id} did not load: {words(error)}"
+    message = f"{config.id} did not load: {words(error)}"
     if where:
         message += f" (at {where})"
-    module = settings.package.replace("-", "_")
+    module = config.package.replace("-", "_")
     if isinstance(error, ModuleNotFoundError) and error.name == module:
-        return f"{message}. The package has no module {module!r}: its module must be named like the id"
+        return f"{message}. The package has no module {module!r}. Name its module like the id."
     if isinstance(error, ModuleNotFoundError):
-        return f"{message}. Dependencies are not installed: push a wheel of {error.name!r} too, or use an image with it"
+        return f"{message}. Dependencies are not installed. Push a wheel of {error.name!r} too, or add it to the image."
     if isinstance(error, TypeError) and "argument" in str(error):
-        return f"{message}. Compare the run's env.args with the signature of load_environment"
+        return f"{message}. Compare the run's env.args with the signature of load_environment."
     return message
-
-
-def user_line(error: BaseException, folder: Path) -> str | None:
-    """`file:line in function: code` of the innermost frame in the user's package, else outside of our own packages."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = ("verifiers", "rlrun_orchestrator", "importlib")
-    inside = [f for f in frames if Path(f.filename).is_relative_to(folder)]
-    others = [f for f in frames if not f.filename.startswith("<") and not set(own) & set(Path(f.filename).parts)]
-    if not inside and not others:
-        return None
-    frame = (inside or others)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}: {frame.line}"

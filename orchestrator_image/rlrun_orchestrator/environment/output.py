@@ -1,7 +1,7 @@
-"""What a worker prints, passed on to the pod's log at a pace that the log can take.
+"""Rate-limited forwarding of a worker's output to the pod's log.
 
-Users' code may print gigabytes. A log that rotates every second is no log, and a full disk evicts the pod. So each
-worker may print a burst, then so many bytes a second; the rest is read, counted and thrown away.
+User code may print gigabytes. A log that rotates every second is useless, and a full disk evicts the pod. Each worker
+may print a burst and then a limited number of bytes per second; the rest is read, counted and dropped.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ BURST_BYTES = 1024**2
 BYTES_PER_SECOND = 64 * 1024
 CHUNK = 256 * 1024
 DRAIN_SECONDS = 1.0
-"""For the last words of a worker that has ended; its children may hold its output open for ever."""
+"""Time to read the rest of the output of a worker that ended. Its children may keep the pipe open longer."""
 
 
 class Allowance:
-    """Bytes that may be printed now: a bucket of `burst` bytes that fills at `rate` per second."""
+    """Token bucket of `burst` bytes that refills at `rate` bytes per second."""
 
     def __init__(self, burst: int = BURST_BYTES, rate: int = BYTES_PER_SECOND, now: float | None = None) -> None:
         self._burst, self._rate = burst, rate
@@ -25,7 +25,7 @@ class Allowance:
         self._at = time.monotonic() if now is None else now
 
     def take(self, size: int, now: float | None = None) -> int:
-        """How many of `size` bytes may be printed."""
+        """Take up to `size` bytes from the bucket and return their number."""
         now = time.monotonic() if now is None else now
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now
@@ -35,7 +35,7 @@ class Allowance:
 
 
 class Output:
-    """One worker's output. Its own pipe: asyncio's would let a child that holds it open hide the worker's end."""
+    """Output pipe of one worker. asyncio's own pipe would hide a worker's exit while a child keeps it open."""
 
     def __init__(self, who: str, write: Callable[[bytes], object] = lambda data: os.write(1, data)) -> None:
         self._who = who
@@ -46,7 +46,7 @@ class Output:
         self._transport: asyncio.ReadTransport | None = None
 
     async def open(self) -> int:
-        """Begin to read; the descriptor to write to, which the caller closes once the worker has it."""
+        """Start reading and return the descriptor to write to. The caller closes it after the worker inherited it."""
         ours, theirs = os.pipe()
         reader = asyncio.StreamReader(limit=CHUNK)
         self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -56,7 +56,7 @@ class Output:
         return theirs
 
     async def close(self) -> None:
-        """Pass on what is left, for a moment, and stop reading."""
+        """Forward the remaining output for up to `DRAIN_SECONDS` and stop reading."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=DRAIN_SECONDS)
             self._task.cancel()
@@ -76,10 +76,10 @@ class Output:
     def _tell(self) -> None:
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            self._put(f"\n{self._who} printed {dropped:,} bytes more than its log takes\n".encode())
+            self._put(f"\n{self._who}: dropped {dropped:,} bytes of output that exceed the log's rate limit\n".encode())
 
     def _put(self, data: bytes) -> None:
-        # A log that takes nothing must not stop the reading: a worker whose pipe is full stands still.
+        # A log that accepts no data must not stop the reading: a worker blocks on a full pipe.
         try:
             self._write(data)
         except OSError:

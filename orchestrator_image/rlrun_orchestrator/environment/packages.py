@@ -1,7 +1,7 @@
-"""Getting the environment's package: wheels from the orchestrator, installed by pip without index and dependencies.
+"""Installation of the environment's package: wheels from the orchestrator, installed by pip without an index.
 
-The pod needs neither S3 credentials nor the internet for this. What the package depends on is in the image, or in the
-same tar as further wheels.
+The pod needs neither S3 credentials nor internet access. Dependencies are part of the image, or further wheels in the
+same tar archive.
 """
 
 import asyncio
@@ -17,21 +17,20 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import aiohttp
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import Problem
-
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 512 * 1024**2
-"""Of one package with all its wheels."""
+"""Largest size of a package with all its wheels."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=120, connect=5)
 INSTALL_SECONDS = 300.0
 
 
 class PackageError(Exception):
-    """The package could not be had or installed."""
+    """The package could not be downloaded or installed."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -39,42 +38,42 @@ class PackageError(Exception):
 
 
 async def fetch_wheels(
-    settings: EnvironmentSettings, folder: Path, deadline: float, report: Callable[[Problem | None], None]
+    config: EnvironmentConfig, folder: Path, deadline: float, report: Callable[[Problem | None], None]
 ) -> list[Path]:
-    """Bring the package's wheels into `folder`, trying again until `deadline` seconds have passed.
+    """Download the package's wheels into `folder` and retry for `deadline` seconds.
 
-    `report` hears of what a person can mend while it goes on trying (a package that nobody pushed), and None when the
-    trouble is only that the orchestrator is not there yet. Raises PackageError at the deadline.
+    While it retries, `report` receives problems that a user can resolve (a package that was not pushed), and None while
+    the orchestrator has not started yet. Raises PackageError at the deadline.
     """
-    assert settings.packages_url
-    assert settings.owner
-    url = f"{settings.packages_url.rstrip('/')}/environments/{settings.owner}/{settings.package}"
-    params = {"version": settings.version} if settings.version else {}
+    assert config.packages_url
+    assert config.owner
+    url = f"{config.packages_url.rstrip('/')}/environments/{config.owner}/{config.package}"
+    params = {"version": config.version} if config.version else {}
     started, pause = time.monotonic(), FIRST_PAUSE
-    problem = Problem(reason="OrchestratorUnreachable", message=f"{url} was not asked yet")
+    problem = Problem(reason="OrchestratorUnreachable", message=f"No request to {url} was made yet.")
     async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as session:
         while True:
             try:
                 async with session.get(url, params=params) as response:
                     if response.status == 200:
-                        return await asyncio.to_thread(_unpack, await _body(response, settings.id), folder, settings.id)
-                    problem = await _problem_of(response, settings.id)
+                        return await asyncio.to_thread(_unpack, await _body(response, config.id), folder, config.id)
+                    problem = await _problem_of(response, config.id)
                     report(problem if response.status < 500 else None)
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = Problem(
                     reason="OrchestratorUnreachable",
-                    message=f"{url} does not answer ({type(error).__name__}: {error}): look at the orchestrator's pod",
+                    message=f"No answer from {url} ({type(error).__name__}: {error}). Check the orchestrator's pod.",
                 )
                 report(None)
             if time.monotonic() - started + pause > deadline:
-                raise PackageError(problem.reason, f"{problem.message} (gave up after {deadline:.0f} s)")
-            log.info("package of %s: %s; next try in %.1f s", settings.id, problem.message, pause)
+                raise PackageError(problem.reason, f"No package after {deadline:.0f} s of retries: {problem.message}")
+            log.info("Could not get the package of %s, retrying in %.1f s: %s", config.id, pause, problem.message)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
 
 async def install(wheels: list[Path], target: Path) -> None:
-    """Replace the contents of `target` by the installed wheels. Raises PackageError with pip's own last words."""
+    """Replace the contents of `target` by the installed wheels. Raises PackageError with pip's error output."""
     await asyncio.to_thread(_empty, target)
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-cache-dir", "--no-compile"]
     command += ["--disable-pip-version-check", "--target", str(target), *map(str, wheels)]
@@ -86,7 +85,7 @@ async def install(wheels: list[Path], target: Path) -> None:
     except TimeoutError as error:
         process.kill()
         await process.wait()
-        raise PackageError("EnvironmentInstallFailed", f"pip took longer than {INSTALL_SECONDS:.0f} s") from error
+        raise PackageError("EnvironmentInstallFailed", f"pip took longer than {INSTALL_SECONDS:.0f} s.") from error
     if process.returncode:
         lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
@@ -99,14 +98,14 @@ async def install(wheels: list[Path], target: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    # The folder is a mount that survives a restart of the container: what an older attempt left must not be imported.
+    # The folder is a mount that survives a restart of the container: files of an older attempt must not be imported.
     folder.mkdir(parents=True, exist_ok=True)
     for entry in folder.iterdir():
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
 def installed_version(target: Path, package: str) -> str | None:
-    """Version of the package installed in `target`, whatever its spelling (dashes, dots, underscores, case)."""
+    """Return the version of the package installed in `target`. Dashes, dots, underscores and case are equivalent."""
     wanted = _normal(package)
     for distribution in importlib.metadata.distributions(path=[str(target)]):
         if _normal(distribution.metadata["Name"] or "") == wanted:
@@ -115,17 +114,17 @@ def installed_version(target: Path, package: str) -> str | None:
 
 
 async def provide(
-    settings: EnvironmentSettings, target: Path, deadline: float, report: Callable[[Problem | None], None]
+    config: EnvironmentConfig, target: Path, deadline: float, report: Callable[[Problem | None], None]
 ) -> str | None:
-    """Fetch and install the package, unless it is part of the image. Returns its version. Raises PackageError."""
-    if settings.owner is None or settings.packages_url is None:
-        log.info("%s has no owner or no packages URL: expecting its module in the image", settings.id)
-        return settings.version
-    with tempfile.TemporaryDirectory(prefix="rlrun-wheels-") as room:
-        wheels = await fetch_wheels(settings, Path(room), deadline, report)
+    """Install the package, unless it is part of the image, and return its version. Raises PackageError."""
+    if config.owner is None or config.packages_url is None:
+        log.info("%s has no owner or no packages URL: its module must be part of the image", config.id)
+        return installed_version(target, config.package) or config.version
+    with tempfile.TemporaryDirectory(prefix="rlrun-wheels-") as folder:
+        wheels = await fetch_wheels(config, Path(folder), deadline, report)
         await install(wheels, target)
-    version = installed_version(target, settings.package)
-    log.info("installed %s %s from %d wheels", settings.id, version, len(wheels))
+    version = installed_version(target, config.package) or config.version
+    log.info("Installed %s %s from %d wheels", config.id, version, len(wheels))
     return version
 
 
@@ -134,7 +133,7 @@ async def _body(response: aiohttp.ClientResponse, what: str) -> bytes:
     async for chunk in response.content.iter_chunked(1024**2):
         data.write(chunk)
         if data.tell() > MAX_BYTES:
-            raise PackageError("EnvironmentInstallFailed", f"the package of {what} is larger than {MAX_BYTES:,} bytes")
+            raise PackageError("EnvironmentInstallFailed", f"The package of {what} is larger than {MAX_BYTES:,} bytes.")
     return data.getvalue()
 
 
@@ -146,14 +145,14 @@ def _unpack(data: bytes, folder: Path, what: str) -> list[Path]:
                 name = PurePosixPath(member.name).name
                 source = archive.extractfile(member) if member.isfile() and name.endswith(".whl") else None
                 if source is not None:
-                    # Only the last part of the name: an archive cannot write anywhere else.
+                    # Only the last part of the name: an archive must not write outside of the folder.
                     (folder / name).write_bytes(source.read())
                     wheels.append(folder / name)
     except tarfile.TarError as error:
-        raise PackageError("EnvironmentInstallFailed", f"the package of {what} is no tar archive: {error}") from error
+        raise PackageError("EnvironmentInstallFailed", f"The package of {what} is no tar archive: {error}") from error
     if not wheels:
         raise PackageError(
-            "EnvironmentPackageMissing", f"the package of {what} holds no wheel: push it with `rlrun env push`"
+            "EnvironmentPackageMissing", f"The package of {what} contains no wheel. Push it with `rlrun env push`."
         )
     return wheels
 
@@ -165,9 +164,11 @@ async def _problem_of(response: aiohttp.ClientResponse, what: str) -> Problem:
     except ValueError:
         pass
     if response.status == 404:
-        message = f"there is no package of {what}: push it with `rlrun env push` or correct the id"
+        message = f"Package {what} does not exist. Push it with `rlrun env push` or correct the id."
         return Problem(reason="EnvironmentPackageMissing", message=message)
-    return Problem(reason="OrchestratorUnreachable", message=f"package of {what}: {response.status} {text[:200]}")
+    return Problem(
+        reason="OrchestratorUnreachable", message=f"Request for package {what} failed: {response.status} {text[:200]}"
+    )
 
 
 def _normal(name: str) -> str:

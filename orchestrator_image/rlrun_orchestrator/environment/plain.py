@@ -1,14 +1,4 @@
-"""Environments that are plain scripts around an OpenAI client, without verifiers.
-
-`load_environment` may return any object with a `dataset` and a method
-
-    async def rollout(self, example, *, base_url, api_key, model, sampling) -> float | dict
-
-where a dict has `reward` and, if it likes, `metrics`, `completion`, `stop_condition` and `is_truncated`. Every rollout
-gets a base URL of its own, so that the gateway knows whose request it is whatever client makes it. Functions that are
-not async run in a thread of their own. With `score_group(example, rollouts)`, which gets what the rollouts of one
-example returned, rewards may depend on one another.
-"""
+"""Runs groups of rollouts with environments written without verifiers (see `plain_contract`)."""
 
 import asyncio
 import copy
@@ -21,23 +11,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlrun.schema.environment_protocol import failed_rollouts, timed_out
 from rlrun.schema.wire import GroupRequest, GroupResult, Problem, RolloutResult
 
 from rlrun_orchestrator.environment import bounds
 from rlrun_orchestrator.environment.containment import Failed, Terms, cancelled_from_outside, raised, walled
-from rlrun_orchestrator.environment.loading import Loaded
-from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
-from rlrun_orchestrator.environment.rows import row_of
+from rlrun_orchestrator.environment.loaded import Loaded, row_of
 
 log = logging.getLogger(__name__)
 
 API_KEY = "none"
-"""The gateway asks for no key; OpenAI clients refuse to start without one."""
+"""Placeholder: the gateway needs no key, but OpenAI clients do not start without one."""
 Score = Callable[[dict[str, Any], list[dict[str, Any]]], Any]
 
 
 class PlainRunner:
-    """Rolls examples of one loaded plain environment out."""
+    """Runs rollouts of one loaded plain environment."""
 
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self.loaded = loaded
@@ -45,12 +34,12 @@ class PlainRunner:
         self._score: Score | None = getattr(loaded.environment, "score_group", None)
 
     async def close(self) -> None:
-        """There is nothing to put away: connections are the environment's own."""
+        """Do nothing: connections belong to the environment."""
 
     async def run(self, request: GroupRequest) -> GroupResult:
-        """All rollouts of the group, scored, within `deadline_seconds`; failures are in the rollouts.
+        """Run and score all rollouts of the group within `deadline_seconds`. Failures are part of the rollouts.
 
-        Raises Refusal when there is no such example.
+        Raises ProblemError if the example does not exist.
         """
         row = row_of(self.loaded, request.split, request.example_index)
         started = time.monotonic()
@@ -90,7 +79,9 @@ class PlainRunner:
             return {"reward": returned}
         if "reward" not in returned and self._score is None:
             keys = bounds.shown(list(returned), 200)
-            return Problem(reason="RewardNotFinite", message=f"rollout returned a dict without `reward`: it has {keys}")
+            return Problem(
+                reason="RewardNotFinite", message=f"rollout returned a dict without `reward`. Its keys are {keys}."
+            )
         return dict(returned)
 
     async def _scored(
@@ -107,42 +98,19 @@ class PlainRunner:
             problem = raised("RewardFunctionError", "score_group raised ", error, self.folder)
             return [problem] * len(sound)
         if not isinstance(rewards, list | tuple) or len(rewards) != len(sound):
-            words = f"score_group returned {bounds.shown(rewards)} where a list of {len(sound)} rewards is needed"
-            return [Problem(reason="RewardNotFinite", message=words)] * len(sound)
+            message = f"score_group returned {bounds.shown(rewards)} instead of a list of {len(sound)} rewards."
+            return [Problem(reason="RewardNotFinite", message=message)] * len(sound)
         return [
             {**entry, **(reward if isinstance(reward, Mapping) else {"reward": reward})}
             for entry, reward in zip(sound, rewards, strict=True)
         ]
 
 
-def why_not_plain(environment: Any) -> str | None:
-    """What keeps an object from being a plain environment, in words; None when it is one."""
-    rollout = getattr(environment, "rollout", None)
-    if not callable(rollout):
-        return "it has no method rollout"
-    try:
-        inspect.signature(rollout).bind({}, base_url="", api_key="", model="", sampling={})
-    except TypeError as error:
-        wanted = "rollout(self, example, *, base_url, api_key, model, sampling)"
-        return f"its method must be {wanted}, but calling it so gives: {error}"
-    sets = {name: getattr(environment, name, None) for name in ("dataset", "eval_dataset")}
-    if all(rows is None for rows in sets.values()):
-        return "it has no dataset"
-    for name, rows in sets.items():
-        try:
-            fits = rows is None or len(rows) == 0 or isinstance(rows[0], Mapping)
-        except Exception:
-            fits = False
-        if not fits:
-            return f"its {name} is {bounds.shown(rows)} and no list of dicts"
-    return None
-
-
 async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The function's result: awaited when it is async, else from a thread of its own.
+    """Call the function and return its result: awaited if it is async, else in a new thread.
 
-    A thread cannot be ended from outside. One that hangs is left behind; as a daemon it holds up nothing, and as it
-    came from no pool it takes nobody's place.
+    A thread cannot be stopped from outside. One that hangs is abandoned: it is a daemon, so the process can end, and
+    it does not belong to a pool, so it occupies no slot.
     """
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
@@ -155,7 +123,7 @@ async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         if error is None:
             future.set_result(value)
         else:
-            # A future takes no StopIteration and wraps nothing else: users' code may raise any of them.
+            # A future does not accept StopIteration, which user code may raise like any other exception.
             future.set_result(_Raised(error))
 
     def run() -> None:
@@ -167,7 +135,7 @@ async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            log.info("a rollout ended behind the end of its worker")
+            log.info("A rollout ended after its worker")
 
     threading.Thread(target=run, daemon=True, name="rollout").start()
     value = await future
@@ -188,7 +156,9 @@ def _result(rollout: str, entry: dict[str, Any] | Problem, score: bool) -> Rollo
     error = None
     if reward is None:
         shown = bounds.shown(entry.get("reward"))
-        error = Problem(reason="RewardNotFinite", message=f"the reward is {shown} where a finite number is needed")
+        error = Problem(
+            reason="RewardNotFinite", message=f"The rollout returned the reward {shown} instead of a finite number."
+        )
     stop = entry.get("stop_condition")
     return RolloutResult(
         rollout_id=rollout,

@@ -1,8 +1,8 @@
-"""The workers of an environment: started, watched, restarted, and each group given to the least loaded one.
+"""Pool of worker processes: starts, supervises and restarts them, and sends each group to the least loaded one.
 
-Users' code may block its event loop, eat its memory or kill its process. All three end here: a worker that answers
-neither in time nor a little later is killed, a dead one is started again after a pause that grows with every failure,
-and the groups it had are answered as errored rollouts, so that the run can count them and go on.
+User code may block its event loop, exhaust its memory or end its process. A worker that does not answer within a
+group's deadline and a grace period is killed. A worker that ended is restarted after a pause that grows with every
+failure. Its groups are answered as failed rollouts, so that the run can count them and continue.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+from rlrun.schema.environment_protocol import VARIABLE, EnvironmentConfig, failed_rollouts, timed_out
 from rlrun.schema.wire import (
     Demonstration,
     DemonstrationRequest,
@@ -27,29 +27,30 @@ from rlrun.schema.wire import (
     Problem,
     RolloutResult,
 )
+from rlrun.service.backoff import Backoff
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.environment.output import Output
-from rlrun_orchestrator.environment.results import failed_rollouts, timed_out
 
 log = logging.getLogger(__name__)
 
+WORKER = "rlrun_orchestrator.environment.worker"
+"""Module of the worker process. It is started and never imported: only it may run user code."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 HEALTHY_SECONDS = 120.0
-"""A worker that lived this long has shown that it works: its next failure waits the shortest pause again."""
+"""Lifetime after which a worker counts as healthy: its next restart waits the shortest pause again."""
 POLL_SECONDS = 0.1
 DEMONSTRATION_SECONDS = 10.0
-"""For a worker to look one up; a worker that is busy with users' code may take longer, and is asked again."""
+"""Time for a worker to return a demonstration. A worker that is busy with user code may exceed it; callers retry."""
 ENDING_SECONDS = 2.0
-"""For a worker whose connection broke to be seen dead."""
+"""Time for the exit status of a worker to be known after its connection broke."""
 TEARDOWN_SECONDS = 5.0
-"""For an environment to put away what it made outside, before its worker is killed."""
+"""Time for an environment to release external resources before its worker is killed."""
 
 
 @dataclass
 class Worker:
-    """One process and what the pool knows of it."""
+    """State of one worker process."""
 
     index: int
     socket: Path
@@ -59,49 +60,55 @@ class Worker:
     ready: bool = False
     in_flight: int = 0
     restarts: int = 0
-    last_words: str = "it was not started yet"
+    last_words: str = "it has not been started yet"
     hung: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE))
 
 
 class Pool:
-    """`workers` processes of one environment.
+    """Worker processes of one environment.
 
-    `variables` are added to the environment of the workers; `load_deadline` and `hang_grace` are seconds.
+    The package is installed in `folder`; `load_deadline` and `hang_grace` are in seconds.
     """
 
     def __init__(
         self,
-        workers: int,
-        variables: Mapping[str, str],
+        config: EnvironmentConfig,
+        folder: Path,
         load_deadline: float,
         hang_grace: float,
         python: str = sys.executable,
     ) -> None:
         self._room = tempfile.TemporaryDirectory(prefix="rlrun-workers-")
-        self.workers = [Worker(i, Path(self._room.name) / f"{i}.sock") for i in range(workers)]
-        self._variables = dict(variables)
+        self.workers = [Worker(i, Path(self._room.name) / f"{i}.sock") for i in range(config.workers)]
+        self._config = config
+        self._folder = folder
+        self._version = config.version
         self._load_deadline = load_deadline
         self._hang_grace = hang_grace
         self._python = python
         self._first_ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.info: EnvironmentInfo | None = None
-        """What the first worker that loaded the environment said of it."""
+        """Description of the environment by the first worker that loaded it. None until then."""
         self.problem: Problem | None = None
-        """Why the environment did not load, as long as no worker could load it."""
+        """Reason why the environment did not load. None once a worker has loaded it."""
 
     @property
     def ready(self) -> bool:
-        """At least one worker takes groups."""
+        """True if at least one worker accepts groups."""
         return any(worker.ready for worker in self.workers)
 
-    def start(self) -> None:
-        """Start the first worker; the others follow when it has loaded, so that a broken one fails once."""
+    def start(self, version: str | None) -> None:
+        """Start the first worker, and the others when it has loaded, so that a broken environment fails once.
+
+        `version` is the one installed, for the workers to report.
+        """
+        self._version = version
         self._tasks = [asyncio.create_task(self._supervise(worker)) for worker in self.workers]
 
     async def close(self) -> None:
-        """End all workers: their environments are torn down for a few seconds, then they are killed."""
+        """End all workers. Their environments have `TEARDOWN_SECONDS` for their teardown, then they are killed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -109,7 +116,10 @@ class Pool:
         self._room.cleanup()
 
     async def run(self, request: GroupRequest) -> GroupResult:
-        """The group's result, whatever happens to the worker. Raises Refusal when no worker is ready or it refuses."""
+        """Run the group on a worker. If the worker dies or hangs, the result consists of failed rollouts.
+
+        Raises ProblemError if no worker is ready or the worker rejects the request.
+        """
         worker = self._least_loaded()
         assert worker.session is not None
         started = time.monotonic()
@@ -122,7 +132,7 @@ class Pool:
                 body = await response.read()
                 if response.status == 200:
                     return GroupResult.model_validate_json(body)
-                raise Refusal(response.status, Problem.model_validate_json(body))
+                raise ProblemError(response.status, Problem.model_validate_json(body))
         except TimeoutError:
             rollouts = failed_rollouts(request, timed_out(request))
             self._kill_hung(worker)
@@ -133,7 +143,10 @@ class Pool:
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
 
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
-        """The right answer to an example. Raises Refusal when no worker is ready, it refuses or it does not answer."""
+        """Return the reference answer to an example.
+
+        Raises ProblemError if no worker is ready, or if the worker rejects the request or does not answer.
+        """
         worker = self._least_loaded()
         assert worker.session is not None
         timeout = aiohttp.ClientTimeout(total=DEMONSTRATION_SECONDS)
@@ -143,16 +156,16 @@ class Pool:
             ) as response:
                 body = await response.read()
         except (TimeoutError, aiohttp.ClientError) as error:
-            message = f"the environment's worker did not answer ({type(error).__name__}): ask again"
-            raise Refusal(503, Problem(reason="EnvironmentBusy", message=message)) from error
+            message = f"The environment's worker did not answer ({type(error).__name__}). Retry."
+            raise ProblemError(503, Problem(reason="EnvironmentBusy", message=message)) from error
         if response.status != 200:
-            raise Refusal(response.status, Problem.model_validate_json(body))
+            raise ProblemError(response.status, Problem.model_validate_json(body))
         return Demonstration.model_validate_json(body)
 
     def _least_loaded(self) -> Worker:
         able = [worker for worker in self.workers if worker.ready and worker.session is not None]
         if not able:
-            raise Refusal(503, self.problem or self._all_dead())
+            raise ProblemError(503, self.problem or self._all_dead())
         return min(able, key=lambda worker: worker.in_flight)
 
     # --- life of a worker -------------------------------------------------------------------------------------------
@@ -168,15 +181,15 @@ class Pool:
                 if worker.ready:
                     assert worker.process is not None
                     worker.last_words = _ending(await worker.process.wait(), worker.hung)
-                    log.error("worker %d of the environment ended: %s", worker.index, worker.last_words)
+                    log.error("Worker %d of the environment ended: %s", worker.index, worker.last_words)
             except Exception as error:
                 worker.last_words = f"it could not be started: {error}"
-                log.exception("worker %d of the environment", worker.index)
+                log.exception("Could not start worker %d of the environment", worker.index)
             await self._end(worker)
             if time.monotonic() - started > HEALTHY_SECONDS:
                 worker.backoff.succeeded()
             worker.backoff.failed(time.monotonic())
-            log.info("worker %d starts again in %.0f s", worker.index, worker.backoff.pause)
+            log.info("Restarting worker %d in %.0f s", worker.index, worker.backoff.pause)
             await asyncio.sleep(worker.backoff.pause)
             worker.restarts += 1
 
@@ -188,13 +201,11 @@ class Pool:
         try:
             worker.process = await asyncio.create_subprocess_exec(
                 self._python,
-                "-m",
-                "rlrun_orchestrator.environment.worker",
-                str(worker.socket),
+                *("-m", WORKER, str(worker.socket), "--folder", str(self._folder), "--version", self._version or ""),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=descriptor,
                 stderr=descriptor,
-                env={**os.environ, **self._variables},
+                env={**os.environ, VARIABLE: self._config.to_variable()},
                 start_new_session=True,
             )
         finally:
@@ -208,7 +219,11 @@ class Pool:
         while time.monotonic() < ends:
             if worker.process.returncode is not None:
                 worker.last_words = _ending(worker.process.returncode, hung=False)
-                self._not_loaded(Problem(reason="EnvironmentLoadFailed", message=f"while loading, {worker.last_words}"))
+                self._not_loaded(
+                    Problem(
+                        reason="EnvironmentLoadFailed", message=f"The worker ended while loading: {worker.last_words}."
+                    )
+                )
                 return
             if worker.socket.exists():
                 try:
@@ -225,7 +240,7 @@ class Pool:
                     self._not_loaded(info.problem)
                 return
             await asyncio.sleep(POLL_SECONDS)
-        message = f"load_environment did not end within {self._load_deadline:g} s: make its datasets smaller"
+        message = f"load_environment did not end within {self._load_deadline:g} s. Make its datasets smaller."
         worker.last_words = message
         self._not_loaded(Problem(reason="EnvironmentLoadFailed", message=message))
 
@@ -240,7 +255,7 @@ class Pool:
                 worker.process.terminate()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(worker.process.wait(), TEARDOWN_SECONDS)
-            # The whole session: users' code may have started processes of its own.
+            # The whole session: user code may have started processes of its own.
             _kill_group(worker.process.pid)
             await worker.process.wait()
             worker.process = None
@@ -255,34 +270,34 @@ class Pool:
 
     def _kill_hung(self, worker: Worker) -> None:
         if worker.ready and worker.process is not None:
-            log.error("worker %d does not answer any more: killing it", worker.index)
+            log.error("Worker %d does not answer: killing it", worker.index)
             worker.ready, worker.hung = False, True
             _kill_group(worker.process.pid)
 
     async def _died_under(self, worker: Worker, request: GroupRequest) -> list[RolloutResult]:
         worker.ready = False
-        process, words = worker.process, worker.last_words
+        process, ending = worker.process, worker.last_words
         if process is not None:
             try:
-                # The exit status is known an instant after the connection broke.
-                words = _ending(await asyncio.wait_for(process.wait(), ENDING_SECONDS), worker.hung)
+                # The exit status is known shortly after the connection broke.
+                ending = _ending(await asyncio.wait_for(process.wait(), ENDING_SECONDS), worker.hung)
             except TimeoutError:
-                # It lives, and nothing can be said of its state: it has to start again as well.
-                words = "it broke its connection and was killed"
+                # It is alive in an unknown state: restart it.
+                ending = "it broke its connection and was killed"
                 _kill_group(process.pid)
-        message = f"the environment's worker died under the group: {words}; it is started again"
+        message = f"The environment's worker ended during the group: {ending}. It is being restarted."
         return failed_rollouts(request, Problem(reason="EnvironmentWorkerDied", message=message))
 
     def _all_dead(self) -> Problem:
-        words = "; ".join(sorted({worker.last_words for worker in self.workers}))
-        return Problem(reason="EnvironmentWorkerDied", message=f"no worker is ready: {words}")
+        endings = "; ".join(sorted({worker.last_words for worker in self.workers}))
+        return Problem(reason="EnvironmentWorkerDied", message=f"No worker of the environment is ready: {endings}")
 
 
 def _ending(code: int, hung: bool) -> str:
     if hung:
-        return "it was killed: it blocked its event loop, or did not let itself be cancelled, beyond a group's deadline"
+        return "it was killed because it blocked its event loop or ignored a cancellation beyond a group's deadline"
     if code == -signal.SIGKILL:
-        return "it was killed (SIGKILL): most likely out of memory, so use a larger compute size"
+        return "it was killed (SIGKILL), most likely for lack of memory: use a larger compute size"
     if code < 0:
         return f"it was ended by {signal.Signals(-code).name}"
     return f"its process ended with exit code {code}"

@@ -1,7 +1,7 @@
-"""Making failed rewards visible.
+"""Detection of failed reward functions.
 
-verifiers turns a reward function that raises into a silent 0.0, which trains the policy on noise. Here every rubric of
-an environment hands its functions out in a shell that remembers what went wrong on the rollout's own state.
+verifiers turns a reward function that raises into a silent 0.0, which would train the policy on noise. Here every
+reward function of an environment is wrapped, and the wrapper records failures in the rollout's state.
 """
 
 import functools
@@ -17,14 +17,14 @@ from rlrun_orchestrator.environment.containment import cancelled_from_outside, n
 
 
 def watch_rewards(environment: Any, folder: Path) -> None:
-    """Let every rubric of a `verifiers.Environment` note failures in the states' problem field."""
+    """Make every rubric of a `verifiers.Environment` record failures in the problem field of the states."""
     for rubric in rubrics_of(environment.rubric):
         rubric._call_individual_reward_func = _individual(rubric._call_individual_reward_func, folder)
         rubric._call_group_reward_func = _group(rubric._call_group_reward_func, folder)
 
 
 def rubrics_of(rubric: Any) -> Iterator[Any]:
-    """The rubric and everything nested in it: rubric groups, and the rubrics of an environment group."""
+    """Yield the rubric and all nested ones: of rubric groups and of environment groups."""
     yield rubric
     for inner in getattr(rubric, "rubrics", None) or []:
         yield from rubrics_of(inner)
@@ -103,11 +103,11 @@ def _shell(
 
 
 def _raised(func: Callable[..., Any], error: BaseException, folder: Path) -> Problem:
-    return raised("RewardFunctionError", f"reward function {_name(func)} raised ", error, folder)
+    return raised("RewardFunctionError", f"Reward function {_name(func)} raised ", error, folder)
 
 
 def _not_finite(func: Callable[..., Any], value: Any, wanted: str = "a finite number") -> Problem:
-    message = f"reward function {_name(func)} returned {shown(value)} where {wanted} is needed"
+    message = f"Reward function {_name(func)} returned {shown(value)} instead of {wanted}."
     return Problem(reason="RewardNotFinite", message=message)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP face of an environment: answers at once, becomes ready when the package is installed and loaded."""
+"""HTTP server of an environment. It answers immediately and is ready once the package is installed and loaded."""
 
 import asyncio
 import logging
@@ -6,21 +6,22 @@ import time
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from rlrun.schema.environment_protocol import MAX_REQUEST_BYTES, EnvironmentConfig
 from rlrun.schema.wire import DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
-from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
 from rlrun_orchestrator.environment.packages import PackageError, provide
 from rlrun_orchestrator.environment.pool import Pool
-from rlrun_orchestrator.environment.settings import VARIABLE, EnvironmentSettings, Surroundings
+from rlrun_orchestrator.environment.settings import Surroundings
 
 log = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES = 16 * 1024**2
 GROUP_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180, 600, 1800)
 
 
 class Metrics:
-    """What Prometheus reads."""
+    """Prometheus metrics of the environment server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -36,7 +37,7 @@ class Metrics:
         self.restarts = Gauge("rlrun_environment_worker_restarts", "Worker restarts.", registry=self.registry)
 
     def of(self, request: GroupRequest, result: GroupResult) -> None:
-        """Count one answered group."""
+        """Count one answered group and its rollouts."""
         self.groups.labels(request.split.value).inc()
         self.seconds.observe(result.seconds)
         for rollout in result.rollouts:
@@ -44,55 +45,47 @@ class Metrics:
 
 
 class EnvironmentServer:
-    """Package, workers and routes of one environment."""
+    """Installation, workers and routes of one environment."""
 
-    def __init__(self, settings: EnvironmentSettings, surroundings: Surroundings) -> None:
-        self.settings = settings
+    def __init__(self, config: EnvironmentConfig, surroundings: Surroundings) -> None:
+        self.config = config
         self.surroundings = surroundings
         self.metrics = Metrics()
-        self.version = settings.version
-        self.stage = "getting its package"
+        self.version = config.version
+        self.stage = "waiting for its package"
         self.problem: Problem | None = None
-        self.pool = Pool(
-            settings.workers,
-            {
-                VARIABLE: settings.model_dump_json(by_alias=True, exclude_none=True),
-                f"{VARIABLE}_DIR": str(surroundings.dir),
-            },
-            surroundings.load_deadline,
-            surroundings.hang_grace,
-        )
+        self.pool = Pool(config, surroundings.dir, surroundings.load_deadline, surroundings.hang_grace)
         self.metrics.ready.set_function(lambda: sum(w.ready for w in self.pool.workers))
         self.metrics.restarts.set_function(lambda: sum(w.restarts for w in self.pool.workers))
 
     async def prepare(self) -> None:
-        """Install the package and start the workers. Raises PackageError when only a new start can help."""
+        """Install the package and start the workers. Raises PackageError if only a restart can help."""
         started = time.monotonic()
         try:
             self.version = await provide(
-                self.settings, self.surroundings.dir, self.surroundings.package_deadline, self._report
+                self.config, self.surroundings.dir, self.surroundings.package_deadline, self._report
             )
         except PackageError as error:
             self.problem = error.problem
             log.error("%s: %s", error.problem.reason, error.problem.message)
             if error.problem.reason != "EnvironmentInstallFailed":
                 raise
-            # Another attempt would install the same wheel: stay up and say what is wrong with it.
+            # Another attempt would install the same wheel: stay up and report the problem.
             await asyncio.Event().wait()
         self.problem = None
         self.stage = "loading"
-        log.info("package there after %.1f s, starting %d workers", time.monotonic() - started, self.settings.workers)
-        self.pool.start()
+        log.info("Package ready after %.1f s, starting %d workers", time.monotonic() - started, self.config.workers)
+        self.pool.start(self.version)
 
     def info(self) -> EnvironmentInfo:
-        """`problem` is set only for what a person has to mend; on the way to ready it is None."""
+        """Return the state of the environment. `problem` is set only if a user has to resolve it."""
         loaded = self.pool.info
         ready = self.pool.ready
         problem = None if ready else self.problem or self.pool.problem
         return EnvironmentInfo(
-            name=self.settings.name or self.settings.package,
-            id=self.settings.id,
-            version=(loaded.version if loaded else None) or self.version,
+            name=self.config.name or self.config.package,
+            id=self.config.id,
+            version=self.version,
             ready=ready,
             problem=problem,
             train_examples=loaded.train_examples if loaded else 0,
@@ -100,8 +93,8 @@ class EnvironmentServer:
         )
 
     def app(self) -> web.Application:
-        """The routes."""
-        app = web.Application(middlewares=[problems], client_max_size=MAX_REQUEST_BYTES)
+        """Return the application with all routes."""
+        app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
         app.add_routes(
             [
                 web.get("/healthz", healthz),
@@ -121,26 +114,26 @@ class EnvironmentServer:
         known = self.info().problem
         if known is not None:
             return known
-        words = self.stage if self.pool.info is None else "starting its workers again"
-        return Problem(reason="EnvironmentStarting", message=f"{self.settings.id} is {words}")
+        stage = self.stage if self.pool.info is None else "restarting its workers"
+        return Problem(reason="EnvironmentStarting", message=f"{self.config.id} is {stage}. Retry later.")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n") if self.pool.ready else answer(self._not_ready(), 503)
+        return web.Response(text="ok\n") if self.pool.ready else json_response(self._not_ready(), 503)
 
     async def _info(self, _: web.Request) -> web.Response:
-        return answer(self.info())
+        return json_response(self.info())
 
     async def _groups(self, request: web.Request) -> web.Response:
         group = GroupRequest.model_validate_json(await request.read())
         if not self.pool.ready:
-            raise Refusal(503, self._not_ready())
+            raise ProblemError(503, self._not_ready())
         with self.metrics.in_flight.track_inprogress():
             result = await self.pool.run(group)
         self.metrics.of(group, result)
-        return answer(result)
+        return json_response(result)
 
     async def _demonstrations(self, request: web.Request) -> web.Response:
         wanted = DemonstrationRequest.model_validate_json(await request.read())
         if not self.pool.ready:
-            raise Refusal(503, self._not_ready())
-        return answer(await self.pool.demonstrate(wanted))
+            raise ProblemError(503, self._not_ready())
+        return json_response(await self.pool.demonstrate(wanted))

@@ -1,4 +1,4 @@
-"""How long a rollout's phases took, as verifiers notes it."""
+"""Durations of a rollout's phases, from verifiers' timing."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def milliseconds(timing: Any, phase: str) -> float | None:
-    """Of one phase (`generation`, `scoring`) of a rollout's `timing`; None where verifiers has not timed it."""
+    """Return the duration of a phase (`generation`, `scoring`). None if verifiers did not measure it."""
     span = timing.get(phase) if isinstance(timing, Mapping) else None
     if not isinstance(span, Mapping):
         return None

@@ -1,44 +1,56 @@
-"""One worker process: loads the environment, then serves groups on a Unix socket until its parent goes away.
+"""Worker process: loads the environment, then serves groups on a Unix socket until its parent ends.
 
-    python -m rlrun_orchestrator.environment.worker <socket>
+    python -m rlrun_orchestrator.environment.worker <socket> --folder <folder> --version <version>
 
-It tells its parent how loading went by answering GET /info, so that the parent needs no other channel.
+The environment's configuration is in `RLRUN_ENVIRONMENT`. The server learns how loading went from GET /info and needs
+no other channel.
 """
 
+import argparse
 import asyncio
 import logging
 import os
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
+from rlrun.schema.environment_protocol import MAX_REQUEST_BYTES, EnvironmentConfig
 from rlrun.schema.wire import DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult, Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import json_response, make_runner, problem_middleware, stop_event
 
-from rlrun_orchestrator.answers import Refusal, answer, problems, runner_of, stop_event
 from rlrun_orchestrator.environment.demonstrations import demonstrate
-from rlrun_orchestrator.environment.loading import Loaded, LoadError, load
-from rlrun_orchestrator.environment.packages import installed_version
-from rlrun_orchestrator.environment.settings import EnvironmentSettings, settings_from
+from rlrun_orchestrator.environment.loaded import Loaded
+from rlrun_orchestrator.environment.loading import LoadError, load
 
 log = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES = 16 * 1024**2
+
+@dataclass(frozen=True)
+class Arguments:
+    """Command line of the worker."""
+
+    socket: Path
+    folder: Path
+    version: str
 
 
 class Runner(Protocol):
-    """Rolls examples of one loaded environment out."""
+    """Runs rollouts of one loaded environment."""
 
     async def run(self, request: GroupRequest) -> GroupResult:
-        """One group; failures are in its rollouts."""
+        """Run one group. Failures are part of its rollouts."""
 
     async def close(self) -> None:
-        """Put away what it holds."""
+        """Release connections."""
 
 
 def runner_for(loaded: Loaded, folder: Path) -> Runner:
-    """What fits the environment. Only one that needs it imports verifiers and openai, which takes seconds."""
+    """Return the runner for the environment. Only verifiers environments import verifiers and openai: that is slow."""
     if loaded.plain:
         from rlrun_orchestrator.environment.plain import PlainRunner
 
@@ -49,57 +61,66 @@ def runner_for(loaded: Loaded, folder: Path) -> Runner:
 
 
 def main() -> None:
-    """Load in the main thread (verifiers sets signal handlers), then serve."""
+    """Load the environment in the main thread, where verifiers sets signal handlers, then serve."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(name)s: %(message)s")
     for noisy in ("httpx", "httpx2", "httpcore", "openai"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     _die_with_parent()
-    settings, surroundings = settings_from()
+    arguments = _arguments(sys.argv[1:])
+    config = EnvironmentConfig.from_variables(os.environ)
     loaded: Loaded | None = None
     problem: Problem | None = None
     try:
-        loaded = load(settings, surroundings.dir)
+        loaded = load(config, arguments.folder)
     except LoadError as error:
         problem = error.problem
-    # Leaving through the end of main runs the environment's teardown, which verifiers has registered at exit. Its own
-    # signal handlers would do that inside the event loop; `stop_event` replaces them.
-    asyncio.run(_serve(Path(sys.argv[1]), settings, surroundings.dir, loaded, problem))
+    # Returning from main runs the environment's teardown, which verifiers has registered with atexit. Its signal
+    # handlers would run it inside the event loop; `stop_event` replaces them.
+    asyncio.run(_serve(arguments, config, loaded, problem))
+
+
+def _arguments(arguments: Sequence[str]) -> Arguments:
+    parser = argparse.ArgumentParser(prog="python -m rlrun_orchestrator.environment.worker")
+    parser.add_argument("socket", type=Path, help="Unix socket to serve on")
+    parser.add_argument("--folder", type=Path, required=True, help="folder that the package is installed in")
+    parser.add_argument("--version", default="", help="installed version of the package, to report")
+    return Arguments(**vars(parser.parse_args(arguments)))
 
 
 async def _serve(
-    socket: Path, settings: EnvironmentSettings, folder: Path, loaded: Loaded | None, problem: Problem | None
+    arguments: Arguments, config: EnvironmentConfig, loaded: Loaded | None, problem: Problem | None
 ) -> None:
     stop = stop_event()
     info = EnvironmentInfo(
-        name=settings.name or settings.package,
-        id=settings.id,
-        version=installed_version(folder, settings.package) or settings.version,
+        name=config.name or config.package,
+        id=config.id,
+        version=arguments.version or None,
         ready=loaded is not None,
         problem=problem,
         train_examples=loaded.train_examples if loaded else 0,
         eval_examples=loaded.eval_examples if loaded else 0,
     )
-    groups = runner_for(loaded, folder) if loaded is not None else None
+    groups = runner_for(loaded, arguments.folder) if loaded is not None else None
 
     async def get_info(_: web.Request) -> web.Response:
-        return answer(info)
+        return json_response(info)
 
     async def post_group(request: web.Request) -> web.Response:
         if groups is None:
-            raise Refusal(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
-        return answer(await groups.run(GroupRequest.model_validate_json(await request.read())))
+            raise ProblemError(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
+        return json_response(await groups.run(GroupRequest.model_validate_json(await request.read())))
 
     async def post_demonstration(request: web.Request) -> web.Response:
         if loaded is None:
-            raise Refusal(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
-        return answer(demonstrate(loaded, DemonstrationRequest.model_validate_json(await request.read())))
+            raise ProblemError(503, problem or Problem(reason="EnvironmentLoadFailed", message="not loaded"))
+        return json_response(demonstrate(loaded, DemonstrationRequest.model_validate_json(await request.read())))
 
-    app = web.Application(middlewares=[problems], client_max_size=MAX_REQUEST_BYTES)
+    app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
     app.add_routes([web.get("/info", get_info), web.post("/groups", post_group)])
     app.add_routes([web.post("/demonstrations", post_demonstration)])
-    runner = runner_of(app)
+    runner = make_runner(app)
     await runner.setup()
-    await web.UnixSite(runner, str(socket)).start()
+    await web.UnixSite(runner, str(arguments.socket)).start()
     await stop.wait()
     await runner.cleanup()
     if groups is not None:
@@ -107,9 +128,9 @@ async def _serve(
 
 
 def _die_with_parent() -> None:
-    # The parent holds the other end of our stdin; when it is gone, however it went, nobody needs this process.
+    # The parent holds the other end of stdin. It closes when the parent ends for any reason.
     def wait() -> None:
-        # The bare descriptor: a thread inside sys.stdin's lock makes the end of the interpreter a fatal error.
+        # The raw descriptor: a thread that holds sys.stdin's lock makes the interpreter's shutdown a fatal error.
         while os.read(0, 4096):
             pass
         os._exit(0)

@@ -1,1 +1,1 @@
-"""Model fetcher: brings a base model's files into a pod before its containers start."""
+"""Model fetcher: downloads the files of a base model into a pod before its containers start."""

@@ -1,7 +1,7 @@
-"""Bringing a model to a folder, whole or not at all, and only once.
+"""Download of a model to a folder, complete or not at all, and only once.
 
-The Hugging Face path was never run against the hub where this was written, because no hub could be reached there; its
-calls and errors are those of huggingface_hub's documentation. The S3 path is covered by tests.
+The Hugging Face path is not tested against the hub: its calls and errors follow the documentation of huggingface_hub.
+The S3 path is covered by tests.
 """
 
 import shutil
@@ -10,17 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import Manifest
+from rlrun.artifacts.reader import ArtifactReader
 from rlrun.artifacts.store import StoreError
 from rlrun.schema.wire import Problem
+from rlrun.service.errors import FatalError
+from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
 from rlrun_orchestrator.fetch.sources import (
     HF_FILES,
     ClaimSource,
-    FetchError,
     HubSource,
     hub_failure,
     parse_source,
@@ -32,20 +33,8 @@ HUB_MARK = ".rlrun-complete"
 Say = Callable[[str], None]
 
 
-class ArtifactSource(Protocol):
-    """The part of `rlrun.artifacts.store.Store` that is used here."""
-
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """The manifest, or None. Raises StoreError."""
-        ...
-
-    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
-        """Bring a verified artifact to `dest`, all or nothing. Raises StoreError."""
-        ...
-
-
-def fetch(text: str, dest: Path, store: Callable[[], ArtifactSource], say: Say = print) -> None:
-    """Bring the model that the uri `text` names to `dest`. Does nothing when it is there already. Raises FetchError.
+def fetch(text: str, dest: Path, store: Callable[[], ArtifactReader], say: Say = print) -> None:
+    """Download the model that the uri `text` names to `dest`, unless it is there already. Raises FatalError.
 
     `store` is called only for s3:// sources.
     """
@@ -61,21 +50,21 @@ def fetch(text: str, dest: Path, store: Callable[[], ArtifactSource], say: Say =
         raise store_failure(error, text) from error
     except OSError as error:
         message = f"{dest} cannot be written: {error}"
-        raise FetchError(Problem(reason="ModelFolderNotWritable", message=message), permanent=False) from error
+        raise FatalError(Problem(reason="ModelFolderNotWritable", message=message), EXIT_RESTART) from error
 
 
-def _from_s3(uri: S3Uri, dest: Path, store: ArtifactSource, say: Say) -> None:
+def _from_s3(uri: S3Uri, dest: Path, store: ArtifactReader, say: Say) -> None:
     manifest = store.read_manifest(uri)
     if manifest is None:
         message = f"{uri} has no {MANIFEST}: upload the model as an artifact or correct the RLModel's source"
-        raise FetchError(Problem(reason="ModelNotFound", message=message), permanent=True)
+        raise FatalError(Problem(reason="ModelNotFound", message=message), EXIT_CONFIGURATION)
     if _same(dest, manifest):
         say(f"{uri} is in {dest} already")
         return
     say(f"fetching {uri}: {len(manifest.files)} files, {_size(manifest.size)}")
     started = time.monotonic()
     with _progress(dest.parent, manifest.size, say):
-        store.download_artifact(uri, dest)
+        store.download(uri, dest, manifest)
     say(f"fetched and verified {_size(manifest.size)} in {time.monotonic() - started:.1f} s")
 
 
@@ -99,8 +88,8 @@ def _from_hub(source: HubSource, dest: Path, say: Say) -> None:
         raise hub_failure(error, f"hf://{wanted}") from error
     if not any(dest.glob("*.safetensors")):
         message = f"hf://{wanted} has no safetensors weights: use a revision or a repository that has them"
-        raise FetchError(Problem(reason="ModelNotFound", message=message), permanent=True)
-    # Partial downloads of huggingface_hub lie below this folder; the model does not need it.
+        raise FatalError(Problem(reason="ModelNotFound", message=message), EXIT_CONFIGURATION)
+    # The folder with partial downloads of huggingface_hub is not part of the model.
     shutil.rmtree(dest / ".cache", ignore_errors=True)
     mark.write_text(wanted)
     say(f"fetched {_size(_bytes_below(dest))} in {time.monotonic() - started:.1f} s")
@@ -119,7 +108,7 @@ def _same(dest: Path, manifest: Manifest) -> bool:
 
 @contextmanager
 def _progress(folder: Path, total: int | None, say: Say) -> Iterator[None]:
-    """While inside, a line every few seconds with the bytes that lie below `folder`."""
+    """Print a line every few seconds with the bytes below `folder`."""
     done = threading.Event()
     before = _bytes_below(folder)
 
@@ -143,7 +132,7 @@ def _bytes_below(folder: Path) -> int:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:
-            continue  # Renamed while we looked.
+            continue  # Renamed in the meantime.
     return total
 
 

@@ -1,4 +1,4 @@
-"""The engine's answer, read twice: as a turn to train on, and as what the environment's client expects."""
+"""Conversion of the engine's response: to a turn for training, and to the response that the client expects."""
 
 import json
 from typing import Any
@@ -8,11 +8,11 @@ from rlrun_orchestrator.trajectories import Turn
 
 
 class UnusableAnswer(ValueError):
-    """The engine answered without the tokens and logprobs that training needs."""
+    """The engine's response lacks the tokens or logprobs that training needs."""
 
 
 def read_turn(kind: Kind, answer: dict[str, Any]) -> Turn:
-    """Token ids and logprobs of the only choice.
+    """Return the token ids and logprobs of the only choice.
 
     vLLM puts the prompt's ids on top of a chat answer, but into the choice of a text completion, and logprobs into
     `content[].logprob` of the one, `token_logprobs[]` of the other. Raises UnusableAnswer.
@@ -40,7 +40,7 @@ def read_turn(kind: Kind, answer: dict[str, Any]) -> Turn:
 
 
 def as_chat(answer: dict[str, Any]) -> dict[str, Any]:
-    """A text completion's answer in the shape of a chat's: same text, same tokens, same logprobs.
+    """Convert the response of a text completion to that of a chat: same text, same tokens, same logprobs.
 
     Raises UnusableAnswer.
     """
@@ -75,7 +75,7 @@ def as_chat(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def client_answer(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """The answer without what only the gateway asked for: on the client's side it costs parsing and is no use."""
+    """Return the response without the fields that only the gateway requested."""
     keep_logprobs = bool(request.get("logprobs"))
     keep_ids = bool(request.get("return_token_ids"))
     answer = {k: v for k, v in answer.items() if keep_ids or k != "prompt_token_ids"}
@@ -86,8 +86,9 @@ def client_answer(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, 
 
 
 def event_stream(kind: Kind, answer: dict[str, Any], *, include_usage: bool) -> bytes:
-    """A finished answer as the server-sent events of a streamed one: one chunk with everything, one that says why it
-    ended, and `[DONE]`.
+    """Encode a complete response as server-sent events.
+
+    One chunk has all content, one the finish reason, then follows `[DONE]`.
     """
     head: dict[str, Any] = {k: answer[k] for k in ("id", "created", "model") if k in answer}
     head["object"] = "chat.completion.chunk" if kind is Kind.chat else "text_completion"

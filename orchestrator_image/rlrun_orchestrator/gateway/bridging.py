@@ -1,4 +1,4 @@
-"""Asks the engine how it tokenizes a chat, and makes a prompt that keeps the exact tokens of the turn before."""
+"""Prompts that keep the exact tokens of the previous turn, built with the engine's own tokenization."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from rlrun_orchestrator.gateway.routing import NoReplica, Router
 
 
 class Bridging:
-    """Used where the turns of a rollout become one sequence; `enabled` False leaves every chat as it is."""
+    """Builds prompts from tokens for runs whose turns become one sequence. Disabled, it leaves every chat as it is."""
 
     def __init__(self, router: Router, *, enabled: bool) -> None:
         self._router = router
@@ -20,10 +20,10 @@ class Bridging:
     async def prompt(
         self, group: LiveGroup, asked: Mapping[str, Any], last: Conversation, covered: int
     ) -> list[int] | None:
-        """Token ids to send instead of the messages of `asked`, of which `covered` are those of `last` with its answer.
+        """Return the token ids to send instead of the messages of `asked`.
 
-        None where the ordinary route gives the exact prefix anyway, and where a bridge would be a guess. Raises
-        GroupGone.
+        The first `covered` messages are those of `last` and its answer. Returns None if the chat route gives the exact
+        prefix anyway, or if the tokens are not certain. Raises GroupGone.
         """
         if not self._enabled or not last.ended or not only_text(asked, last):
             return None

@@ -1,7 +1,6 @@
-"""The groups that may talk to the policy now, and what each of their rollouts said.
+"""The groups that may use the gateway now, with the recorded turns of their rollouts.
 
-A group lives from its dispatch to its result. Its id is the only key to the gateway, so it cannot be guessed; an id
-that is not (or no longer) in here opens nothing.
+A group is open from its dispatch to its result. Its id is the only credential for the gateway and cannot be guessed.
 """
 
 import secrets
@@ -17,75 +16,75 @@ from rlrun_orchestrator.trajectories import Turn
 
 @dataclass(slots=True)
 class Speaker:
-    """One rollout as the gateway knows it: everything by the order in which requests came, nothing by the clock."""
+    """State of one rollout. It depends on the order of requests only, not on time."""
 
     order: int
-    """Its number among the rollouts of its group, by first appearance."""
+    """Number of the rollout in its group, by first request."""
     requests: int = 0
     turns: list[tuple[int, Turn]] = field(default_factory=list)
-    """(order of arrival, turn)."""
+    """Recorded turns, each with the arrival number of its request."""
     conversation: Conversation | None = None
-    """Its newest chat, whose exact tokens the next one has to begin with."""
+    """Newest chat. The next prompt must begin with its exact tokens."""
 
 
 @dataclass
 class LiveGroup:
-    """One group: the policy version it is pinned to and the turns recorded so far."""
+    """One group with the policy version that it is pinned to and the turns recorded so far."""
 
     id: str
     policy: PolicyRef
     model: str
-    """What the engine calls the model that answers: the policy's name, or the base model's id."""
+    """Model name in requests to the engine: the policy's name, or the base model's id."""
     ordinal: int = 0
-    """Number of the group since the beginning of the run: what its seeds are made of."""
+    """Number of the group in the run, from which its seeds are derived."""
     record: bool = True
-    """False for evaluations: nothing of theirs is trained on."""
+    """False for evaluations, whose turns are not trained on."""
     base: bool = False
-    """True where the base model answers and not the policy."""
+    """True if the base model responds instead of the policy."""
     rollouts: dict[str, Speaker] = field(default_factory=dict)
     arrivals: int = 0
     in_flight: int = 0
-    """Requests that the gateway works on now."""
+    """Number of requests in progress."""
     home: Replica | None = None
-    """The replica that has this group's prefix in its cache."""
+    """Replica that has this group's prefix in its cache."""
 
     @property
     def needs(self) -> str | None:
-        """The policy that a replica must serve; None where every one that answers will do."""
+        """Name of the policy that a replica must serve. None: any replica that responds."""
         return None if self.base else self.policy.name
 
     def arrived(self) -> int:
-        """The place of a request that has just come in."""
+        """Return the arrival number of a new request."""
         self.arrivals += 1
         return self.arrivals
 
     def speaker(self, rollout: str) -> Speaker:
-        """What is known of a rollout; one that is new here gets the next number."""
+        """Return the state of a rollout. A new rollout gets the next number."""
         found = self.rollouts.get(rollout)
         if found is None:
             found = self.rollouts[rollout] = Speaker(len(self.rollouts))
         return found
 
     def note(self, rollout: str, place: int, turn: Turn) -> None:
-        """Records an answer; answers may overtake one another, so turns are ordered by the arrival of their request."""
+        """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
         self.speaker(rollout).turns.append((place, turn))
 
     def recorded(self, rollout: str) -> list[Turn]:
-        """The turns of one rollout in order; none for an id that this gateway never saw."""
+        """Return the turns of a rollout in order, none for an unknown id."""
         known = self.rollouts.get(rollout)
         return [turn for _, turn in sorted(known.turns, key=lambda pair: pair[0])] if known else []
 
     def order(self, rollout: str) -> int:
-        """The rollout's number by first appearance; behind all others for an id that this gateway never saw."""
+        """Return the rollout's number by first request. An unknown id sorts behind all others."""
         known = self.rollouts.get(rollout)
         return known.order if known else len(self.rollouts)
 
 
 class LiveGroups:
-    """All groups that are alive."""
+    """All open groups."""
 
     def __init__(self, base_model: str = "") -> None:
-        """`base_model`: the id under which every engine of the run serves the model itself."""
+        """`base_model`: id under which every engine of the run serves the base model."""
         self._base_model = base_model
         self._groups: dict[str, LiveGroup] = {}
         self._opened = {True: 0, False: 0}
@@ -93,12 +92,12 @@ class LiveGroups:
     def open(
         self, policy: PolicyRef, *, ordinal: int | None = None, record: bool = True, base: bool = False
     ) -> LiveGroup:
-        """A new group pinned to that policy.
+        """Open a group that is pinned to that policy.
 
-        `ordinal` decides its seeds; without one it is the number of groups opened before, evaluations (`record`
-        False) apart from the others. With `base` the base model answers instead of the policy, whatever the run
-        started from: that is how an evaluation measures it. Engines whose weights were replaced by a policy's
-        (`PolicyKind.weights`) have no base model left, so such a group waits for a replica in vain.
+        `ordinal` determines its seeds. By default it is the number of groups opened before; evaluations (`record`
+        False) are counted separately. With `base` the base model responds instead of the policy, so that an evaluation
+        can measure it. Engines whose weights were replaced by a policy's (`PolicyKind.weights`) have no base model
+        left, so no replica can serve such a group.
         """
         number = self._opened[record] if ordinal is None else ordinal
         self._opened[record] += 1
@@ -109,15 +108,15 @@ class LiveGroups:
         return group
 
     def close(self, group_id: str) -> None:
-        """From now on the id opens nothing."""
+        """Close the group: its id is rejected from now on."""
         self._groups.pop(group_id, None)
 
     def get(self, group_id: str) -> LiveGroup | None:
-        """The group, while it lives."""
+        """Return the group, None if it is not open."""
         return self._groups.get(group_id)
 
     def policies(self) -> dict[str, PolicyRef]:
-        """The policies that live groups are pinned to, by name."""
+        """Return the policies that open groups are pinned to, by name."""
         return {group.policy.name: group.policy for group in self._groups.values() if not group.base}
 
     def __len__(self) -> int:

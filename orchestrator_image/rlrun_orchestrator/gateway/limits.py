@@ -1,32 +1,23 @@
-"""What one group may ask of the gateway: far above honest use, so that only a flood ever meets a limit."""
+"""Limits of the gateway per group, far above legitimate use: they stop floods only."""
 
 import re
 from dataclasses import dataclass
 
 ROLLOUT_ID = re.compile(r"[ -~]{1,200}")
-"""Printable ASCII: the id goes back in a header."""
+"""Printable ASCII, because the id is returned in a header."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Per group, unless said otherwise."""
+    """Limits per group, unless stated otherwise."""
 
     in_flight: int = 4096
-    """Requests at a time; the most rollouts that a run may ask for per example is 1024."""
+    """Concurrent requests. A run may have 1024 rollouts per example."""
     rollouts: int = 8192
-    """Different rollout ids."""
+    """Distinct rollout ids."""
     turns: int = 4096
-    """Requests of one rollout."""
+    """Requests per rollout."""
     body_bytes: int = 64 * 1024**2
-    """Of one request."""
+    """Body size of one request."""
     body_seconds: float = 60.0
-    """For a client to send the body of one request."""
-
-
-class Refused(Exception):
-    """A request that the gateway does not pass on."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
+    """Seconds for a client to send the body of one request."""

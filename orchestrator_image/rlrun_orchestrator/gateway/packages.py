@@ -1,4 +1,4 @@
-"""Environment packages for the environment pods, which have no credentials for S3 themselves."""
+"""Environment packages for the environment pods, which have no S3 credentials."""
 
 import asyncio
 import io
@@ -7,7 +7,7 @@ import tarfile
 
 from packaging.version import InvalidVersion, Version
 from rlrun.artifacts.layout import S3Uri
-from rlrun.artifacts.store import Store, StoreError
+from rlrun.artifacts.store import Store
 from rlrun.schema.wire import Problem
 
 NAME = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$")
@@ -16,7 +16,7 @@ MISSING = "EnvironmentPackageMissing"
 
 
 class PackageMissing(Exception):
-    """No such package or version in S3."""
+    """The package or its version is not in S3."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class PackageMissing(Exception):
 
 
 def newest(versions: list[str]) -> str | None:
-    """The newest by PEP 440, pre-releases only where there is nothing else; names that are no versions don't count."""
+    """Return the newest version by PEP 440, a pre-release only if there is no other. Other names are ignored."""
     parsed: list[tuple[Version, str]] = []
     for text in versions:
         try:
@@ -36,14 +36,14 @@ def newest(versions: list[str]) -> str | None:
 
 
 class Packages:
-    """Wheels below `environments_uri`/{owner}/{name}/{version}/."""
+    """Reads wheels below `environments_uri`/{owner}/{name}/{version}/."""
 
     def __init__(self, store: Store, environments_uri: str) -> None:
         self._store = store
         self._root = S3Uri.parse(environments_uri)
 
     async def tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
-        """(version, uncompressed tar of its wheels). Raises PackageMissing, StoreError."""
+        """Return the version and an uncompressed tar of its wheels. Raises PackageMissing, StoreError."""
         return await asyncio.to_thread(self._tar, owner, name, version)
 
     def _tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
@@ -71,6 +71,3 @@ class Packages:
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))
         return chosen, target.getvalue()
-
-
-__all__ = ["PackageMissing", "Packages", "StoreError", "newest"]

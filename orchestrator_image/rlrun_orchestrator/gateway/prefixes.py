@@ -1,10 +1,9 @@
-"""Exact token prefixes for conversations: what the next turn's prompt must begin with, and how to get there. Pure.
+"""Exact token prefixes of conversations: the tokens that the next prompt must begin with, and how to build it. Pure.
 
-A chat request sends texts, and the engine's tokenizer need not cut the model's own answer into the tokens that the
-model drew. The gateway has those tokens. Where the template's rendering of a longer conversation does not begin with
-them, it can be bridged: the exact tokens, then what the template puts behind the answer. That is done only where each
-part is proven by the engine's own tokenization; in every other case the chat goes the ordinary way and the training
-sequence is cut there.
+A chat request contains text, and the engine's tokenizer may split the model's own answer into other tokens than the
+model sampled. The gateway knows the sampled tokens. If the rendered longer conversation does not begin with them, the
+prompt is bridged: the exact tokens, followed by what the template puts behind the answer. This is done only where the
+engine's own tokenization proves each part. Otherwise the chat is sent as it is, and the training sequence is cut there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,27 +18,27 @@ NEEDS_CHAT = (
     "tools", "tool_choice", "functions", "documents", "mm_processor_kwargs", "reasoning_effort",
     "continue_final_message", "top_logprobs",
 )  # fmt: skip
-"""Fields whose effect comes from the engine's chat route itself."""
+"""Request fields that only the engine's chat route applies."""
 MESSAGE_NEEDS_CHAT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "audio")
-"""Parts of a message that a template may render in its own way."""
+"""Parts of a message that a template may render in a special way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One chat that the engine answered."""
+    """One completed chat."""
 
     messages: Messages
-    """What it was asked."""
+    """Messages of the request."""
     answer: Mapping[str, Any]
     """The assistant's message."""
     tokens: list[int]
-    """Prompt and completion, as the engine saw and drew them."""
+    """Exact tokens of prompt and completion."""
     ended: bool
-    """The last token is the one with which the model ends its turn."""
+    """True if the last token is the model's end-of-turn token."""
 
 
 def conversation(asked: Mapping[str, Any], choice: Mapping[str, Any], turn: Turn) -> Conversation:
-    """What a later request may continue: `choice` is the only one of the answer to `asked`."""
+    """Return the conversation that a later request may continue. `choice` is the response's only one to `asked`."""
     # A token id as the reason is one more end-of-turn token of the model, unless the client itself asked for it.
     reason = choice.get("stop_reason")
     usual = reason is None or (isinstance(reason, int) and not asked.get("stop_token_ids"))
@@ -48,7 +47,7 @@ def conversation(asked: Mapping[str, Any], choice: Mapping[str, Any], turn: Turn
 
 
 def continued(messages: Any, last: Conversation) -> int | None:
-    """How many of `messages` the last chat covers, its answer included; None where they don't continue it."""
+    """Return how many of `messages` the last chat covers with its answer, None if they do not continue it."""
     count = len(last.messages)
     if not isinstance(messages, list) or len(messages) < count + 2 or messages[:count] != last.messages:
         return None
@@ -60,18 +59,18 @@ def continued(messages: Any, last: Conversation) -> int | None:
 
 
 def only_text(asked: Mapping[str, Any], last: Conversation) -> bool:
-    """Whether nothing of the request needs the engine's chat route, so that its tokens alone say everything."""
+    """Return whether the tokens of the request are equivalent to it: nothing in it needs the engine's chat route."""
     if any(asked.get(name) for name in NEEDS_CHAT) or asked.get("add_generation_prompt") is False:
         return False
     return all(_plain(message) for message in [*asked["messages"], last.answer])
 
 
 def bridge(exact: Sequence[int], before: Sequence[int], until: Sequence[int], whole: Sequence[int]) -> list[int] | None:
-    """The prompt that begins with `exact` and goes on as the template does, or None where that is not certain.
+    """Return the prompt that begins with `exact` and continues as the template does, or None if that is not certain.
 
-    Token ids of the template's rendering: `before` up to the assistant's answer (generation prompt included), `until`
-    with the answer, `whole` with all that follows. The last token of `exact` ended the model's turn; behind the answer
-    the template has to put the same one, exactly once.
+    The other arguments are token ids of the rendered template: `before` up to the assistant's answer (with the
+    generation prompt), `until` with the answer, `whole` with all messages. The last token of `exact` ended the model's
+    turn; the template must put the same token behind the answer exactly once.
     """
     if list(whole[: len(until)]) != list(until) or list(until[: len(before)]) != list(before) or not exact:
         return None
@@ -84,7 +83,7 @@ def bridge(exact: Sequence[int], before: Sequence[int], until: Sequence[int], wh
 
 
 def starts_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
-    """Whether `ids` begin with exactly these tokens."""
+    """Return whether `ids` begin with exactly these tokens."""
     return len(ids) >= len(prefix) and list(ids[: len(prefix)]) == list(prefix)
 
 

@@ -1,4 +1,4 @@
-"""Brings one request to a replica that has the policy, and to another one when that fails."""
+"""Routing of requests to replicas that serve the policy, with retries on other replicas."""
 
 import asyncio
 import time
@@ -17,23 +17,23 @@ CONNECT_SECONDS = 5.0
 
 @dataclass
 class RoutingStats:
-    """Counters since the process began."""
+    """Counters since the start of the process."""
 
     requests: int = 0
     retries: int = 0
     failures: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
-    """Requests that the gateway did not pass on, by reason."""
+    """Requests that the gateway rejected, by reason."""
     prefixes: Counter[str] = field(default_factory=Counter)
-    """Chats that continue a recorded one: `exact` and `bridged` begin with its tokens, `broken` do not."""
+    """Chats that continue a recorded one. `exact` and `bridged` begin with its tokens, `broken` do not."""
 
 
 class GroupGone(Exception):
-    """The group ended (or went stale) while its request waited."""
+    """The group ended while its request waited."""
 
 
 class NoReplica(Exception):
-    """Nobody could serve the request in time."""
+    """No replica could serve the request in time."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -41,12 +41,12 @@ class NoReplica(Exception):
 
 
 class Router:
-    """Chooses replicas for requests and takes failing ones out of rotation."""
+    """Chooses replicas for requests and marks failing ones."""
 
     def __init__(
         self, http: aiohttp.ClientSession, pool: ReplicaPool, groups: LiveGroups, *, wait: float, deadline: float
     ) -> None:
-        """`wait`: seconds a request may wait for a replica; `deadline`: for one answer of the engine."""
+        """`wait`: seconds that a request may wait for a replica. `deadline`: seconds for one response of the engine."""
         self.stats = RoutingStats()
         self._http = http
         self._pool = pool
@@ -55,7 +55,7 @@ class Router:
         self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
 
     async def ask(self, group: LiveGroup, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body of the engine's answer below 500 on that path. Raises NoReplica, GroupGone."""
+        """Send a request and return status (below 500) and body of the response. Raises NoReplica, GroupGone."""
         self.stats.requests += 1
         give_up = time.monotonic() + self._wait
         tries = 0
@@ -85,7 +85,7 @@ class Router:
                 text = answer[:300].decode("utf-8", "replace")
                 url = replica.endpoint.engine_url
                 problem = Problem(reason="InferenceFailed", message=f"{url} answered {status}: {text}")
-                if status == 404:  # the engine restarted and has lost the adapter
+                if status == 404:  # the engine restarted without the adapter
                     replica.adapters.discard(group.policy.name)
                     replica.wake.set()
                 else:
@@ -102,7 +102,7 @@ class Router:
         try:
             return await call
         except asyncio.CancelledError:
-            # The pool cancels the calls of a pod that vanished; that is a failure of the replica, not of the client.
+            # The pool cancels the calls of a removed replica; the client did not cancel.
             if call.cancelled() and not _being_cancelled():
                 raise aiohttp.ServerDisconnectedError(f"{replica.endpoint.engine_url} is gone") from None
             raise

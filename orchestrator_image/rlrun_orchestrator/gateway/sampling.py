@@ -1,8 +1,8 @@
-"""What the engine is really asked for: the conversation is the environment's, the distribution is the run's.
+"""Rules for requests to the engine: the conversation comes from the environment, the distribution from the run.
 
-The trainer computes the policy's probabilities under the run's own sampling section. Whatever else bends the
-distribution would make its importance ratios wrong without a sign of it, so each field of a request is in exactly one
-of three tables: forwarded, refused with an explanation, or (all others) replaced by the run's value or left out.
+The trainer computes the policy's probabilities under the run's own sampling section. Any other change of the
+distribution would silently make its importance ratios wrong. Each field of a request is therefore forwarded, rejected
+with an explanation, or (all others) replaced by the run's value or dropped.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """The two routes of the OpenAI API that sample; the value is the engine's path."""
+    """Route of the OpenAI API that samples. The value is the engine's path."""
 
     chat = "/v1/chat/completions"
     text = "/v1/completions"
@@ -37,28 +37,28 @@ REFUSED = frozenset(
     }
 )  # fmt: skip
 HARMLESS: dict[str, Any] = {"response_format": {"type": "text"}, "use_beam_search": False}
-"""Values of refused fields that ask for nothing special."""
+"""Values of rejected fields that have no effect and are accepted."""
 
 
 class BadRequest(ValueError):
-    """The request cannot be served as it is; the message is for the environment's author."""
+    """The request is invalid. The message addresses the environment's author."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Which draw of the run a request is, told by counts alone: the clock and the network have no say in it."""
+    """Position of a request in the run, from counts only, so that its seed does not depend on timing."""
 
     group: int
     """Ordinal of the group in the run."""
     rollout: int
-    """Number of the rollout in its group, by first appearance."""
+    """Number of the rollout in its group, by first request."""
     turn: int
-    """Requests of the rollout before this one."""
+    """Number of earlier requests of the rollout."""
     training: bool = True
-    """False for evaluations, which count apart."""
+    """False for evaluations, which are counted separately."""
 
     def seed(self, run_seed: int) -> int:
-        """63 bits that no other draw of the run shares, the same in every repetition of the run."""
+        """Return 63 bits that are unique in the run and the same in every repetition of it."""
         text = f"{run_seed}/{self.training:d}/{self.group}/{self.rollout}/{self.turn}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -76,7 +76,7 @@ class SamplingRules:
     seed: int | None = None
 
     def upstream(self, kind: Kind, body: dict[str, Any], model: str, draw: Draw) -> dict[str, Any]:
-        """The request for the engine. Raises BadRequest."""
+        """Return the request for the engine. Raises BadRequest."""
         check(kind, body)
         forwarded = FORWARDED[kind]
         asked = {name: value for name, value in body.items() if name in forwarded and value is not None}
@@ -85,7 +85,7 @@ class SamplingRules:
             "model": model,
             "max_tokens": limit,
             "temperature": self.temperature,
-            # Said outright, because the engine's defaults come from the model's generation_config.json.
+            # Explicit, because the engine's defaults come from the model's generation_config.json.
             "top_p": self.top_p if self.top_p is not None else 1.0,
             "top_k": 0,
             "min_p": 0.0,
@@ -100,11 +100,11 @@ class SamplingRules:
             request["stop"] = list(dict.fromkeys([*self.stop, *([theirs] if isinstance(theirs, str) else theirs)]))
         if self.min_tokens:
             if asked.get("stop_token_ids"):
-                # The engine bans them among the first tokens as well, and the trainer does not know them.
+                # The engine also bans them among the first tokens, which the trainer does not know.
                 raise BadRequest("stop_token_ids cannot go with the run's sampling.minTokens: use stop instead")
             request["min_tokens"] = min(self.min_tokens, limit)
         if self.seed is not None:
-            # The same seed for each rollout of a group would draw the same rollout each time.
+            # With one seed for all rollouts of a group, all of them would be equal.
             request["seed"] = draw.seed(self.seed)
         return request
 
@@ -118,7 +118,7 @@ class SamplingRules:
 
 
 def check(kind: Kind, body: dict[str, Any]) -> None:
-    """Raises BadRequest when training on the answer would be impossible."""
+    """Check that training on the response is possible. Raises BadRequest."""
     for name in REFUSED & body.keys():
         value = body[name]
         if value is not None and value != HARMLESS.get(name) and value != [] and value != {}:

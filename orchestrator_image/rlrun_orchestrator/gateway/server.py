@@ -1,12 +1,12 @@
-"""The rollout gateway: an OpenAI API for the environments that notes every token it passes on.
+"""Rollout gateway: an OpenAI API for environments that records every token.
 
     /groups/{group}/v1/chat/completions, /completions, /models
     /groups/{group}/rollouts/{rollout}/v1/...       the same for clients that cannot send X-Rollout-Id
     /environments/{owner}/{name}?version=           tar of wheels
 
-Any OpenAI client works unchanged: it gets the API it knows, and what the trainer needs never passes through user code.
-A request that names no rollout is a rollout of its own, under an id that the answer's X-Rollout-Id tells; a client
-that wants several turns in one rollout has to send one.
+Any OpenAI client works unchanged, and the data for the trainer never passes through user code. A request without a
+rollout id becomes a rollout of its own, whose id the response has in X-Rollout-Id. A client that makes several turns
+in one rollout must send an id.
 """
 
 import asyncio
@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from rlrun.artifacts.store import StoreError
 from rlrun.schema.wire import ROLLOUT_ID_HEADER, Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import json_response
 
 from rlrun_orchestrator.gateway.answers import UnusableAnswer, as_chat, client_answer, event_stream, read_turn
 from rlrun_orchestrator.gateway.bridging import Bridging
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups, Speaker
-from rlrun_orchestrator.gateway.limits import ROLLOUT_ID, Limits, Refused
-from rlrun_orchestrator.gateway.packages import PackageMissing, Packages, StoreError
+from rlrun_orchestrator.gateway.limits import ROLLOUT_ID, Limits
+from rlrun_orchestrator.gateway.packages import PackageMissing, Packages
 from rlrun_orchestrator.gateway.prefixes import Conversation, continued, conversation, starts_with
 from rlrun_orchestrator.gateway.routing import GroupGone, NoReplica, Router
 from rlrun_orchestrator.gateway.sampling import BadRequest, Draw, Kind, SamplingRules
@@ -34,7 +37,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(slots=True)
 class Exchange:
-    """One request on its way."""
+    """One request in progress."""
 
     kind: Kind
     rollout: str
@@ -43,11 +46,11 @@ class Exchange:
     turn: int
     asked: dict[str, Any]
     last: Conversation | None = None
-    """The chat that it continues."""
+    """Chat that the request continues."""
 
 
 class Gateway:
-    """The routes. `packages` is None where no S3 is at hand (tests)."""
+    """Routes of the gateway. `packages` is None without S3 (tests)."""
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Gateway:
         limits: Limits | None = None,
         exact_prefixes: bool = True,
     ) -> None:
-        """`exact_prefixes`: the next turn of a conversation is to begin with the exact tokens of the one before."""
+        """`exact_prefixes`: the next turn of a conversation begins with the exact tokens of the previous one."""
         self._groups = groups
         self._rules = rules
         self._router = router
@@ -69,7 +72,7 @@ class Gateway:
         self._stats = router.stats
 
     def application(self) -> web.Application:
-        """The aiohttp application."""
+        """Return the aiohttp application."""
         app = web.Application(client_max_size=self._limits.body_bytes)
         for prefix in ("/groups/{group}/v1", "/groups/{group}/rollouts/{rollout}/v1"):
             app.router.add_post(f"{prefix}/chat/completions", self._chat)
@@ -89,23 +92,23 @@ class Gateway:
             group = self._group(request)
             if group.in_flight >= self._limits.in_flight:
                 message = f"this group has {group.in_flight} requests under way, which is all it may have: wait for one"
-                raise Refused(429, "TooManyRequests", message)
+                raise ProblemError.of(429, "TooManyRequests", message)
             group.in_flight += 1
             try:
                 return await self._exchange(group, await self._admit(request, kind, group))
             finally:
                 group.in_flight -= 1
-        except Refused as refused:
-            self._stats.refusals[refused.reason] += 1
-            return _error(refused.status, refused.reason, str(refused))
+        except ProblemError as error:
+            self._stats.refusals[error.problem.reason] += 1
+            return _error(error.status, error.problem)
         except BadRequest as error:
             self._stats.refusals["invalid_request_error"] += 1
-            return _error(400, "invalid_request_error", str(error))
+            return _error(400, Problem(reason="invalid_request_error", message=str(error)))
         except NoReplica as error:
-            return _error(503, error.problem.reason, error.problem.message)
+            return _error(503, error.problem)
         except UnusableAnswer as error:
             log.error("%s", error)
-            return _error(502, "InferenceAnswerUnusable", str(error))
+            return _error(502, Problem(reason="InferenceAnswerUnusable", message=str(error)))
 
     def _group(self, request: web.Request) -> LiveGroup:
         group = self._groups.get(request.match_info["group"])
@@ -114,19 +117,19 @@ class Gateway:
         return group
 
     async def _admit(self, request: web.Request, kind: Kind, group: LiveGroup) -> Exchange:
-        """Everything that can be said against a request without asking the engine."""
-        # Before the body is read: the order of arrival decides the order of turns and the seeds.
+        """Validate everything that does not need the engine."""
+        # Before the body is read: the order of arrival determines the order of turns and the seeds.
         place = group.arrived()
         rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{place}"
         if not ROLLOUT_ID.fullmatch(rollout):
             raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
         if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
             message = f"this group has {len(group.rollouts)} rollouts, which is all it may have: end it"
-            raise Refused(400, "TooManyRollouts", message)
+            raise ProblemError.of(400, "TooManyRollouts", message)
         speaker = group.speaker(rollout)
         if speaker.requests >= self._limits.turns:
             message = f"rollout {rollout} has made {speaker.requests} requests, which is all it may make: end it"
-            raise Refused(400, "TooManyTurns", message)
+            raise ProblemError.of(400, "TooManyTurns", message)
         turn = speaker.requests
         speaker.requests += 1
         asked = await self._body(request)
@@ -138,10 +141,10 @@ class Gateway:
                 asked = json.loads(await request.read())
         except TimeoutError:
             message = f"the body did not arrive within {self._limits.body_seconds:g} s: send it again"
-            raise Refused(408, "BodyTooSlow", message) from None
+            raise ProblemError.of(408, "BodyTooSlow", message) from None
         except web.HTTPRequestEntityTooLarge:
             message = f"the body is larger than {self._limits.body_bytes} bytes: send less"
-            raise Refused(413, "BodyTooLarge", message) from None
+            raise ProblemError.of(413, "BodyTooLarge", message) from None
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is no JSON: {error}") from None
         if not isinstance(asked, dict):
@@ -169,7 +172,7 @@ class Gateway:
         return await self._router.ask(group, kind.value, _encode(outgoing).encode())
 
     async def _bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
-        """The answer to the exact tokens of the turn before and what follows; None where a chat is to be sent."""
+        """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
         last = exchange.speaker.conversation
         if exchange.kind is not Kind.chat or last is None or not group.record:
             return None
@@ -181,7 +184,7 @@ class Gateway:
         if prompt is None:
             return None
         status, data = await self._ask(group, exchange, Kind.text, exchange.asked | {"prompt": prompt})
-        # Whatever the engine has against it, it says it better of what the client sent.
+        # After a failure the chat is sent: the engine's error then names what the client sent.
         return as_chat(json.loads(data)) if status == 200 else None
 
     def _record(self, group: LiveGroup, exchange: Exchange, answer: dict[str, Any], *, bridged: bool) -> None:
@@ -198,21 +201,21 @@ class Gateway:
     async def _models(self, request: web.Request) -> web.Response:
         try:
             group = self._group(request)
-        except Refused as refused:
-            return _error(refused.status, refused.reason, str(refused))
+        except ProblemError as error:
+            return _error(error.status, error.problem)
         model = {"id": group.model, "object": "model", "created": 0, "owned_by": "rlrun"}
         return web.json_response({"object": "list", "data": [model]})
 
     async def _environment(self, request: web.Request) -> web.Response:
         if self._packages is None:
-            return _problem(503, Problem(reason="S3Unreachable", message="this gateway has no S3"))
+            return json_response(Problem(reason="S3Unreachable", message="this gateway has no S3"), 503)
         place = request.match_info
         try:
             version, tar = await self._packages.tar(place["owner"], place["name"], request.query.get("version") or None)
         except PackageMissing as error:
-            return _problem(404, error.problem)
+            return json_response(error.problem, 404)
         except StoreError as error:
-            return _problem(503, error.problem)
+            return json_response(error.problem, 503)
         headers = {"X-Environment-Version": version}
         return web.Response(body=tar, content_type="application/x-tar", headers=headers)
 
@@ -227,16 +230,12 @@ def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:
     return web.Response(body=_encode(shown).encode(), content_type="application/json", headers=headers)
 
 
-def _unknown_group() -> Refused:
-    return Refused(404, "GroupUnknown", "no such group, or it has ended: its answers are of no use any more")
+def _unknown_group() -> ProblemError:
+    return ProblemError.of(404, "GroupUnknown", "no such group, or it has ended: its answers are of no use any more")
 
 
-def _error(status: int, kind: str, message: str) -> web.Response:
-    """An error as OpenAI clients expect it."""
+def _error(status: int, problem: Problem) -> web.Response:
+    """Return an error as OpenAI clients expect it."""
     headers = {"Retry-After": "1"} if status == 429 else None
-    body = {"error": {"message": message, "type": kind, "code": status}}
+    body = {"error": {"message": problem.message, "type": problem.reason, "code": status}}
     return web.json_response(body, status=status, headers=headers)
-
-
-def _problem(status: int, problem: Problem) -> web.Response:
-    return web.json_response(problem.to_json_dict(), status=status)

@@ -1,1 +1,1 @@
-"""Serving sidecar: keeps the deployed adapters of a base model in the engine beside it."""
+"""Serving sidecar: keeps the deployed adapters of a base model loaded in the engine of its pod."""

@@ -1,8 +1,8 @@
-"""The adapters of one replica: what was ordered is loaded, what was not is unloaded, again and again.
+"""Reconciliation of the adapters of one replica: ordered adapters are loaded, all others unloaded.
 
-The engine's own list is the only truth, so an engine that restarts, or an adapter that somebody else took out, is seen
-at the next look. Every failure is a state that is reported, and is tried again after a pause that doubles up to five
-minutes. One adapter never waits for another.
+The engine's own list is the only truth, so the next check notices a restart of the engine or an adapter that was
+unloaded by others. Every failure is reported as a state and retried after a pause that doubles up to five minutes.
+Adapters never wait for one another.
 """
 
 import asyncio
@@ -15,13 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlrun.artifacts.reader import ArtifactReader
 from rlrun.schema.serving import AdapterReport, LoadState, ServedAdapter, ServingOrder, ServingReport
 from rlrun.schema.wire import Problem
+from rlrun.service.backoff import Backoff
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.serving.settings import ServingSettings
-from rlrun_orchestrator.serving.source import Artifacts, policy_of
+from rlrun_orchestrator.serving.source import policy_of
 from rlrun_orchestrator.sidecar.downloads import Downloads, Metrics
 from rlrun_orchestrator.sidecar.engine import Engine
 
@@ -29,12 +30,12 @@ log = logging.getLogger(__name__)
 
 UNREACHABLE = "EngineUnreachable"
 BUSY = 504
-"""An engine that did not answer in time may well serve."""
+"""Status of an engine that did not respond in time; it may still serve."""
 
 
 @dataclass
 class Slot:
-    """One adapter that is, or was, to be served."""
+    """One adapter that was ordered, or must be unloaded."""
 
     adapter: ServedAdapter
     state: LoadState = LoadState.loading
@@ -45,26 +46,26 @@ class Slot:
 
     @property
     def busy(self) -> bool:
-        """Whether a load is under way."""
+        """True while a load is in progress."""
         return self.task is not None and not self.task.done()
 
     def failed(self, problem: Problem, now: float) -> None:
-        """A try came to nothing."""
+        """Record a failed try."""
         self.problem = problem
         self.backoff.failed(now)
 
     def report(self) -> AdapterReport:
-        """What others are told."""
+        """Return the adapter's part of the report."""
         return AdapterReport(name=self.adapter.name, state=self.state, problem=self.problem)
 
 
 class Keeper:
-    """Keeps one engine's adapters as ordered. Times are seconds."""
+    """Keeps the adapters of one engine as ordered. Times are seconds."""
 
     def __init__(
         self,
         engine: Engine,
-        artifacts: Artifacts,
+        artifacts: ArtifactReader,
         settings: ServingSettings,
         order: ServingOrder,
         clock: Callable[[], float] = time.monotonic,
@@ -76,19 +77,21 @@ class Keeper:
         self._clock = clock
         self._slots = {a.name: Slot(a) for a in order.adapters}
         self._strays: dict[str, Slot] = {}
-        """Adapters in the engine that nobody ordered (any more)."""
+        """Adapters in the engine that are not ordered."""
         self._unused: dict[str, float] = {}
-        """Folders that no slot needs, with the time when that was first seen."""
+        """Folders that no slot needs, with the time when this was first observed."""
         self._changed = asyncio.Event()
         self._settled = False
-        """Whether everything was loaded, or tried at least, since this process began."""
+        """True once every adapter was loaded, or tried, since the start of the process."""
         self._engine_problem: Problem | None = Problem(reason=UNREACHABLE, message="the engine was not asked yet")
         self.metrics = Metrics()
 
     @property
     def not_ready(self) -> Problem | None:
-        """Why requests should not come here now: something that was served before, or should be from the start, is
-        on its way. An adapter that is ordered later holds up nobody.
+        """Reason why the replica should get no requests, None if it is ready.
+
+        It is not ready while it loads an adapter that it served before or that was ordered at its start. An adapter
+        that is ordered later does not make it unready.
         """
         if self._engine_problem is not None:
             return self._engine_problem
@@ -98,12 +101,12 @@ class Keeper:
         return None
 
     def report(self) -> ServingReport:
-        """How far this replica is."""
+        """Return the state of this replica's adapters."""
         slots = [*self._slots.values(), *self._strays.values()]
         return ServingReport(order=self._order, adapters=[slot.report() for slot in slots])
 
     def take(self, order: ServingOrder) -> None:
-        """From now on this is what is wanted; what failed before is tried again at once."""
+        """Replace the order. Adapters that failed before are tried again at once."""
         kept = {a.name: self._slots.get(a.name) for a in order.adapters}
         slots = {}
         for adapter in order.adapters:
@@ -111,7 +114,7 @@ class Keeper:
             slots[adapter.name] = slot if slot is not None and slot.adapter == adapter else Slot(adapter)
             slots[adapter.name].backoff.succeeded()
         for name, slot in self._slots.items():
-            # In the engine, or on its way there: the next look finds out.
+            # In the engine, or being loaded: the next check finds out.
             if name not in slots and (slot.state is LoadState.loaded or slot.busy):
                 self._strays[name] = Slot(slot.adapter, LoadState.unloading, task=slot.task)
         self._order, self._slots = order, slots
@@ -119,7 +122,7 @@ class Keeper:
         self._changed.set()
 
     async def keep(self) -> None:
-        """For ever: look, and act on what is seen."""
+        """Check the engine and reconcile, until cancelled."""
         while True:
             self._changed.clear()
             await self.look()
@@ -127,12 +130,12 @@ class Keeper:
                 await asyncio.wait_for(self._changed.wait(), self._settings.check_pause)
 
     async def look(self) -> None:
-        """One look at the engine. Loads go on in tasks of their own, and have the next look follow at once."""
+        """Check the engine once. Loads run in their own tasks and trigger the next check when they end."""
         try:
             names = set(await self._engine.adapters())
-        except Refusal as refusal:
-            if refusal.status != BUSY:
-                self._engine_problem = refusal.problem
+        except ProblemError as error:
+            if error.status != BUSY:
+                self._engine_problem = error.problem
             return
         now = self._clock()
         self._engine_problem = None
@@ -144,7 +147,7 @@ class Keeper:
         await self._tidy(now)
 
     async def close(self) -> None:
-        """Stops what is under way; files stay."""
+        """Cancel all operations in progress. Files stay."""
         slots = [*self._slots.values(), *self._strays.values()]
         tasks = [slot.task for slot in slots if slot.task is not None]
         for task in tasks:
@@ -157,7 +160,7 @@ class Keeper:
             slot.backoff.succeeded()
             return
         if slot.state is LoadState.loaded:
-            log.warning("%s is gone from the engine and is loaded again", slot.adapter.name)
+            log.warning("%s is missing in the engine and is loaded again", slot.adapter.name)
             slot.state = LoadState.loading
         if not slot.busy and slot.backoff.open(now):
             slot.task = asyncio.create_task(self._load(slot), name=f"load {slot.adapter.name}")
@@ -169,8 +172,8 @@ class Keeper:
             policy = await asyncio.to_thread(policy_of, self._artifacts, adapter, self._settings.max_lora_rank)
             path = await self._downloads(adapter).bring(policy)
             await self._engine.load(adapter.name, str(path))
-        except Refusal as refusal:
-            self._failed(slot, refusal.problem)
+        except ProblemError as error:
+            self._failed(slot, error.problem)
         except Exception as error:
             log.exception("load of %s", adapter.name)
             message = f"{type(error).__name__}: {error}. This is an error of the sidecar: see its log"
@@ -186,7 +189,7 @@ class Keeper:
         self.metrics.loads.labels(problem.reason).inc()
         log.error("load of %s: %s: %s", slot.adapter.name, problem.reason, problem.message)
         slot.failed(problem, self._clock())
-        # An engine that is away says nothing about the adapter.
+        # An unreachable engine says nothing about the adapter.
         slot.state = LoadState.loading if problem.reason == UNREACHABLE else LoadState.failed
 
     async def _unload_others(self, names: set[str], now: float) -> None:
@@ -197,16 +200,16 @@ class Keeper:
                 continue
             try:
                 await self._engine.unload(name)
-            except Refusal as refusal:
-                log.error("unload of %s: %s", name, refusal)
-                slot.failed(refusal.problem, now)
+            except ProblemError as error:
+                log.error("unload of %s: %s", name, error)
+                slot.failed(error.problem, now)
             else:
                 log.info("unloaded %s", name)
                 self.metrics.unloads.inc()
                 del self._strays[name]
 
     def _downloads(self, adapter: ServedAdapter) -> Downloads:
-        # A folder for each uri: two runs may have made the same weights, and one of them may go.
+        # One folder per uri: two runs may have made the same weights, and one of them may be deleted.
         folder = self._settings.adapters_dir / folder_of(adapter)
         return Downloads(self._artifacts, folder, self._settings.download_deadline, self.metrics)
 
@@ -220,7 +223,7 @@ class Keeper:
 
 
 def folder_of(adapter: ServedAdapter) -> str:
-    """Name of the folder below which the adapter's files are."""
+    """Return the name of the folder with the adapter's files."""
     return hashlib.sha256(adapter.uri.encode()).hexdigest()[:16]
 
 

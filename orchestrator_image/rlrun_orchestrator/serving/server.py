@@ -1,27 +1,27 @@
-"""The serving sidecar's routes."""
+"""HTTP routes of the serving sidecar."""
 
 from aiohttp import web
 from rlrun.schema.serving import ServingOrder
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
-from rlrun_orchestrator.answers import answer, healthz, metrics_handler, problems
 from rlrun_orchestrator.serving.keeper import Keeper
 
 
 def serving_app(keeper: Keeper) -> web.Application:
-    """GET and PUT /adapters, and the probes."""
+    """Return the application: GET and PUT /adapters, probes and metrics."""
 
     async def get_adapters(_: web.Request) -> web.Response:
-        return answer(keeper.report())
+        return json_response(keeper.report())
 
     async def put_adapters(request: web.Request) -> web.Response:
         keeper.take(ServingOrder.model_validate_json(await request.read()))
-        return answer(keeper.report())
+        return json_response(keeper.report())
 
     async def readyz(_: web.Request) -> web.Response:
         problem = keeper.not_ready
-        return web.Response(text="ok\n") if problem is None else answer(problem, 503)
+        return web.Response(text="ok\n") if problem is None else json_response(problem, 503)
 
-    app = web.Application(middlewares=[problems])
+    app = web.Application(middlewares=[problem_middleware])
     app.add_routes(
         [
             web.get("/healthz", healthz),

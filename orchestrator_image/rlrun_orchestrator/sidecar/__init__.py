@@ -1,1 +1,1 @@
-"""Adapter sidecar: brings published policies from S3 into the inference engine beside it."""
+"""Adapter sidecar: loads published policies from S3 into the inference engine of its pod."""

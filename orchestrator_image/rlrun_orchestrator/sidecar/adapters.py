@@ -1,7 +1,7 @@
-"""The adapters of one replica: downloaded once, loaded once, confirmed by the engine, removed late.
+"""The adapters of one replica: downloaded once, loaded once, confirmed by the engine, deleted after a delay.
 
-Names are versions with a digest and never used twice, so everything here is idempotent: a load asked for again finds
-the files or the adapter in place, and two at a time share one.
+A name contains version and digest and is never reused, so all operations are idempotent: a repeated load finds the
+files or the adapter in place, and concurrent loads share one task.
 """
 
 import asyncio
@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
+from rlrun.artifacts.reader import ArtifactReader
+from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.sidecar.downloads import ArtifactSource, Downloads, Metrics
+from rlrun_orchestrator.sidecar.downloads import Downloads, Metrics
 from rlrun_orchestrator.sidecar.engine import Engine
 from rlrun_orchestrator.sidecar.fallback import Fallback
 
@@ -25,34 +26,34 @@ CONFIRM_PAUSE = 0.05
 
 
 class Policies(Protocol):
-    """What the sidecar's routes need: one implementation per kind of policy. All methods raise Refusal."""
+    """Operations behind the sidecar's routes, implemented once per kind of policy. All methods raise ProblemError."""
 
     metrics: Metrics
 
     async def list(self) -> AdapterList:
-        """What the engine says it serves."""
+        """Return what the engine serves, by its own list."""
         ...
 
     async def load(self, policy: PolicyRef) -> AdapterList:
-        """Have the engine serve the policy; returns when the engine itself has said so."""
+        """Make the engine serve the policy and return once the engine confirms it."""
         ...
 
     async def unload(self, name: str) -> AdapterList:
-        """The policy is not needed any more."""
+        """Release a policy that no group uses."""
         ...
 
     async def close(self) -> None:
-        """Stop what is under way; files stay."""
+        """Cancel all operations in progress. Files stay."""
         ...
 
 
 class Adapters:
-    """Moves adapters between S3, the shared folder and the engine. Times are seconds."""
+    """Moves adapters from S3 through the shared folder into the engine. Times are seconds."""
 
     def __init__(
         self,
         engine: Engine,
-        source: ArtifactSource,
+        source: ArtifactReader,
         folder: Path,
         download_deadline: float,
         unload_grace: float,
@@ -61,23 +62,23 @@ class Adapters:
         self._engine = engine
         self._unload_grace = unload_grace
         self._seen: frozenset[str] = frozenset()
-        """The engine's list when it was last asked."""
+        """Names in the engine's latest list."""
         self._loads: dict[str, asyncio.Task[tuple[Names, float]]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
         self.metrics = Metrics()
         self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
-        """What the engine says it serves. Raises Refusal."""
+        """Return what the engine serves, by its own list. Raises ProblemError."""
         return AdapterList(adapters=await self._listed())
 
     async def load(self, policy: PolicyRef) -> AdapterList:
-        """Have the engine serve the policy under its name, and return once its own list says so. Raises Refusal."""
+        """Make the engine serve the policy under its name and return once the engine lists it. Raises ProblemError."""
         if policy.kind is not PolicyKind.adapter:
             message = f"{policy.name} is {policy.kind} and this replica's engine serves adapters"
-            raise Refusal(422, Problem(reason="PolicyKindWrong", message=message))
+            raise ProblemError.of(422, "PolicyKindWrong", message)
         self._keep_files(policy.name)
-        # Only what was seen in the engine is looked for there: each question waits for a busy engine.
+        # The engine is queried only for adapters that it has listed before: a busy engine is slow to respond.
         if policy.name in self._seen and policy.name in (listed := await self.list()).adapters:
             return listed
         task = self._loads.get(policy.name)
@@ -85,12 +86,12 @@ class Adapters:
             task = asyncio.create_task(self._load(policy))
             self._loads[policy.name] = task
             task.add_done_callback(lambda _: self._loads.pop(policy.name, None))
-        # A caller that hangs up must not take the load from the others that wait for it.
+        # A caller that disconnects must not cancel the load that others wait for.
         names, seconds = await asyncio.shield(task)
         return AdapterList(adapters=names, load_seconds=seconds)
 
     async def unload(self, name: str) -> AdapterList:
-        """Take the adapter out of the engine and its files away a while later. Raises Refusal."""
+        """Unload the adapter and delete its files after `unload_grace`. Raises ProblemError."""
         task = self._loads.get(name)
         if task is not None:
             await asyncio.wait({task})
@@ -101,7 +102,7 @@ class Adapters:
         return await self.list()
 
     async def close(self) -> None:
-        """Stop what is under way; files stay."""
+        """Cancel all operations in progress. Files stay."""
         tasks = [*self._loads.values(), *self._removals.values()]
         for task in tasks:
             task.cancel()
@@ -113,9 +114,9 @@ class Adapters:
             path = await self._downloads.bring(policy)
             await self._engine.load(policy.name, str(path))
             names = await self._confirmed(policy.name)
-        except Refusal as refusal:
-            self.metrics.loads.labels(refusal.problem.reason).inc()
-            log.error("load of %s: %s", policy.name, refusal)
+        except ProblemError as error:
+            self.metrics.loads.labels(error.problem.reason).inc()
+            log.error("load of %s: %s", policy.name, error)
             raise
         seconds = time.monotonic() - started
         self.metrics.loads.labels("ok").inc()
@@ -128,7 +129,7 @@ class Adapters:
         while name not in (names := await self._listed()):
             if time.monotonic() > ends:
                 message = f"the engine accepted {name} and does not list it: look at the engine's log"
-                raise Refusal(502, Problem(reason="AdapterLoadRejected", message=message))
+                raise ProblemError.of(502, "AdapterLoadRejected", message)
             await asyncio.sleep(CONFIRM_PAUSE)
         return names
 

@@ -1,40 +1,30 @@
-"""Policies on disk: brought from S3 once, whole or not at all, and never other weights than their name promises.
+"""Policy files on disk: downloaded once, complete or not at all, and verified against the digest in their name.
 
-While S3 is away, or does not have a policy yet, its files come from the trainer that made it.
+While S3 is unreachable, or does not have a policy yet, the files come from the trainer.
 """
 
 import asyncio
 import logging
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from rlrun.artifacts.layout import MANIFEST, S3Uri
+from rlrun.artifacts.layout import MANIFEST, WEIGHTS, S3Uri
 from rlrun.artifacts.manifest import Manifest
+from rlrun.artifacts.reader import ArtifactReader
 from rlrun.artifacts.store import NotFound, StoreError, Unreachable
-from rlrun.schema.wire import LoadRequest, PolicyKind, PolicyRef, Problem
+from rlrun.schema.wire import LoadRequest, PolicyRef
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
 from rlrun_orchestrator.sidecar.fallback import Fallback, NotThere
 
 log = logging.getLogger(__name__)
 
-WEIGHTS = {PolicyKind.adapter: "adapter_model.safetensors", PolicyKind.weights: "model.safetensors"}
-"""The file whose digest is part of a policy's name."""
 LOAD_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
 
-class ArtifactSource(Protocol):
-    """The part of `rlrun.artifacts.store.Store` that is used here."""
-
-    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
-        """Bring a verified artifact to `dest`, all or nothing. Raises StoreError."""
-        ...
-
-
 class Metrics:
-    """What Prometheus reads."""
+    """Prometheus metrics of a sidecar."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -61,11 +51,11 @@ class Metrics:
 
 
 class Downloads:
-    """The folder that sidecar and engine share. Times are seconds."""
+    """Manages the folder that sidecar and engine share. Times are seconds."""
 
     def __init__(
         self,
-        source: ArtifactSource,
+        source: ArtifactReader,
         folder: Path,
         deadline: float,
         metrics: Metrics,
@@ -78,11 +68,11 @@ class Downloads:
         self._metrics = metrics
 
     def place(self, name: str) -> Path:
-        """Where the files of a policy are."""
+        """Return the folder of a policy's files."""
         return self._folder / name
 
     async def bring(self, policy: PolicyRef) -> Path:
-        """The folder with the policy's verified files. Raises Refusal `AdapterDownloadFailed`."""
+        """Return the folder with the policy's verified files. Raises ProblemError `AdapterDownloadFailed`."""
         dest = self.place(policy.name)
         if await asyncio.to_thread(_is_whole, dest, policy):
             return dest
@@ -110,7 +100,7 @@ class Downloads:
     async def _bring(self, policy: PolicyRef, uri: S3Uri, dest: Path) -> Manifest:
         url = policy.fallback if isinstance(policy, LoadRequest) else None
         if self._fallback is None or url is None:
-            return await asyncio.to_thread(self._source.download_artifact, uri, dest)
+            return await asyncio.to_thread(self._source.download, uri, dest)
         why = "S3Unreachable: S3 did not answer lately"
         if not self._fallback.s3_is_away:
             try:
@@ -125,11 +115,11 @@ class Downloads:
         return manifest
 
     async def remove(self, name: str) -> None:
-        """Takes the policy's files away, if there are any."""
+        """Delete the policy's files, if there are any."""
         await asyncio.to_thread(shutil.rmtree, self.place(name), True)
 
     async def keep_only(self, names: set[str]) -> None:
-        """Takes all others away, and what downloads that were cut off have left."""
+        """Delete all other policies and the remains of interrupted downloads."""
         await asyncio.to_thread(self._keep_only, names)
 
     def _keep_only(self, names: set[str]) -> None:
@@ -144,7 +134,7 @@ def _promises(manifest: Manifest, policy: PolicyRef) -> bool:
 
 
 def _is_whole(folder: Path, policy: PolicyRef) -> bool:
-    # A folder appears by rename after its files were verified; this only guards against another policy's files.
+    # A folder appears by rename after verification; this only guards against another policy's files.
     try:
         manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
@@ -153,5 +143,5 @@ def _is_whole(folder: Path, policy: PolicyRef) -> bool:
     return _promises(manifest, policy) and all(path.is_file() and path.stat().st_size == size for path, size in files)
 
 
-def _failed(status: int, message: str) -> Refusal:
-    return Refusal(status, Problem(reason="AdapterDownloadFailed", message=message))
+def _failed(status: int, message: str) -> ProblemError:
+    return ProblemError.of(status, "AdapterDownloadFailed", message)

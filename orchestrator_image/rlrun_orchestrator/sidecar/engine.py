@@ -1,7 +1,7 @@
-"""The inference engine, as far as policies go: vLLM's routes for adapters and for whole weights.
+"""Client of vLLM's routes for adapters and for whole weights.
 
-The engine's own words (its model list, the name of its weights) are the only truth. They survive nothing: after a
-restart of the engine's container they are those of the base model, and whoever asks sees that at once.
+The engine's own model list and weight version are the only truth. After a restart of the engine's container they are
+those of the base model, which the next query shows.
 """
 
 import json
@@ -9,17 +9,16 @@ from typing import Any
 
 import aiohttp
 from rlrun.schema.wire import Problem
-
-from rlrun_orchestrator.answers import Refusal
+from rlrun.service.errors import ProblemError
 
 UNNAMED = "replacing"
-"""What weights are called while they are replaced: no policy has this name."""
+"""Weight version during a replacement. No policy has this name."""
 _DEV_HINT = ". Start the engine with VLLM_SERVER_DEV_MODE=1, vLLM 0.32 or newer"
 LIST_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
 
 
 class Engine:
-    """vLLM at `url`. All methods raise Refusal with `EngineUnreachable` (503) when it does not answer."""
+    """Client of vLLM at `url`. All methods raise ProblemError `EngineUnreachable` (503) if it does not respond."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, load_deadline: float) -> None:
         self._http = http
@@ -27,7 +26,7 @@ class Engine:
         self._load_timeout = aiohttp.ClientTimeout(total=load_deadline, connect=3)
 
     async def adapters(self) -> list[str]:
-        """Names of the loaded adapters: the models that have a parent, the base model."""
+        """Return the names of the loaded adapters: the models with a parent."""
         status, text = await self._call("GET", "/v1/models", None, LIST_TIMEOUT)
         try:
             models = json.loads(text)["data"] if status == 200 else None
@@ -35,12 +34,12 @@ class Engine:
                 return sorted(model["id"] for model in models if model.get("parent"))
         except (ValueError, KeyError, TypeError, AttributeError):
             pass
-        raise Refusal(503, _unreachable(f"GET /v1/models answered {status} {text[:200]}"))
+        raise ProblemError(503, _unreachable(f"GET /v1/models answered {status} {text[:200]}"))
 
     async def load(self, name: str, path: str) -> None:
-        """Load the adapter at `path` under a name that was never used before.
+        """Load the adapter at `path` under a new name.
 
-        Raises Refusal `AdapterLoadRejected` with the engine's own words: 422 when it will not, 502 when it failed.
+        Raises ProblemError `AdapterLoadRejected` with the engine's own words: 422 when it will not, 502 when it failed.
         """
         body = {"lora_name": name, "lora_path": path}
         status, text = await self._call("POST", "/v1/load_lora_adapter", body, self._load_timeout)
@@ -50,37 +49,37 @@ class Engine:
         if status == 404 and "Not Found" in text:
             hint = ". Start the engine with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
         message = f"the engine answered {status} to the load of {name}: {_words(text)}{hint}"
-        raise Refusal(502 if status >= 500 else 422, Problem(reason="AdapterLoadRejected", message=message))
+        raise ProblemError.of(502 if status >= 500 else 422, "AdapterLoadRejected", message)
 
     async def unload(self, name: str) -> None:
-        """Take the adapter out of the list; one that is not there is fine. Raises Refusal `AdapterUnloadRejected`."""
+        """Unload the adapter; one that is not loaded is no error. Raises ProblemError `AdapterUnloadRejected`."""
         status, text = await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, LIST_TIMEOUT)
         if status in (200, 404) or (status == 400 and "cannot be found" in text):
             return
         message = f"the engine answered {status} to the unload of {name}: {_words(text)}"
-        raise Refusal(502, Problem(reason="AdapterUnloadRejected", message=message))
+        raise ProblemError.of(502, "AdapterUnloadRejected", message)
 
     # --- all weights --------------------------------------------------------------------------------------------------
 
     async def weight_version(self) -> str:
-        """The name that the present weights were given, `default` after a start. Raises Refusal."""
+        """Return the version of the current weights, `default` after a start. Raises ProblemError."""
         status, text = await self._call("GET", "/weight_info", None, LIST_TIMEOUT)
         try:
             if status == 200:
                 return str(json.loads(text)["weight_version"])
         except (ValueError, KeyError, TypeError):
             pass
-        raise Refusal(
+        raise ProblemError(
             503, _unreachable(f"GET /weight_info answered {status} {text[:200]}{_DEV_HINT * (status == 404)}")
         )
 
     async def replace_weights(self, name: str, path: str) -> None:
-        """Put the weights in the folder `path` in place of the present ones and call them `name`.
+        """Replace the weights by those in the folder `path` and set their version to `name`.
 
-        Requests under way wait and go on with the new weights; their keys and values are computed again. Nothing is
-        drawn from weights that are half of one version: after a failure the engine stays paused and unnamed until the
-        next replacement. Raises Refusal `WeightsLoadRejected` with the engine's own words: 422 when it will not, 502
-        when it failed.
+        Requests in progress wait and continue with the new weights; their keys and values are recomputed. No token is
+        sampled from partly replaced weights: after a failure the engine stays paused and unnamed until the next
+        replacement. Raises ProblemError `WeightsLoadRejected` with the engine's own words: 422 when it will not,
+        502 when it failed.
         """
         await self._order(name, "/pause?mode=keep", None)
         await self._order(name, "/update_weight_version", {"new_version": UNNAMED})
@@ -96,7 +95,7 @@ class Engine:
         if status == 200 and not refused:
             return
         message = f"the engine answered {status} to {path} for {name}: {_words(text)}{_DEV_HINT * (status == 404)}"
-        raise Refusal(502 if status >= 500 or refused else 422, Problem(reason="WeightsLoadRejected", message=message))
+        raise ProblemError.of(502 if status >= 500 or refused else 422, "WeightsLoadRejected", message)
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None, timeout: aiohttp.ClientTimeout
@@ -105,9 +104,9 @@ class Engine:
             async with self._http.request(method, self._url + path, json=body, timeout=timeout) as response:
                 return response.status, await response.text()
         except TimeoutError as error:
-            raise Refusal(504, _unreachable(f"no answer to {method} {path} within {timeout.total:g} s")) from error
+            raise ProblemError(504, _unreachable(f"no answer to {method} {path} within {timeout.total:g} s")) from error
         except aiohttp.ClientError as error:
-            raise Refusal(503, _unreachable(f"{method} {path}: {error or type(error).__name__}")) from error
+            raise ProblemError(503, _unreachable(f"{method} {path}: {error or type(error).__name__}")) from error
 
 
 def _unreachable(words: str) -> Problem:

@@ -1,7 +1,7 @@
-"""Policies from the trainer while S3 is away: the same files, held to the same digests.
+"""Policies from the trainer while S3 is unreachable: the same files, verified against the same digests.
 
-Whether S3 is away is found out by one short question, and then not asked again for a while: a step must not take
-longer for every policy that S3 cannot give.
+One short request finds out that S3 is unreachable. The next one follows after a pause, so that an outage does not delay
+every step.
 """
 
 import asyncio
@@ -12,82 +12,69 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 import aiohttp
 from pydantic import ValidationError
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import FileEntry, Manifest
+from rlrun.artifacts.reader import ArtifactReader
 from rlrun.artifacts.store import NotFound, Unreachable
-
-from rlrun_orchestrator.backoff import Backoff
+from rlrun.service.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 3.0
-"""For S3 to say what a policy consists of; it is a few hundred bytes."""
+"""Seconds for S3 to deliver a manifest of a few hundred bytes."""
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
-"""Between two questions to an S3 that does not answer."""
+"""Longest pause in seconds between two requests to an unreachable S3."""
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 30.0
-"""Between two bytes of the trainer."""
+"""Longest pause in seconds between two chunks from the trainer."""
 CHUNK = 1024**2
 
 
-class PolicySource(Protocol):
-    """The part of `rlrun.artifacts.store.Store` that is used here."""
-
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """The artifact's manifest, None without one. Raises StoreError."""
-        ...
-
-    def download_artifact(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        """Bring a verified artifact to `dest`, all or nothing. Raises StoreError."""
-        ...
-
-
 class NotThere(Exception):
-    """The trainer does not give it either, in words."""
+    """The trainer does not have the policy either. The text says why."""
 
 
 class Fallback:
-    """What to do without S3. Times are seconds."""
+    """Fetches policies from S3 while it is reachable, else from the trainer. Times are seconds."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, source: PolicySource, clock: Callable[[], float] = time.monotonic
+        self, http: aiohttp.ClientSession, source: ArtifactReader, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._http = http
         self._source = source
         self._clock = clock
         self._pause = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         self._unanswered: asyncio.Future[Manifest | None] | None = None
-        """A question that nobody waits for any more: it has a thread, of which there are few."""
+        """Abandoned request that still occupies one of few threads."""
 
     @property
     def s3_is_away(self) -> bool:
-        """Whether S3 did not answer lately, so that the trainer is to be asked first."""
+        """True if S3 failed to respond recently, so that the trainer is asked first."""
         return not self._pause.open(self._clock())
 
     async def from_s3(self, uri: S3Uri, dest: Path) -> Manifest:
-        """Brings the policy from S3, if S3 says soon what it consists of.
+        """Download the policy from S3 if S3 delivers its manifest in time.
 
-        Raises StoreError: Unreachable, NotFound where it has not arrived yet, or what S3 refuses with.
+        Raises StoreError: Unreachable, NotFound if the policy has not arrived yet, or the error of S3.
         """
         try:
             manifest = await self._ask(uri)
             self._pause.succeeded()
             if manifest is None:
                 raise NotFound(f"{uri} is not in S3 yet")
-            return await asyncio.to_thread(self._source.download_artifact, uri, dest, manifest)
+            return await asyncio.to_thread(self._source.download, uri, dest, manifest)
         except Unreachable:
             self._gone()
             raise
 
     async def fetch(self, url: str, dest: Path, fits: Callable[[Manifest], bool]) -> Manifest:
-        """Brings the policy from its folder at the trainer to `dest`, whole and verified or not at all.
+        """Download the policy from its folder at the trainer to `dest`, complete and verified or not at all.
 
-        `fits` says whether a manifest is that of the policy. Raises NotThere; OSError where it cannot be written.
+        `fits` decides whether a manifest is that of the policy. Raises NotThere, or OSError on a full disk.
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         room = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
@@ -124,7 +111,7 @@ class Fallback:
 
     def _gone(self) -> None:
         self._pause.failed(self._clock())
-        log.warning("S3 does not answer: nobody asks it again for %.0f s", self._pause.pause)
+        log.warning("S3 is unreachable. Retrying in %.0f s.", self._pause.pause)
 
 
 async def _save(answer: aiohttp.ClientResponse, entry: FileEntry, path: Path) -> None:

@@ -1,42 +1,41 @@
-"""The sidecar's routes."""
+"""HTTP routes of the sidecar."""
 
 import os
-import re
 from pathlib import Path
 
 from aiohttp import web
+from rlrun.schema.policy import NAME
 from rlrun.schema.wire import LoadRequest, Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
-from rlrun_orchestrator.answers import Refusal, answer, healthz, metrics_handler, problems
 from rlrun_orchestrator.sidecar.adapters import Policies
-
-NAME = re.compile(r"policy-v\d{6,}-[0-9a-f]{8}")
 
 
 def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
-    """GET /adapters, PUT and DELETE /adapters/{name}, and the probes."""
+    """Return the application: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics."""
 
     async def get_adapters(_: web.Request) -> web.Response:
-        return answer(await adapters.list())
+        return json_response(await adapters.list())
 
     async def put_adapter(request: web.Request) -> web.Response:
         policy = LoadRequest.model_validate_json(await request.read())
         name = _name_in(request)
         if name != policy.name:
             message = f"the path says {name}, the body is {policy.name}: they must be the same policy"
-            raise Refusal(422, Problem(reason="InvalidRequest", message=message))
-        return answer(await adapters.load(policy))
+            raise ProblemError.of(422, "InvalidRequest", message)
+        return json_response(await adapters.load(policy))
 
     async def delete_adapter(request: web.Request) -> web.Response:
-        return answer(await adapters.unload(_name_in(request)))
+        return json_response(await adapters.unload(_name_in(request)))
 
     async def readyz(_: web.Request) -> web.Response:
-        # The engine has a probe of its own; what only the sidecar can know is whether it could store an adapter.
+        # The engine has its own probe; only the sidecar knows whether an adapter could be stored.
         if os.access(folder, os.W_OK | os.X_OK):
             return web.Response(text="ok\n")
-        return answer(Problem(reason="AdaptersFolderNotWritable", message=f"{folder} cannot be written"), 503)
+        return json_response(Problem(reason="AdaptersFolderNotWritable", message=f"{folder} cannot be written"), 503)
 
-    app = web.Application(middlewares=[problems])
+    app = web.Application(middlewares=[problem_middleware])
     app.add_routes(
         [
             web.get("/healthz", healthz),
@@ -52,8 +51,8 @@ def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
 
 def _name_in(request: web.Request) -> str:
     name = request.match_info["name"]
-    # The name becomes a folder: nothing but a policy's name may ever get there.
+    # The name becomes a folder, so only names of policies are accepted.
     if not NAME.fullmatch(name):
         message = f"{name!r} is no policy name: use policy-v000041-1a2b3c4d"
-        raise Refusal(422, Problem(reason="InvalidRequest", message=message))
+        raise ProblemError.of(422, "InvalidRequest", message)
     return name

@@ -1,8 +1,7 @@
-"""The weights of one replica, where a run trains all of them: the engine holds one version at a time.
+"""Loading of whole weights into one replica, for runs that train all of them: the engine holds one version at a time.
 
-A new version is put in the place of the one before while requests wait, so nothing has to be unloaded and there is no
-choice between versions. The engine itself keeps the name of what it holds: after its restart that name is gone, and
-whoever asks sees at once that the weights are the base model's again.
+A new version replaces the previous one while requests wait, so nothing is ever unloaded. The engine itself keeps the
+version's name. After its restart the name is gone, which shows that the weights are those of the base model again.
 """
 
 import asyncio
@@ -10,28 +9,28 @@ import logging
 import time
 from pathlib import Path
 
-from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef, Problem
+from rlrun.artifacts.reader import ArtifactReader
+from rlrun.schema.policy import POLICY_PREFIX
+from rlrun.schema.wire import AdapterList, PolicyKind, PolicyRef
+from rlrun.service.errors import ProblemError
 
-from rlrun_orchestrator.answers import Refusal
-from rlrun_orchestrator.sidecar.downloads import ArtifactSource, Downloads, Metrics
+from rlrun_orchestrator.sidecar.downloads import Downloads, Metrics
 from rlrun_orchestrator.sidecar.engine import Engine
 from rlrun_orchestrator.sidecar.fallback import Fallback
 
 log = logging.getLogger(__name__)
 
-POLICY_PREFIX = "policy-v"
-
 
 class Weights:
-    """Moves full sets of weights between S3, the shared folder and the engine. Times are seconds.
+    """Moves whole weights from S3 through the shared folder into the engine. Times are seconds.
 
-    At most two versions are on disk: the one in the engine and the one on its way.
+    At most two versions are on disk: the one in the engine and the next one.
     """
 
     def __init__(
         self,
         engine: Engine,
-        source: ArtifactSource,
+        source: ArtifactReader,
         folder: Path,
         download_deadline: float,
         fallback: Fallback | None = None,
@@ -43,36 +42,36 @@ class Weights:
         self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
-        """The version in the engine, nothing for the base model's weights. Raises Refusal."""
+        """Return the version in the engine, none for the base model's weights. Raises ProblemError."""
         name = await self._engine.weight_version()
         names = [name] if name.startswith(POLICY_PREFIX) else []
         self.metrics.adapters.set(len(names))
         return AdapterList(adapters=names)
 
     async def load(self, policy: PolicyRef) -> AdapterList:
-        """Have the engine take the policy's weights, and return once it calls them by that name. Raises Refusal."""
+        """Load the policy's weights and return once the engine reports its name. Raises ProblemError."""
         if policy.kind is not PolicyKind.weights:
             message = f"{policy.name} is an {policy.kind} and this replica's engine takes whole weights"
-            raise Refusal(422, Problem(reason="PolicyKindWrong", message=message))
+            raise ProblemError.of(422, "PolicyKindWrong", message)
         task = self._loads.get(policy.name)
         if task is None:
             task = asyncio.create_task(self._load(policy))
             self._loads[policy.name] = task
             task.add_done_callback(lambda _: self._loads.pop(policy.name, None))
-        # A caller that hangs up must not leave the engine between two versions.
+        # A caller that disconnects must not leave the engine between two versions.
         seconds = await asyncio.shield(task)
         listed = await self.list()
         if policy.name not in listed.adapters:
             message = f"the engine took {policy.name} and now holds {listed.adapters or 'its base weights'}: try again"
-            raise Refusal(503, Problem(reason="WeightsLoadRejected", message=message))
+            raise ProblemError.of(503, "WeightsLoadRejected", message)
         return listed.model_copy(update={"load_seconds": seconds})
 
     async def unload(self, name: str) -> AdapterList:
-        """Nothing to do: weights are replaced by others, never taken away."""
+        """Do nothing: weights are replaced by others, never unloaded."""
         return await self.list()
 
     async def close(self) -> None:
-        """Stop what is under way; files stay."""
+        """Cancel all operations in progress. Files stay."""
         tasks = [*self._loads.values()]
         for task in tasks:
             task.cancel()
@@ -88,9 +87,9 @@ class Weights:
                 await self._downloads.keep_only({*held, policy.name})
                 path = await self._downloads.bring(policy)
                 await self._engine.replace_weights(policy.name, str(path))
-            except Refusal as refusal:
-                self.metrics.loads.labels(refusal.problem.reason).inc()
-                log.error("load of %s: %s", policy.name, refusal)
+            except ProblemError as error:
+                self.metrics.loads.labels(error.problem.reason).inc()
+                log.error("load of %s: %s", policy.name, error)
                 raise
             seconds = time.monotonic() - started
             self.metrics.loads.labels("ok").inc()

@@ -96,7 +96,7 @@ def folder_of(content: Content, where: Path) -> Path:
 
 def downloaded(store: Store, place: S3Uri, room: Path) -> Content:
     dest = room / uuid.uuid4().hex
-    store.download_artifact(place, dest)
+    store.download(place, dest)
     files = [path for path in dest.rglob("*") if path.is_file() and path.name != MANIFEST]
     return {path.relative_to(dest).as_posix(): path.read_bytes() for path in files}
 

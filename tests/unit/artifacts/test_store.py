@@ -64,7 +64,7 @@ def test_artifact_round_trip_keeps_every_fact(store: Store, place: S3Uri, tmp_pa
     assert [f.name for f in manifest.files] == ["a.bin", "sub/b.txt"]
     assert store.read_manifest(place) == manifest
     assert store.is_complete(place)
-    assert store.download_artifact(place, tmp_path / "deep/dest") == manifest
+    assert store.download(place, tmp_path / "deep/dest") == manifest
     dest = tmp_path / "deep/dest"
     assert (dest / "a.bin").read_bytes() == (source / "a.bin").read_bytes()
     assert (dest / "sub/b.txt").read_text() == "text"
@@ -76,7 +76,7 @@ def test_download_replaces_an_older_folder(store: Store, place: S3Uri, tmp_path:
     dest = tmp_path / "dest"
     dest.mkdir()
     (dest / "old").write_text("old")
-    store.download_artifact(place, dest)
+    store.download(place, dest)
     assert sorted(p.name for p in dest.iterdir()) == [MANIFEST, "new"]
     assert [p.name for p in tmp_path.iterdir()] == ["dest"]
 
@@ -88,7 +88,7 @@ def test_many_parts_come_back_whole(store: Store, place: S3Uri, tmp_path: Path) 
     assert len(data) > 2 * PART_BYTES
     (source / "big").write_bytes(data)
     store.upload_artifact(source, place, ArtifactKind.model)
-    store.download_artifact(place, tmp_path / "dest")
+    store.download(place, tmp_path / "dest")
     assert (tmp_path / "dest/big").read_bytes() == data
 
 
@@ -119,7 +119,7 @@ def test_cut_off_upload_has_no_manifest(store: Store, place: S3Uri, monkeypatch:
 def test_download_without_manifest_is_not_found(store: Store, place: S3Uri, tmp_path: Path) -> None:
     store.put_bytes(place / "a", b"1")
     with pytest.raises(NotFound, match="not complete"):
-        store.download_artifact(place, tmp_path / "dest")
+        store.download(place, tmp_path / "dest")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -127,7 +127,7 @@ def test_changed_file_is_corrupt_and_leaves_nothing(store: Store, place: S3Uri, 
     store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter)
     store.put_bytes(place / "a", b"2")
     with pytest.raises(Corrupt, match="SHA-256"):
-        store.download_artifact(place, tmp_path / "dest")
+        store.download(place, tmp_path / "dest")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -138,7 +138,7 @@ def test_missing_file_is_incomplete(store: Store, place: S3Uri, tmp_path: Path) 
     store._delete(place, [(place / "b").key])
     assert not store.is_complete(place)
     with pytest.raises(NotFound):
-        store.download_artifact(place, tmp_path / "dest")
+        store.download(place, tmp_path / "dest")
 
 
 def test_manifest_cannot_lead_outside_its_folder(store: Store, place: S3Uri, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_manifest_cannot_lead_outside_its_folder(store: Store, place: S3Uri, tmp
     manifest.files[0].name = "../evil"
     store.put_bytes(place / MANIFEST, manifest.model_dump_json(by_alias=True).encode())
     with pytest.raises(Corrupt, match="outside"):
-        store.download_artifact(place, tmp_path / "dest")
+        store.download(place, tmp_path / "dest")
 
 
 def test_garbage_manifest_is_corrupt_and_can_be_uploaded_over(store: Store, place: S3Uri) -> None:
@@ -250,6 +250,15 @@ def test_settings_come_from_the_environment(s3_server: S3Server, monkeypatch: py
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     Store().check(s3_server.bucket)
+
+
+def test_a_store_of_variables_has_their_endpoint_and_keys(s3_server: S3Server, place: S3Uri) -> None:
+    store = Store.from_variables(s3_server.environment)
+    assert store.endpoint == s3_server.environment["AWS_ENDPOINT_URL_S3"]
+    store.put_bytes(place / "file", b"data")
+    assert store.get_bytes(place / "file") == b"data"
+    with pytest.raises(AccessDenied):
+        Store.from_variables(s3_server.environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}).check(place.bucket)
 
 
 def test_nobody_listens() -> None:

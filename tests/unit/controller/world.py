@@ -22,10 +22,10 @@ from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
 from rlrun.controller.observed import Purge, SeenArtifact
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
-from rlrun.controller.questions import PollError
 from rlrun.controller.reconcile import Reconciler, RunKey
 from rlrun.resources.settings import Settings
 from rlrun.schema.wire import Problem, RunStatus
+from rlrun.service.errors import ServiceUnavailable
 
 Obj = dict[str, Any]
 Labels = Mapping[str, str]
@@ -304,7 +304,7 @@ class MemoryPoller:
 
     async def status(self, namespace: str, name: str) -> RunStatus:
         if self.answer is None:
-            raise PollError("nobody answers")
+            raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         return self.answer
 
 

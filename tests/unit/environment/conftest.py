@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import GroupRequest
 from rlrun_orchestrator.environment.loading import load
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
 from rlrun_orchestrator.environment.worker import Runner, runner_for
 
 PREAMBLE = """
@@ -79,14 +79,14 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 @pytest.fixture
-def write_environment(tmp_path: Path) -> Iterator[Callable[[str], EnvironmentSettings]]:
+def write_environment(tmp_path: Path) -> Iterator[Callable[[str], EnvironmentConfig]]:
     """Write a module into tmp_path and return settings whose id names it."""
     path, handlers = list(sys.path), {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
 
-    def write(code: str, preamble: str = PREAMBLE, **more: Any) -> EnvironmentSettings:
+    def write(code: str, preamble: str = PREAMBLE, **more: Any) -> EnvironmentConfig:
         name = f"env-{uuid.uuid4().hex[:8]}"
         (tmp_path / f"{name.replace('-', '_')}.py").write_text(preamble + textwrap.dedent(code))
-        return EnvironmentSettings.model_validate({"id": f"tester/{name}", **more})
+        return EnvironmentConfig.model_validate({"id": f"tester/{name}", **more})
 
     yield write
     sys.path[:] = path
@@ -96,7 +96,7 @@ def write_environment(tmp_path: Path) -> Iterator[Callable[[str], EnvironmentSet
 
 @pytest.fixture
 async def make_runner(
-    write_environment: Callable[..., EnvironmentSettings], tmp_path: Path
+    write_environment: Callable[..., EnvironmentConfig], tmp_path: Path
 ) -> AsyncIterator[Callable[..., Runner]]:
     """The runner that a worker would take for an environment given as code."""
     runners = []

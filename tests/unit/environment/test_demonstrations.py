@@ -2,9 +2,10 @@
 
 import pytest
 from rlrun.schema.wire import DemonstrationRequest
-from rlrun_orchestrator.answers import Refusal
+from rlrun.service.errors import ProblemError
 from rlrun_orchestrator.environment.demonstrations import demonstrate
-from rlrun_orchestrator.environment.loading import Loaded, load
+from rlrun_orchestrator.environment.loaded import Loaded
+from rlrun_orchestrator.environment.loading import load
 
 USER = {"role": "user", "content": "abc"}
 ANSWER = {"role": "assistant", "content": "cba"}
@@ -36,16 +37,16 @@ def test_prompt_and_answer(row, prompt, completion):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"prompt": [USER], "info": 1}, ["neither a `completion`", "nor a text in `answer`", "info, prompt"]),
-        ({"prompt": [USER], "answer": 7}, ["nor a text in `answer`", "answer, prompt"]),
-        ({"prompt": [USER], "answer": ""}, ["nor a text in `answer`"]),
+        ({"prompt": [USER], "info": 1}, ["neither a `completion`", "nor a string in `answer`", "info, prompt"]),
+        ({"prompt": [USER], "answer": 7}, ["nor a string in `answer`", "answer, prompt"]),
+        ({"prompt": [USER], "answer": ""}, ["nor a string in `answer`"]),
         ({"prompt": [USER], "completion": [USER]}, ["one of them the assistant's"]),
         ({"prompt": [USER], "completion": [{"content": "x"}]}, ["neither a `completion`"]),
-        ({"answer": "cba"}, ["no `prompt` (messages or a text)"]),
+        ({"answer": "cba"}, ["no `prompt` (messages or a string)"]),
     ],
 )
 def test_what_is_missing_is_named(row, words):
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(ProblemError) as refusal:
         of(row)
     assert (refusal.value.status, refusal.value.problem.reason) == (404, "DemonstrationsMissing")
     for each in words:
@@ -53,7 +54,7 @@ def test_what_is_missing_is_named(row, words):
 
 
 def test_an_example_that_does_not_exist():
-    with pytest.raises(Refusal, match="ExampleNotFound"):
+    with pytest.raises(ProblemError, match="ExampleNotFound"):
         of({"prompt": "a", "answer": "b"}, example_index=1)
 
 

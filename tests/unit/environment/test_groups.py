@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 from rlrun.schema.wire import GroupResult
-from rlrun_orchestrator.answers import Refusal
+from rlrun.service.errors import ProblemError
 
 GOOD = """
 def match(completion, answer):
@@ -50,7 +50,7 @@ async def test_eval_split_and_its_fallback(make_runner, make_group, upstream):
 
 
 async def test_an_example_beyond_the_end_is_refused(make_runner, make_group):
-    with pytest.raises(Refusal, match="has 2") as refusal:
+    with pytest.raises(ProblemError, match="has 2") as refusal:
         await make_runner(GOOD).run(make_group(example_index=2))
     assert refusal.value.status == 404
 
@@ -120,7 +120,7 @@ async def test_group_function_with_a_wrong_number_of_rewards(make_runner, make_g
     """
     result = await make_runner(code).run(make_group(rollouts=2))
     assert reasons(result) == ["RewardNotFinite"] * 2
-    assert "where 2 numbers is needed" in result.rollouts[0].error.message
+    assert "instead of 2 numbers" in result.rollouts[0].error.message
 
 
 async def test_environment_group_routes_to_watched_rubrics(make_runner, make_group):

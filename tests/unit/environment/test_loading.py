@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun_orchestrator.environment.loading import LoadError, load
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
 
 
-def problem_of(settings: EnvironmentSettings, folder: Path):
+def problem_of(settings: EnvironmentConfig, folder: Path):
     with pytest.raises(LoadError) as error:
         load(settings, folder)
     return error.value.problem
@@ -22,7 +22,7 @@ def problem_of(settings: EnvironmentSettings, folder: Path):
             ["KeyError: 'words'", "in load_environment: r"],
         ),
         ("import sys\nsys.exit('no licence')", {}, ["SystemExit: no licence"]),
-        ("import nowhere_at_all", {}, ["No module named 'nowhere_at_all'", "push a wheel of 'nowhere_at_all' too"]),
+        ("import nowhere_at_all", {}, ["No module named 'nowhere_at_all'", "Push a wheel of 'nowhere_at_all' too"]),
         ("def load_environment(n): ...", {"args": {"m": 1}}, ["unexpected keyword argument 'm'", "env.args"]),
         (
             "import types\ndef load_environment():\n    return types.SimpleNamespace(env_id='', env_args=None)",
@@ -45,8 +45,8 @@ def test_reasons_and_words(write_environment, tmp_path, code, more, expected):
 
 
 def test_a_module_that_is_not_named_like_the_id(tmp_path):
-    problem = problem_of(EnvironmentSettings(id="tester/not-there-7"), tmp_path)
-    assert "must be named like the id" in problem.message
+    problem = problem_of(EnvironmentConfig(id="tester/not-there-7"), tmp_path)
+    assert "Name its module like the id" in problem.message
 
 
 def test_all_missing_secrets_are_named(write_environment, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ async def test_what_is_left_out_is_told():
     assert text.startswith(b"first\n")
     told = [
         int(n.replace(b",", b""))
-        for n in re.findall(rb"\nworker 0 printed ([\d,]+) bytes more than its log takes\n", text)
+        for n in re.findall(rb"\nworker 0: dropped ([\d,]+) bytes of output that exceed the log's rate limit\n", text)
     ]
     shown = len(re.sub(rb"\nworker 0 printed [^\n]+\n", b"", text))
     # How much is let through besides the burst depends on the clock; nothing goes missing without a word.

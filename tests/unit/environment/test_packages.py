@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import Problem
 from rlrun_orchestrator.environment import packages
 from rlrun_orchestrator.environment.packages import PackageError, provide
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
 
 Reply = Callable[[int, web.Request], web.Response]
 
@@ -44,7 +44,7 @@ async def provide_from(tmp_path: Path, monkeypatch):
         servers.append(TestServer(app))
         await servers[-1].start_server()
         url = f"http://127.0.0.1:{servers[-1].port}"
-        settings = EnvironmentSettings(id=package, packages_url=url)
+        settings = EnvironmentConfig(id=package, packages_url=url)
         return await provide(settings, tmp_path / "installed", deadline, reports.append)
 
     run.reports = reports  # type: ignore[attr-defined]
@@ -97,12 +97,12 @@ async def test_a_wheel_for_another_python_names_pips_reason(provide_from, make_w
 
 
 async def test_a_tar_without_wheels_or_no_tar(provide_from):
-    with pytest.raises(PackageError, match="holds no wheel"):
+    with pytest.raises(PackageError, match="contains no wheel"):
         await provide_from(lambda n, r: web.Response(body=tar_of(("readme", b"x"))), "tester/a")
     with pytest.raises(PackageError, match="no tar archive"):
         await provide_from(lambda n, r: web.Response(body=b"<html>" * 200), "tester/b")
 
 
 async def test_an_id_without_owner_is_expected_in_the_image(tmp_path):
-    settings = EnvironmentSettings(id="built-in", packages_url="http://127.0.0.1:9")
+    settings = EnvironmentConfig(id="built-in", packages_url="http://127.0.0.1:9")
     assert await provide(settings, tmp_path, 1.0, lambda _: None) is None

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from rlrun.schema.wire import GroupResult
-from rlrun_orchestrator.answers import Refusal
+from rlrun.service.errors import ProblemError
 from rlrun_orchestrator.environment.loading import LoadError, load
 from rlrun_orchestrator.environment.plain import PlainRunner
 
@@ -56,7 +56,7 @@ def reasons(result: GroupResult) -> list[str | None]:
 
 
 async def test_any_openai_client_is_an_environment(make_runner, make_group, upstream):
-    upstream.reply = lambda n, body: "zzz" if n < 3 else "cba"
+    upstream.reply = lambda n, body: "zzz" if len(body["messages"]) == 1 else "cba"
     runner = make_runner(SCRIPT + "\ndef load_environment():\n    return Words()", preamble="")
     assert isinstance(runner, PlainRunner)
     assert (runner.loaded.train_examples, runner.loaded.eval_examples) == (2, 1)
@@ -72,7 +72,7 @@ async def test_any_openai_client_is_an_environment(make_runner, make_group, upst
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("policy", 0.7, 32)
     await runner.run(make_group(split="eval", rollouts=1))
     assert upstream.requests[-1][1]["messages"][0]["content"] == "xyz"
-    with pytest.raises(Refusal, match="has 1"):
+    with pytest.raises(ProblemError, match="has 1"):
         await runner.run(make_group(split="eval", example_index=1))
 
 
@@ -116,7 +116,7 @@ def load_environment():
         ("return float('nan')", "RewardNotFinite", "nan"),
         ("return 'high'", "RewardNotFinite", "'high'"),
         ("return None", "RewardNotFinite", "None"),
-        ("return {'rewards': 1.0}", "RewardNotFinite", "without `reward`: it has ['rewards']"),
+        ("return {'rewards': 1.0}", "RewardNotFinite", "without `reward`. Its keys are ['rewards']"),
         ("return {'reward': 'x' * 10 ** 7, 'completion': 'y' * 10 ** 7}", "RewardNotFinite", "xxx"),
     ],
 )
@@ -187,7 +187,7 @@ async def test_a_bad_group_score_is_an_error_of_its_rollouts(make_runner, make_g
         ("class E:\n    async def rollout(self, example, **more): ...", ["it has no dataset"]),
         (
             "class E:\n    dataset = ['abc']\n    async def rollout(self, example, **more): ...",
-            ["its dataset is ['abc'] and no list of dicts"],
+            ["its dataset is ['abc'] instead of a list of dicts"],
         ),
         ("class E:\n    dataset = []\n    async def rollout(self, example, **more): ...", ["has no examples"]),
     ],
@@ -212,9 +212,9 @@ def test_a_plain_environment_pays_for_no_library_that_it_does_not_use(write_envi
         "import sys; from pathlib import Path\n"
         "from rlrun_orchestrator.environment.worker import runner_for\n"
         "from rlrun_orchestrator.environment.loading import load\n"
-        "from rlrun_orchestrator.environment.settings import EnvironmentSettings\n"
+        "from rlrun.schema.environment_protocol import EnvironmentConfig\n"
         f"folder = Path({str(tmp_path)!r})\n"
-        f"runner_for(load(EnvironmentSettings(id={settings.id!r}), folder), folder)\n"
+        f"runner_for(load(EnvironmentConfig(id={settings.id!r}), folder), folder)\n"
         "print(sorted({'verifiers', 'openai', 'datasets'} & set(sys.modules)))"
     )
     done = subprocess.run(

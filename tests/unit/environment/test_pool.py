@@ -3,12 +3,14 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import DemonstrationRequest, GroupRequest
-from rlrun_orchestrator.answers import Refusal
+from rlrun.service.errors import ProblemError
 from rlrun_orchestrator.environment import pool as pools
 from rlrun_orchestrator.environment.pool import Pool, Worker
 
@@ -26,7 +28,7 @@ async def broken() -> AsyncIterator[tuple[Pool, Worker]]:
         await asyncio.sleep(60)
         return web.Response()
 
-    pool = Pool(1, {}, load_deadline=10.0, hang_grace=0.1)
+    pool = Pool(EnvironmentConfig(id="tester/broken"), Path("/environment"), load_deadline=10.0, hang_grace=0.1)
     worker = pool.workers[0]
     app = web.Application()
     app.add_routes([web.post("/groups", drop), web.post("/demonstrations", ignore)])
@@ -54,13 +56,13 @@ async def test_a_worker_that_lives_and_drops_connections_is_killed(broken, monke
     assert [r.error.reason for r in result.rollouts] == ["EnvironmentWorkerDied"] * 2
     assert "broke its connection and was killed" in result.rollouts[0].error.message
     assert await asyncio.wait_for(process.wait(), 10) == -9
-    with pytest.raises(Refusal, match="EnvironmentWorkerDied"):
+    with pytest.raises(ProblemError, match="EnvironmentWorkerDied"):
         await pool.run(request)
 
 
 async def test_a_demonstration_has_a_deadline(broken, monkeypatch):
     monkeypatch.setattr(pools, "DEMONSTRATION_SECONDS", 0.1)
-    with pytest.raises(Refusal, match="EnvironmentBusy") as refusal:
+    with pytest.raises(ProblemError, match="EnvironmentBusy") as refusal:
         await broken[0].demonstrate(DemonstrationRequest(example_index=0))
     assert refusal.value.status == 503
     assert broken[1].ready

@@ -12,9 +12,10 @@ import pytest
 import rlrun
 import rlrun_orchestrator
 from aiohttp.test_utils import TestServer
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import Demonstration, EnvironmentInfo, GroupRequest, GroupResult
 from rlrun_orchestrator.environment.server import EnvironmentServer
-from rlrun_orchestrator.environment.settings import EnvironmentSettings, Surroundings, settings_from
+from rlrun_orchestrator.environment.settings import Surroundings, settings_from
 
 ENVIRONMENT = """
 def act(completion, answer):
@@ -67,7 +68,7 @@ async def serve(write_environment, tmp_path: Path, monkeypatch) -> AsyncIterator
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
 
     async def start(code: str = ENVIRONMENT, workers: int = 1, verifiers: bool = True, **surroundings: Any) -> Client:
-        written: EnvironmentSettings = write_environment(code, **({} if verifiers else {"preamble": ""}))
+        written: EnvironmentConfig = write_environment(code, **({} if verifiers else {"preamble": ""}))
         # Without packages URL nothing is fetched: the module lies in the folder already.
         settings = written.model_copy(update={"workers": workers, "name": "words"})
         server = EnvironmentServer(settings, Surroundings(dir=tmp_path, **surroundings))
@@ -161,7 +162,7 @@ async def test_load_failures_are_shown_and_tried_again(serve, tmp_path, make_gro
 async def test_a_process_that_ends_while_loading(serve):
     client = await serve("os._exit(9)")
     info = await client.until(lambda i: i.problem is not None)
-    assert "while loading, its process ended with exit code 9" in info.problem.message
+    assert "ended while loading: its process ended with exit code 9" in info.problem.message
 
 
 async def test_loading_has_a_deadline(serve):
@@ -176,7 +177,7 @@ async def test_loading_has_a_deadline(serve):
         ({}, "RLRUN_ENVIRONMENT is not set"),
         ({"RLRUN_ENVIRONMENT": '{"id": "a/b/c"}'}, "RLRUN_ENVIRONMENT does not fit: id"),
         ({"RLRUN_ENVIRONMENT": '{"id": "a/b", "workers": 0}'}, "workers"),
-        ({"RLRUN_ENVIRONMENT": '{"id": "a/b"}', "RLRUN_ENVIRONMENT_PORT": "x"}, "port"),
+        ({"RLRUN_ENVIRONMENT": '{"id": "a/b"}', "RLRUN_ENVIRONMENT_PORT": "x"}, "RLRUN_ENVIRONMENT_PORT: "),
     ],
 )
 def test_settings_name_what_does_not_fit(variables, words):

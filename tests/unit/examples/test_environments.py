@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import GroupRequest, GroupResult
 from rlrun_orchestrator.environment.loading import load
 from rlrun_orchestrator.environment.packages import install, installed_version
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
 from rlrun_orchestrator.environment.worker import runner_for
 
 ENVIRONMENTS = Path(__file__).resolve().parents[3] / "examples" / "environments"
@@ -48,7 +48,7 @@ class Table:
         """The group's result and the example's row."""
         self.policy, self.numbers = policy, {}
         path = ENVIRONMENTS / folder
-        settings = EnvironmentSettings(id=f"rlrun/{folder.replace('_', '-')}", args=args)
+        settings = EnvironmentConfig(id=f"rlrun/{folder.replace('_', '-')}", args=args)
         loaded = load(settings, path)
         runner = runner_for(loaded, path)
         fields = {"group_id": "g", "example_index": 0, "base_url": f"{self.base_url}/groups/g/v1", "model": "m"}
@@ -272,6 +272,6 @@ async def test_wheels_hold_what_they_need_and_load_when_installed(table, folder,
     for module in modules:
         monkeypatch.delitem(sys.modules, module.removesuffix(".py"), raising=False)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if not Path(p).is_relative_to(ENVIRONMENTS)])
-    loaded = load(EnvironmentSettings(id=f"rlrun/{name}", args={"num_examples": 12, "num_eval_examples": 4}), place)
+    loaded = load(EnvironmentConfig(id=f"rlrun/{name}", args={"num_examples": 12, "num_eval_examples": 4}), place)
     assert (loaded.train_examples, loaded.eval_examples) == (12, 4)
     assert Path(sys.modules[folder].__file__).parent == place

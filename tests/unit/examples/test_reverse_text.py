@@ -8,11 +8,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from rlrun.schema.environment_protocol import EnvironmentConfig
 from rlrun.schema.wire import GroupRequest
 from rlrun_orchestrator.environment.groups import GroupRunner
 from rlrun_orchestrator.environment.loading import load
 from rlrun_orchestrator.environment.packages import install, installed_version
-from rlrun_orchestrator.environment.settings import EnvironmentSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "examples" / "environments" / "reverse_text"
@@ -76,7 +76,7 @@ async def test_the_installed_package_loads_and_scores(wheel, tmp_path, monkeypat
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(PACKAGE)])
     await install([wheel], tmp_path / "installed")
     assert installed_version(tmp_path / "installed", "reverse-text") == "0.1.0"
-    settings = EnvironmentSettings(id="rlrun/reverse-text", args={"num_examples": 40, "num_eval_examples": 8})
+    settings = EnvironmentConfig(id="rlrun/reverse-text", args={"num_examples": 40, "num_eval_examples": 8})
     loaded = load(settings, tmp_path / "installed")
     assert (loaded.train_examples, loaded.eval_examples) == (40, 8)
     text = loaded.train[3]["prompt"][0]["content"]

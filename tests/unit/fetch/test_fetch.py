@@ -12,9 +12,11 @@ import pytest
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun.artifacts.store import AccessDenied, BucketMissing, StoreError, Unreachable
+from rlrun.service.errors import FatalError
+from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 from rlrun_orchestrator.fetch import __main__ as command
 from rlrun_orchestrator.fetch.fetcher import fetch
-from rlrun_orchestrator.fetch.sources import ClaimSource, FetchError, HubSource, parse_source
+from rlrun_orchestrator.fetch.sources import ClaimSource, HubSource, parse_source
 
 FILES = {"config.json": b"{}", "model.safetensors": b"w" * 1000}
 
@@ -31,15 +33,18 @@ class FakeStore:
         entries = [FileEntry(name=n, size=len(d), sha256=sha256(d).hexdigest()) for n, d in self.files.items()]
         return Manifest(kind=ArtifactKind.model, files=entries, created_at=datetime.now(UTC))
 
-    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
         self.downloads += 1
-        manifest = self.read_manifest(uri)
+        manifest = manifest or self.read_manifest(uri)
         assert manifest
         dest.mkdir(parents=True, exist_ok=True)
         for name, data in self.files.items():
             (dest / name).write_bytes(data)
         (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
         return manifest
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return []
 
 
 @pytest.mark.parametrize(
@@ -57,9 +62,9 @@ def test_sources(text, source):
 
 @pytest.mark.parametrize("text", ["s3://bucket", "s3:///x", "hf://only-name", "hf://a/../b", "/models", "gs://b/x"])
 def test_what_is_no_source_is_a_permanent_mistake(text):
-    with pytest.raises(FetchError) as error:
+    with pytest.raises(FatalError) as error:
         parse_source(text)
-    assert (error.value.permanent, error.value.problem.reason) == (True, "InvalidModelSource")
+    assert (error.value.exit_code, error.value.problem.reason) == (EXIT_CONFIGURATION, "InvalidModelSource")
 
 
 def test_s3_twice_downloads_once_and_a_new_model_again(tmp_path):
@@ -78,28 +83,28 @@ def test_s3_twice_downloads_once_and_a_new_model_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("store", "reason", "permanent"),
+    ("store", "reason", "exit_code"),
     [
-        (FakeStore(files={}), "ModelNotFound", True),
-        (FakeStore(AccessDenied("no")), "S3AccessDenied", True),
-        (FakeStore(BucketMissing("no")), "S3BucketMissing", True),
-        (FakeStore(Unreachable("silent")), "S3Unreachable", False),
+        (FakeStore(files={}), "ModelNotFound", EXIT_CONFIGURATION),
+        (FakeStore(AccessDenied("no")), "S3AccessDenied", EXIT_CONFIGURATION),
+        (FakeStore(BucketMissing("no")), "S3BucketMissing", EXIT_CONFIGURATION),
+        (FakeStore(Unreachable("silent")), "S3Unreachable", EXIT_RESTART),
     ],
 )
-def test_s3_failures(tmp_path, monkeypatch, capsys, store, reason, permanent):
+def test_s3_failures(tmp_path, monkeypatch, caplog, store, reason, exit_code):
     monkeypatch.setattr(command, "Store", lambda: store)
     monkeypatch.setenv("RLRUN_TERMINATION_LOG", str(tmp_path / "log"))
-    assert command.main(["s3://b/m", str(tmp_path / "base")]) == (64 if permanent else 1)
+    assert command.main(["s3://b/m", str(tmp_path / "base")]) == exit_code
     problem = json.loads((tmp_path / "log").read_text())
     assert problem["reason"] == reason
     assert problem["message"]
-    assert reason in capsys.readouterr().err
+    assert reason in caplog.text
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     store = FakeStore()
-    with pytest.raises(FetchError, match="ModelFolderNotWritable"):
+    with pytest.raises(FatalError, match="ModelFolderNotWritable"):
         fetch("s3://b/m", tmp_path / "file" / "base", lambda: store, lambda _: None)
 
 
@@ -149,24 +154,24 @@ class GatedRepoError(RepositoryNotFoundError):
 
 
 @pytest.mark.parametrize(
-    ("error", "reason", "permanent"),
+    ("error", "reason", "exit_code"),
     [
-        (RepositoryNotFoundError("401"), "ModelNotFound", True),
-        (GatedRepoError("403"), "ModelAccessDenied", True),
-        (ConnectionError("no route"), "ModelHubUnreachable", False),
-        (OSError(28, "No space left on device"), "DiskFull", False),
+        (RepositoryNotFoundError("401"), "ModelNotFound", EXIT_CONFIGURATION),
+        (GatedRepoError("403"), "ModelAccessDenied", EXIT_CONFIGURATION),
+        (ConnectionError("no route"), "ModelHubUnreachable", EXIT_RESTART),
+        (OSError(28, "No space left on device"), "DiskFull", EXIT_RESTART),
     ],
 )
-def test_hub_failures(tmp_path, hub, error, reason, permanent):
+def test_hub_failures(tmp_path, hub, error, reason, exit_code):
     hub({}, error)
-    with pytest.raises(FetchError) as found:
+    with pytest.raises(FatalError) as found:
         fetch("hf://o/m", tmp_path / "base", FakeStore, lambda _: None)
-    assert (found.value.problem.reason, found.value.permanent) == (reason, permanent)
+    assert (found.value.problem.reason, found.value.exit_code) == (reason, exit_code)
 
 
 def test_a_hub_repository_without_safetensors(tmp_path, hub):
     hub({"config.json": b"{}"})
-    with pytest.raises(FetchError, match="no safetensors"):
+    with pytest.raises(FatalError, match="no safetensors"):
         fetch("hf://o/m", tmp_path / "base", FakeStore, lambda _: None)
 
 

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 from rlrun.schema.wire import GroupRequest
+from rlrun.service.errors import RequestRejected
 from rlrun_orchestrator import environment_client
 from rlrun_orchestrator.environment_client import EnvironmentClient
-from rlrun_orchestrator.http import Refused
 
 from tests.unit.orchestrator.conftest import World
 from tests.unit.orchestrator.fakes import serve
@@ -52,13 +52,13 @@ def text(reward: str, group: str = "g1") -> str:
 async def test_what_is_no_answer_to_the_question_is_refused(ask: Ask) -> None:
     assert (await ask(text("0.5"))).rollouts[0].reward == 0.5
     for said in (text('"much"'), text("[1]"), text("null"), text("0.5", group="g2"), "[]", "{", "<html>"):
-        with pytest.raises(Refused, match="AnswerInvalid"):
+        with pytest.raises(RequestRejected, match="AnswerInvalid"):
             await ask(said)
 
 
 async def test_an_answer_without_end_is_not_read_to_the_end(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_client, "MAX_ANSWER", 1000)
-    with pytest.raises(Refused, match="AnswerTooLarge"):
+    with pytest.raises(RequestRejected, match="AnswerTooLarge"):
         await ask(text("0.5" + " " * 200_000))
 
 

@@ -92,13 +92,16 @@ class FakeArtifacts:
             raise self.fail
         return self.manifests.get(str(uri))
 
-    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
         self.downloads += 1
-        manifest = self.manifests[str(uri)]
+        manifest = manifest or self.manifests[str(uri)]
         dest.mkdir(parents=True)
         (dest / WEIGHTS).write_bytes(self.weights[str(uri)])
         (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
         return manifest
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return []
 
 
 class Clock:

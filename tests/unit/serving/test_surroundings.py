@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rlrun.artifacts.layout import S3Uri
+from rlrun.artifacts.reader import ArtifactReader
 from rlrun.schema.serving import ServedAdapter, ServingOrder
 from rlrun_orchestrator.serving.__main__ import read_order
 from rlrun_orchestrator.serving.settings import settings_from
-from rlrun_orchestrator.serving.source import MountedStore, store_with
+from rlrun_orchestrator.serving.source import MountedStore
+
+from tests.unit.serving.conftest import FakeArtifacts
 
 
 def test_settings_come_from_the_variables_and_name_what_does_not_fit() -> None:
@@ -34,15 +36,9 @@ def test_the_order_is_read_or_its_mistake_is_named(tmp_path: Path) -> None:
 def test_new_credentials_are_used_without_a_restart(tmp_path: Path) -> None:
     made: list[dict[str, str]] = []
 
-    class Artifacts:
-        def read_manifest(self, uri: S3Uri) -> None:
-            return None
-
-        def download_artifact(self, uri: S3Uri, dest: Path) -> Any: ...
-
-    def make(variables: Mapping[str, str]) -> Artifacts:
+    def make(variables: Mapping[str, str]) -> ArtifactReader:
         made.append(dict(variables))
-        return Artifacts()
+        return FakeArtifacts()
 
     store = MountedStore(tmp_path, make)
     (tmp_path / "..data").mkdir()
@@ -52,8 +48,3 @@ def test_new_credentials_are_used_without_a_restart(tmp_path: Path) -> None:
     (tmp_path / "AWS_ACCESS_KEY_ID").write_text("new")
     store.read_manifest(S3Uri("b", "k"))
     assert made == [{"AWS_ACCESS_KEY_ID": "old"}, {"AWS_ACCESS_KEY_ID": "new"}]
-
-
-def test_the_store_has_the_secrets_endpoint() -> None:
-    variables = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    assert store_with(variables).endpoint == "http://127.0.0.1:1"

@@ -137,7 +137,7 @@ class FakeStore:
         weights = self.artifacts.get(str(uri))
         return None if weights is None else manifest_of(weights)
 
-    def download_artifact(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
         self.downloads += 1
         time.sleep(0.05)
         if self.fail:
@@ -150,6 +150,9 @@ class FakeStore:
         (dest / WEIGHTS).write_bytes(weights)
         (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
         return manifest
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return []
 
 
 @dataclass

@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from rlrun.artifacts.layout import MANIFEST, S3Uri
+from rlrun.artifacts.layout import MANIFEST, MODEL_WEIGHTS, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun.schema.wire import PolicyKind, PolicyRef
-from rlrun_orchestrator.answers import Refusal
+from rlrun.service.errors import ProblemError
 from rlrun_orchestrator.sidecar.engine import UNNAMED, Engine
 from rlrun_orchestrator.sidecar.settings import settings_from
 from rlrun_orchestrator.sidecar.weights import Weights
@@ -81,16 +81,25 @@ class FakeStore:
         self.artifacts[uri] = weights
         return PolicyRef(version=version, digest=digest, uri=uri, kind=kind)
 
-    def download_artifact(self, uri: S3Uri, dest: Path) -> Manifest:
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        weights = self.artifacts.get(str(uri))
+        if weights is None:
+            return None
+        entry = FileEntry(name=MODEL_WEIGHTS, size=len(weights), sha256=hashlib.sha256(weights).hexdigest())
+        return Manifest(kind=ArtifactKind.policy, files=[entry], created_at=datetime.now(UTC))
+
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
         self.downloads += 1
         time.sleep(0.02)
-        weights = self.artifacts[str(uri)]
-        entry = FileEntry(name="model.safetensors", size=len(weights), sha256=hashlib.sha256(weights).hexdigest())
-        manifest = Manifest(kind=ArtifactKind.policy, files=[entry], created_at=datetime.now(UTC))
+        manifest = manifest or self.read_manifest(uri)
+        assert manifest is not None
         dest.mkdir(parents=True)
-        (dest / "model.safetensors").write_bytes(weights)
+        (dest / MODEL_WEIGHTS).write_bytes(self.artifacts[str(uri)])
         (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
         return manifest
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return []
 
 
 @dataclass
@@ -162,7 +171,7 @@ async def test_after_an_engine_restart_the_weights_are_loaded_again_without_down
 async def test_a_failed_replacement_serves_nothing_until_the_next_one(setup: Setup, step: str) -> None:
     policy = setup.store.publish(1, b"one")
     setup.engine.breaks_at = step
-    with pytest.raises(Refusal, match="size mismatch for lm_head") as raised:
+    with pytest.raises(ProblemError, match="size mismatch for lm_head") as raised:
         await setup.weights.load(policy)
     assert (raised.value.status, raised.value.problem.reason) == (502, "WeightsLoadRejected")
     assert (setup.engine.version, setup.engine.paused) == (UNNAMED, True), "nothing may be drawn from half a version"
@@ -174,13 +183,13 @@ async def test_a_failed_replacement_serves_nothing_until_the_next_one(setup: Set
 
 async def test_old_keys_and_values_are_never_kept(setup: Setup) -> None:
     setup.engine.busy = True
-    with pytest.raises(Refusal, match="reset_prefix_cache"):
+    with pytest.raises(ProblemError, match="reset_prefix_cache"):
         await setup.weights.load(setup.store.publish(1, b"one"))
     assert (await setup.weights.list()).adapters == []
 
 
 async def test_an_adapter_is_refused(setup: Setup) -> None:
-    with pytest.raises(Refusal, match="takes whole weights"):
+    with pytest.raises(ProblemError, match="takes whole weights"):
         await setup.weights.load(setup.store.publish(1, b"one", PolicyKind.adapter))
 
 
@@ -189,7 +198,7 @@ async def test_an_engine_without_the_routes_is_told_apart(setup: Setup, tmp_path
     await server.start_server()
     async with aiohttp.ClientSession() as http:
         weights = Weights(Engine(http, f"http://127.0.0.1:{server.port}", 5), setup.store, tmp_path, 5)
-        with pytest.raises(Refusal, match="VLLM_SERVER_DEV_MODE=1"):
+        with pytest.raises(ProblemError, match="VLLM_SERVER_DEV_MODE=1"):
             await weights.list()
     await server.close()
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from rlrun.controller import cluster as k
 from rlrun.controller.apply import event
 from rlrun.controller.observed import Note, Obj
-from rlrun.controller.questions import PollError
 from rlrun.controller.serving.observed import PoolKey, PoolPlan
 from rlrun.controller.serving.sidecars import Sidecars
+from rlrun.service.errors import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class PoolApplier:
             for pod in plan.recipients:
                 try:
                     await self._sidecars.order(pod, plan.order)
-                except PollError as error:
+                except RequestError as error:
                     log.warning("%s: %s", key, error)
         await self.tell(plan)
 

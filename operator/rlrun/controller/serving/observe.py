@@ -8,7 +8,6 @@ from typing import Protocol
 from rlrun.controller import cluster as k
 from rlrun.controller.observe import credentials_problem
 from rlrun.controller.observed import Obj
-from rlrun.controller.questions import PollError
 from rlrun.controller.serving.observed import PoolKey, SeenPool
 from rlrun.controller.serving.sidecars import Sidecars, address
 from rlrun.controller.serving.states import is_wanted, running
@@ -16,6 +15,7 @@ from rlrun.resources.naming import SERVING_LABEL, label
 from rlrun.resources.platform import s3_variables
 from rlrun.resources.settings import Settings
 from rlrun.schema.serving import ServingReport
+from rlrun.service.errors import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,6 @@ class PoolObserver:
     async def _report(self, pod: Obj) -> ServingReport | None:
         try:
             return await self._sidecars.report(pod)
-        except PollError as error:
+        except RequestError as error:
             log.debug("pod %s: %s", pod["metadata"]["name"], error)
             return None

@@ -1,40 +1,42 @@
-"""Talking to the sidecars of serving pools."""
+"""Client of the sidecars of serving pools."""
 
 from typing import Protocol
 
+from typing_extensions import override
+
 from rlrun.controller.observed import Obj
-from rlrun.controller.questions import Questioner
 from rlrun.schema.serving import ServingOrder, ServingReport
+from rlrun.service.client import HttpClient
 
 
 class Sidecars(Protocol):
-    """Where reports come from and orders go to. Both methods raise PollError."""
+    """Reads reports from sidecars and sends orders to them. Both methods raise RequestError."""
 
     async def report(self, pod: Obj) -> ServingReport:
-        """What the pod's sidecar says."""
+        """Return the report of the pod's sidecar."""
 
     async def order(self, pod: Obj, order: ServingOrder) -> ServingReport:
-        """Tells the pod's sidecar what to serve from now on."""
+        """Send the pod's sidecar its new order and return its report."""
 
 
-class HttpSidecars:
+class HttpSidecars(Sidecars):
     """`Sidecars` over HTTP."""
 
     def __init__(self, url_template: str) -> None:
         self._template = url_template
-        self._questioner = Questioner()
+        self._http = HttpClient()
 
+    @override
     async def report(self, pod: Obj) -> ServingReport:
-        """See `Sidecars`."""
-        return await self._questioner.ask("GET", self._url(pod), ServingReport)
+        return await self._http.ask("GET", self._url(pod), ServingReport)
 
+    @override
     async def order(self, pod: Obj, order: ServingOrder) -> ServingReport:
-        """See `Sidecars`."""
-        return await self._questioner.ask("PUT", self._url(pod), ServingReport, order.to_json_dict())
+        return await self._http.ask("PUT", self._url(pod), ServingReport, order.to_json_dict())
 
     async def close(self) -> None:
-        """Gives the connections back."""
-        await self._questioner.close()
+        """Close the connections."""
+        await self._http.close()
 
     def _url(self, pod: Obj) -> str:
         metadata, host = pod["metadata"], address(pod)
@@ -44,5 +46,5 @@ class HttpSidecars:
 
 
 def address(pod: Obj) -> str:
-    """The pod's IP address, empty before it has one."""
+    """Return the pod's IP address, empty before it has one."""
     return str(pod.get("status", {}).get("podIP") or "")

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.controller.observe import Observer
-from rlrun.controller.questions import PollError
 from rlrun.controller.serving.observed import PoolKey
 from rlrun.controller.serving.reconcile import reconciler
 from rlrun.resources.settings import Settings
 from rlrun.schema.serving import AdapterReport, LoadState, ServingOrder, ServingReport
 from rlrun.schema.wire import Problem
+from rlrun.service.errors import ServiceUnavailable
 
 from tests.unit.controller.world import (
     SETTINGS,
@@ -59,7 +59,7 @@ class MemorySidecars:
 
     async def report(self, pod: Obj) -> ServingReport:
         if self.silent:
-            raise PollError("nobody answers")
+            raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         name = pod["metadata"]["name"]
         if name not in self.orders:
             (order,) = (o for o in self.cluster.all("ConfigMap") if o["metadata"]["name"].endswith("-order"))
@@ -73,7 +73,7 @@ class MemorySidecars:
 
     async def order(self, pod: Obj, order: ServingOrder) -> ServingReport:
         if self.silent:
-            raise PollError("nobody answers")
+            raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         self.told.append(order)
         name = pod["metadata"]["name"]
         self.left[name] = {a.name for a in self.orders[name].adapters} - {a.name for a in order.adapters}
