@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from kubernetes.aio import client
-from rlrun.controller.cluster import ApiCluster, ApiError
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient
+from rlrun.kube.errors import ApiError
 
 PATH = "/api/v1/namespaces/team/pods/{pod}/log"
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[tuple[ApiCluster, list[dict[str, str]]]]:
+async def serving() -> AsyncIterator[tuple[AsyncKubeClient, list[dict[str, str]]]]:
     """An API server with the logs of a few pods, and what it was asked."""
     asked: list[dict[str, str]] = []
 
@@ -42,7 +43,7 @@ async def serving() -> AsyncIterator[tuple[ApiCluster, list[dict[str, str]]]]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     configuration = client.Configuration()
     configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    cluster = ApiCluster(configuration)
+    cluster = AsyncKubeClient(AsyncApiTransport(configuration))
     try:
         yield cluster, asked
     finally:

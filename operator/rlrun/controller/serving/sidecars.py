@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from rlrun.controller.observed import Obj
 from rlrun.controller.questions import Questioner
+from rlrun.kube.objects import Obj
 from rlrun.schema.serving import ServingOrder, ServingReport
 
 
