@@ -17,8 +17,9 @@ from rlrun.controller import cluster as k
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.logs import LogKeeper
 from rlrun.controller.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
-from rlrun.controller.observed import Note, Nudge, Obj, Observed, Plan, Ref, Removal
+from rlrun.controller.observed import Note, Nudge, Obj, Plan, Ref, Removal
 from rlrun.controller.plan.artifacts import failed_removal
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.resources.naming import API_VERSION, CONFIG_ANNOTATION, FIELD_MANAGER, FINALIZER
 from rlrun.schema.run_status import RLRunStatus
 
@@ -37,7 +38,7 @@ class Applier:
         self._artifacts = artifacts
         self.logs = LogKeeper(cluster, artifacts)
 
-    async def apply(self, seen: Observed, plan: Plan) -> None:
+    async def apply(self, seen: RunObservation, plan: Plan) -> None:
         """Does everything in the plan. Raises ApiError or StoreError; what was done until then stays done."""
         cluster, namespace = self._cluster, seen.namespace
         if plan.add_finalizer:
@@ -71,13 +72,13 @@ class Applier:
             # The change comes by itself, only later; and a pod that is gone (404, or 409 for the uid) needs none.
             log.info("pod %s/%s is not told of its changed configuration: %s", namespace, nudge.pod, error)
 
-    async def _tell(self, seen: Observed, plan: Plan) -> None:
+    async def _tell(self, seen: RunObservation, plan: Plan) -> None:
         written = plan.status is not None and await self._write_status(seen, plan.status)
         if written or plan.status is None:
             for note in plan.events:
                 await self._emit(seen.run, note)
 
-    async def _remove(self, seen: Observed, removals: Sequence[Removal]) -> None:
+    async def _remove(self, seen: RunObservation, removals: Sequence[Removal]) -> None:
         """The files, then the object that remembers them. What S3 refuses is noted there and tried again."""
         started = time.monotonic()
         for removal in removals:
@@ -95,7 +96,7 @@ class Applier:
             ref = Ref.of(removal.obj)
             await self._cluster.delete(k.KINDS[ref.kind], seen.namespace, ref.name, ref.uid)
 
-    async def _write_status(self, seen: Observed, status: RLRunStatus) -> bool:
+    async def _write_status(self, seen: RunObservation, status: RLRunStatus) -> bool:
         new = compact(status.to_json_dict())
         old = seen.run.get("status") or {}
         if new == compact(old):
@@ -115,7 +116,7 @@ class Applier:
             log.info("run %s/%s: %s -> %s", seen.namespace, seen.name, old.get("phase", "-"), new.get("phase", "-"))
         return True
 
-    async def _set_finalizers(self, seen: Observed, finalizers: list[str]) -> None:
+    async def _set_finalizers(self, seen: RunObservation, finalizers: list[str]) -> None:
         metadata = {"finalizers": finalizers, "resourceVersion": seen.run["metadata"]["resourceVersion"]}
         try:
             run = await self._cluster.merge(k.RLRUN, seen.namespace, seen.name, {"metadata": metadata})

@@ -1,87 +1,12 @@
-"""What a reconcile looks at and what it decides, as plain values: the two ends of the pure plan."""
+"""The decisions of a reconcile as plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from rlrun.artifacts.manifest import Manifest
-from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
 from rlrun.schema.run_status import RLRunStatus
-from rlrun.schema.wire import Problem, RunStatus
 
 Obj = dict[str, Any]
-
-ArtifactObjectKind = Literal["RLCheckpoint", "RLAdapter"]
-
-
-@dataclass(frozen=True)
-class SeenArtifact:
-    """One folder of a checkpoint or an adapter in S3."""
-
-    kind: ArtifactObjectKind
-    step: int
-    uri: str
-    manifest: Manifest | None = None
-    """None while the upload goes on, and where the artifact's object is Ready already (so nobody had to read it)."""
-    problem: str | None = None
-    """Why the folder is not whole although it should be, for people."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """One look at everything that concerns a run."""
-
-    run: Obj
-    children: tuple[Obj, ...] = ()
-    """Deployments, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
-    pods: tuple[Obj, ...] = ()
-    artifact_objects: tuple[Obj, ...] = ()
-    """RLCheckpoints and RLAdapters of this run (by uid)."""
-    artifacts: tuple[SeenArtifact, ...] | None = None
-    """Folders in S3; None when nobody looked, or S3 did not answer."""
-    artifacts_problem: Problem | None = None
-
-    models: tuple[Obj, ...] = ()
-    """The catalogue; looked at only until the attempt has its configuration."""
-    warm_start: Obj | None = None
-    """The RLCheckpoint that spec.checkpointId names, if it exists."""
-    missing_secrets: tuple[str, ...] = ()
-    """Secrets of spec.envFrom that are not there and not optional."""
-    s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
-    s3_problem: Problem | None = None
-    """Why runs cannot use S3 now."""
-    warm_start_problem: str | None = None
-    """What S3 lacks of the checkpoint that spec.checkpointId names."""
-    claims: tuple[Obj, ...] | None = None
-    """All RLRuns of all namespaces; looked at only where artifacts may have to go. None: not known."""
-
-    poll: RunStatus | None = None
-    """The orchestrator's answer; None when it was not asked or did not answer."""
-    poll_error: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return str(self.run["metadata"]["name"])
-
-    @property
-    def namespace(self) -> str:
-        """The run's namespace."""
-        return str(self.run["metadata"]["namespace"])
-
-    @property
-    def uid(self) -> str:
-        """The run's uid."""
-        return str(self.run["metadata"]["uid"])
-
-    def own(self, *kinds: str) -> list[Obj]:
-        """Children of this run, not of an earlier one of the same name; only of these kinds, if any are given."""
-        return [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
-
-    def pods_of(self, attempt: int) -> list[Obj]:
-        """The pods of one attempt of this run."""
-        return [p for p in self.pods if label(p, RUN_UID_LABEL) == self.uid and attempt_of(p) == attempt]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rlrun.artifacts.store import AccessDenied
-from rlrun.controller.plan.retention import expired_steps
+from rlrun.controller.plan.catalog import expired_steps
 
 from tests.unit.controller.world import MemoryArtifacts, World, manifest, run_object
 

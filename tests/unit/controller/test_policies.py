@@ -4,15 +4,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rlrun.controller.observed import Note, Observed
+from rlrun.controller.observed import Note
+from rlrun.controller.plan.catalog import expired_steps
 from rlrun.controller.plan.deadlines import missed_deadline
 from rlrun.controller.plan.draft import Draft, shorten
 from rlrun.controller.plan.events import transitions
 from rlrun.controller.plan.failures import judge
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.outcome import find_ending
 from rlrun.controller.plan.readiness import role_blamed, show_readiness
 from rlrun.controller.plan.restarts import Counted, Crash, count_restarts
-from rlrun.controller.plan.retention import expired_steps
 from rlrun.controller.plan.troubles import current_pods, pod_trouble
 from rlrun.controller.plan.ttl import time_to_live
 from rlrun.controller.plan.validation import parse_spec, resolve_references
@@ -455,7 +456,7 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
 @pytest.mark.parametrize(("what", "run", "seen", "reason"), VALIDATIONS, ids=[v[0] for v in VALIDATIONS])
 def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
     obj = run_object(**run)
-    found = resolve_references(spec(**run), Observed(**{"run": obj, "models": (model_object(),), **seen}))
+    found = resolve_references(spec(**run), RunObservation(**{"run": obj, "models": (model_object(),), **seen}))
     assert (found.reason if isinstance(found, Problem) else None) == reason
     if isinstance(found, Problem) and what != "S3":
         assert len(found.message) > 40, "the message has to say what to do"

@@ -20,8 +20,9 @@ from rlrun.controller.artifacts import Sizes
 from rlrun.controller.cluster import ApiError, Kind, ref_of
 from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
-from rlrun.controller.observed import Purge, SeenArtifact
+from rlrun.controller.observed import Purge
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
+from rlrun.controller.plan.catalog import ObservedArtifact
 from rlrun.controller.questions import PollError
 from rlrun.controller.reconcile import Reconciler, RunKey
 from rlrun.resources.settings import Settings
@@ -269,7 +270,7 @@ class MemoryArtifacts:
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         return self.problem
 
-    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
+    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
         found = []
         for folder, kind in FOLDER_KINDS.items():
             for uri, held in sorted(self.folders.items()):
@@ -281,7 +282,7 @@ class MemoryArtifacts:
                     if known is not None and held is None:
                         problem = "manifest.json is gone"
                     read = problem is not None or known is None or (held is not None and held.size != known)
-                    found.append(SeenArtifact(kind, step, uri, held if read else None, problem))
+                    found.append(ObservedArtifact(kind, step, uri, held if read else None, problem))
         return found
 
     async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:

@@ -10,7 +10,8 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from rlrun.controller.observed import Nudge, Obj, Observed, Ref
+from rlrun.controller.observed import Nudge, Obj, Ref
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.troubles import is_alive, role_of
 from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
 
@@ -18,7 +19,7 @@ COMPARED_DATA = ("ConfigMap", "Secret")
 ENDED_WITH_RUN = ("Deployment", "Secret")
 
 
-def missing_children(desired: Iterable[Obj], seen: Observed) -> list[Obj]:
+def missing_children(desired: Iterable[Obj], seen: RunObservation) -> list[Obj]:
     """The children to apply, in the order given."""
     existing = {(c["kind"], c["metadata"]["name"]): c for c in seen.own()}
     return [c for c in desired if _needs_write(c, existing.get((c["kind"], c["metadata"]["name"])))]
@@ -30,7 +31,7 @@ def _needs_write(desired: Obj, existing: Obj | None) -> bool:
     return desired["kind"] in COMPARED_DATA and (existing.get("data") or {}) != desired["data"]
 
 
-def nudges(applies: Iterable[Obj], seen: Observed) -> list[Nudge]:
+def nudges(applies: Iterable[Obj], seen: RunObservation) -> list[Nudge]:
     """For the pods that have mounted a ConfigMap which is about to say something else."""
     changed = (c for c in applies if c["kind"] == "ConfigMap" and _exists(c, seen))
     return [
@@ -41,7 +42,7 @@ def nudges(applies: Iterable[Obj], seen: Observed) -> list[Nudge]:
     ]
 
 
-def _exists(config: Obj, seen: Observed) -> bool:
+def _exists(config: Obj, seen: RunObservation) -> bool:
     name, attempt = config["metadata"]["name"], attempt_of(config)
     return any(c["metadata"]["name"] == name and attempt_of(c) == attempt for c in seen.own("ConfigMap"))
 
@@ -50,7 +51,7 @@ def _digest(config: Obj) -> str:
     return hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def leftovers(seen: Observed, attempt: int) -> tuple[list[Ref], bool]:
+def leftovers(seen: RunObservation, attempt: int) -> tuple[list[Ref], bool]:
     """What earlier attempts, or an earlier run of the same name, left behind.
 
     Returns what to delete, and whether to wait: no process of two attempts may live at the same time, because both
@@ -63,12 +64,12 @@ def leftovers(seen: Observed, attempt: int) -> tuple[list[Ref], bool]:
     return [Ref.of(c) for c in (*foreign, *old)], bool(foreign or old or old_pods)
 
 
-def workloads(seen: Observed) -> list[Ref]:
+def workloads(seen: RunObservation) -> list[Ref]:
     """Everything that keeps pods alive, to be deleted when the run is suspended."""
     return [Ref.of(c) for c in seen.own("Deployment", "Job")]
 
 
-def finished_workloads(seen: Observed) -> list[Ref]:
+def finished_workloads(seen: RunObservation) -> list[Ref]:
     """What a finished run no longer needs: all pods but the orchestrator's last one, and the S3 credentials.
 
     A Job that has ended stays, because its pod's log and last word are still of interest.
@@ -77,7 +78,7 @@ def finished_workloads(seen: Observed) -> list[Ref]:
     return [Ref.of(c) for c in (*seen.own(*ENDED_WITH_RUN), *active_jobs)]
 
 
-def _has_ended(job: Obj, seen: Observed) -> bool:
+def _has_ended(job: Obj, seen: RunObservation) -> bool:
     if role_of(job) != "orchestrator":
         return False
     conditions = job.get("status", {}).get("conditions") or []

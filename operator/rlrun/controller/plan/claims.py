@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 
 from rlrun.controller.observed import Obj
 from rlrun.controller.plan.draft import parse_status
-from rlrun.controller.plan.validation import checkpoint_place
 
 
 def claimed_steps(
@@ -39,3 +38,9 @@ def needs_its_start(run: Obj) -> bool:
         return False
     status = parse_status(run.get("status"))
     return not (status.phase is not None and status.phase.finished) and status.last_checkpoint is None
+
+
+def checkpoint_place(checkpoint_id: str, namespace: str) -> tuple[str, str]:
+    """Namespace and name behind `name` or `namespace/name`."""
+    first, slash, second = checkpoint_id.partition("/")
+    return (first, second) if slash else (namespace, first)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from rlrun.controller.observed import Note, Obj, Observed, Plan, Purge, Ref
+from rlrun.controller.observed import Note, Obj, Plan, Purge, Ref
 from rlrun.controller.plan.artifacts import without_owner
 from rlrun.controller.plan.children import workloads
-from rlrun.controller.plan.claims import claimed_steps
 from rlrun.controller.plan.draft import Draft, parse_time, seconds
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.troubles import is_alive
 from rlrun.resources.naming import FINALIZER, RUN_UID_LABEL, SKIP_DELETION_ANNOTATION, annotation, label
 from rlrun.resources.platform import run_layout
@@ -25,7 +25,7 @@ from rlrun.schema.wire import Problem
 RETRY_SECONDS = 2.0
 
 
-def plan_deletion(seen: Observed, settings: Settings, now: datetime) -> Plan:
+def plan_deletion(seen: RunObservation, settings: Settings, now: datetime) -> Plan:
     """`seen.run` has a deletionTimestamp."""
     metadata = seen.run["metadata"]
     if FINALIZER not in (metadata.get("finalizers") or []):
@@ -33,21 +33,12 @@ def plan_deletion(seen: Observed, settings: Settings, now: datetime) -> Plan:
     root = run_layout(settings, seen.namespace, seen.uid).root
     if (seen.run.get("spec") or {}).get("artifactPolicy") != "Delete":
         return Plan(remove_finalizer=True)
-    stay = in_use(seen)
+    stay = seen.catalog.objects_in_use
     freed = tuple(without_owner(o) for o in stay if o["metadata"].get("ownerReferences"))
     return replace(_plan_files(seen, settings, now, str(root), stay), applies=freed)
 
 
-def in_use(seen: Observed) -> list[Obj]:
-    """Artifacts that outlive their run whatever its policy: deployed adapters, and what other runs start from."""
-    checkpoints = {int(o["spec"]["step"]): o for o in seen.artifact_objects if o["kind"] == "RLCheckpoint"}
-    names = {step: o["metadata"]["name"] for step, o in checkpoints.items()}
-    claimed = claimed_steps(seen.namespace, names, checkpoints, seen.claims or ())
-    deployed = [o for o in seen.artifact_objects if o["kind"] == "RLAdapter" and o["spec"].get("deployed")]
-    return [*deployed, *(checkpoints[step] for step in sorted(claimed))]
-
-
-def _plan_files(seen: Observed, settings: Settings, now: datetime, root: str, stay: Sequence[Obj]) -> Plan:
+def _plan_files(seen: RunObservation, settings: Settings, now: datetime, root: str, stay: Sequence[Obj]) -> Plan:
     if annotation(seen.run, SKIP_DELETION_ANNOTATION) == "true":
         return _give_up(f"The files at {root} stay, as the annotation {SKIP_DELETION_ANNOTATION} asks for.")
     waited = seconds(parse_time(seen.run["metadata"]["deletionTimestamp"]), now)
@@ -58,11 +49,11 @@ def _plan_files(seen: Observed, settings: Settings, now: datetime, root: str, st
     deletes = tuple(workloads(seen))
     # Ended pods as well: the log of a pod that outlives its run is kept, and would come after the purge.
     pods = [p for p in seen.pods if is_alive(p) or label(p, RUN_UID_LABEL) == seen.uid]
-    if deletes or pods or seen.claims is None:
+    if deletes or pods or not seen.catalog.has_references:
         return Plan(deletes=deletes, status=status, requeue_after=RETRY_SECONDS)
     kept = tuple(o["spec"]["uri"] for o in stay)
     # Before their files: nothing may say Ready of what is half deleted.
-    deletes = tuple(Ref.of(o) for o in seen.artifact_objects if o["spec"]["uri"] not in kept)
+    deletes = tuple(Ref.of(o) for o in seen.catalog.objects if o["spec"]["uri"] not in kept)
     return Plan(
         deletes=deletes, status=status, purge=Purge(root, kept), remove_finalizer=True, requeue_after=RETRY_SECONDS
     )
@@ -73,7 +64,7 @@ def _give_up(why: str) -> Plan:
     return Plan(events=(note,), remove_finalizer=True)
 
 
-def _status(seen: Observed, settings: Settings, root: str, now: datetime) -> RLRunStatus:
+def _status(seen: RunObservation, settings: Settings, root: str, now: datetime) -> RLRunStatus:
     draft = Draft(seen.run.get("status"), int(seen.run["metadata"].get("generation") or 0), now)
     draft.explain(
         Problem(

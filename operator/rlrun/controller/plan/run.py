@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from rlrun.controller.observed import Obj, Observed, Plan
+from rlrun.controller.observed import Obj, Plan
 from rlrun.controller.plan.artifacts import plan_artifacts
 from rlrun.controller.plan.children import leftovers, missing_children, nudges
 from rlrun.controller.plan.deadlines import missed_deadline
@@ -13,6 +13,7 @@ from rlrun.controller.plan.draft import Draft, seconds
 from rlrun.controller.plan.ending import after_the_end, end, finish, not_ended, restart, suspended, waits_to_restart
 from rlrun.controller.plan.failures import forgive, judge
 from rlrun.controller.plan.logs import logs_of_crashes
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.obstacles import note_obstacles, overdue
 from rlrun.controller.plan.outcome import find_ending
 from rlrun.controller.plan.progress import has_begun, show_progress, show_warnings
@@ -33,7 +34,7 @@ from rlrun.schema.wire import Problem
 DEFAULT_START_DEADLINE = 3600
 
 
-def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
+def plan_run(seen: RunObservation, settings: Settings, now: datetime) -> Plan:
     """What to do about a run, given one look at it."""
     # 1. A run that is being deleted needs nothing but that.
     if seen.run["metadata"].get("deletionTimestamp"):
@@ -134,7 +135,7 @@ def plan_run(seen: Observed, settings: Settings, now: datetime) -> Plan:
     return story.result(spec)
 
 
-def _job(seen: Observed, attempt: int) -> Obj | None:
+def _job(seen: RunObservation, attempt: int) -> Obj | None:
     jobs = (j for j in seen.own("Job") if role_of(j) == "orchestrator")
     return next((j for j in jobs if attempt_of(j) == attempt), None)
 
@@ -206,7 +207,7 @@ def _resolved(story: Story, spec: RLRunSpec) -> ResolvedRun | Problem:
     return resolve(identity, story.settings, spec, found.model, found.warm_start_from)
 
 
-def frozen_config(seen: Observed, attempt: int) -> ResolvedRun | None:
+def frozen_config(seen: RunObservation, attempt: int) -> ResolvedRun | None:
     """What the attempt was resolved to; None when it has no (readable) configuration yet."""
     for obj in seen.own("ConfigMap"):
         if attempt_of(obj) != attempt:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from rlrun.controller.observed import LogCopy, Note, Nudge, Obj, Observed, Plan, Ref
+from rlrun.controller.observed import LogCopy, Note, Nudge, Obj, Plan, Ref
 from rlrun.controller.plan.artifacts import ArtifactPlan
 from rlrun.controller.plan.draft import Draft
 from rlrun.controller.plan.events import transitions
 from rlrun.controller.plan.logs import last_words, logs_of_pods
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.resources.naming import FINALIZER, RUN_UID_LABEL, RunIdentity, label
 from rlrun.resources.platform import run_layout
 from rlrun.resources.settings import Settings
@@ -21,7 +22,7 @@ DELETION_RETRY_SECONDS = 30.0
 class Story:
     """The state of one reconcile while it is being planned."""
 
-    def __init__(self, seen: Observed, settings: Settings, now: datetime) -> None:
+    def __init__(self, seen: RunObservation, settings: Settings, now: datetime) -> None:
         metadata = seen.run["metadata"]
         self.seen = seen
         self.settings = settings

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from rlrun.controller.observed import Obj, Observed
+from rlrun.controller.observed import Obj
+from rlrun.controller.plan.claims import checkpoint_place
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.schema.artifact_status import ArtifactPhase
 from rlrun.schema.checkpoint import RLCheckpoint
 from rlrun.schema.model import RLModel, RLModelSpec
@@ -35,7 +37,7 @@ def parse_spec(run: Obj) -> RLRunSpec | Problem:
         return Problem(reason="InvalidSpec", message="; ".join(found) + ". Correct these fields and apply again.")
 
 
-def resolve_references(spec: RLRunSpec, seen: Observed) -> Resolution | Problem:
+def resolve_references(spec: RLRunSpec, seen: RunObservation) -> Resolution | Problem:
     """The first problem found, in the order in which a user would mend them."""
     model = find_model(spec.model, seen.models)
     if isinstance(model, Problem):
@@ -112,7 +114,7 @@ def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     return None
 
 
-def find_warm_start(spec: RLRunSpec, seen: Observed) -> str | Problem | None:
+def find_warm_start(spec: RLRunSpec, seen: RunObservation) -> str | Problem | None:
     """The uri of the checkpoint to start from; None for a run that starts fresh."""
     if spec.checkpoint_id is None:
         return None
@@ -154,13 +156,7 @@ def find_warm_start(spec: RLRunSpec, seen: Observed) -> str | Problem | None:
     return checkpoint.spec.uri
 
 
-def checkpoint_place(checkpoint_id: str, namespace: str) -> tuple[str, str]:
-    """Namespace and name behind `name` or `namespace/name`."""
-    first, slash, second = checkpoint_id.partition("/")
-    return (first, second) if slash else (namespace, first)
-
-
-def check_secrets(seen: Observed) -> Problem | None:
+def check_secrets(seen: RunObservation) -> Problem | None:
     """The Secrets of envFrom."""
     if not seen.missing_secrets:
         return None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rlrun.controller.observed import Obj
-from rlrun.controller.plan.artifacts import is_ready as is_artifact_ready
+from rlrun.controller.plan.catalog import is_ready as is_artifact_ready
 from rlrun.controller.plan.troubles import current_pods, is_alive, is_leaving, is_ready, pod_trouble
 from rlrun.controller.serving.observed import SeenPool
 from rlrun.schema.adapter import DeploymentState
