@@ -17,7 +17,8 @@ from rlrun.controller import cluster as k
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.logs import LogKeeper
 from rlrun.controller.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
-from rlrun.controller.observed import Note, Nudge, Obj, Plan, Ref, Removal
+from rlrun.controller.observed import Note, Obj, Ref
+from rlrun.controller.plan.actions import ArtifactDeletion, ConfigRefresh, Plan
 from rlrun.controller.plan.artifacts import failed_removal
 from rlrun.controller.plan.observation import RunObservation
 from rlrun.resources.naming import API_VERSION, CONFIG_ANNOTATION, FIELD_MANAGER, FINALIZER
@@ -50,8 +51,8 @@ class Applier:
             await cluster.delete(k.KINDS[ref.kind], namespace, ref.name, ref.uid)
         for obj in plan.applies:
             await cluster.apply(obj)
-        for nudge in plan.nudges:
-            await self._nudge(namespace, nudge)
+        for refresh in plan.refreshes:
+            await self._refresh(namespace, refresh)
         for obj in plan.artifact_statuses:
             await cluster.apply_status(obj)
         if not plan.status_first:
@@ -64,13 +65,13 @@ class Applier:
         if plan.delete_run:
             await cluster.delete(k.RLRUN, namespace, seen.name, seen.uid)
 
-    async def _nudge(self, namespace: str, nudge: Nudge) -> None:
-        metadata = {"uid": nudge.uid, "annotations": {CONFIG_ANNOTATION: nudge.digest}}
+    async def _refresh(self, namespace: str, refresh: ConfigRefresh) -> None:
+        metadata = {"uid": refresh.uid, "annotations": {CONFIG_ANNOTATION: refresh.digest}}
         try:
-            await self._cluster.merge(k.POD, namespace, nudge.pod, {"metadata": metadata})
+            await self._cluster.merge(k.POD, namespace, refresh.pod, {"metadata": metadata})
         except k.ApiError as error:
             # The change comes by itself, only later; and a pod that is gone (404, or 409 for the uid) needs none.
-            log.info("pod %s/%s is not told of its changed configuration: %s", namespace, nudge.pod, error)
+            log.info("pod %s/%s is not told of its changed configuration: %s", namespace, refresh.pod, error)
 
     async def _tell(self, seen: RunObservation, plan: Plan) -> None:
         written = plan.status is not None and await self._write_status(seen, plan.status)
@@ -78,7 +79,7 @@ class Applier:
             for note in plan.events:
                 await self._emit(seen.run, note)
 
-    async def _remove(self, seen: RunObservation, removals: Sequence[Removal]) -> None:
+    async def _remove(self, seen: RunObservation, removals: Sequence[ArtifactDeletion]) -> None:
         """The files, then the object that remembers them. What S3 refuses is noted there and tried again."""
         started = time.monotonic()
         for removal in removals:

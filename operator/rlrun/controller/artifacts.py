@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from rlrun.artifacts.layout import MANIFEST, RunLayout, S3Uri, step_of
 from rlrun.artifacts.manifest import Manifest
 from rlrun.artifacts.store import Corrupt, Store, StoreError
-from rlrun.controller.observed import Purge
+from rlrun.controller.plan.actions import RunFilesDeletion
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
 from rlrun.controller.plan.catalog import ArtifactObjectKind, ObservedArtifact
 from rlrun.schema.wire import Problem
@@ -53,7 +53,7 @@ class Artifacts(Protocol):
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         """Deletes a folder; one that is not there is deleted already."""
 
-    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+    async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
         """Deletes all files of a run but some folders."""
 
 
@@ -101,7 +101,7 @@ class StoreArtifacts:
         """See `Artifacts`."""
         await self._call(lambda: self._store(variables).delete_prefix(S3Uri.parse(uri)))
 
-    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+    async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
         """See `Artifacts`."""
         await self._call(lambda: _purge(self._store(variables), S3Uri.parse(purge.root), purge.keep))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.cluster import Cluster
-from rlrun.controller.observed import LogCopy
+from rlrun.controller.plan.actions import LogCopy
 
 log = logging.getLogger(__name__)
 

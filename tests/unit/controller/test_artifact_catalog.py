@@ -68,8 +68,8 @@ def test_references_of_other_runs_complete_the_catalog_and_leave_the_first_one_a
     first = build(folder(1), folder(2))
     other = run_object("other", uid="uid-2", checkpointId=artifact_name("reverse", "uid-1", 1))
     complete = first.with_references("team", [other])
-    assert (first.checkpoints.surplus_steps, first.has_references) == ({1}, False)
-    assert (complete.checkpoints.surplus_steps, complete.has_references) == (set(), True)
+    assert (first.checkpoints.surplus_steps, first.has_references) == (frozenset({1}), False)
+    assert (complete.checkpoints.surplus_steps, complete.has_references) == (frozenset(), True)
 
 
 def test_nothing_is_planned_to_go_before_the_references_are_known() -> None:

@@ -10,7 +10,7 @@ from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.store import Unreachable
 from rlrun.controller.cluster import ApiError
 from rlrun.controller.logs import LIMIT_BYTES, LogKeeper
-from rlrun.controller.observed import LogCopy
+from rlrun.controller.plan.actions import LogCopy
 from rlrun.controller.plan.logs import last_words, logs_of_crashes, logs_of_pods
 from rlrun.controller.plan.restarts import count_restarts
 from rlrun.schema.wire import RunPhase, RunStatus

@@ -20,7 +20,7 @@ from rlrun.controller.artifacts import Sizes
 from rlrun.controller.cluster import ApiError, Kind, ref_of
 from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
-from rlrun.controller.observed import Purge
+from rlrun.controller.plan.actions import RunFilesDeletion
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
 from rlrun.controller.plan.catalog import ObservedArtifact
 from rlrun.controller.questions import PollError
@@ -264,7 +264,7 @@ class MemoryArtifacts:
         """What a folder lacks of its manifest."""
         self.files: dict[str, bytes] = {}
         self.problem: Problem | None = None
-        self.purged: list[Purge] = []
+        self.purged: list[RunFilesDeletion] = []
         self.crash_on_delete = False
 
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
@@ -294,7 +294,7 @@ class MemoryArtifacts:
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         self.folders.pop(uri, None)
 
-    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+    async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
         self.purged.append(purge)
         self.folders = {u: m for u, m in self.folders.items() if not u.startswith(purge.root) or u in purge.keep}
 

@@ -7,19 +7,27 @@ remembered by the object, and continued. Objects are owned by their run only wit
 they outlive it, as the files do.
 """
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from rlrun.controller.observed import Obj, Ref, Removal
+from rlrun.controller.observed import Obj, Ref
+from rlrun.controller.plan.actions import (
+    ArtifactDeletion,
+    ArtifactPlan,
+    ConditionChange,
+    PlanPart,
+    StatusChange,
+)
 from rlrun.controller.plan.catalog import ArtifactObjectKind, KindCatalog, ObservedArtifact, phase_of
+from rlrun.controller.plan.draft import find_condition
 from rlrun.controller.plan.observation import RunObservation
 from rlrun.resources.naming import API_VERSION, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL, artifact_name
+from rlrun.resources.settings import Settings
 from rlrun.schema.adapter import DeploymentState
 from rlrun.schema.artifact_status import ArtifactPhase
 from rlrun.schema.retention import ArtifactPolicy
 from rlrun.schema.run import RLRunSpec
-from rlrun.schema.run_status import MAX_LISTED, ArtifactSummary
+from rlrun.schema.run_status import MAX_LISTED, ArtifactSummary, RLRunStatus
 from rlrun.schema.wire import Problem
 
 FOLDER_KINDS: dict[str, ArtifactObjectKind] = {"checkpoints": "RLCheckpoint", "adapters": "RLAdapter"}
@@ -27,22 +35,44 @@ POOLS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "deploymen
 """Fields of an RLAdapter's status that are the serving pools' to write, and so to take away."""
 DELETED = "Deleted"
 """Condition of an artifact whose files S3 did not delete."""
+DELETION_RETRY_SECONDS = 30.0
+"""Time between two tries to delete files of a run that is not reconciled for anything else."""
 
 
-@dataclass
-class ArtifactPlan:
-    """Changes of the catalogue and of S3, and what the run's status lists."""
+def list_artifacts(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Let the artifacts' objects, and the run's list of them, follow S3; remove what retention does not keep."""
+    artifacts, problem = plan_artifacts(observation, spec), observation.artifacts_problem
+    if artifacts is None:
+        if problem is None:
+            return None
+        return PlanPart(
+            status=StatusChange((ConditionChange("ArtifactsListed", False, problem.reason, problem.message),))
+        )
+    times = [settings.poll_seconds] if artifacts.marked else []
+    times += [DELETION_RETRY_SECONDS] if artifacts.removals else []
+    return PlanPart(
+        status=StatusChange(
+            (ConditionChange("ArtifactsListed", True, "Listed"), *_deletion_conditions(status, artifacts.not_deleted)),
+            {
+                "checkpoints": artifacts.checkpoints,
+                "adapters": artifacts.adapters,
+                "last_checkpoint": artifacts.checkpoints[0].name if artifacts.checkpoints else None,
+            },
+        ),
+        artifacts=artifacts,
+        requeue_after=min(times, default=None),
+    )
 
-    removals: list[Removal] = field(default_factory=list)
-    deletes: list[Ref] = field(default_factory=list)
-    applies: list[Obj] = field(default_factory=list)
-    statuses: list[Obj] = field(default_factory=list)
-    checkpoints: list[ArtifactSummary] = field(default_factory=list)
-    adapters: list[ArtifactSummary] = field(default_factory=list)
-    marked: bool = False
-    """Whether an object begins to say Deleting: the next look should follow soon."""
-    not_deleted: Problem | None = None
-    """Why files that retention removes are still there."""
+
+def _deletion_conditions(status: RLRunStatus, problem: Problem | None) -> tuple[ConditionChange, ...]:
+    if problem is not None:
+        message = f"retention cannot delete old artifacts, and tries again and again: {problem.message}"
+        return (ConditionChange("ArtifactsCleanedUp", False, problem.reason, message),)
+    if find_condition(status, "ArtifactsCleanedUp"):
+        return (ConditionChange("ArtifactsCleanedUp", True, "CleanedUp"),)
+    return ()
 
 
 def plan_artifacts(observation: RunObservation, spec: RLRunSpec) -> ArtifactPlan | None:
@@ -91,7 +121,7 @@ class _KindPlanner:
 
     def _remove(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
         if obj is not None and folder.step in self.kind.deleting_steps:
-            plan.removals.append(Removal(obj, folder.uri))
+            plan.removals.append(ArtifactDeletion(obj, folder.uri))
             plan.not_deleted = plan.not_deleted or not_deleted(obj)
             return
         if obj is None:
@@ -136,7 +166,7 @@ def not_deleted(obj: Obj) -> Problem | None:
     return Problem(reason=found["reason"], message=found.get("message", "")) if found else None
 
 
-def failed_removal(removal: Removal, problem: Problem, now: datetime) -> Obj | None:
+def failed_removal(removal: ArtifactDeletion, problem: Problem, now: datetime) -> Obj | None:
     """The object's new status after S3 did not delete its files; None where it says so already."""
     known = not_deleted(removal.obj)
     if known is not None and known.reason == problem.reason:

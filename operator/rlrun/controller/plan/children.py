@@ -10,7 +10,8 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from rlrun.controller.observed import Nudge, Obj, Ref
+from rlrun.controller.observed import Obj, Ref
+from rlrun.controller.plan.actions import ConfigRefresh
 from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.troubles import is_alive, role_of
 from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
@@ -31,11 +32,11 @@ def _needs_write(desired: Obj, existing: Obj | None) -> bool:
     return desired["kind"] in COMPARED_DATA and (existing.get("data") or {}) != desired["data"]
 
 
-def nudges(applies: Iterable[Obj], seen: RunObservation) -> list[Nudge]:
-    """For the pods that have mounted a ConfigMap which is about to say something else."""
+def refreshes(applies: Iterable[Obj], seen: RunObservation) -> list[ConfigRefresh]:
+    """Return the refreshes of the pods that have mounted a ConfigMap which is about to change."""
     changed = (c for c in applies if c["kind"] == "ConfigMap" and _exists(c, seen))
     return [
-        Nudge(pod["metadata"]["name"], pod["metadata"]["uid"], _digest(config))
+        ConfigRefresh(pod["metadata"]["name"], pod["metadata"]["uid"], _digest(config))
         for config in changed
         for pod in seen.pods_of(attempt_of(config))
         if role_of(pod) == "orchestrator" and is_alive(pod)

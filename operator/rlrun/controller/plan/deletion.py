@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from rlrun.controller.observed import Note, Obj, Plan, Purge, Ref
+from rlrun.controller.observed import Note, Obj, Ref
+from rlrun.controller.plan.actions import Plan, RunFilesDeletion, StatusChange
 from rlrun.controller.plan.artifacts import without_owner
 from rlrun.controller.plan.children import workloads
-from rlrun.controller.plan.draft import Draft, parse_time, seconds
+from rlrun.controller.plan.draft import apply_change, new_status, parse_time, reason_fields, seconds
 from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.troubles import is_alive
 from rlrun.resources.naming import FINALIZER, RUN_UID_LABEL, SKIP_DELETION_ANNOTATION, annotation, label
@@ -55,7 +56,11 @@ def _plan_files(seen: RunObservation, settings: Settings, now: datetime, root: s
     # Before their files: nothing may say Ready of what is half deleted.
     deletes = tuple(Ref.of(o) for o in seen.catalog.objects if o["spec"]["uri"] not in kept)
     return Plan(
-        deletes=deletes, status=status, purge=Purge(root, kept), remove_finalizer=True, requeue_after=RETRY_SECONDS
+        deletes=deletes,
+        status=status,
+        purge=RunFilesDeletion(root, kept),
+        remove_finalizer=True,
+        requeue_after=RETRY_SECONDS,
     )
 
 
@@ -65,13 +70,11 @@ def _give_up(why: str) -> Plan:
 
 
 def _status(seen: RunObservation, settings: Settings, root: str, now: datetime) -> RLRunStatus:
-    draft = Draft(seen.run.get("status"), int(seen.run["metadata"].get("generation") or 0), now)
-    draft.explain(
-        Problem(
-            reason="DeletingArtifacts",
-            message=f"the files at {root} are being deleted (artifactPolicy Delete); what is not gone after "
-            f"{settings.artifact_deletion_seconds:.0f} s stays. `kubectl annotate rlrun {seen.name} -n "
-            f"{seen.namespace} {SKIP_DELETION_ANNOTATION}=true` lets the run go at once, without its files.",
-        )
+    problem = Problem(
+        reason="DeletingArtifacts",
+        message=f"the files at {root} are being deleted (artifactPolicy Delete); what is not gone after "
+        f"{settings.artifact_deletion_seconds:.0f} s stays. `kubectl annotate rlrun {seen.name} -n "
+        f"{seen.namespace} {SKIP_DELETION_ANNOTATION}=true` lets the run go at once, without its files.",
     )
-    return draft.status
+    status = new_status(seen.run.get("status"), seen.generation)
+    return apply_change(status, StatusChange(fields=reason_fields(problem)), now)

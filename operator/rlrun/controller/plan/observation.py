@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from rlrun.controller.observed import Obj
 from rlrun.controller.plan.catalog import ArtifactCatalog
-from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
+from rlrun.resources.naming import RUN_UID_LABEL, RunIdentity, attempt_of, label
 from rlrun.schema.wire import Problem, RunStatus
 
 
@@ -40,6 +40,11 @@ class RunObservation:
     poll_error: str | None = None
 
     @property
+    def generation(self) -> int:
+        """Generation of the spec."""
+        return int(self.run["metadata"].get("generation") or 0)
+
+    @property
     def name(self) -> str:
         """The run's name."""
         return str(self.run["metadata"]["name"])
@@ -58,6 +63,15 @@ class RunObservation:
         """Children of this run, not of an earlier one of the same name; only of these kinds, if any are given."""
         return [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
 
+    def identity(self, attempt: int) -> RunIdentity:
+        """Return the identity of the children of one attempt."""
+        return RunIdentity(self.namespace, self.name, self.uid, attempt, self.generation)
+
+    @property
+    def own_pods(self) -> list[Obj]:
+        """Pods of all attempts of this run."""
+        return [p for p in self.pods if label(p, RUN_UID_LABEL) == self.uid]
+
     def pods_of(self, attempt: int) -> list[Obj]:
         """The pods of one attempt of this run."""
-        return [p for p in self.pods if label(p, RUN_UID_LABEL) == self.uid and attempt_of(p) == attempt]
+        return [p for p in self.own_pods if attempt_of(p) == attempt]

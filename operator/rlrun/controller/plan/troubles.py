@@ -215,6 +215,11 @@ def pod_trouble(pod: Obj) -> Trouble | None:
     return None
 
 
+def pod_troubles(pods: list[Obj]) -> list[Trouble]:
+    """Return what keeps the pods that matter now from being ready."""
+    return [found for found in map(pod_trouble, current_pods(pods)) if found is not None]
+
+
 def _trouble(pod: Obj, problem: Problem, final: bool = False, obstacle: Obstacle | None = None) -> Trouble:
     return Trouble(role_of(pod), component_of(pod), problem, final, obstacle)
 
