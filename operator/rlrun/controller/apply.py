@@ -15,8 +15,9 @@ from rlrun.artifacts.store import StoreError
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.logs import LogKeeper
 from rlrun.controller.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
-from rlrun.controller.observed import Nudge, Observed, Plan, Removal
+from rlrun.controller.plan.actions import ArtifactDeletion, ConfigRefresh, Plan
 from rlrun.controller.plan.artifacts import failed_removal
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.events import EventRecord, build_event
@@ -40,7 +41,7 @@ class Applier:
         self._artifacts = artifacts
         self.logs = LogKeeper(cluster, artifacts)
 
-    async def apply(self, seen: Observed, plan: Plan) -> None:
+    async def apply(self, seen: RunObservation, plan: Plan) -> None:
         """Does everything in the plan. Raises ApiError or StoreError; what was done until then stays done."""
         cluster, namespace = self._cluster, seen.namespace
         if plan.add_finalizer:
@@ -52,8 +53,8 @@ class Applier:
             await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid)
         for obj in plan.applies:
             await cluster.apply(obj)
-        for nudge in plan.nudges:
-            await self._nudge(namespace, nudge)
+        for refresh in plan.refreshes:
+            await self._refresh(namespace, refresh)
         for obj in plan.artifact_statuses:
             await cluster.apply_status(obj)
         if not plan.status_first:
@@ -66,21 +67,21 @@ class Applier:
         if plan.delete_run:
             await cluster.delete(RLRUN, namespace, seen.name, seen.uid)
 
-    async def _nudge(self, namespace: str, nudge: Nudge) -> None:
-        metadata = {"uid": nudge.uid, "annotations": {CONFIG_ANNOTATION: nudge.digest}}
+    async def _refresh(self, namespace: str, refresh: ConfigRefresh) -> None:
+        metadata = {"uid": refresh.uid, "annotations": {CONFIG_ANNOTATION: refresh.digest}}
         try:
-            await self._cluster.patch(POD, namespace, nudge.pod, {"metadata": metadata})
+            await self._cluster.patch(POD, namespace, refresh.pod, {"metadata": metadata})
         except ApiError as error:
             # The change comes by itself, only later; and a pod that is gone (404, or 409 for the uid) needs none.
-            log.info("pod %s/%s is not told of its changed configuration: %s", namespace, nudge.pod, error)
+            log.info("pod %s/%s is not told of its changed configuration: %s", namespace, refresh.pod, error)
 
-    async def _tell(self, seen: Observed, plan: Plan) -> None:
+    async def _tell(self, seen: RunObservation, plan: Plan) -> None:
         written = plan.status is not None and await self._write_status(seen, plan.status)
         if written or plan.status is None:
             for note in plan.events:
                 await self._emit(seen.run, note)
 
-    async def _remove(self, seen: Observed, removals: Sequence[Removal]) -> None:
+    async def _remove(self, seen: RunObservation, removals: Sequence[ArtifactDeletion]) -> None:
         """The files, then the object that remembers them. What S3 refuses is noted there and tried again."""
         started = time.monotonic()
         for removal in removals:
@@ -98,7 +99,7 @@ class Applier:
             ref = ObjectRef.of(removal.obj)
             await self._cluster.delete(ALL[ref.kind], seen.namespace, ref.name, ref.uid)
 
-    async def _write_status(self, seen: Observed, status: RLRunStatus) -> bool:
+    async def _write_status(self, seen: RunObservation, status: RLRunStatus) -> bool:
         new = compact(status.to_json_dict())
         old = seen.run.get("status") or {}
         if new == compact(old):
@@ -118,7 +119,7 @@ class Applier:
             log.info("run %s/%s: %s -> %s", seen.namespace, seen.name, old.get("phase", "-"), new.get("phase", "-"))
         return True
 
-    async def _set_finalizers(self, seen: Observed, finalizers: list[str]) -> None:
+    async def _set_finalizers(self, seen: RunObservation, finalizers: list[str]) -> None:
         metadata = {"finalizers": finalizers, "resourceVersion": seen.run["metadata"]["resourceVersion"]}
         try:
             run = await self._cluster.patch(RLRUN, seen.namespace, seen.name, {"metadata": metadata})

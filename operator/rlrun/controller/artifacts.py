@@ -10,8 +10,9 @@ from typing import Protocol, TypeVar
 from rlrun.artifacts.layout import MANIFEST, RunLayout, S3Uri, step_of
 from rlrun.artifacts.manifest import Manifest
 from rlrun.artifacts.store import Corrupt, Store, StoreError
-from rlrun.controller.observed import ArtifactObjectKind, Purge, SeenArtifact
+from rlrun.controller.plan.actions import RunFilesDeletion
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
+from rlrun.controller.plan.catalog import ArtifactObjectKind, ObservedArtifact
 from rlrun.schema.wire import Problem
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class Artifacts(Protocol):
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         """Why the bucket cannot be used with these AWS_* variables; None when it can."""
 
-    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
+    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
         """The run's checkpoints and adapters, every file looked at.
 
         `ready` has the bytes of those that were found whole before: no manifest is read as long as they have them.
@@ -52,7 +53,7 @@ class Artifacts(Protocol):
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         """Deletes a folder; one that is not there is deleted already."""
 
-    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+    async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
         """Deletes all files of a run but some folders."""
 
 
@@ -84,7 +85,7 @@ class StoreArtifacts:
         self._checks = {key: (time.monotonic(), verdict)}
         return verdict
 
-    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
+    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
         """See `Artifacts`."""
         return await self._call(lambda: _list(self._store(variables), layout, ready))
 
@@ -100,7 +101,7 @@ class StoreArtifacts:
         """See `Artifacts`."""
         await self._call(lambda: self._store(variables).delete_prefix(S3Uri.parse(uri)))
 
-    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+    async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
         """See `Artifacts`."""
         await self._call(lambda: _purge(self._store(variables), S3Uri.parse(purge.root), purge.keep))
 
@@ -121,7 +122,7 @@ class StoreArtifacts:
             raise StoreTimeout(f"S3 did not finish within {CALL_SECONDS:.0f} s; the work is tried again") from None
 
 
-def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
+def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
     found = []
     for folder, kind in FOLDER_KINDS.items():
         place = layout.root / folder
@@ -141,17 +142,17 @@ def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
 
 def _look(
     store: Store, kind: ArtifactObjectKind, step: int, uri: S3Uri, files: Mapping[str, int], known: int | None
-) -> SeenArtifact:
+) -> ObservedArtifact:
     if MANIFEST not in files:
         gone = f"{MANIFEST} is gone: it is being uploaded anew, or somebody deleted it"
-        return SeenArtifact(kind, step, str(uri), problem=None if known is None else gone)
+        return ObservedArtifact(kind, step, str(uri), problem=None if known is None else gone)
     if known is not None and sum(files.values()) - files[MANIFEST] == known:
-        return SeenArtifact(kind, step, str(uri))
+        return ObservedArtifact(kind, step, str(uri))
     try:
         manifest = store.read_manifest(uri)
     except Corrupt as error:
-        return SeenArtifact(kind, step, str(uri), problem=str(error))
-    return SeenArtifact(kind, step, str(uri), manifest, _lacks(manifest, files) if manifest else None)
+        return ObservedArtifact(kind, step, str(uri), problem=str(error))
+    return ObservedArtifact(kind, step, str(uri), manifest, _lacks(manifest, files) if manifest else None)
 
 
 def _lacks(manifest: Manifest, files: Mapping[str, int]) -> str | None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from rlrun.controller.artifacts import Artifacts
-from rlrun.controller.observed import LogCopy
+from rlrun.controller.plan.actions import LogCopy
 from rlrun.kube.async_client import AsyncKubeClient
 
 log = logging.getLogger(__name__)

@@ -9,14 +9,13 @@ import base64
 import binascii
 import logging
 import time
-from dataclasses import replace
 from typing import Any
 
 from rlrun.artifacts.store import StoreError
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.metrics import POLL_ERRORS
-from rlrun.controller.observed import Observed, SeenArtifact
-from rlrun.controller.plan.artifacts import wants_to_delete
+from rlrun.controller.plan.catalog import ArtifactCatalog, ObservedArtifact
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.validation import parse_spec
 from rlrun.controller.poll import Poller
 from rlrun.kube.async_client import AsyncKubeClient
@@ -38,7 +37,7 @@ from rlrun.kube.kinds import (
 from rlrun.kube.objects import Obj, is_artifact_ready, label
 from rlrun.kube.pods import role_of
 from rlrun.kube.references import checkpoint_place
-from rlrun.resources.naming import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL, label, s3_secret_name
+from rlrun.resources.naming import s3_secret_name
 from rlrun.resources.platform import REQUIRED_KEYS, run_layout, s3_variables
 from rlrun.resources.settings import Settings
 from rlrun.schema.labels import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL
@@ -62,7 +61,7 @@ class Observer:
         self._settings = settings
         self._source: tuple[float, dict[str, str] | None] | None = None
 
-    async def observe(self, namespace: str, name: str) -> Observed | None:
+    async def observe(self, namespace: str, name: str) -> RunObservation | None:
         """Everything about that run; None when there is no such run. Raises ApiError."""
         run = await self._cluster.get(RLRUN, namespace, name)
         if run is None:
@@ -76,38 +75,40 @@ class Observer:
         )
         variables, s3_problem = await self._s3(status)
         seen: dict[str, Any] = {}
-        if not run["metadata"].get("deletionTimestamp"):
+        folders: list[ObservedArtifact] | None = None
+        deleted = bool(run["metadata"].get("deletionTimestamp"))
+        if not deleted:
             if needs_references(status, children, uid):
                 seen |= await self._references(run, namespace, variables)
             # The listing comes after the pods: an orchestrator that was seen to have ended has written everything.
-            seen |= await self._listing(run, status, variables, artifact_objects)
+            folders, seen["artifacts_problem"] = await self._listing(run, status, variables, artifact_objects)
             seen |= await self._poll(namespace, name, pods, status)
-        found = Observed(
+        spec = parse_spec(run)
+        catalog = ArtifactCatalog.build(run, artifact_objects, folders, None if isinstance(spec, Problem) else spec)
+        finalizing = deleted and FINALIZER in (run["metadata"].get("finalizers") or [])
+        if finalizing or (not isinstance(spec, Problem) and catalog.has_deletions):
+            catalog = await self._with_references(catalog, namespace)
+        return RunObservation(
             run=run,
             children=tuple(children),
             pods=tuple(pods),
-            artifact_objects=tuple(artifact_objects),
+            catalog=catalog,
             s3_variables=variables,
             s3_problem=s3_problem,
             **seen,
         )
-        spec = parse_spec(run)
-        purges = FINALIZER in (run["metadata"].get("finalizers") or []) and run["metadata"].get("deletionTimestamp")
-        if purges or (not isinstance(spec, Problem) and wants_to_delete(found, spec)):
-            found = replace(found, claims=await self._claims())
-        return found
 
     async def pods(self, namespace: str, name: str) -> list[Obj]:
         """Pods of all runs that have, or had, that name. Raises ApiError."""
         return await self._cluster.list(POD, namespace, {RUN_LABEL: name})
 
-    async def _claims(self) -> tuple[Obj, ...] | None:
-        # After the listing, and from the API server itself: whoever starts from a checkpoint that was Ready is seen.
+    async def _with_references(self, catalog: ArtifactCatalog, namespace: str) -> ArtifactCatalog:
+        # After the listing, and from the API server itself: every run that starts from a Ready checkpoint is seen.
         try:
-            return tuple(await self._cluster.list(RLRUN))
+            return catalog.with_references(namespace, await self._cluster.list(RLRUN))
         except ApiError as error:
             log.warning("retention waits, since the runs that start from checkpoints cannot be listed: %s", error)
-            return None
+            return catalog
 
     async def _children(self, namespace: str, name: str) -> list[Obj]:
         selector = {RUN_LABEL: name}
@@ -181,9 +182,10 @@ class Observer:
 
     async def _listing(
         self, run: Obj, status: RLRunStatus, variables: dict[str, str], objects: list[Obj]
-    ) -> dict[str, Any]:
+    ) -> tuple[list[ObservedArtifact] | None, Problem | None]:
+        """The folders in S3, None while they are unknown, and why S3 did not list them."""
         if status.start_time is None or not variables:
-            return {}
+            return None, None
         metadata = run["metadata"]
         ready = {
             (o["kind"], int(o["spec"]["step"])): int(o["status"]["sizeBytes"])
@@ -192,10 +194,9 @@ class Observer:
         }
         layout = run_layout(self._settings, metadata["namespace"], metadata["uid"])
         try:
-            found: list[SeenArtifact] = await self._artifacts.list(variables, layout, ready)
+            return await self._artifacts.list(variables, layout, ready), None
         except StoreError as error:
-            return {"artifacts_problem": error.problem}
-        return {"artifacts": tuple(found)}
+            return None, error.problem
 
     async def _poll(self, namespace: str, name: str, pods: list[Obj], status: RLRunStatus) -> dict[str, Any]:
         running = any(

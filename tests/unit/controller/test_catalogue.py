@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rlrun.artifacts.store import AccessDenied
-from rlrun.controller.plan.retention import expired_steps
+from rlrun.controller.plan.catalog import expired_steps
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.requests import KubeRequest

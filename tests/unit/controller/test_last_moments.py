@@ -5,9 +5,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from rlrun.controller.plan.backoff import still_waits, wait_before_restart
-from rlrun.controller.plan.draft import Draft
+from rlrun.controller.plan.backoff import next_restart, remaining_wait
 from rlrun.kube.conditions import seconds
+from rlrun.schema.run_status import RLRunStatus
 
 from tests.unit.controller.world import START, Crash, World, manifest
 
@@ -66,10 +66,8 @@ async def test_a_clock_that_is_set_back_makes_no_time_negative(world: World) -> 
 
 
 def test_a_restart_does_not_wait_for_a_clock_that_was_set_back() -> None:
-    draft = Draft({"attemptStartTime": "2026-01-01T00:00:00Z"}, 1, START)
-    wait_before_restart(draft)
-    assert still_waits(draft) == 10
-    draft.now = START + timedelta(seconds=4)
-    assert still_waits(draft) == 6
-    draft.now = START - timedelta(hours=1)
-    assert still_waits(draft) == 0
+    wait, due = next_restart(RLRunStatus(attempt_start_time=START), START)
+    status = RLRunStatus(restart_backoff_seconds=wait, next_restart_time=due)
+    assert remaining_wait(status, START) == 10
+    assert remaining_wait(status, START + timedelta(seconds=4)) == 6
+    assert remaining_wait(status, START - timedelta(hours=1)) == 0

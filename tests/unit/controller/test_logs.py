@@ -9,7 +9,7 @@ import pytest
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.store import Unreachable
 from rlrun.controller.logs import LIMIT_BYTES, LogKeeper
-from rlrun.controller.observed import LogCopy
+from rlrun.controller.plan.actions import LogCopy
 from rlrun.controller.plan.logs import last_words, logs_of_crashes, logs_of_pods
 from rlrun.controller.plan.restarts import count_restarts
 from rlrun.kube.errors import ApiError

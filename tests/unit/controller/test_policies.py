@@ -1,22 +1,23 @@
 """Tables for the small pure policies."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from rlrun.controller.observed import Observed
-from rlrun.controller.plan.deadlines import missed_deadline
-from rlrun.controller.plan.draft import Draft
+from rlrun.controller.plan.actions import ConditionChange, StatusChange
+from rlrun.controller.plan.catalog import expired_steps
+from rlrun.controller.plan.deadlines import expired_deadline
+from rlrun.controller.plan.draft import apply_change, new_status, transition_time
 from rlrun.controller.plan.events import transitions
 from rlrun.controller.plan.failures import judge
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.outcome import find_ending
-from rlrun.controller.plan.readiness import role_blamed, show_readiness
+from rlrun.controller.plan.readiness import readiness_conditions, role_blamed
 from rlrun.controller.plan.restarts import Counted, Crash, count_restarts
-from rlrun.controller.plan.retention import expired_steps
 from rlrun.controller.plan.troubles import pod_trouble
 from rlrun.controller.plan.ttl import time_to_live
 from rlrun.controller.plan.validation import parse_spec, resolve_references
-from rlrun.kube.conditions import shorten
+from rlrun.kube.conditions import find_condition, shorten
 from rlrun.kube.events import EventRecord
 from rlrun.kube.pods import relevant_pods
 from rlrun.schema.run import RLRunSpec
@@ -299,10 +300,13 @@ class TestOutcome:
         assert found.problem.reason == "OrchestratorFailed"
 
 
-def draft_of(seconds_after_start: float = 0, **status: Any) -> Draft:
-    return Draft(
-        {"attemptStartTime": "2026-01-01T00:00:00Z", **status}, 1, START + timedelta(seconds=seconds_after_start)
-    )
+def at(seconds_after_start: float) -> datetime:
+    return START + timedelta(seconds=seconds_after_start)
+
+
+def started(*conditions: ConditionChange, when: float = 0) -> RLRunStatus:
+    status = RLRunStatus(attempt_start_time=START, observed_generation=1)
+    return apply_change(status, StatusChange(conditions), at(when))
 
 
 @pytest.mark.proves("startDeadlineSeconds", "stallDeadlineSeconds", "activeDeadlineSeconds")
@@ -319,45 +323,41 @@ def draft_of(seconds_after_start: float = 0, **status: Any) -> Draft:
     ],
 )
 def test_deadlines(after: float, running_since: float | None, limits: Obj, expected: str | None) -> None:
-    draft = draft_of(after)
+    status = started()
     if running_since is not None:
-        early = draft_of(running_since)
-        early.set("Running", True, "Running")
-        draft.status.conditions = early.status.conditions
-    missed = missed_deadline(draft, spec(**limits), None)
-    assert (missed.reason if missed else None) == expected
+        status = started(ConditionChange("Running", True, "Running"), when=running_since)
+    expired = expired_deadline(status, spec(**limits), at(after), None)
+    assert (expired.reason if expired else None) == expected
 
 
 def test_start_deadline_takes_over_the_reason_of_what_blocks() -> None:
     blocking = Problem(reason="ImagePullFailed", message="image x")
-    missed = missed_deadline(draft_of(60), spec(startDeadlineSeconds=60), blocking)
-    assert missed
-    assert missed.reason == "ImagePullFailed"
-    assert "image x" in missed.message
+    expired = expired_deadline(started(), spec(startDeadlineSeconds=60), at(60), blocking)
+    assert expired
+    assert expired.reason == "ImagePullFailed"
+    assert "image x" in expired.message
 
 
 class TestConditions:
     def test_transition_time_moves_with_the_status_only(self) -> None:
-        first = draft_of(0)
-        first.set("Validated", False, "ModelNotFound", "a")
-        raw = first.status.to_json_dict()
-        second = Draft(raw, 2, START + timedelta(seconds=10))
-        second.set("Validated", False, "SecretsMissing", "b")
-        assert second.since("Validated") == START
-        second.set("Validated", True, "Valid")
-        assert second.since("Validated") == START + timedelta(seconds=10)
-        found = second.condition("Validated")
+        first = started(ConditionChange("Validated", False, "ModelNotFound", "a"))
+        second = new_status(first.to_json_dict(), 2)
+        invalid = StatusChange((ConditionChange("Validated", False, "SecretsMissing", "b"),))
+        second = apply_change(second, invalid, at(10))
+        assert transition_time(second, "Validated") == START
+        valid = StatusChange((ConditionChange("Validated", True, "Valid"),))
+        second = apply_change(second, valid, at(10))
+        assert transition_time(second, "Validated") == at(10)
+        found = find_condition(second, "Validated")
         assert found
         assert found.observed_generation == 2
 
     def test_order_does_not_depend_on_who_was_first(self) -> None:
-        draft = draft_of()
-        for kind in ("Failed", "Running", "Validated"):
-            draft.set(kind, False, "X")
-        assert [c.type for c in draft.status.conditions] == ["Validated", "Running", "Failed"]
+        status = started(*(ConditionChange(kind, False, "X") for kind in ("Failed", "Running", "Validated")))
+        assert [c.type for c in status.conditions] == ["Validated", "Running", "Failed"]
 
     def test_broken_status_is_begun_anew(self) -> None:
-        assert Draft({"attempt": "many"}, 1, START).status.attempt == 1
+        assert new_status({"attempt": "many"}, 1).attempt == 1
 
     def test_long_messages_are_cut(self) -> None:
         assert len(shorten("x" * 5000)) == 2000
@@ -377,11 +377,9 @@ def test_blame(reason: str, role: str) -> None:
 
 
 def test_readiness_names_what_is_missing() -> None:
-    draft = draft_of()
     wanted = {"inference": {"inference": 3}, "environment": {"env-0": 1, "env-1": 1}}
     pods = [pod("inference", uid="a", ready=True), pod("environment", "env-1", ready=True)]
-    show_readiness(draft, wanted, pods, [], None)
-    messages = {c.type: c.message for c in draft.status.conditions}
+    messages = {c.type: c.message for c in readiness_conditions(wanted, pods, [], None)}
     assert "inference (2)" in messages["InferenceReady"]
     assert messages["EnvironmentsReady"].endswith("env-0")
 
@@ -458,7 +456,7 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
 @pytest.mark.parametrize(("what", "run", "seen", "reason"), VALIDATIONS, ids=[v[0] for v in VALIDATIONS])
 def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
     obj = run_object(**run)
-    found = resolve_references(spec(**run), Observed(**{"run": obj, "models": (model_object(),), **seen}))
+    found = resolve_references(spec(**run), RunObservation(**{"run": obj, "models": (model_object(),), **seen}))
     assert (found.reason if isinstance(found, Problem) else None) == reason
     if isinstance(found, Problem) and what != "S3":
         assert len(found.message) > 40, "the message has to say what to do"
@@ -476,7 +474,6 @@ class TestEvents:
         )
 
     def test_trouble_is_told_once(self) -> None:
-        draft = draft_of()
-        draft.set("TrainerReady", False, "ImagePullFailed", "x")
-        assert [n.reason for n in transitions(draft.old, draft.status)] == ["ImagePullFailed"]
-        assert transitions(draft.status, draft.status) == ()
+        status = started(ConditionChange("TrainerReady", False, "ImagePullFailed", "x"))
+        assert [n.reason for n in transitions(started(), status)] == ["ImagePullFailed"]
+        assert transitions(status, status) == ()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from rlrun.artifacts.store import Unreachable
-from rlrun.controller.observed import Observed
+from rlrun.controller.plan.catalog import ArtifactCatalog
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.quiet import AWAY_SECONDS, next_look
 from rlrun.schema.wire import Problem
 
@@ -52,9 +53,9 @@ async def test_pod_on_a_lost_node_is_not_waited_for_for_ever(world: World) -> No
 
 
 def test_s3_that_is_away_is_asked_again() -> None:
-    away = Observed(run_object(), artifacts_problem=Problem(reason="S3Unreachable", message="m"))
+    away = RunObservation(run_object(), artifacts_problem=Problem(reason="S3Unreachable", message="m"))
     assert next_look(away, START, 2) == AWAY_SECONDS
-    assert next_look(Observed(run_object(), artifacts=()), START, 2) is None
+    assert next_look(RunObservation(run_object(), catalog=ArtifactCatalog(is_listed=True)), START, 2) is None
 
 
 @pytest.mark.proves("ttlSecondsAfterFinished")

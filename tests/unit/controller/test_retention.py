@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rlrun.artifacts.store import Unreachable
-from rlrun.controller.observed import SeenArtifact
+from rlrun.controller.plan.catalog import ObservedArtifact
 from rlrun.kube.requests import KubeRequest
 
 from tests.unit.controller.world import Crash, MemoryArtifacts, MemoryCluster, World, manifest, model_object, run_object
@@ -50,16 +50,16 @@ class Files(MemoryArtifacts):
     def complete(self) -> set[int]:
         return {step for step, files in self.held.items() if len(files) == len(FILES)}
 
-    async def list(self, variables: Any, layout: Any, ready: Any) -> list[SeenArtifact]:
+    async def list(self, variables: Any, layout: Any, ready: Any) -> list[ObservedArtifact]:
         found = []
         for step, files in sorted(self.held.items()):
             known = ("RLCheckpoint", step) in ready
             problem = None if len(files) == len(FILES) else "files are missing"
             if FILES[0] not in files:
-                found.append(SeenArtifact("RLCheckpoint", step, place(step), None, problem if known else None))
+                found.append(ObservedArtifact("RLCheckpoint", step, place(step), None, problem if known else None))
             else:
                 read = None if known and problem is None else manifest(step)
-                found.append(SeenArtifact("RLCheckpoint", step, place(step), read, problem))
+                found.append(ObservedArtifact("RLCheckpoint", step, place(step), read, problem))
         return found
 
     async def delete(self, variables: Any, uri: str) -> None:

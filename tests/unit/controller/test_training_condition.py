@@ -1,10 +1,13 @@
 """The diagnosis of the training as the run's condition TrainingHealthy."""
 
 import pytest
-from rlrun.controller.plan.draft import Draft
-from rlrun.controller.plan.progress import show_warnings
+from rlrun.controller.plan.actions import StatusChange
+from rlrun.controller.plan.draft import apply_change
+from rlrun.controller.plan.progress import warning_conditions
+from rlrun.kube.conditions import find_condition
 from rlrun.schema.diagnosis import Hint, Trouble
-from rlrun.schema.kube import ConditionStatus
+from rlrun.schema.kube import Condition, ConditionStatus
+from rlrun.schema.run_status import RLRunStatus
 from rlrun.schema.wire import Problem, RunPhase, RunStatus
 
 from tests.unit.controller.world import START
@@ -16,15 +19,19 @@ def told(*warnings: Problem, step: int = 12) -> RunStatus:
     return RunStatus(phase=RunPhase.running, step=step, max_steps=100, warnings=list(warnings))
 
 
-def draft_of(*looks: RunStatus) -> Draft:
-    draft = Draft(None, 1, START)
+def status_of(*looks: RunStatus) -> RLRunStatus:
+    status = RLRunStatus()
     for look in looks:
-        show_warnings(draft, look)
-    return draft
+        status = apply_change(status, StatusChange(warning_conditions(status, look)), START)
+    return status
+
+
+def condition(kind: str, *looks: RunStatus) -> Condition | None:
+    return find_condition(status_of(*looks), kind)
 
 
 def shown(*looks: RunStatus) -> tuple[ConditionStatus, str] | None:
-    found = draft_of(*looks).condition("TrainingHealthy")
+    found = condition("TrainingHealthy", *looks)
     return (found.status, found.reason) if found else None
 
 
@@ -36,17 +43,17 @@ def test_every_trouble_makes_the_condition_false(trouble: Trouble) -> None:
 
 @pytest.mark.parametrize("hint", Hint)
 def test_a_hint_leaves_the_run_healthy(hint: Hint) -> None:
-    draft = draft_of(told(Problem(reason=hint, message="more replicas")))
-    found = draft.condition("TrainingHealthy")
+    look = told(Problem(reason=hint, message="more replicas"))
+    found = condition("TrainingHealthy", look)
     assert found is not None
     assert (found.status, found.reason, found.message) == (ConditionStatus.true, hint, "more replicas")
-    assert draft.condition("Warnings") is None
+    assert condition("Warnings", look) is None
 
 
 def test_the_worst_trouble_is_the_reason_and_all_are_told() -> None:
     flat = Problem(reason=Trouble.reward_flat_at_zero, message="nothing to learn from.")
     slow = Problem(reason=Trouble.throughput_stalled, message="steps are slow.")
-    found = draft_of(told(flat, slow)).condition("TrainingHealthy")
+    found = condition("TrainingHealthy", told(flat, slow))
     assert found is not None
     assert found.reason == "RewardFlatAtZero"
     assert found.message == "nothing to learn from. steps are slow."
@@ -54,11 +61,11 @@ def test_the_worst_trouble_is_the_reason_and_all_are_told() -> None:
 
 def test_it_becomes_healthy_again_and_other_warnings_are_not_its_business() -> None:
     flat = Problem(reason=Trouble.reward_flat_at_zero, message="nothing to learn from.")
-    draft = draft_of(told(flat), told(OTHER))
-    found = draft.condition("TrainingHealthy")
+    looks = told(flat), told(OTHER)
+    found = condition("TrainingHealthy", *looks)
     assert found is not None
     assert (found.status, found.reason) == (ConditionStatus.true, "NothingUnusual")
-    warnings = draft.condition("Warnings")
+    warnings = condition("Warnings", *looks)
     assert warnings is not None
     assert warnings.reason == "RolloutErrors"
 

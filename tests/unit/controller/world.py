@@ -20,8 +20,9 @@ from rlrun.controller.apply import Applier
 from rlrun.controller.artifacts import Sizes
 from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
-from rlrun.controller.observed import Purge, SeenArtifact
+from rlrun.controller.plan.actions import RunFilesDeletion
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
+from rlrun.controller.plan.catalog import ObservedArtifact
 from rlrun.controller.reconcile import Reconciler, RunKey
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
@@ -295,13 +296,13 @@ class MemoryArtifacts:
         """What a folder lacks of its manifest."""
         self.files: dict[str, bytes] = {}
         self.problem: Problem | None = None
-        self.purged: list[Purge] = []
+        self.purged: list[RunFilesDeletion] = []
         self.crash_on_delete = False
 
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         return self.problem
 
-    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[SeenArtifact]:
+    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
         found = []
         for folder, kind in FOLDER_KINDS.items():
             for uri, held in sorted(self.folders.items()):
@@ -313,7 +314,7 @@ class MemoryArtifacts:
                     if known is not None and held is None:
                         problem = "manifest.json is gone"
                     read = problem is not None or known is None or (held is not None and held.size != known)
-                    found.append(SeenArtifact(kind, step, uri, held if read else None, problem))
+                    found.append(ObservedArtifact(kind, step, uri, held if read else None, problem))
         return found
 
     async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
@@ -325,7 +326,7 @@ class MemoryArtifacts:
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         self.folders.pop(uri, None)
 
-    async def purge(self, variables: Mapping[str, str], purge: Purge) -> None:
+    async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
         self.purged.append(purge)
         self.folders = {u: m for u, m in self.folders.items() if not u.startswith(purge.root) or u in purge.keep}
 

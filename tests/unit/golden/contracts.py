@@ -18,6 +18,8 @@ from typing import Any
 
 import typer.main
 import yaml
+from local_cluster.binaries import ensure_program
+from local_cluster.paths import paths
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 from rlrun.artifacts.layout import RunLayout, environment_package
@@ -25,8 +27,9 @@ from rlrun.artifacts.manifest import Manifest
 from rlrun.cli.errors import FAILED, INVALID
 from rlrun.cli.main import app
 from rlrun.cli.output import Format, emit
+from rlrun.kube.objects import artifact_name
 from rlrun.resources.children import children
-from rlrun.resources.naming import RunIdentity, artifact_name
+from rlrun.resources.naming import RunIdentity
 from rlrun.resources.orchestrator import CONFIGURATION_ERROR
 from rlrun.resources.platform import resolve, s3_variables
 from rlrun.resources.serving import PoolIdentity, pool_children
@@ -69,9 +72,6 @@ from rlrun_orchestrator.sidecar.settings import SidecarSettings
 from rlrun_orchestrator.spool import Lane
 from rlrun_trainer.settings import Settings as TrainerSettings
 from rlrun_trainer.settings import parse as trainer_arguments
-
-from local_cluster.binaries import ensure_program
-from local_cluster.paths import paths
 
 from . import source
 

@@ -7,23 +7,28 @@ remembered by the object, and continued. Objects are owned by their run only wit
 they outlive it, as the files do.
 """
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from rlrun.controller.observed import ArtifactObjectKind, Observed, Removal, SeenArtifact
-from rlrun.controller.plan.claims import claimed_steps
-from rlrun.controller.plan.retention import expired_steps
-from rlrun.kube.objects import Obj, artifact_name, phase_of
-from rlrun.kube.objects import ObjectRef as Ref
-from rlrun.kube.objects import is_artifact_ready as is_ready
+from rlrun.controller.plan.actions import (
+    ArtifactDeletion,
+    ArtifactPlan,
+    ConditionChange,
+    PlanPart,
+    StatusChange,
+)
+from rlrun.controller.plan.catalog import ArtifactObjectKind, KindCatalog, ObservedArtifact
+from rlrun.controller.plan.observation import RunObservation
+from rlrun.kube.conditions import find_condition
+from rlrun.kube.objects import Obj, ObjectRef, artifact_name, phase_of
+from rlrun.resources.settings import Settings
 from rlrun.schema.adapter import DeploymentState
 from rlrun.schema.artifact_status import ArtifactPhase
 from rlrun.schema.kube import API_VERSION
 from rlrun.schema.labels import RUN_LABEL, RUN_UID_LABEL, STEP_LABEL
 from rlrun.schema.retention import ArtifactPolicy
 from rlrun.schema.run import RLRunSpec
-from rlrun.schema.run_status import MAX_LISTED, ArtifactSummary
+from rlrun.schema.run_status import MAX_LISTED, ArtifactSummary, RLRunStatus
 from rlrun.schema.wire import Problem
 
 FOLDER_KINDS: dict[str, ArtifactObjectKind] = {"checkpoints": "RLCheckpoint", "adapters": "RLAdapter"}
@@ -31,118 +36,104 @@ POOLS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "deploymen
 """Fields of an RLAdapter's status that are the serving pools' to write, and so to take away."""
 DELETED = "Deleted"
 """Condition of an artifact whose files S3 did not delete."""
+DELETION_RETRY_SECONDS = 30.0
+"""Time between two tries to delete files of a run that is not reconciled for anything else."""
 
 
-@dataclass
-class ArtifactPlan:
-    """Changes of the catalogue and of S3, and what the run's status lists."""
-
-    removals: list[Removal] = field(default_factory=list)
-    deletes: list[Ref] = field(default_factory=list)
-    applies: list[Obj] = field(default_factory=list)
-    statuses: list[Obj] = field(default_factory=list)
-    checkpoints: list[ArtifactSummary] = field(default_factory=list)
-    adapters: list[ArtifactSummary] = field(default_factory=list)
-    marked: bool = False
-    """Whether an object begins to say Deleting: the next look should follow soon."""
-    not_deleted: Problem | None = None
-    """Why files that retention removes are still there."""
-
-
-def plan_artifacts(seen: Observed, spec: RLRunSpec) -> ArtifactPlan | None:
-    """None when S3 was not looked at: then nothing is known, and nothing may be deleted."""
-    if seen.artifacts is None:
-        return None
-    plan = ArtifactPlan()
-    plan.checkpoints = _Catalogue(seen, spec, "RLCheckpoint", spec.checkpoints.keep_cloud).plan(plan)
-    plan.adapters = _Catalogue(seen, spec, "RLAdapter", spec.adapters.keep_last).plan(plan)
-    return plan
-
-
-def wants_to_delete(seen: Observed, spec: RLRunSpec) -> bool:
-    """Whether retention has something to decide about, for which it has to know who starts from what."""
-    return seen.artifacts is not None and any(
-        catalogue.surplus or catalogue.going
-        for catalogue in (
-            _Catalogue(seen, spec, "RLCheckpoint", spec.checkpoints.keep_cloud),
-            _Catalogue(seen, spec, "RLAdapter", spec.adapters.keep_last),
+def list_artifacts(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Let the artifacts' objects, and the run's list of them, follow S3; remove what retention does not keep."""
+    artifacts, problem = plan_artifacts(observation, spec), observation.artifacts_problem
+    if artifacts is None:
+        if problem is None:
+            return None
+        return PlanPart(
+            status=StatusChange((ConditionChange("ArtifactsListed", False, problem.reason, problem.message),))
         )
+    times = [settings.poll_seconds] if artifacts.marked else []
+    times += [DELETION_RETRY_SECONDS] if artifacts.removals else []
+    return PlanPart(
+        status=StatusChange(
+            (ConditionChange("ArtifactsListed", True, "Listed"), *_deletion_conditions(status, artifacts.not_deleted)),
+            {
+                "checkpoints": artifacts.checkpoints,
+                "adapters": artifacts.adapters,
+                "last_checkpoint": artifacts.checkpoints[0].name if artifacts.checkpoints else None,
+            },
+        ),
+        artifacts=artifacts,
+        requeue_after=min(times, default=None),
     )
 
 
-class _Catalogue:
-    """The objects and the folders of one kind, by step."""
+def _deletion_conditions(status: RLRunStatus, problem: Problem | None) -> tuple[ConditionChange, ...]:
+    if problem is not None:
+        message = f"retention cannot delete old artifacts, and tries again and again: {problem.message}"
+        return (ConditionChange("ArtifactsCleanedUp", False, problem.reason, message),)
+    if find_condition(status, "ArtifactsCleanedUp"):
+        return (ConditionChange("ArtifactsCleanedUp", True, "CleanedUp"),)
+    return ()
 
-    def __init__(self, seen: Observed, spec: RLRunSpec, kind: ArtifactObjectKind, keep: int) -> None:
-        self.seen, self.spec, self.keep = seen, spec, keep
-        self.objects = {int(o["spec"]["step"]): o for o in seen.artifact_objects if o["kind"] == kind}
-        self.folders = {a.step: a for a in seen.artifacts or () if a.kind == kind}
-        self.deployed = {step for step, o in self.objects.items() if o["spec"].get("deployed")}
-        self.whole = {
-            step
-            for step, folder in self.folders.items()
-            if folder.problem is None and (folder.manifest is not None or is_ready(self.objects.get(step)))
-        }
-        self.claimed: set[int] = set()
-        if kind == "RLCheckpoint":
-            names = {step: artifact_name(seen.name, seen.uid, step) for step in self.folders}
-            self.claimed = claimed_steps(seen.namespace, names, self.objects, seen.claims or ())
 
-    @property
-    def going(self) -> set[int]:
-        """Steps whose objects say Deleting."""
-        return {step for step, o in self.objects.items() if phase_of(o) == ArtifactPhase.deleting.value}
+def plan_artifacts(observation: RunObservation, spec: RLRunSpec) -> ArtifactPlan | None:
+    """None when S3 was not listed: then nothing is known, and nothing may be deleted."""
+    catalog = observation.catalog
+    if not catalog.is_listed:
+        return None
+    plan = ArtifactPlan()
+    plan.checkpoints = _KindPlanner(observation, spec, catalog.checkpoints).plan(plan)
+    plan.adapters = _KindPlanner(observation, spec, catalog.adapters).plan(plan)
+    return plan
 
-    @property
-    def surplus(self) -> set[int]:
-        """Steps that retention would remove if it were for this run alone: expired ones, and broken older ones."""
-        expired = set(expired_steps(self.whole, self.keep, self.deployed, self.claimed))
-        kept = self.whole - expired - self.deployed
-        broken = {step for step, folder in self.folders.items() if step not in self.whole and folder.problem}
-        older = {step for step in broken if 0 < self.keep <= len(kept) and step < min(kept)}
-        # What is left of a deletion that was cut off is of no use to anybody.
-        remains = {step for step in self.going if step in self.folders and step not in self.whole}
-        return expired | (older - self.deployed - self.claimed) | remains
+
+class _KindPlanner:
+    """Plans the artifacts of one kind."""
+
+    def __init__(self, observation: RunObservation, spec: RLRunSpec, kind: KindCatalog) -> None:
+        self.observation, self.spec, self.kind = observation, spec, kind
+        self.references_known = observation.catalog.has_references
 
     def plan(self, plan: ArtifactPlan) -> list[ArtifactSummary]:
-        """Adds what is to be done, and returns what is whole and stays, newest first."""
-        surplus = self.surplus if self.seen.claims is not None else set()
-        for step in sorted({*self.objects, *self.folders}):
-            obj, folder = self.objects.get(step), self.folders.get(step)
+        """Add the actions to `plan` and return the complete artifacts that stay, newest first."""
+        surplus = self.kind.surplus_steps if self.references_known else frozenset()
+        for step in sorted({*self.kind.objects, *self.kind.folders}):
+            obj, folder = self.kind.objects.get(step), self.kind.folders.get(step)
             if folder is None:
                 self._without_files(plan, step)
-            elif step in self.going and self.seen.claims is None:
-                continue  # Whether it is still to go is not known now.
+            elif step in self.kind.deleting_steps and not self.references_known:
+                continue  # Another run may have come to need it.
             elif step in surplus:
                 self._remove(plan, obj, folder)
-            elif step in self.whole or folder.problem:
+            elif step in self.kind.complete or folder.problem:
                 self._show(plan, obj, folder)
-        stay = sorted(self.whole - surplus, reverse=True)
+        stay = sorted(self.kind.complete - surplus, reverse=True)
         return [self._summary(step) for step in stay][:MAX_LISTED]
 
     def _without_files(self, plan: ArtifactPlan, step: int) -> None:
-        obj = self.objects[step]
-        if step in self.going:
-            plan.deletes.append(Ref.of(obj))
+        obj = self.kind.objects[step]
+        if step in self.kind.deleting_steps:
+            plan.deletes.append(ObjectRef.of(obj))
         elif phase_of(obj) != ArtifactPhase.failed.value:
-            advice = "undeploy the adapter and delete this object" if step in self.deployed else "delete this object"
+            deployed = step in self.kind.deployed
+            advice = "undeploy the adapter and delete this object" if deployed else "delete this object"
             message = f"all files at {obj['spec']['uri']} are gone: {advice}"
             plan.statuses.append(_status(obj, _changed(obj, ArtifactPhase.failed, message)))
 
-    def _remove(self, plan: ArtifactPlan, obj: Obj | None, folder: SeenArtifact) -> None:
-        if obj is not None and folder.step in self.going:
-            plan.removals.append(Removal(obj, folder.uri))
+    def _remove(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
+        if obj is not None and folder.step in self.kind.deleting_steps:
+            plan.removals.append(ArtifactDeletion(obj, folder.uri))
             plan.not_deleted = plan.not_deleted or not_deleted(obj)
             return
         if obj is None:
-            obj = artifact_object(self.seen, self.spec, folder)
+            obj = artifact_object(self.observation, self.spec, folder)
             plan.applies.append(obj)
         plan.statuses.append(_status(obj, _changed(obj, ArtifactPhase.deleting, "newer ones have taken its place")))
         plan.marked = True
 
-    def _show(self, plan: ArtifactPlan, obj: Obj | None, folder: SeenArtifact) -> None:
-        desired = artifact_object(self.seen, self.spec, folder)
-        if folder.step in self.deployed:
+    def _show(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
+        desired = artifact_object(self.observation, self.spec, folder)
+        if folder.step in self.kind.deployed:
             desired = without_owner(desired)
         if obj is None or _owners(obj) != _owners(desired):
             plan.applies.append(desired)
@@ -157,12 +148,12 @@ class _Catalogue:
             plan.statuses.append(_status(obj or desired, facts))
 
     def _summary(self, step: int) -> ArtifactSummary:
-        folder, held = self.folders[step], (self.objects.get(step) or {}).get("status") or {}
+        folder, held = self.kind.folders[step], (self.kind.objects.get(step) or {}).get("status") or {}
         facts = _facts(folder, held) if folder.manifest else held
         created = facts.get("createdAt")
         return ArtifactSummary(
             step=step,
-            name=artifact_name(self.seen.name, self.seen.uid, step),
+            name=self.kind.names[step],
             uri=folder.uri,
             reward=facts.get("reward"),
             created_at=datetime.fromisoformat(created) if isinstance(created, str) else created,
@@ -176,7 +167,7 @@ def not_deleted(obj: Obj) -> Problem | None:
     return Problem(reason=found["reason"], message=found.get("message", "")) if found else None
 
 
-def failed_removal(removal: Removal, problem: Problem, now: datetime) -> Obj | None:
+def failed_removal(removal: ArtifactDeletion, problem: Problem, now: datetime) -> Obj | None:
     """The object's new status after S3 did not delete its files; None where it says so already."""
     known = not_deleted(removal.obj)
     if known is not None and known.reason == problem.reason:
@@ -192,7 +183,7 @@ def failed_removal(removal: Removal, problem: Problem, now: datetime) -> Obj | N
     return _status(removal.obj, {**(removal.obj.get("status") or {}), "conditions": [condition]})
 
 
-def artifact_object(seen: Observed, spec: RLRunSpec, artifact: SeenArtifact) -> Obj:
+def artifact_object(seen: RunObservation, spec: RLRunSpec, artifact: ObservedArtifact) -> Obj:
     """The RLCheckpoint or RLAdapter, with only the fields that are the operator's: not sharedWith, not deployed."""
     name = artifact_name(seen.name, seen.uid, artifact.step)
     metadata: Obj = {
@@ -231,7 +222,7 @@ def without_owner(obj: Obj) -> Obj:
     return {**owned, "metadata": {**metadata, "ownerReferences": []}, "spec": spec}
 
 
-def _facts(artifact: SeenArtifact, held: Obj) -> dict[str, Any]:
+def _facts(artifact: ObservedArtifact, held: Obj) -> dict[str, Any]:
     manifest = artifact.manifest
     if manifest is None:
         raise ValueError(f"{artifact.uri} has no manifest")

@@ -5,8 +5,9 @@ All of it is computed from the status, so no restart of the operator makes a wai
 
 from datetime import datetime, timedelta
 
-from rlrun.controller.plan.draft import Draft
+from rlrun.controller.plan.draft import is_true, transition_time
 from rlrun.kube.conditions import seconds
+from rlrun.schema.run_status import RLRunStatus
 
 FIRST_SECONDS = 10
 LONGEST_SECONDS = 300
@@ -21,17 +22,15 @@ def next_backoff(newest: int, ran: float) -> int:
     return min(2 * newest, LONGEST_SECONDS)
 
 
-def wait_before_restart(draft: Draft) -> datetime:
-    """Notes in the status how long the next attempt waits, and says when it begins."""
-    status = draft.status
-    ran = seconds(draft.since("Running"), draft.now) if draft.holds("Running") else 0.0
-    status.restart_backoff_seconds = next_backoff(status.restart_backoff_seconds, ran)
-    status.next_restart_time = draft.now + timedelta(seconds=status.restart_backoff_seconds)
-    return status.next_restart_time
+def next_restart(status: RLRunStatus, now: datetime) -> tuple[int, datetime]:
+    """Return the seconds that the next attempt waits, and the time at which it begins."""
+    ran = seconds(transition_time(status, "Running"), now) if is_true(status, "Running") else 0.0
+    wait = next_backoff(status.restart_backoff_seconds, ran)
+    return wait, now + timedelta(seconds=wait)
 
 
-def still_waits(draft: Draft) -> float:
-    """Seconds until the next attempt may begin; 0 when none waits, and where the clock was set back since."""
-    due, wait = draft.status.next_restart_time, draft.status.restart_backoff_seconds
-    left = 0.0 if due is None else (due - draft.now).total_seconds()
+def remaining_wait(status: RLRunStatus, now: datetime) -> float:
+    """Return the seconds until the next attempt may begin; 0 when none waits, or the clock was set back since."""
+    due, wait = status.next_restart_time, status.restart_backoff_seconds
+    left = 0.0 if due is None else (due - now).total_seconds()
     return left if 0.0 < left <= wait else 0.0

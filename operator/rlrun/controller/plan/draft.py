@@ -1,8 +1,9 @@
-"""The status while it is being written: conditions that keep their transition times, and one clock for all."""
+"""The status of a run: how a change is applied to it, and how it is read."""
 
 from datetime import UTC, datetime
 from typing import Any
 
+from rlrun.controller.plan.actions import ConditionChange, StatusChange, StatusFields
 from rlrun.kube.conditions import find_condition, shorten
 from rlrun.schema.kube import Condition, ConditionStatus
 from rlrun.schema.run_status import RLRunStatus
@@ -23,50 +24,55 @@ CONDITION_ORDER = (
     "Completed",
     "Failed",
 )
+STATUS_OF = {True: ConditionStatus.true, False: ConditionStatus.false, None: ConditionStatus.unknown}
 
 
-class Draft:
-    """A copy of a run's status with the changes of one reconcile."""
+def new_status(raw: dict[str, Any] | None, generation: int) -> RLRunStatus:
+    """Return the status that a reconcile of this generation of the spec starts from."""
+    return RLRunStatus.parse(raw).model_copy(update={"observed_generation": generation})
 
-    def __init__(self, raw: dict[str, Any] | None, generation: int, now: datetime) -> None:
-        self.now = now.astimezone(UTC).replace(microsecond=0)
-        self.generation = generation
-        self.old = RLRunStatus.parse(raw)
-        self.status = self.old.model_copy(deep=True)
-        self.status.observed_generation = generation
 
-    def condition(self, kind: str) -> Condition | None:
-        """The condition of that type, if there is one."""
-        return find_condition(self.status, kind)
+def apply_change(status: RLRunStatus, change: StatusChange, now: datetime) -> RLRunStatus:
+    """Return `status` with the change; `status` itself stays as it is."""
+    conditions = {c.type: c for c in status.conditions}
+    for new in change.conditions:
+        conditions[new.type] = _changed(conditions.get(new.type), new, status.observed_generation or 0, now)
+    rank = {kind: i for i, kind in enumerate(CONDITION_ORDER)}
+    ordered = sorted(conditions.values(), key=lambda c: (rank.get(c.type, len(rank)), c.type))
+    return status.model_copy(update={**change.fields, "conditions": ordered})
 
-    def holds(self, kind: str) -> bool:
-        """Whether the condition is there and True."""
-        found = self.condition(kind)
-        return found is not None and found.status is ConditionStatus.true
 
-    def set(self, kind: str, value: bool | None, reason: str, message: str = "") -> None:
-        """Sets a condition; its transition time moves only when its status does. None is Unknown."""
-        status = {True: ConditionStatus.true, False: ConditionStatus.false, None: ConditionStatus.unknown}[value]
-        old = self.condition(kind)
-        since = old.last_transition_time if old is not None and old.status is status else self.now
-        new = Condition(
-            type=kind,
-            status=status,
-            reason=reason,
-            message=shorten(message),
-            last_transition_time=since,
-            observed_generation=self.generation,
-        )
-        others = [c for c in self.status.conditions if c.type != kind]
-        rank = {k: i for i, k in enumerate(CONDITION_ORDER)}
-        self.status.conditions = sorted([*others, new], key=lambda c: (rank.get(c.type, len(rank)), c.type))
+def _changed(old: Condition | None, new: ConditionChange, generation: int, now: datetime) -> Condition:
+    """Return the new condition; its transition time moves only with its status."""
+    value = STATUS_OF[new.value]
+    return Condition(
+        type=new.type,
+        status=value,
+        reason=new.reason,
+        message=shorten(new.message),
+        last_transition_time=old.last_transition_time if old is not None and old.status is value else now,
+        observed_generation=generation,
+    )
 
-    def since(self, kind: str) -> datetime | None:
-        """When the condition became what it is."""
-        found = self.condition(kind)
-        return found.last_transition_time if found is not None else None
 
-    def explain(self, problem: Problem | None) -> None:
-        """Why the run is in its phase."""
-        self.status.reason = problem.reason if problem else None
-        self.status.message = shorten(problem.message) if problem and problem.message else None
+def reason_fields(problem: Problem | None) -> StatusFields:
+    """Return the fields that say why the run is in its phase."""
+    message = shorten(problem.message) if problem and problem.message else None
+    return {"reason": problem.reason if problem else None, "message": message}
+
+
+def is_true(status: RLRunStatus, kind: str) -> bool:
+    """Return True if the condition exists and is True."""
+    found = find_condition(status, kind)
+    return found is not None and found.status is ConditionStatus.true
+
+
+def transition_time(status: RLRunStatus, kind: str) -> datetime | None:
+    """Return the time at which the condition's status changed last."""
+    found = find_condition(status, kind)
+    return found.last_transition_time if found is not None else None
+
+
+def to_clock(now: datetime) -> datetime:
+    """Return the time in UTC and whole seconds, as a status stores it."""
+    return now.astimezone(UTC).replace(microsecond=0)

@@ -1,134 +1,176 @@
-"""The ways in which an attempt ends: done, failed, stopped, suspended, or restarted."""
+"""The ways in which a run ends or pauses: completed, failed, stopped, suspended."""
 
-from rlrun.controller.observed import Plan
-from rlrun.controller.plan.backoff import still_waits, wait_before_restart
+from collections.abc import Iterable
+from datetime import datetime
+
+from rlrun.controller.plan.actions import ConditionChange, PlanPart, StatusChange, StatusFields
 from rlrun.controller.plan.children import finished_workloads, workloads
-from rlrun.controller.plan.draft import Draft
-from rlrun.controller.plan.failures import Verdict
-from rlrun.controller.plan.outcome import Ending
-from rlrun.controller.plan.progress import show_progress, show_warnings
+from rlrun.controller.plan.draft import apply_change, reason_fields
+from rlrun.controller.plan.logs import logs_of_pods
+from rlrun.controller.plan.observation import RunObservation
+from rlrun.controller.plan.outcome import Ending, find_ending
+from rlrun.controller.plan.progress import progress_change, warning_conditions
 from rlrun.controller.plan.quiet import next_look
-from rlrun.controller.plan.readiness import close_readiness
-from rlrun.controller.plan.story import Story
+from rlrun.controller.plan.readiness import closed_readiness
 from rlrun.controller.plan.ttl import time_to_live
 from rlrun.kube.conditions import seconds
-from rlrun.kube.events import EventRecord as Note
+from rlrun.kube.objects import Obj, ObjectRef, attempt_of
+from rlrun.kube.pods import role_of
+from rlrun.resources.platform import run_layout
+from rlrun.resources.settings import Settings
 from rlrun.schema.run import RLRunSpec
-from rlrun.schema.run_status import Phase
+from rlrun.schema.run_status import Phase, RLRunStatus
 from rlrun.schema.wire import Problem
 
 FINISH_SECONDS = 120.0
-"""How long the end of a run waits for S3 to list its last artifacts."""
+"""Time for which the end of a run waits for S3 to list its last artifacts."""
+NOT_FINISHED = (ConditionChange("Completed", False, "NotCompleted"), ConditionChange("Failed", False, "NotFailed"))
+"""The two conditions that tools wait for, of a run that has not finished."""
 
 
-def after_the_end(story: Story, spec: RLRunSpec) -> Plan:
-    """A finished run: its last checkpoint may still be on its way, and it may have a time to live."""
-    seen, now = story.seen, story.draft.now
-    story.remove(finished_workloads(seen))
-    again = next_look(seen, now, story.settings.poll_seconds)
-    left = time_to_live(spec.ttl_seconds_after_finished, story.draft.status.completion_time, now)
-    # What pods still write gets its object before the run goes, unless that takes too long.
-    story.delete_run = left is not None and left <= 0 and (again is None or left <= -FINISH_SECONDS)
-    times = [again, left if left is not None and left > 0 else None]
-    story.requeue = min((t for t in times if t is not None), default=None)
-    return story.result(spec)
-
-
-def suspended(story: Story, spec: RLRunSpec) -> Plan:
-    """No pods until somebody wants them again; what the last ones write is still listed."""
-    draft, status = story.draft, story.draft.status
-    story.remove(workloads(story.seen))
-    status.next_restart_time = None
-    if status.attempt_start_time is not None:
-        status.past_active_seconds += int(seconds(status.attempt_start_time, draft.now))
-        status.attempt_start_time = None
-    status.phase = Phase.suspended
-    draft.explain(
-        Problem(
-            reason="Suspended", message="spec.suspend is true; set it to false to continue from the newest checkpoint"
-        )
-    )
-    draft.set("Running", False, "Suspended")
-    close_readiness(draft, "Suspended", None)
-    not_ended(draft)
-    story.requeue = next_look(story.seen, draft.now, story.settings.poll_seconds)
-    return story.result(spec)
-
-
-def restart(story: Story, verdict: Verdict) -> None:
-    """Ends this attempt; another one begins when its wait is over and the pods are gone."""
-    draft, status, problem = story.draft, story.draft.status, verdict.problem
-    story.remove(workloads(story.seen))
-    story.status_first = True
-    due = wait_before_restart(draft)
-    status.run_restarts += 1
-    status.run_restarts_toward_max += verdict.toward_max
-    status.restarts += 1
-    status.past_active_seconds += int(seconds(status.attempt_start_time, draft.now))
-    status.attempt_start_time = None
-    status.phase = Phase.pending
-    draft.set("Running", False, "Restarting", problem.message)
-    close_readiness(draft, "Restarting", None)
-    when = f"attempt {status.attempt + 1} begins at {due:%Y-%m-%dT%H:%M:%SZ}, in {status.restart_backoff_seconds} s"
-    draft.explain(Problem(reason="Restarting", message=f"{when}, after {problem.reason}: {problem.message}"))
-    story.notes.append(Note("RunRestarting", f"{when}, after {problem.reason}: {problem.message}", warning=True))
-    story.requeue = min(story.settings.poll_seconds, still_waits(draft))
-
-
-def waits_to_restart(story: Story, spec: RLRunSpec) -> Plan | None:
-    """The plan while the next attempt waits to begin; None when none does. The status says already why it waits."""
-    left = still_waits(story.draft)
-    if left <= 0:
+def plan_finished(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Keep a finished run finished: list its last artifacts, and delete it after its time to live."""
+    if status.phase is None or not status.phase.finished:
         return None
-    story.remove(workloads(story.seen))
-    story.draft.status.phase = Phase.pending
-    not_ended(story.draft)
-    story.requeue = min(story.settings.poll_seconds, left)
-    return story.result(spec)
+    again = next_look(observation, now, settings.poll_seconds)
+    left = time_to_live(spec.ttl_seconds_after_finished, status.completion_time, now)
+    times = [again, left if left is not None and left > 0 else None]
+    rest = PlanPart(
+        # The last checkpoint of a pod gets its object before the run is deleted, unless that takes too long.
+        delete_run=left is not None and left <= 0 and (again is None or left <= -FINISH_SECONDS),
+        requeue_after=min((t for t in times if t is not None), default=None),
+        final=True,
+    )
+    return delete_workloads(observation, settings, finished_workloads(observation)).then(rest)
 
 
-def end(story: Story, spec: RLRunSpec, ending: Ending) -> Plan:
-    """The orchestrator has spoken its last word."""
-    draft = story.draft
-    if ending.last is not None:
-        show_progress(draft, ending.last)
-        show_warnings(draft, ending.last)
+def plan_stopped(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """End a run that its user stops."""
+    if not spec.stop:
+        return None
+    problem = Problem(reason="Stopped", message="The run was stopped; its artifacts are kept.")
+    return mark_finished(observation, status, settings, now, Phase.stopped, problem)
+
+
+def plan_suspended(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Delete the pods of a suspended run; the artifacts that they still write are listed."""
+    if not spec.suspend:
+        return None
+    problem = Problem(
+        reason="Suspended", message="spec.suspend is true; set it to false to continue from the newest checkpoint"
+    )
+    suspended = PlanPart(
+        status=StatusChange(
+            (
+                ConditionChange("Running", False, "Suspended"),
+                *closed_readiness(status, "Suspended", None),
+                *NOT_FINISHED,
+            ),
+            {"phase": Phase.suspended, **_attempt_end(status, now), **reason_fields(problem)},
+        ),
+        requeue_after=next_look(observation, now, settings.poll_seconds),
+        final=True,
+    )
+    return delete_workloads(observation, settings, workloads(observation)).then(suspended)
+
+
+def plan_outcome(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """End the run as its orchestrator ended."""
+    ending = find_ending(_orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
+    if ending is None:
+        return None
+    last = _final_change(status, ending)
+    status = apply_change(status, last, now)
     if ending.problem is not None:
-        finish(story, Phase.failed, ending.problem)
-        return story.result(spec)
-    if story.artifacts is None and seconds(ending.finished_at, draft.now) < FINISH_SECONDS:
-        draft.explain(Problem(reason="Finishing", message="waiting for S3 to list the last artifacts"))
-        return story.result(spec)
-    if draft.status.progress is not None and ending.last is None:
-        draft.status.progress.step = draft.status.progress.max_steps or draft.status.progress.step
-    if draft.status.progress is not None:
-        draft.status.progress.eta_seconds = 0.0
-    steps = draft.status.progress.step if draft.status.progress else spec.max_steps
-    finish(story, Phase.completed, Problem(reason="Completed", message=f"All {steps} steps are done."))
-    return story.result(spec)
+        end = mark_finished(observation, status, settings, now, Phase.failed, ending.problem)
+    elif not observation.catalog.is_listed and seconds(ending.finished_at, now) < FINISH_SECONDS:
+        waiting = Problem(reason="Finishing", message="waiting for S3 to list the last artifacts")
+        change = StatusChange(fields=reason_fields(waiting))
+        end = PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)
+    else:
+        end = _complete(observation, status, spec, settings, now, ending)
+    return PlanPart(status=last).then(end)
 
 
-def finish(story: Story, phase: Phase, problem: Problem) -> None:
-    """The run never runs again."""
-    draft, status = story.draft, story.draft.status
-    status.next_restart_time = None
-    status.phase = phase
-    status.completion_time = status.completion_time or draft.now
+def mark_finished(
+    observation: RunObservation, status: RLRunStatus, settings: Settings, now: datetime, phase: Phase, problem: Problem
+) -> PlanPart:
+    """End the run for good."""
+    failed, completed = phase is Phase.failed, phase is Phase.completed
+    finished = PlanPart(
+        status=StatusChange(
+            (
+                ConditionChange("Running", False, phase.value, "" if completed else problem.message),
+                *closed_readiness(status, "RunFinished", problem if failed else None),
+                ConditionChange("Completed", completed, problem.reason, problem.message),
+                ConditionChange(
+                    "Failed", failed, problem.reason if failed else "NotFailed", problem.message if failed else ""
+                ),
+            ),
+            {
+                "phase": phase,
+                "completion_time": status.completion_time or now,
+                **_attempt_end(status, now),
+                **reason_fields(problem),
+            },
+        ),
+        requeue_after=settings.poll_seconds,
+        status_first=failed,
+        final=True,
+    )
+    return delete_workloads(observation, settings, finished_workloads(observation)).then(finished)
+
+
+def delete_workloads(observation: RunObservation, settings: Settings, refs: Iterable[ObjectRef]) -> PlanPart:
+    """Delete objects that keep pods alive; the logs of all pods are copied before."""
+    deletes = tuple(refs)
+    if not deletes:
+        return PlanPart()
+    layout = run_layout(settings, observation.namespace, observation.uid)
+    return PlanPart(deletes=deletes, logs=tuple(logs_of_pods(layout, observation.own_pods)))
+
+
+def _orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
+    jobs = (j for j in observation.own("Job") if role_of(j) == "orchestrator")
+    return next((j for j in jobs if attempt_of(j) == attempt), None)
+
+
+def _final_change(status: RLRunStatus, ending: Ending) -> StatusChange:
+    if ending.last is None:
+        return StatusChange()
+    return StatusChange(warning_conditions(status, ending.last), progress_change(status, ending.last))
+
+
+def _complete(
+    observation: RunObservation,
+    status: RLRunStatus,
+    spec: RLRunSpec,
+    settings: Settings,
+    now: datetime,
+    ending: Ending,
+) -> PlanPart:
+    progress, steps = status.progress, spec.max_steps
+    if progress is not None:
+        # Without a final status all steps are known to be done, since the orchestrator ended with exit code 0.
+        steps = progress.step if ending.last is not None else progress.max_steps or progress.step
+        progress = progress.model_copy(update={"step": steps, "eta_seconds": 0.0})
+    done = PlanPart(status=StatusChange(fields={"progress": progress}))
+    problem = Problem(reason="Completed", message=f"All {steps} steps are done.")
+    return done.then(mark_finished(observation, status, settings, now, Phase.completed, problem))
+
+
+def _attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
+    fields: StatusFields = {"next_restart_time": None}
     if status.attempt_start_time is not None:
-        status.past_active_seconds += int(seconds(status.attempt_start_time, draft.now))
-        status.attempt_start_time = None
-    draft.explain(problem)
-    draft.set("Running", False, phase.value, problem.message if phase is not Phase.completed else "")
-    close_readiness(draft, "RunFinished", problem if phase is Phase.failed else None)
-    draft.set("Completed", phase is Phase.completed, problem.reason, problem.message)
-    failed = phase is Phase.failed
-    draft.set("Failed", failed, problem.reason if failed else "NotFailed", problem.message if failed else "")
-    story.remove(finished_workloads(story.seen))
-    story.status_first = failed
-    story.requeue = story.settings.poll_seconds
-
-
-def not_ended(draft: Draft) -> None:
-    """Says so in the two conditions that tools wait for."""
-    draft.set("Completed", False, "NotCompleted")
-    draft.set("Failed", False, "NotFailed")
+        active = int(seconds(status.attempt_start_time, now))
+        fields["past_active_seconds"] = status.past_active_seconds + active
+        fields["attempt_start_time"] = None
+    return fields

@@ -3,13 +3,24 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
-from rlrun.controller.plan.restarts import Counted, Crash
-from rlrun.controller.plan.troubles import Trouble
+from rlrun.controller.plan.actions import PlanPart, StatusChange
+from rlrun.controller.plan.attempts import plan_restart
+from rlrun.controller.plan.draft import apply_change
+from rlrun.controller.plan.ending import mark_finished
+from rlrun.controller.plan.logs import logs_of_crashes
+from rlrun.controller.plan.observation import RunObservation
+from rlrun.controller.plan.obstacles import note_obstacles
+from rlrun.controller.plan.restarts import Counted, Crash, count_restarts
+from rlrun.controller.plan.troubles import Trouble, pod_troubles
+from rlrun.resources.platform import run_layout
+from rlrun.resources.settings import Settings
 from rlrun.schema.failure import FailureAction, FailureRule
 from rlrun.schema.patterns import occurs
 from rlrun.schema.run import RLRunSpec
+from rlrun.schema.run_status import Phase, RLRunStatus
 from rlrun.schema.wire import Problem
 
 OF_THE_ROLE = (FailureAction.restart_role, FailureAction.restart_role_ignore_max)
@@ -23,6 +34,30 @@ class Verdict:
     problem: Problem
     toward_max: bool = True
     """Whether the new attempt counts toward maxRestarts."""
+
+
+def apply_failure_policy(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart:
+    """Count restarts and crashes, and end the run or the attempt where the failure policy says so."""
+    pods = observation.pods_of(status.attempt)
+    counted = forgive(spec, count_restarts(status.components, pods))
+    change = StatusChange(
+        fields={
+            "components": note_obstacles(counted.components, pods, now),
+            "restarts": status.restarts + counted.restarts,
+        }
+    )
+    layout = run_layout(settings, observation.namespace, observation.uid)
+    part = PlanPart(status=change, logs=tuple(logs_of_crashes(layout, status.attempt, counted.crashes)))
+    verdict = judge(spec, status.run_restarts_toward_max, counted, pod_troubles(pods))
+    if verdict is None:
+        return part
+    status = apply_change(status, change, now)
+    if verdict.action == "fail":
+        failed = mark_finished(observation, status, settings, now, Phase.failed, verdict.problem)
+        return part.then(replace(failed, discard_writes=True))
+    return part.then(plan_restart(observation, status, settings, now, verdict.problem, toward_max=verdict.toward_max))
 
 
 def forgive(spec: RLRunSpec, counted: Counted) -> Counted:

@@ -7,10 +7,13 @@ and while a pod is ending those of its containers that have ended: they hold the
 from collections.abc import Iterable, Sequence
 
 from rlrun.artifacts.layout import RunLayout
-from rlrun.controller.observed import LogCopy
+from rlrun.controller.plan.actions import LogCopy, PlanPart
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.restarts import Crash
 from rlrun.kube.objects import Obj, attempt_of
 from rlrun.kube.pods import container_statuses, is_leaving
+from rlrun.resources.platform import run_layout
+from rlrun.resources.settings import Settings
 
 
 def logs_of_pods(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
@@ -18,6 +21,12 @@ def logs_of_pods(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
     return [
         _copy(layout, pod, status["name"]) for pod in pods for status in container_statuses(pod) if _started(status)
     ]
+
+
+def copy_ended_logs(observation: RunObservation, settings: Settings) -> PlanPart:
+    """Copy the logs of containers that have ended in pods that are being deleted."""
+    layout = run_layout(settings, observation.namespace, observation.uid)
+    return PlanPart(logs=tuple(last_words(layout, observation.own_pods)))
 
 
 def last_words(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:

@@ -1,20 +1,21 @@
 """The orchestrator's numbers in the run's status."""
 
-from rlrun.controller.plan.draft import Draft
+from rlrun.controller.plan.actions import ConditionChange, StatusFields
+from rlrun.kube.conditions import find_condition
 from rlrun.schema.diagnosis import Hint, Trouble
-from rlrun.schema.run_status import Groups, Progress
-from rlrun.schema.wire import GroupCounts, RunPhase, RunStatus
+from rlrun.schema.run_status import Groups, Progress, RLRunStatus
+from rlrun.schema.wire import GroupCounts, Problem, RunPhase, RunStatus
 
 DIAGNOSES = frozenset([*Trouble, *Hint])
 
 
-def show_progress(draft: Draft, told: RunStatus) -> None:
-    """Copies progress and group counters.
+def progress_change(status: RLRunStatus, told: RunStatus) -> StatusFields:
+    """Return the fields with progress and group counters.
 
     Estimates and groups in flight change with every poll; they are taken along when something else has changed, so
     that a run between two steps costs no write.
     """
-    old = draft.status.progress
+    old, fields = status.progress, StatusFields()
     new = Progress(
         step=told.step,
         max_steps=told.max_steps,
@@ -24,12 +25,13 @@ def show_progress(draft: Draft, told: RunStatus) -> None:
         last_step_time=told.last_step_time.replace(microsecond=0) if told.last_step_time else None,
         mismatch_kl=told.mismatch_kl,
     )
-    if old is None or old.model_copy(update={"eta_seconds": new.eta_seconds}) != new:
-        draft.status.progress = new
-    groups = Groups(**told.groups.model_dump())
-    shown = draft.status.groups
-    if shown is None or _ended(told.groups) != _ended(shown) or draft.status.progress != old:
-        draft.status.groups = groups
+    moved = old is None or old.model_copy(update={"eta_seconds": new.eta_seconds}) != new
+    if moved:
+        fields["progress"] = new
+    shown = status.groups
+    if shown is None or _ended(told.groups) != _ended(shown) or moved:
+        fields["groups"] = Groups(**told.groups.model_dump())
+    return fields
 
 
 def _for_people(reward: float | None) -> float | None:
@@ -46,36 +48,45 @@ def has_begun(told: RunStatus) -> bool:
     return told.phase in (RunPhase.running, RunPhase.completed)
 
 
-def show_training(draft: Draft, told: RunStatus) -> None:
-    """What the metrics say of the training: False with the worst trouble, True with a hint for more speed."""
-    troubles = [w for w in told.warnings if w.reason in set(Trouble)]
-    hints = [w for w in told.warnings if w.reason in set(Hint)]
-    if troubles:
-        draft.set("TrainingHealthy", False, troubles[0].reason, " ".join(w.message for w in troubles))
-    elif hints:
-        draft.set("TrainingHealthy", True, hints[0].reason, hints[0].message)
-    elif told.step > 0:
-        draft.set("TrainingHealthy", True, "NothingUnusual")
+def warning_conditions(status: RLRunStatus, told: RunStatus) -> tuple[ConditionChange, ...]:
+    """Return the conditions that the warnings make.
 
-
-def show_warnings(draft: Draft, told: RunStatus) -> None:
-    """Reward functions that fail and training that leads nowhere have conditions of their own; the rest shares one."""
+    Reward functions that fail and training that leads nowhere have conditions of their own; the rest shares one.
+    """
     rewards = next((w for w in told.warnings if w.reason.startswith("RewardFunction")), None)
-    if rewards:
-        draft.set("RewardFunctionsHealthy", False, rewards.reason, rewards.message)
-    elif told.reward_errors:
-        draft.set(
-            "RewardFunctionsHealthy",
+    changes = [_rewards_condition(rewards, told), *_training_conditions(told)]
+    others = [w for w in told.warnings if w is not rewards and w.reason not in DIAGNOSES]
+    if others:
+        changes.append(ConditionChange("Warnings", True, others[0].reason, "; ".join(w.message for w in others)))
+    elif find_condition(status, "Warnings"):
+        changes.append(ConditionChange("Warnings", False, "NoWarnings"))
+    return tuple(changes)
+
+
+def _rewards_condition(warning: Problem | None, told: RunStatus) -> ConditionChange:
+    kind = "RewardFunctionsHealthy"
+    if warning:
+        return ConditionChange(kind, False, warning.reason, warning.message)
+    if told.reward_errors:
+        return ConditionChange(
+            kind,
             False,
             "RewardFunctionErrors",
             f"{told.reward_errors} rollouts had no valid reward; they are not trained on. Look at the log of the "
             "environment pods.",
         )
-    else:
-        draft.set("RewardFunctionsHealthy", True, "NoErrors")
-    show_training(draft, told)
-    others = [w for w in told.warnings if w is not rewards and w.reason not in DIAGNOSES]
-    if others:
-        draft.set("Warnings", True, others[0].reason, "; ".join(w.message for w in others))
-    elif draft.condition("Warnings"):
-        draft.set("Warnings", False, "NoWarnings")
+    return ConditionChange(kind, True, "NoErrors")
+
+
+def _training_conditions(told: RunStatus) -> tuple[ConditionChange, ...]:
+    """Return what the metrics say of the training: False with the worst trouble, True with a hint for more speed."""
+    troubles = [w for w in told.warnings if w.reason in set(Trouble)]
+    hints = [w for w in told.warnings if w.reason in set(Hint)]
+    if troubles:
+        message = " ".join(w.message for w in troubles)
+        return (ConditionChange("TrainingHealthy", False, troubles[0].reason, message),)
+    if hints:
+        return (ConditionChange("TrainingHealthy", True, hints[0].reason, hints[0].message),)
+    if told.step > 0:
+        return (ConditionChange("TrainingHealthy", True, "NothingUnusual"),)
+    return ()

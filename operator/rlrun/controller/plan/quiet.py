@@ -6,7 +6,7 @@ pods, so one look that finds no living pod has all that they have written.
 
 from datetime import datetime, timedelta
 
-from rlrun.controller.observed import Observed
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj, label
 from rlrun.kube.pods import is_alive
@@ -18,7 +18,7 @@ AWAY_SECONDS = 30.0
 """Between two looks at an S3 that does not answer."""
 
 
-def next_look(seen: Observed, now: datetime, soon: float) -> float | None:
+def next_look(seen: RunObservation, now: datetime, soon: float) -> float | None:
     """Seconds until the next look at a run that has no work; None when all is seen."""
     if any(_may_write(pod, now) for pod in seen.pods if label(pod, RUN_UID_LABEL) == seen.uid):
         return soon

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from rlrun.controller.plan.draft import Draft
+from rlrun.controller.plan.actions import ConditionChange
+from rlrun.controller.plan.draft import is_true
 from rlrun.controller.plan.troubles import Trouble
+from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import component_of, is_ready
 from rlrun.resources.environment import environment_entries
 from rlrun.schema.model import RLModelSpec
 from rlrun.schema.run import RLRunSpec
+from rlrun.schema.run_status import RLRunStatus
 from rlrun.schema.wire import Problem
 
 CONDITION_OF = {
@@ -37,42 +40,67 @@ def role_blamed(problem: Problem) -> str:
     return "orchestrator"
 
 
-def show_readiness(
-    draft: Draft,
+def readiness_conditions(
     wanted: Mapping[str, Mapping[str, int]],
     pods: Sequence[Obj],
     troubles: Sequence[Trouble],
     waiting_for: Problem | None,
-) -> None:
-    """Sets the four conditions. Trouble of a pod goes first: it is nearer to the cause than what others wait for."""
-    for role, components in wanted.items():
-        kind = CONDITION_OF[role]
-        missing = {
-            name: count - ready
-            for name, count in components.items()
-            if (ready := sum(is_ready(p) for p in pods if component_of(p) == name)) < count
-        }
-        trouble = next((t for t in troubles if t.role == role), None)
-        if trouble:
-            draft.set(kind, False, trouble.problem.reason, trouble.problem.message)
-        elif waiting_for and role_blamed(waiting_for) == role:
-            draft.set(kind, False, waiting_for.reason, waiting_for.message)
-        elif missing:
-            names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(missing.items()))
-            draft.set(kind, False, "Starting", f"waiting for pods to become ready: {names}")
-        else:
-            draft.set(kind, True, "Ready")
+) -> tuple[ConditionChange, ...]:
+    """Return the conditions of the four roles.
+
+    Trouble of a pod comes first: it is nearer to the cause than what other processes wait for.
+    """
+    return tuple(_role_condition(role, components, pods, troubles, waiting_for) for role, components in wanted.items())
+
+
+def _role_condition(
+    role: str,
+    components: Mapping[str, int],
+    pods: Sequence[Obj],
+    troubles: Sequence[Trouble],
+    waiting_for: Problem | None,
+) -> ConditionChange:
+    kind = CONDITION_OF[role]
+    trouble = next((t for t in troubles if t.role == role), None)
+    if trouble:
+        return ConditionChange(kind, False, trouble.problem.reason, trouble.problem.message)
+    if waiting_for and role_blamed(waiting_for) == role:
+        return ConditionChange(kind, False, waiting_for.reason, waiting_for.message)
+    missing = {
+        name: count - ready
+        for name, count in components.items()
+        if (ready := sum(is_ready(p) for p in pods if component_of(p) == name)) < count
+    }
+    if missing:
+        names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(missing.items()))
+        return ConditionChange(kind, False, "Starting", f"waiting for pods to become ready: {names}")
+    return ConditionChange(kind, True, "Ready")
+
+
+def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) -> tuple[ConditionChange, ...]:
+    """Return the roles' conditions of a run without pods: what was ready ends, what was broken stays readable."""
+    changes = []
+    for role, kind in CONDITION_OF.items():
+        found = find_condition(status, kind)
+        if problem and role_blamed(problem) == role and problem.reason != "OrchestratorFailed":
+            changes.append(ConditionChange(kind, False, problem.reason, problem.message))
+        elif found is None or found.status.value == "True" or _only_waited(found.reason):
+            changes.append(ConditionChange(kind, False, reason))
+    return tuple(changes)
 
 
 def _only_waited(reason: str | None) -> bool:
     return reason == "Starting" or (reason or "").startswith("WaitingFor")
 
 
-def close_readiness(draft: Draft, reason: str, problem: Problem | None) -> None:
-    """For a run without pods: what was in order is now over, what was broken stays readable."""
-    for role, kind in CONDITION_OF.items():
-        found = draft.condition(kind)
-        if problem and role_blamed(problem) == role and problem.reason != "OrchestratorFailed":
-            draft.set(kind, False, problem.reason, problem.message)
-        elif found is None or found.status.value == "True" or _only_waited(found.reason):
-            draft.set(kind, False, reason)
+def blocking_problem(status: RLRunStatus) -> Problem | None:
+    """Return the first thing that is not in order, in the order in which a run starts."""
+    for kind in ("Validated", *CONDITION_OF.values()):
+        found = find_condition(status, kind)
+        if found is not None and found.status.value != "True" and found.reason not in ("NotStarted", "Starting"):
+            return Problem(reason=found.reason, message=found.message)
+    for kind in CONDITION_OF.values():
+        found = find_condition(status, kind)
+        if found is not None and found.reason == "Starting" and not is_true(status, "Running"):
+            return Problem(reason="Starting", message=f"{kind}: {found.message}")
+    return None

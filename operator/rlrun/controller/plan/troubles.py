@@ -14,6 +14,7 @@ from rlrun.kube.pods import (
     is_leaving,
     is_ready,
     memory_limit,
+    relevant_pods,
     role_of,
     terminations,
 )
@@ -138,6 +139,11 @@ def pod_trouble(pod: Obj) -> Trouble | None:
                 obstacle=Obstacle.unschedulable,
             )
     return None
+
+
+def pod_troubles(pods: list[Obj]) -> list[Trouble]:
+    """Return what keeps the pods that matter now from being ready."""
+    return [found for found in map(pod_trouble, relevant_pods(pods)) if found is not None]
 
 
 def _trouble(pod: Obj, problem: Problem, final: bool = False, obstacle: Obstacle | None = None) -> Trouble:

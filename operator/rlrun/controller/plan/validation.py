@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from rlrun.controller.observed import Observed
+from rlrun.controller.plan.observation import RunObservation
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import checkpoint_place, find_model
 from rlrun.schema.artifact_status import ArtifactPhase
@@ -37,7 +37,7 @@ def parse_spec(run: Obj) -> RLRunSpec | Problem:
         return Problem(reason="InvalidSpec", message="; ".join(found) + ". Correct these fields and apply again.")
 
 
-def resolve_references(spec: RLRunSpec, seen: Observed) -> Resolution | Problem:
+def resolve_references(spec: RLRunSpec, seen: RunObservation) -> Resolution | Problem:
     """The first problem found, in the order in which a user would mend them."""
     model = find_model(spec.model, seen.models)
     if isinstance(model, Problem):
@@ -90,7 +90,7 @@ def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     return None
 
 
-def find_warm_start(spec: RLRunSpec, seen: Observed) -> str | Problem | None:
+def find_warm_start(spec: RLRunSpec, seen: RunObservation) -> str | Problem | None:
     """The uri of the checkpoint to start from; None for a run that starts fresh."""
     if spec.checkpoint_id is None:
         return None
@@ -132,7 +132,7 @@ def find_warm_start(spec: RLRunSpec, seen: Observed) -> str | Problem | None:
     return checkpoint.spec.uri
 
 
-def check_secrets(seen: Observed) -> Problem | None:
+def check_secrets(seen: RunObservation) -> Problem | None:
     """The Secrets of envFrom."""
     if not seen.missing_secrets:
         return None

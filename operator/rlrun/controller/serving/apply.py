@@ -3,7 +3,6 @@
 import logging
 from datetime import UTC, datetime
 
-from rlrun.controller.observed import Obj
 from rlrun.controller.serving.observed import PoolKey, PoolPlan
 from rlrun.controller.serving.sidecars import Sidecars
 from rlrun.kube.async_client import AsyncKubeClient

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from rlrun.controller.observe import credentials_problem
-from rlrun.controller.observed import Obj
 from rlrun.controller.serving.observed import PoolKey, SeenPool
 from rlrun.controller.serving.sidecars import Sidecars, address
 from rlrun.controller.serving.states import is_wanted, running

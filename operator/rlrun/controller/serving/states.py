@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from rlrun.controller.plan.troubles import pod_trouble
 from rlrun.controller.serving.observed import SeenPool
-from rlrun.kube.objects import Obj, is_artifact_ready
+from rlrun.kube.objects import Obj
+from rlrun.kube.objects import is_artifact_ready as is_artifact_ready
 from rlrun.kube.pods import is_alive, is_leaving, is_ready, relevant_pods
 from rlrun.schema.adapter import DeploymentState
 from rlrun.schema.serving import AdapterReport, LoadState, served_name
