@@ -18,6 +18,7 @@ from rlrun.controller.apply import Applier
 from rlrun.controller.artifacts import StoreArtifacts
 from rlrun.controller.lease import Lease, LeaseLost
 from rlrun.controller.metrics import LEADING, REGISTRY, RunDirectory
+from rlrun.controller.model_status import ModelStatusWriter
 from rlrun.controller.observe import Observer
 from rlrun.controller.plan.draft import parse_status
 from rlrun.controller.poll import HttpPoller
@@ -153,14 +154,15 @@ class Operator:
     async def _list_runs(self, cluster: k.Cluster) -> None:
         namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
         keys = {RunKey(*known) for known in self._directory.keys()}  # noqa: SIM118
-        for namespace in namespaces:
-            for run in await cluster.list(k.RLRUN, namespace):
-                key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
-                keys.add(key)
-                phase = parse_status(run.get("status")).phase
-                self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
+        runs = [run for namespace in namespaces for run in await cluster.list(k.RLRUN, namespace)]
+        for run in runs:
+            key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
+            keys.add(key)
+            phase = parse_status(run.get("status")).phase
+            self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
         for key in keys:
             self._queue.add(key)
+        await ModelStatusWriter(cluster).write(runs)
 
     def _enqueue_waiting(self) -> None:
         for namespace, name in self._directory.pending():

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rlrun.controller.observed import Obj
 from rlrun.controller.plan.actions import ConditionChange
 from rlrun.controller.plan.draft import find_condition, is_true
+from rlrun.controller.plan.quota import QueuedWorkload, quota_problem
 from rlrun.controller.plan.troubles import Trouble, component_of, is_ready
 from rlrun.resources.environment import environment_entries
 from rlrun.schema.model import RLModelSpec
@@ -43,12 +44,16 @@ def readiness_conditions(
     pods: Sequence[Obj],
     troubles: Sequence[Trouble],
     waiting_for: Problem | None,
+    queued: Sequence[QueuedWorkload] = (),
 ) -> tuple[ConditionChange, ...]:
     """Return the conditions of the four roles.
 
-    Trouble of a pod comes first: it is nearer to the cause than what other processes wait for.
+    Trouble of a pod comes first, then a queue: both are nearer to the cause than what other processes wait for.
     """
-    return tuple(_role_condition(role, components, pods, troubles, waiting_for) for role, components in wanted.items())
+    return tuple(
+        _role_condition(role, components, pods, troubles, waiting_for, [w for w in queued if w.role == role])
+        for role, components in wanted.items()
+    )
 
 
 def _role_condition(
@@ -57,11 +62,15 @@ def _role_condition(
     pods: Sequence[Obj],
     troubles: Sequence[Trouble],
     waiting_for: Problem | None,
+    queued: Sequence[QueuedWorkload],
 ) -> ConditionChange:
     kind = CONDITION_OF[role]
     trouble = next((t for t in troubles if t.role == role), None)
     if trouble:
         return ConditionChange(kind, False, trouble.problem.reason, trouble.problem.message)
+    quota = quota_problem(queued)
+    if quota:
+        return ConditionChange(kind, False, quota.reason, quota.message)
     if waiting_for and role_blamed(waiting_for) == role:
         return ConditionChange(kind, False, waiting_for.reason, waiting_for.message)
     missing = {
