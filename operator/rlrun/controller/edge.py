@@ -45,6 +45,12 @@ def run_key(obj: Mapping[str, Any]) -> RunKey | None:
     return RunKey(namespace, name) if name and namespace else None
 
 
+def is_own_status_write(event: str | None, model: Mapping[str, Any]) -> bool:
+    """Return True for the event of a status that the operator wrote for a spec which it has seen already."""
+    observed = (model.get("status") or {}).get("observedGeneration")
+    return event == "MODIFIED" and observed == model["metadata"].get("generation")
+
+
 def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
     """kopf's credentials from the operator's own configuration: there is one source for both."""
     key = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization")
@@ -78,7 +84,9 @@ def registry(
     async def run_event(namespace: str, name: str, **_: Any) -> None:
         enqueue(RunKey(namespace, name))
 
-    async def model_event(**_: Any) -> None:
+    async def model_event(type: str | None, body: kopf.Body, **_: Any) -> None:
+        if is_own_status_write(type, body):
+            return
         enqueue_waiting()
         pools.see_models()
 

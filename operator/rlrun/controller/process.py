@@ -17,6 +17,7 @@ from rlrun.controller.apply import Applier
 from rlrun.controller.artifacts import StoreArtifacts
 from rlrun.controller.lease import Lease, LeaseLost
 from rlrun.controller.metrics import LEADING, REGISTRY, RunDirectory
+from rlrun.controller.model_status import ModelStatusWriter
 from rlrun.controller.observe import Observer
 from rlrun.controller.poll import HttpPoller
 from rlrun.controller.reconcile import Reconciler, RunKey, work
@@ -154,14 +155,15 @@ class Operator:
     async def _list_runs(self, cluster: AsyncKubeClient) -> None:
         namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
         keys = {RunKey(*known) for known in self._directory.keys()}  # noqa: SIM118
-        for namespace in namespaces:
-            for run in await cluster.list(RLRUN, namespace):
-                key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
-                keys.add(key)
-                phase = RLRunStatus.parse(run.get("status")).phase
-                self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
+        runs = [run for namespace in namespaces for run in await cluster.list(RLRUN, namespace)]
+        for run in runs:
+            key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
+            keys.add(key)
+            phase = RLRunStatus.parse(run.get("status")).phase
+            self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
         for key in keys:
             self._queue.add(key)
+        await ModelStatusWriter(cluster).write(runs)
 
     def _enqueue_waiting(self) -> None:
         for namespace, name in self._directory.pending():

@@ -128,7 +128,7 @@ class RLModelStatus(Status):
     observed_generation: int | None = Field(default=None, ge=0)
     """Generation of the spec that this status is about."""
     runs: int | None = Field(default=None, ge=0)
-    """Runs that use the model now."""
+    """Runs that use the model, neither finished nor suspended; counted whenever the operator lists all runs."""
     conditions: list[Condition] = Field(
         default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
     )

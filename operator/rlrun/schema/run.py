@@ -101,7 +101,7 @@ class RLRunSpec(Spec):
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     """What follows when a part of the run fails."""
     queue_name: ObjectName | None = None
-    """LocalQueue of Kueue that the run's pods wait in for quota, by the label kueue.x-k8s.io/queue-name on its workloads. Without Kueue in the cluster nothing waits."""  # noqa: E501
+    """LocalQueue of Kueue that the run's pods wait in for quota, by the label kueue.x-k8s.io/queue-name on its workloads; until they are admitted the run is Queued. Without Kueue in the cluster nothing waits."""  # noqa: E501
     priority_class_name: ObjectName | None = None
     """PriorityClass of the run's pods. A change holds for the pods of the next attempt, since that of a pod cannot be changed."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)

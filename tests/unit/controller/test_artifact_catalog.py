@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from rlrun.controller.cluster import Kind
+from rlrun.kube.requests import KubeRequest
 from rlrun.controller.observe import Observer
 from rlrun.controller.plan.artifacts import plan_artifacts
 from rlrun.controller.plan.catalog import ArtifactCatalog, ArtifactObjectKind, ObservedArtifact

@@ -36,13 +36,13 @@ def apply_change(status: RLRunStatus, change: StatusChange, now: datetime) -> RL
     """Return `status` with the change; `status` itself stays as it is."""
     conditions = {c.type: c for c in status.conditions}
     for new in change.conditions:
-        conditions[new.type] = _changed(conditions.get(new.type), new, status.observed_generation or 0, now)
+        conditions[new.type] = changed_condition(conditions.get(new.type), new, status.observed_generation or 0, now)
     rank = {kind: i for i, kind in enumerate(CONDITION_ORDER)}
     ordered = sorted(conditions.values(), key=lambda c: (rank.get(c.type, len(rank)), c.type))
     return status.model_copy(update={**change.fields, "conditions": ordered})
 
 
-def _changed(old: Condition | None, new: ConditionChange, generation: int, now: datetime) -> Condition:
+def changed_condition(old: Condition | None, new: ConditionChange, generation: int, now: datetime) -> Condition:
     """Return the new condition; its transition time moves only with its status."""
     value = STATUS_OF[new.value]
     return Condition(

@@ -5,7 +5,7 @@ from rlrun.kube.events import EventRecord as Note
 from rlrun.schema.run_status import Phase, RLRunStatus
 
 WATCHED = ("Validated", "TrainerReady", "InferenceReady", "EnvironmentsReady", "OrchestratorReady")
-QUIET_REASONS = frozenset({"Starting", "RunFinished", "Suspended", "Restarting", "NotStarted"})
+QUIET_REASONS = frozenset({"Starting", "RunFinished", "Suspended", "Restarting", "NotStarted", "WaitingForQuota"})
 
 
 def transitions(old: RLRunStatus, new: RLRunStatus) -> tuple[Note, ...]:

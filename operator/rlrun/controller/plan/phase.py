@@ -7,6 +7,7 @@ from rlrun.controller.plan.draft import is_true, reason_fields
 from rlrun.controller.plan.ending import NOT_FINISHED
 from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.progress import has_begun, progress_change, warning_conditions
+from rlrun.controller.plan.quota import WAITING_FOR_QUOTA
 from rlrun.controller.plan.readiness import blocking_problem
 from rlrun.resources.settings import Settings
 from rlrun.schema.run import RLRunSpec
@@ -31,6 +32,12 @@ def report_phase(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
 ) -> PlanPart:
     """Report in one word how the run stands, and why."""
-    phase = Phase.running if is_true(status, "Running") else Phase.pending
-    change = StatusChange(NOT_FINISHED, {"phase": phase, **reason_fields(blocking_problem(status))})
+    blocking = blocking_problem(status)
+    if is_true(status, "Running"):
+        phase = Phase.running
+    elif blocking is not None and blocking.reason == WAITING_FOR_QUOTA:
+        phase = Phase.queued
+    else:
+        phase = Phase.pending
+    change = StatusChange(NOT_FINISHED, {"phase": phase, **reason_fields(blocking)})
     return PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)

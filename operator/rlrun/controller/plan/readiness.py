@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rlrun.controller.plan.actions import ConditionChange
 from rlrun.controller.plan.draft import is_true
+from rlrun.controller.plan.quota import QueuedWorkload, quota_problem
 from rlrun.controller.plan.troubles import Trouble
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj
@@ -45,12 +46,16 @@ def readiness_conditions(
     pods: Sequence[Obj],
     troubles: Sequence[Trouble],
     waiting_for: Problem | None,
+    queued: Sequence[QueuedWorkload] = (),
 ) -> tuple[ConditionChange, ...]:
     """Return the conditions of the four roles.
 
-    Trouble of a pod comes first: it is nearer to the cause than what other processes wait for.
+    Trouble of a pod comes first, then a queue: both are nearer to the cause than what other processes wait for.
     """
-    return tuple(_role_condition(role, components, pods, troubles, waiting_for) for role, components in wanted.items())
+    return tuple(
+        _role_condition(role, components, pods, troubles, waiting_for, [w for w in queued if w.role == role])
+        for role, components in wanted.items()
+    )
 
 
 def _role_condition(
@@ -59,11 +64,15 @@ def _role_condition(
     pods: Sequence[Obj],
     troubles: Sequence[Trouble],
     waiting_for: Problem | None,
+    queued: Sequence[QueuedWorkload],
 ) -> ConditionChange:
     kind = CONDITION_OF[role]
     trouble = next((t for t in troubles if t.role == role), None)
     if trouble:
         return ConditionChange(kind, False, trouble.problem.reason, trouble.problem.message)
+    quota = quota_problem(queued)
+    if quota:
+        return ConditionChange(kind, False, quota.reason, quota.message)
     if waiting_for and role_blamed(waiting_for) == role:
         return ConditionChange(kind, False, waiting_for.reason, waiting_for.message)
     missing = {

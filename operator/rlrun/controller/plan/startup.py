@@ -9,6 +9,7 @@ from rlrun.controller.plan.deadlines import plan_waiting
 from rlrun.controller.plan.draft import apply_change, reason_fields
 from rlrun.controller.plan.ending import mark_finished
 from rlrun.controller.plan.observation import RunObservation
+from rlrun.controller.plan.quota import queued_workloads
 from rlrun.controller.plan.readiness import readiness_conditions, wanted_pods
 from rlrun.controller.plan.resolution import resolve_run
 from rlrun.controller.plan.troubles import pod_troubles
@@ -91,5 +92,6 @@ def report_readiness(
         return None
     pods = observation.pods_of(status.attempt)
     waiting_for = observation.poll.waiting_for if observation.poll else None
-    conditions = readiness_conditions(wanted_pods(spec, resolved.model), pods, pod_troubles(pods), waiting_for)
-    return PlanPart(status=StatusChange(conditions))
+    queued = queued_workloads(observation, status.attempt)
+    wanted = wanted_pods(spec, resolved.model)
+    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, pod_troubles(pods), waiting_for, queued)))
