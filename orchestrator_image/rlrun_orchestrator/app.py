@@ -30,7 +30,7 @@ from rlrun_orchestrator.gateway.routing import Router
 from rlrun_orchestrator.gateway.server import Gateway
 from rlrun_orchestrator.histogram import RewardHistograms
 from rlrun_orchestrator.inference import ReplicaPool, Resolver, dns_resolver
-from rlrun_orchestrator.live import LiveConfiguration
+from rlrun_orchestrator.live import ConfigWatcher
 from rlrun_orchestrator.loop import RunLoop
 from rlrun_orchestrator.recorder import Recorder
 from rlrun_orchestrator.reporter import Reporter
@@ -62,7 +62,8 @@ class Orchestrator:
         resolve: Resolver | None = None,
     ) -> None:
         """`resolve` finds the inference replicas; DNS when not given."""
-        self.board = Board(run.spec.max_steps)
+        self._schedule = assembly.run_schedule(run, settings)
+        self.board = Board(self._schedule)
         self._run = run
         self._settings = settings
         self._store = store
@@ -87,6 +88,7 @@ class Orchestrator:
         self._rewards = RewardHistograms()
         self._wandb = wandb_log(run, store, self._layout)
         self._reporter = Reporter(
+            self._schedule,
             self.board,
             self._recorder,
             self._rewards,
@@ -129,35 +131,33 @@ class Orchestrator:
         self._closing_deadline = min(self._settings.stop_deadline, self._settings.drain_deadline)
 
     async def _train(self) -> None:
-        deadline = float(min(self._settings.start_deadline, self._run.spec.start_deadline_seconds))
+        timeouts = assembly.startup_timeouts(self._run, self._settings)
         # S3 first, because everyone else needs it too and would complain in less clear words.
-        s3 = Storage(self._store, self._layout, self.board, self._settings, self._spool)
-        await s3.ready(deadline)
-        left = await s3.saved_state(deadline)
+        s3 = Storage(self._store, self._layout, self.board, timeouts, self._spool)
+        await s3.ready()
+        left = await s3.saved_state()
         session = TrainerSession(
             TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid),
             self._run,
+            self._schedule,
             self._store,
             self._layout,
             self.board,
-            self._settings,
+            assembly.trainer_timeouts(self._settings),
         )
         state, *_ = await _all_or_first_failure(
-            session.open(deadline), *(members.wait_ready(deadline) for members in self._environments.values())
+            session.open(timeouts.component),
+            *(members.wait_ready(timeouts.component) for members in self._environments.values()),
         )
         deal = Deal(assembly.buffer(self._run, self._examples()))
         uid = self._run.run.uid
-        kept = await s3.saved_state(deadline, state.step) if saved.lacks_state(uid, state) else None
+        kept = await s3.saved_state(state.step) if saved.lacks_state(uid, state) else None
         continued = saved.restore(uid, left, kept, state, self.board, deal)
         loop = self._loop(session, deal, continued)
         loop.restore(saved.newest(uid, left, state))
-        live = LiveConfiguration(
-            self._settings.config,
-            self._run,
-            self._settings.config_interval,
-            lambda run: loop.extend(assembly.cadence(run, self._settings), run),
-        )
-        watching = asyncio.create_task(live.watch(), name="configuration")
+        settings = self._settings
+        watcher = ConfigWatcher(settings.config, self._run, settings.config_interval, self._schedule)
+        watching = asyncio.create_task(watcher.watch(), name="configuration")
         try:
             await loop.run(state, continued)
         finally:
@@ -173,7 +173,7 @@ class Orchestrator:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
-            assembly.scheduler(run, self.board.groups, continued.unheard),
+            assembly.scheduler(run, self._schedule, self.board.groups, continued.unheard),
             deal,
             environments,
             self._groups,
@@ -187,15 +187,22 @@ class Orchestrator:
         demonstrations = Demonstrations(
             deal, environments, tokenizer, batch_size=spec.batch_size, seq_len=run.model.seq_len
         )
+
+        def save_state() -> None:
+            # The loop, which composes the state of all parts, is made after the evaluator, which is one of them.
+            self._recorder.state(loop.state())
+
         evaluator = Evaluator(
             measurements(run),
             self._environments,
             self._groups,
             self.board,
+            self._schedule,
             assembly.evaluation(run, settings),
             self._reporter.measured,
+            save_state,
         )
-        return RunLoop(
+        loop = RunLoop(
             run.run.uid,
             session,
             dispatcher,
@@ -205,10 +212,12 @@ class Orchestrator:
             self._reporter,
             evaluator,
             self.board,
-            assembly.cadence(run, settings),
-            settings,
+            self._schedule,
+            assembly.loop_timeouts(settings),
+            assembly.publish_timeouts(settings),
             spec.rollouts_per_example,
         )
+        return loop
 
     def _teacher(self) -> Teacher | None:
         spec = self._run.spec.algorithm.teacher
@@ -223,7 +232,9 @@ class Orchestrator:
         exact = assembly.exact_prefixes(self._run)
         gateway = Gateway(self._groups, self._rules, self._router, packages, exact_prefixes=exact).application()
         registry = registry_of(
-            RunCollector(self.board, self._pool, self._groups, self._router.stats, self._recorder, self._rewards)
+            RunCollector(
+                self._schedule, self.board, self._pool, self._groups, self._router.stats, self._recorder, self._rewards
+            )
         )
         runners = [
             (runner_of(gateway), self._settings.gateway_port),

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlrun.schema.wire import GroupCounts, Problem, RunPhase, RunStatus
 
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.rollouts import REWARD_REASONS, Group
 
 REWARDS_KEPT = 500
@@ -19,8 +20,8 @@ MESSAGE_LIMIT = 500
 class Board:
     """The state behind RunStatus: cumulative over all processes of the run, except what is happening now."""
 
-    def __init__(self, max_steps: int) -> None:
-        self.max_steps = max_steps
+    def __init__(self, schedule: RunSchedule) -> None:
+        self._schedule = schedule
         self.phase = RunPhase.starting
         self.problem: Problem | None = None
         self.step = 0
@@ -132,14 +133,14 @@ class Board:
             return 0.0
         if not self.step_seconds:
             return None
-        return (self.max_steps - self.step) * math.fsum(self.step_seconds) / len(self.step_seconds)
+        return (self._schedule.max_steps - self.step) * math.fsum(self.step_seconds) / len(self.step_seconds)
 
     def status(self) -> RunStatus:
         """What the operator polls."""
         return RunStatus(
             phase=self.phase,
             step=self.step,
-            max_steps=self.max_steps,
+            max_steps=self._schedule.max_steps,
             reward=self.rewards[-1][1] if self.rewards else None,
             policy_version=self.policy_version,
             eta_seconds=self.eta_seconds,

@@ -88,8 +88,9 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self._drought = Drought(scheduler.settings.groups_per_batch, settings.empty_batch_backoff)
+        self._drought = Drought(scheduler.limits.groups_per_batch, settings.empty_batch_backoff)
         self._no_replica_since: float | None = None
+        scheduler.schedule.subscribe(self._wake.set)
 
     # --- for the loop -------------------------------------------------------------------------------------------------
 
@@ -135,11 +136,6 @@ class Dispatcher:
             self._abandon(self.scheduler.drop(sent.ordinals))
             self.deal.forget(sent.ordinals)
         self._abandon(self.scheduler.expire())
-        self._wake.set()
-
-    def extend(self, max_steps: int, first_step: int) -> None:
-        """The run has more steps than it had, so that there is room for more groups."""
-        self.scheduler.extend(max_steps, first_step)
         self._wake.set()
 
     def stepped(self, step: int, dealt: Iterable[Dealt]) -> None:

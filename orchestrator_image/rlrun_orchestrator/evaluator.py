@@ -13,13 +13,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
 from rlrun.schema.wire import GroupRequest, PolicyKind, PolicyRef, Problem, RolloutResult, Split
 
 from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.environments import Environment, Environments
 from rlrun_orchestrator.eval_metrics import evaluation_values, validation_total, validation_values
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
@@ -86,7 +87,6 @@ class EvaluatorSettings:
     """What every evaluation request carries, and how much may run at once."""
 
     gateway_url: str
-    max_steps: int
     sampling: Mapping[str, object]
     """The sampling that training asks environments to ask for."""
     group_deadline: float
@@ -127,17 +127,20 @@ class Evaluator:
         environments: Mapping[EnvironmentUse, Environments],
         groups: LiveGroups,
         board: Board,
+        schedule: RunSchedule,
         settings: EvaluatorSettings,
         report: Report,
+        save_state: Callable[[], None],
     ) -> None:
-        self.keep: Callable[[], None] = lambda: None
-        """Called when something is measured that the state now tells of."""
+        """`save_state` is called after each measurement, because `state` has changed by then."""
         self._wanted = wanted
         self._environments = environments
         self._groups = groups
         self._board = board
+        self._schedule = schedule
         self._settings = settings
         self._report = report
+        self._save_state = save_state
         kinds = {m.use for m in wanted}
         places = int(settings.rollouts_in_flight * SHARE / max(1, len(kinds)))
         # A room of its own for each kind: a long evaluation must not hold up the short validations.
@@ -168,10 +171,6 @@ class Evaluator:
     def after_step(self, step: int, policy: PolicyRef) -> None:
         """Starts what is due with the policy after `step` steps."""
         self._start(self._due(step), step, Subject(policy))
-
-    def extend(self, max_steps: int) -> None:
-        """The run has more steps than it had."""
-        self._settings = replace(self._settings, max_steps=max_steps)
 
     def owes(self, step: int, policy: PolicyRef) -> bool:
         """Whether something that is due at `step` has not been measured."""
@@ -220,7 +219,7 @@ class Evaluator:
     # --- rounds -------------------------------------------------------------------------------------------------------
 
     def _due(self, step: int) -> list[Measurement]:
-        return [m for m in self._wanted if m.due(step, self._settings.max_steps)]
+        return [m for m in self._wanted if m.due(step, self._schedule.max_steps)]
 
     def _is_new(self, measurement: Measurement, subject: Subject) -> bool:
         key = (measurement.base_name, subject.name)
@@ -234,7 +233,7 @@ class Evaluator:
             kind = "evaluation" if use is EnvironmentUse.eval else "validation"
             before = self._rounds.get(use)
             busy = before is not None and not before.done()
-            if busy and step < self._settings.max_steps:
+            if busy and step < self._schedule.max_steps:
                 field = "eval" if use is EnvironmentUse.eval else "val"
                 message = f"the {kind} of step {step} was left out, because the one before was still running: raise "
                 message += f"{field}.interval or lower {field}.numExamples"
@@ -287,7 +286,7 @@ class Evaluator:
             self._board.withdraw("EvaluationErrors")
         self._measured.append((base, subject.name))
         self._tell(step, values)
-        self.keep()
+        self._save_state()
         return results
 
     def _tell(self, step: int, values: dict[str, float]) -> None:

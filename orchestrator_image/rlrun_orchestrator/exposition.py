@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.gateway.routing import RoutingStats
 from rlrun_orchestrator.histogram import RewardHistograms
@@ -25,6 +26,7 @@ class RunCollector(Collector):
 
     def __init__(
         self,
+        schedule: RunSchedule,
         board: Board,
         pool: ReplicaPool,
         groups: LiveGroups,
@@ -32,6 +34,7 @@ class RunCollector(Collector):
         recorder: Recorder | None,
         rewards: RewardHistograms | None = None,
     ) -> None:
+        self._schedule = schedule
         self._board = board
         self._pool = pool
         self._groups = groups
@@ -43,7 +46,7 @@ class RunCollector(Collector):
         """Called by the registry for each scrape."""
         board = self._board
         yield GaugeMetricFamily("rlrun_step", "Optimizer steps done", board.step)
-        yield GaugeMetricFamily("rlrun_max_steps", "Optimizer steps wanted", board.max_steps)
+        yield GaugeMetricFamily("rlrun_max_steps", "Optimizer steps wanted", self._schedule.max_steps)
         yield GaugeMetricFamily("rlrun_policy_version", "Version that new groups start with", board.policy_version)
         yield GaugeMetricFamily("rlrun_groups_live", "Groups that may use the gateway", len(self._groups))
         groups = CounterMetricFamily("rlrun_groups", "Groups by what became of them", labels=["outcome"])

@@ -9,26 +9,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import PolicyRef, Problem, RunPhase, SessionState, StepResult
 
 from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch, SentBatch
 from rlrun_orchestrator.board import Board
-from rlrun_orchestrator.cadence import Cadence
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.errors import RunFailed
 from rlrun_orchestrator.evaluator import Evaluator
 from rlrun_orchestrator.inference import ReplicaPool
-from rlrun_orchestrator.publishing import Publication
+from rlrun_orchestrator.publishing import Publication, PublishTimeouts
 from rlrun_orchestrator.recorder import Recorder
 from rlrun_orchestrator.reporter import Reporter, StepFacts, StepTimes
 from rlrun_orchestrator.saving import Saver
-from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trainer_client import SessionLost
 from rlrun_orchestrator.trainer_session import TrainerSession
 
@@ -36,6 +35,16 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 """Longest sleep while a batch is collected: failures elsewhere are noticed at least that often."""
+
+
+@dataclass(frozen=True)
+class LoopTimeouts:
+    """Limits of the loop's own waits, in seconds."""
+
+    finish: float
+    """For the final evaluation, and for the publication of the policy that it needs."""
+    state_saved: float
+    """Until a step is sent although S3 has not yet taken the state that names its batch."""
 
 
 class RunLoop:
@@ -52,8 +61,9 @@ class RunLoop:
         reporter: Reporter,
         evaluator: Evaluator,
         board: Board,
-        cadence: Cadence,
-        settings: Settings,
+        schedule: RunSchedule,
+        timeouts: LoopTimeouts,
+        publish_timeouts: PublishTimeouts,
         rollouts_per_example: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,10 +76,9 @@ class RunLoop:
         self._recorder = recorder
         self._reporter = reporter
         self._evaluator = evaluator
-        evaluator.keep = lambda: recorder.state(self.state())
         self._board = board
-        self._cadence = cadence
-        self._settings = settings
+        self._schedule = schedule
+        self._timeouts = timeouts
         self._rollouts_per_example = rollouts_per_example
         self._clock = clock
         self._batch: Batch | None = None
@@ -79,10 +88,9 @@ class RunLoop:
         """Whether the batch in hand has been sent to this trainer."""
         self._began = clock()
         """The step under way."""
-        self._publication = Publication(pool, dispatcher, board, settings, clock)
-        self._extension: ResolvedRun | None = None
-        """More steps that the trainer has not been told of."""
+        self._publication = Publication(pool, dispatcher, board, publish_timeouts, clock)
         self._extended = asyncio.Event()
+        schedule.subscribe(self._extended.set)
         self._at_work = False
         """Whether the state is this run's: not before it begins, and not when it is complete."""
 
@@ -111,17 +119,6 @@ class RunLoop:
             except SessionLost as lost:
                 await self._recover(lost)
 
-    def extend(self, cadence: Cadence, run: ResolvedRun) -> bool:
-        """The run has more steps from now on; False when it is complete already."""
-        if self._board.phase is RunPhase.completed:
-            return False
-        self._cadence, self._extension = cadence, run
-        self._board.max_steps = cadence.max_steps
-        self._dispatcher.extend(cadence.max_steps, cadence.supervised)
-        self._evaluator.extend(cadence.max_steps)
-        self._extended.set()
-        return True
-
     async def close(self) -> None:
         """Stops what runs beside the loop; a run that is not complete leaves its state for the next process."""
         await self._saver.close()
@@ -140,15 +137,14 @@ class RunLoop:
         self._dispatcher.rewind(state.step)
         self._at_work = True
         self._keep_state_of(state)
-        if state.step >= self._cadence.max_steps:
+        if self._schedule.is_last(state.step):
             self._board.phase = RunPhase.running
             await self._owed_evaluation(state)
             return
         await self._start(state.policy)
 
     async def _start(self, policy: PolicyRef) -> None:
-        # Engines may take as long to start as a run may take to start.
-        await self._publication.now(policy, max(self._settings.start_deadline, self._settings.inference_deadline))
+        await self._publication.now(policy)
         self._board.phase = RunPhase.running
         self._board.started_at = self._board.started_at or datetime.now(UTC)
         self._dispatcher.start()
@@ -159,7 +155,7 @@ class RunLoop:
         if not self._evaluator.owes(state.step, state.policy):
             return
         try:
-            await self._publication.now(state.policy, self._settings.finish_deadline)
+            await self._publication.now(state.policy, self._timeouts.finish)
         except RunFailed as failure:
             message = f"the final policy is not evaluated: {failure.problem.message}"
             self._board.wait("policy", None)
@@ -180,8 +176,8 @@ class RunLoop:
         batch, complete, self._asked = self._batch, self._clock(), False
         await self._saver.finished()
         copied = self._clock()
-        await self._tell_trainer()
-        await self._recorder.recorded(self._settings.record_wait)
+        await self._extend_trainer()
+        await self._recorder.recorded(self._timeouts.state_saved)
         sent, self._asked = self._clock(), True
         result = await self._session.step(self.step, batch.body)
         self._settle(batch, result, train=self._clock() - sent, save=copied - complete)
@@ -219,18 +215,17 @@ class RunLoop:
         self._reporter.late(result, batch)
         self._recorder.state(self.state())
 
-    async def _tell_trainer(self) -> None:
-        """Of more steps, before the first of them."""
-        if self._extension is None:
+    async def _extend_trainer(self) -> None:
+        """Send a raised number of steps to the trainer before its next step."""
+        if not self._session.lags_behind_schedule:
             return
-        run, self._extension = self._extension, None
-        state = await self._session.extend(run)
+        state = await self._session.extend()
         if state.step != self.step:
             raise SessionLost(f"it was replaced while it was told of more steps, and is at step {state.step}")
 
     async def _collect(self) -> Batch:
         began = self._clock()
-        if self.step < self._cadence.supervised:
+        if self.step < self._schedule.supervised_steps:
             self._check()
             batch = Batch.of_lessons(await self._demonstrations.batch(), self.step)
             batch.seconds = self._clock() - began
@@ -250,16 +245,16 @@ class RunLoop:
         self._saver.start(
             step,
             self.state(),
-            checkpoint=self._cadence.checkpoint_due(step),
-            adapter=self._cadence.adapter_due(step),
-            last=step >= self._cadence.max_steps,
+            checkpoint=self._schedule.checkpoint_due(step),
+            adapter=self._schedule.adapter_due(step),
+            last=self._schedule.is_last(step),
         )
 
     async def _finished(self) -> bool:
         """Whether the run is complete, with all that has to be there at its end. False as soon as there are more steps
         to make, be it that they are wanted only now.
         """
-        if self.step < self._cadence.max_steps:
+        if not self._schedule.is_last(self.step):
             return False
         self._extended.clear()
         ending = asyncio.create_task(self._end(), name="end")
@@ -270,9 +265,10 @@ class RunLoop:
             for task in (ending, more):
                 task.cancel()
             await asyncio.gather(ending, more, return_exceptions=True)
-        if self.step < self._cadence.max_steps:
+        if not self._schedule.is_last(self.step):
             return False
         ending.result()
+        self._schedule.complete()
         self._board.phase = RunPhase.completed
         await self._dispatcher.close()
         self._recorder.state(self.state())
@@ -281,14 +277,14 @@ class RunLoop:
 
     async def _end(self) -> None:
         await self._saver.finished()
-        await self._evaluator.finish(self._settings.finish_deadline)
+        await self._evaluator.finish(self._timeouts.finish)
         await self._session.finish(self.step, self.state())
 
     async def _recover(self, lost: SessionLost) -> None:
         """The trainer was replaced: its session continues from a checkpoint, and so does everything else."""
         log.warning("the trainer has lost the session: %s", lost)
         await self._saver.close()
-        state = await self._session.open(self._settings.trainer_deadline)
+        state = await self._session.open()
         self._board.trainer_restarts += 1
         batch = self._batch
         # One that this trainer was not asked for yet may have been made by the one before it, of an earlier batch.

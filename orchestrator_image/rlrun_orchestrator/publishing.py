@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rlrun.schema.wire import PolicyRef
 
@@ -11,7 +12,18 @@ from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.errors import EXIT_RESTART, RunFailed
 from rlrun_orchestrator.http import Unavailable
 from rlrun_orchestrator.inference import ReplicaPool
-from rlrun_orchestrator.settings import Settings
+
+
+@dataclass(frozen=True)
+class PublishTimeouts:
+    """Limits of a publication, in seconds."""
+
+    first: float
+    """Until an engine serves the first policy of this process."""
+    later: float
+    """Until an engine serves one of the policies after it."""
+    slow_replicas: float
+    """Until a policy that one replica serves is published without the replicas that are still loading it."""
 
 
 class Publication:
@@ -22,7 +34,7 @@ class Publication:
         pool: ReplicaPool,
         dispatcher: Dispatcher,
         board: Board,
-        settings: Settings,
+        timeouts: PublishTimeouts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy: PolicyRef | None = None
@@ -32,7 +44,7 @@ class Publication:
         self._pool = pool
         self._dispatcher = dispatcher
         self._board = board
-        self._settings = settings
+        self._timeouts = timeouts
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
@@ -41,18 +53,23 @@ class Publication:
         self.check()
         if self._task is not None:
             self._task.cancel()
-        publication = self.now(policy, self._settings.inference_deadline)
+        publication = self._publish(policy, self._timeouts.later)
         self._task = asyncio.create_task(publication, name=f"publish {policy.name}")
         self.policy = policy
 
-    async def now(self, policy: PolicyRef, deadline: float) -> None:
-        """Returns when an engine serves the policy. Raises RunFailed."""
+    async def now(self, policy: PolicyRef, deadline: float | None = None) -> None:
+        """Return when an engine serves the policy. `deadline` in seconds; None: that of a first policy. Raises
+        RunFailed.
+        """
+        await self._publish(policy, self._timeouts.first if deadline is None else deadline)
+
+    async def _publish(self, policy: PolicyRef, deadline: float) -> None:
         self.policy, began = policy, self._clock()
         try:
             await self._pool.publish(
                 policy,
                 deadline=deadline,
-                grace=self._settings.publish_grace,
+                grace=self._timeouts.slow_replicas,
                 report=lambda problem: self._board.wait("policy", problem),
             )
         except Unavailable as error:

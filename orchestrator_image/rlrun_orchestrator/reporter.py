@@ -16,6 +16,7 @@ from rlrun.schema.wire import StepResult
 from rlrun_orchestrator.batch import SentBatch
 from rlrun_orchestrator.batching import rollout_lines
 from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.diagnosis import HISTORY, diagnose
 from rlrun_orchestrator.histogram import RewardHistograms
 from rlrun_orchestrator.metrics import Value, batch_histograms, finite, rewards_by_environment, trainer_metrics
@@ -81,6 +82,7 @@ class Reporter:
 
     def __init__(
         self,
+        schedule: RunSchedule,
         board: Board,
         recorder: Recorder,
         rewards: RewardHistograms,
@@ -90,6 +92,7 @@ class Reporter:
         learns_from_rewards: bool = True,
     ) -> None:
         """`learns_from_rewards`: else flat rewards are no trouble."""
+        self._schedule = schedule
         self._board = board
         self._recorder = recorder
         self._rewards = rewards
@@ -117,7 +120,7 @@ class Reporter:
         self._diagnose()
         self._board.note("wandb", self._wandb.problem if self._wandb else None)
         told = "-" if facts.reward is None else f"{facts.reward:.4f}"
-        log.info("step %d/%d reward %s in %.1f s", facts.step, self._board.max_steps, told, facts.times.step)
+        log.info("step %d/%d reward %s in %.1f s", facts.step, self._schedule.max_steps, told, facts.times.step)
 
     def late(self, result: StepResult, batch: SentBatch | None) -> None:
         """A step is done whose batch is no more: only what was kept of it is known, or nothing."""

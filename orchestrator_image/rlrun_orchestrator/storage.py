@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from rlrun.artifacts.layout import RunLayout
@@ -11,24 +12,35 @@ from rlrun.artifacts.store import AccessDenied, BucketMissing, Store, StoreError
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.recorder import saved_state
-from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.spool import Spool
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class StartupTimeouts:
+    """Limits of the waits before the first step, in seconds."""
+
+    component: float
+    """Until a component that does not answer ends the attempt."""
+    configuration_error: float
+    """Until an error that the user may be correcting (a missing bucket) ends the attempt."""
+    poll_interval: float
+    """Between two attempts of a wait."""
+
+
 class Storage:
     """The waits for S3, told on the board."""
 
-    def __init__(self, store: Store, layout: RunLayout, board: Board, settings: Settings, spool: Spool) -> None:
+    def __init__(self, store: Store, layout: RunLayout, board: Board, timeouts: StartupTimeouts, spool: Spool) -> None:
         self._store = store
         self._spool = spool
         self._layout = layout
         self._board = board
-        self._settings = settings
+        self._timeouts = timeouts
 
-    async def ready(self, deadline: float) -> None:
-        """Returns when the bucket can be used. Raises RunFailed after `deadline` seconds, or sooner for a mistake."""
+    async def ready(self) -> None:
+        """Return when the bucket can be used. Raises RunFailed."""
         start = time.monotonic()
         while True:
             try:
@@ -38,17 +50,18 @@ class Storage:
             except StoreError as error:
                 mistake = isinstance(error, AccessDenied | BucketMissing)
                 self._board.wait("s3", error.problem)
-                patience = min(deadline, self._settings.configuration_grace) if mistake else deadline
+                limits = self._timeouts
+                patience = min(limits.component, limits.configuration_error) if mistake else limits.component
                 if time.monotonic() - start >= patience:
                     raise RunFailed(error.problem, EXIT_CONFIGURATION if mistake else EXIT_RESTART) from error
                 log.warning("%s", error)
-                await asyncio.sleep(self._settings.poll_interval)
+                await asyncio.sleep(self._timeouts.poll_interval)
 
-    async def saved_state(self, deadline: float, step: int | None = None) -> dict[str, Any] | None:
+    async def saved_state(self, step: int | None = None) -> dict[str, Any] | None:
         """What an earlier process of this run left, newest or for `step`; None for the first one, or when it cannot be
         read.
 
-        Raises RunFailed when S3 does not answer for `deadline` seconds.
+        Raises RunFailed when S3 stays away.
         """
         start = time.monotonic()
         while True:
@@ -61,6 +74,6 @@ class Storage:
                 return None
             except StoreError as error:
                 self._board.wait("s3", error.problem)
-                if time.monotonic() - start >= deadline:
+                if time.monotonic() - start >= self._timeouts.component:
                     raise RunFailed(error.problem, EXIT_RESTART) from error
-                await asyncio.sleep(self._settings.poll_interval)
+                await asyncio.sleep(self._timeouts.poll_interval)

@@ -25,6 +25,7 @@ from rlrun.schema.wire import (
     Split,
 )
 from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.environments import Environment
 from rlrun_orchestrator.eval_metrics import evaluation_values, ks, pass_at_k, validation_total, validation_values
 from rlrun_orchestrator.evaluator import Evaluator, EvaluatorSettings, Measurement
@@ -351,7 +352,8 @@ async def test_validation_measures_the_current_policy_on_held_out_examples(world
 async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
     kind: PolicyKind, drift: float | None
 ) -> None:
-    board, told = Board(10), list[dict[str, float]]()
+    schedule = RunSchedule(10)
+    board, told, saved = Board(schedule), list[dict[str, float]](), list[int]()
 
     async def roll_out(request: GroupRequest) -> GroupResult:
         board.policy_version = 7
@@ -366,12 +368,15 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
         environments,
         LiveGroups(BASE_MODEL),
         board,
-        EvaluatorSettings("http://gateway", 10, {}, 5.0, 8, base_model=False, warm_start=False),
+        schedule,
+        EvaluatorSettings("http://gateway", {}, 5.0, 8, base_model=False, warm_start=False),
         lambda step, values: told.append(values),
+        lambda: saved.append(len(evaluator.state()["measured"])),
     )
     evaluator.after_step(4, policy(4, "s3://bucket/run").model_copy(update={"kind": kind}))
     await evaluator.finish(5.0)
     (values,) = told
+    assert saved == [1], "the state is saved once it names the measurement"
     assert values["eval/exam/avg@1"] == 1.0
     assert values.get("eval/exam/drift") == drift
 

@@ -8,6 +8,7 @@ from rlrun.schema.wire import Problem
 from rlrun_orchestrator.advantages import group_advantages
 from rlrun_orchestrator.backoff import Backoff
 from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trajectories import Turn, build_trajectory
 
@@ -111,7 +112,7 @@ def test_settings_come_from_variables_and_bad_ones_name_themselves() -> None:
 
 
 def test_a_termination_message_always_fits() -> None:
-    board = Board(10)
+    board = Board(RunSchedule(10))
     for number in range(20):
         board.warn(Problem(reason=f"Warning{number}", message="x" * 500))
     board.failed(Problem(reason="EmptyBatches", message="y" * 5000))
@@ -122,13 +123,13 @@ def test_a_termination_message_always_fits() -> None:
 
 
 def test_the_board_survives_a_restart_and_a_rewind() -> None:
-    board = Board(10)
+    board = Board(RunSchedule(10))
     board.reward_errors = 3
     board.mismatch(0.5, 10)
     board.mismatch(0.1, 30)
     for step in range(1, 6):
         board.rewards.append((step, step / 10))
-    other = Board(10)
+    other = Board(RunSchedule(10))
     other.restore(board.state())
     other.rewound(3)
     assert other.status().reward == 0.3

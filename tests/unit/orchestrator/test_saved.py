@@ -8,6 +8,7 @@ from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch
 from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.buffer import Buffer, BufferSettings, Example
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.deal import Deal
 
 POLICY = PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy")
@@ -19,7 +20,7 @@ def deal() -> Deal:
 
 def left(step: int, drawn: int, *, run: str = "uid", sent: bool = False) -> dict[str, Any]:
     """The state after `step` steps with `drawn` examples, of which the last two are under way."""
-    board, one = Board(9), deal()
+    board, one = Board(RunSchedule(9)), deal()
     board.reward_errors = drawn
     dealt = [found for _ in range(drawn) if (found := one.draw(["a"])) is not None]
     one.done(dealt[:-2])
@@ -37,7 +38,7 @@ def restored(
     state: SessionState, found: dict[str, Any] | None, kept: dict[str, Any] | None = None
 ) -> tuple[int, int, saved.Unheard | None, Deal]:
     """(ordinal dealt next, errors on the board, the step nobody heard of, the deal)."""
-    board, one = Board(9), deal()
+    board, one = Board(RunSchedule(9)), deal()
     continued = saved.restore("uid", found, kept, state, board, one)
     dealt = one.draw(["a"])
     assert dealt is not None
@@ -82,7 +83,7 @@ def test_a_checkpoint_that_a_trainer_saved_when_it_ended_has_the_step_of_the_bat
 
 
 def test_batches_of_the_next_step_may_be_under_way() -> None:
-    board, one = Board(9), deal()
+    board, one = Board(RunSchedule(9)), deal()
     continued = saved.restore("uid", left(3, 10, sent=True), None, session(3), board, one)
     assert continued.unheard is None
     assert [batch.id for batch in continued.sent] == ["x"]
