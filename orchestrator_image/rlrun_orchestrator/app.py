@@ -11,11 +11,11 @@ from aiohttp import web
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.store import Store
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
-from rlrun.schema.wire import Problem
+from rlrun.schema.wire import Problem, RunStatus
 
 from rlrun_orchestrator import assembly, saved
 from rlrun_orchestrator.answers import runner_of
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.deal import Deal
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
@@ -34,8 +34,10 @@ from rlrun_orchestrator.live import ConfigWatcher
 from rlrun_orchestrator.loop import RunLoop
 from rlrun_orchestrator.recorder import Recorder
 from rlrun_orchestrator.reporter import Reporter
+from rlrun_orchestrator.run_status import build_run_status, termination_message
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.spool import Spool
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.status_server import status_application
 from rlrun_orchestrator.storage import Storage
 from rlrun_orchestrator.teacher import Teacher
@@ -63,7 +65,8 @@ class Orchestrator:
     ) -> None:
         """`resolve` finds the inference replicas; DNS when not given."""
         self._schedule = assembly.run_schedule(run, settings)
-        self.board = Board(self._schedule)
+        self.progress = RunProgress()
+        self._conditions = StatusConditions()
         self._run = run
         self._settings = settings
         self._store = store
@@ -79,7 +82,9 @@ class Orchestrator:
             fallback_url=f"{run.endpoints.trainer_url}/sessions/{run.run.uid}/policies",
         )
         self._spool = Spool(settings.spool / run.run.uid, settings.spool_bytes)
-        self._recorder = Recorder(store, self._layout, self._spool, lambda problem: self.board.note("s3", problem))
+        self._recorder = Recorder(
+            store, self._layout, self._spool, lambda problem: self._conditions.set_condition("s3", problem)
+        )
         self._closing_deadline = settings.drain_deadline
         self._router = Router(
             http, self._pool, self._groups, wait=settings.request_wait, deadline=settings.group_deadline
@@ -89,7 +94,8 @@ class Orchestrator:
         self._wandb = wandb_log(run, store, self._layout)
         self._reporter = Reporter(
             self._schedule,
-            self.board,
+            self.progress,
+            self._conditions,
             self._recorder,
             self._rewards,
             self._wandb,
@@ -99,7 +105,7 @@ class Orchestrator:
         self._environments = {
             use: Environments(
                 [EnvironmentClient(http, e.name, e.url) for e in run.endpoints.environments if e.use is use],
-                self.board.wait,
+                self._conditions.set_waiting,
                 poll_interval=settings.poll_interval,
                 grace=settings.configuration_grace,
                 lost_deadline=settings.environment_deadline,
@@ -126,6 +132,10 @@ class Orchestrator:
                     await environments.close()
                 await self._pool.close()
 
+    def status(self) -> RunStatus:
+        """Return the present status of the run."""
+        return build_run_status(self.progress, self._conditions, self._schedule)
+
     def hurry(self) -> None:
         """The process has been told to stop: what is left is written within the pod's grace period."""
         self._closing_deadline = min(self._settings.stop_deadline, self._settings.drain_deadline)
@@ -133,7 +143,7 @@ class Orchestrator:
     async def _train(self) -> None:
         timeouts = assembly.startup_timeouts(self._run, self._settings)
         # S3 first, because everyone else needs it too and would complain in less clear words.
-        s3 = Storage(self._store, self._layout, self.board, timeouts, self._spool)
+        s3 = Storage(self._store, self._layout, self._conditions, timeouts, self._spool)
         await s3.ready()
         left = await s3.saved_state()
         session = TrainerSession(
@@ -142,7 +152,7 @@ class Orchestrator:
             self._schedule,
             self._store,
             self._layout,
-            self.board,
+            self._conditions,
             assembly.trainer_timeouts(self._settings),
         )
         state, *_ = await _all_or_first_failure(
@@ -152,7 +162,7 @@ class Orchestrator:
         deal = Deal(assembly.buffer(self._run, self._examples()))
         uid = self._run.run.uid
         kept = await s3.saved_state(state.step) if saved.lacks_state(uid, state) else None
-        continued = saved.restore(uid, left, kept, state, self.board, deal)
+        continued = saved.restore(uid, left, kept, state, self.progress, deal)
         loop = self._loop(session, deal, continued)
         loop.restore(saved.newest(uid, left, state))
         settings = self._settings
@@ -173,14 +183,15 @@ class Orchestrator:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
-            assembly.scheduler(run, self._schedule, self.board.groups, continued.unheard),
+            assembly.scheduler(run, self._schedule, self.progress.groups, continued.unheard),
             deal,
             environments,
             self._groups,
             self._pool,
             assembly.scoring(run),
             assembly.dispatch(run, settings),
-            self.board,
+            self.progress,
+            self._conditions,
             self._teacher(),
         )
         tokenizer = Tokenizer(self._http, self._pool, deadline=settings.inference_deadline)
@@ -196,7 +207,8 @@ class Orchestrator:
             measurements(run),
             self._environments,
             self._groups,
-            self.board,
+            self.progress,
+            self._conditions,
             self._schedule,
             assembly.evaluation(run, settings),
             self._reporter.measured,
@@ -211,7 +223,8 @@ class Orchestrator:
             self._recorder,
             self._reporter,
             evaluator,
-            self.board,
+            self.progress,
+            self._conditions,
             self._schedule,
             assembly.loop_timeouts(settings),
             assembly.publish_timeouts(settings),
@@ -222,7 +235,7 @@ class Orchestrator:
     def _teacher(self) -> Teacher | None:
         spec = self._run.spec.algorithm.teacher
         deadline = self._settings.teacher_deadline
-        return Teacher(self._http, spec, self.board.wait, deadline=deadline) if spec is not None else None
+        return Teacher(self._http, spec, self._conditions.set_waiting, deadline=deadline) if spec is not None else None
 
     # --- servers and first waits --------------------------------------------------------------------------------------
 
@@ -233,12 +246,19 @@ class Orchestrator:
         gateway = Gateway(self._groups, self._rules, self._router, packages, exact_prefixes=exact).application()
         registry = registry_of(
             RunCollector(
-                self._schedule, self.board, self._pool, self._groups, self._router.stats, self._recorder, self._rewards
+                self._schedule,
+                self.progress,
+                lambda: self._reporter.latest_metrics,
+                self._pool,
+                self._groups,
+                self._router.stats,
+                self._recorder,
+                self._rewards,
             )
         )
         runners = [
             (runner_of(gateway), self._settings.gateway_port),
-            (runner_of(status_application(self.board, registry)), self._settings.status_port),
+            (runner_of(status_application(self.status, registry)), self._settings.status_port),
         ]
         try:
             for runner, port in runners:
@@ -261,37 +281,36 @@ async def attempt(
         work = asyncio.create_task(orchestrator.run(), name="run")
         stopped = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        board = orchestrator.board
         if not work.done():
-            log.info("asked to stop: leaving at step %d", board.step)
-            _last_word(settings, board)
+            log.info("asked to stop: leaving at step %d", orchestrator.progress.step)
+            _last_word(settings, orchestrator.status())
             orchestrator.hurry()
             work.cancel()
             await asyncio.wait({work}, timeout=settings.stop_deadline + CLOSING_SECONDS)
             return EXIT_RESTART
         stopped.cancel()
-        code = _outcome(work, board)
-        _last_word(settings, board)
+        code = _outcome(work, orchestrator.progress)
+        _last_word(settings, orchestrator.status())
         return code
 
 
-def _outcome(work: "asyncio.Task[None]", board: Board) -> int:
+def _outcome(work: "asyncio.Task[None]", progress: RunProgress) -> int:
     error = work.exception()
     if error is None:
         return EXIT_COMPLETED
     if isinstance(error, RunFailed):
         log.error("the run failed: %s", error)
-        board.failed(error.problem)
+        progress.mark_failed(error.problem)
         return error.exit_code
     log.error("the orchestrator failed", exc_info=error)
     message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
-    board.failed(Problem(reason="InternalError", message=message[:1000]))
+    progress.mark_failed(Problem(reason="InternalError", message=message[:1000]))
     return EXIT_RESTART
 
 
-def _last_word(settings: Settings, board: Board) -> None:
+def _last_word(settings: Settings, status: RunStatus) -> None:
     try:
-        settings.termination_log.write_bytes(board.termination_message())
+        settings.termination_log.write_bytes(termination_message(status))
     except OSError as error:
         log.warning("no termination message at %s: %s", settings.termination_log, error)
 

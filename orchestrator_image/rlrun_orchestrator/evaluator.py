@@ -19,13 +19,14 @@ from typing import Any
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
 from rlrun.schema.wire import GroupRequest, PolicyKind, PolicyRef, Problem, RolloutResult, Split
 
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.environments import Environment, Environments
 from rlrun_orchestrator.eval_metrics import evaluation_values, validation_total, validation_values
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.http import RequestFailed, Unavailable
 from rlrun_orchestrator.room import Room
+from rlrun_orchestrator.status_conditions import StatusConditions
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,8 @@ class Evaluator:
         wanted: Sequence[Measurement],
         environments: Mapping[EnvironmentUse, Environments],
         groups: LiveGroups,
-        board: Board,
+        progress: RunProgress,
+        conditions: StatusConditions,
         schedule: RunSchedule,
         settings: EvaluatorSettings,
         report: Report,
@@ -136,7 +138,8 @@ class Evaluator:
         self._wanted = wanted
         self._environments = environments
         self._groups = groups
-        self._board = board
+        self._progress = progress
+        self._conditions = conditions
         self._schedule = schedule
         self._settings = settings
         self._report = report
@@ -163,7 +166,7 @@ class Evaluator:
             if self._settings.warm_start and policy.kind is PolicyKind.weights:
                 message = "engines hold the weights that the run starts from, so the base model is not measured: run "
                 message += "an evaluation without checkpointId, or set eval.evalBaseModel to false"
-                self._board.warn(Problem(reason="BaseModelNotMeasured", message=message))
+                self._conditions.add_warning(Problem(reason="BaseModelNotMeasured", message=message))
                 return
             # A fresh adapter changes nothing yet: version 0 is the base model.
             self._start(wanted, 0, Subject(policy, base=self._settings.warm_start))
@@ -183,20 +186,20 @@ class Evaluator:
         if not self._tasks:
             return
         problem = Problem(reason="WaitingForEvaluation", message="the final policy is being evaluated")
-        self._board.wait("evaluation", problem)
+        self._conditions.set_waiting("evaluation", problem)
         try:
             _, late = await asyncio.wait(self._tasks, timeout=deadline)
         except asyncio.CancelledError:  # the run goes on, and so does the evaluation beside it
-            self._board.wait("evaluation", None)
+            self._conditions.set_waiting("evaluation", None)
             for room in self._rooms.values():
                 room.places = self._places
             raise
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
             message = f"not done within {deadline:.0f} s and given up: {names}. Lower eval.numExamples"
-            self._board.warn(Problem(reason="EvaluationTimeout", message=message[:MESSAGE_LIMIT]))
+            self._conditions.add_warning(Problem(reason="EvaluationTimeout", message=message[:MESSAGE_LIMIT]))
         await self.close()
-        self._board.wait("evaluation", None)
+        self._conditions.set_waiting("evaluation", None)
 
     async def close(self) -> None:
         """Gives up what is running."""
@@ -237,7 +240,7 @@ class Evaluator:
                 field = "eval" if use is EnvironmentUse.eval else "val"
                 message = f"the {kind} of step {step} was left out, because the one before was still running: raise "
                 message += f"{field}.interval or lower {field}.numExamples"
-                self._board.warn(Problem(reason="EvaluationSkipped", message=message))
+                self._conditions.add_warning(Problem(reason="EvaluationSkipped", message=message))
                 continue
             self._under_way |= {(m.base_name, subject.name) for m in wanted}
             round = self._round(wanted, step, subject, before if busy else None)
@@ -252,7 +255,7 @@ class Evaluator:
         if error is not None:
             log.error("%s failed", task.get_name(), exc_info=error)
             message = f"{task.get_name()}: {type(error).__name__}: {error}. See the orchestrator's log"
-            self._board.warn(Problem(reason="EvaluationFailed", message=message[:MESSAGE_LIMIT]))
+            self._conditions.add_warning(Problem(reason="EvaluationFailed", message=message[:MESSAGE_LIMIT]))
 
     async def _round(
         self, wanted: Sequence[Measurement], step: int, subject: Subject, before: "asyncio.Task[None] | None"
@@ -281,9 +284,9 @@ class Evaluator:
         values = measurement.values(results) | {f"{base}/seconds": time.monotonic() - began}
         if subject.policy.kind is PolicyKind.weights:
             # An engine holds one set of weights: what was not done when the next came was drawn from that one.
-            values[f"{base}/drift"] = float(max(0, self._board.policy_version - subject.policy.version))
+            values[f"{base}/drift"] = float(max(0, self._progress.policy_version - subject.policy.version))
         if values[f"{base}/error"] == 0.0:
-            self._board.withdraw("EvaluationErrors")
+            self._conditions.clear_warning("EvaluationErrors")
         self._measured.append((base, subject.name))
         self._tell(step, values)
         self._save_state()
@@ -291,7 +294,6 @@ class Evaluator:
 
     def _tell(self, step: int, values: dict[str, float]) -> None:
         log.info("step %d measured: %s", step, values)
-        self._board.evaluations |= values
         self._report(step, values)
 
     # --- one example --------------------------------------------------------------------------------------------------
@@ -315,7 +317,7 @@ class Evaluator:
                     problem = error.problem if isinstance(error, RequestFailed) else _unexpected(error)
                     break
             message = f"an example of {measurement.environment} could not be evaluated: {problem.message}"
-            self._board.warn(Problem(reason="EvaluationErrors", message=message[:MESSAGE_LIMIT]))
+            self._conditions.add_warning(Problem(reason="EvaluationErrors", message=message[:MESSAGE_LIMIT]))
             return []
 
     async def _ask(

@@ -10,14 +10,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from rlrun.schema.wire import PolicyRef, Problem, RunPhase, SessionState, StepResult
 
 from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch, SentBatch
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
@@ -28,6 +27,7 @@ from rlrun_orchestrator.publishing import Publication, PublishTimeouts
 from rlrun_orchestrator.recorder import Recorder
 from rlrun_orchestrator.reporter import Reporter, StepFacts, StepTimes
 from rlrun_orchestrator.saving import Saver
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.trainer_client import SessionLost
 from rlrun_orchestrator.trainer_session import TrainerSession
 
@@ -60,7 +60,8 @@ class RunLoop:
         recorder: Recorder,
         reporter: Reporter,
         evaluator: Evaluator,
-        board: Board,
+        progress: RunProgress,
+        conditions: StatusConditions,
         schedule: RunSchedule,
         timeouts: LoopTimeouts,
         publish_timeouts: PublishTimeouts,
@@ -70,13 +71,14 @@ class RunLoop:
         self.step = 0
         self._run_uid = run_uid
         self._session = session
-        self._saver = Saver(session, board)
+        self._saver = Saver(session, conditions)
         self._dispatcher = dispatcher
         self._demonstrations = demonstrations
         self._recorder = recorder
         self._reporter = reporter
         self._evaluator = evaluator
-        self._board = board
+        self._progress = progress
+        self._conditions = conditions
         self._schedule = schedule
         self._timeouts = timeouts
         self._rollouts_per_example = rollouts_per_example
@@ -88,7 +90,7 @@ class RunLoop:
         """Whether the batch in hand has been sent to this trainer."""
         self._began = clock()
         """The step under way."""
-        self._publication = Publication(pool, dispatcher, board, publish_timeouts, clock)
+        self._publication = Publication(pool, dispatcher, conditions, publish_timeouts, clock)
         self._extended = asyncio.Event()
         schedule.subscribe(self._extended.set)
         self._at_work = False
@@ -133,20 +135,19 @@ class RunLoop:
 
     async def _begin(self, state: SessionState) -> None:
         self.step, self._publication.policy = state.step, state.policy
-        self._board.rewound(state.step)
+        self._progress.rewind(state.step)
         self._dispatcher.rewind(state.step)
         self._at_work = True
         self._keep_state_of(state)
         if self._schedule.is_last(state.step):
-            self._board.phase = RunPhase.running
+            self._progress.phase = RunPhase.running
             await self._owed_evaluation(state)
             return
         await self._start(state.policy)
 
     async def _start(self, policy: PolicyRef) -> None:
         await self._publication.now(policy)
-        self._board.phase = RunPhase.running
-        self._board.started_at = self._board.started_at or datetime.now(UTC)
+        self._progress.mark_running()
         self._dispatcher.start()
         self._evaluator.begin(self.step, policy)
 
@@ -158,8 +159,8 @@ class RunLoop:
             await self._publication.now(state.policy, self._timeouts.finish)
         except RunFailed as failure:
             message = f"the final policy is not evaluated: {failure.problem.message}"
-            self._board.wait("policy", None)
-            self._board.warn(Problem(reason="EvaluationTimeout", message=message[:500]))
+            self._conditions.set_waiting("policy", None)
+            self._conditions.add_warning(Problem(reason="EvaluationTimeout", message=message[:500]))
             return
         self._evaluator.begin(state.step, state.policy)
 
@@ -269,7 +270,7 @@ class RunLoop:
             return False
         ending.result()
         self._schedule.complete()
-        self._board.phase = RunPhase.completed
+        self._progress.phase = RunPhase.completed
         await self._dispatcher.close()
         self._recorder.state(self.state())
         self._at_work = False
@@ -285,7 +286,7 @@ class RunLoop:
         log.warning("the trainer has lost the session: %s", lost)
         await self._saver.close()
         state = await self._session.open()
-        self._board.trainer_restarts += 1
+        self._progress.trainer_restarts += 1
         batch = self._batch
         # One that this trainer was not asked for yet may have been made by the one before it, of an earlier batch.
         maybe = [one for one in self._sent if self._asked or batch is None or one.id != batch.id]
@@ -308,7 +309,7 @@ class RunLoop:
         if self._batch is not None:
             self._dispatcher.deal.done(self._batch.dealt)
         self._batch, self._sent = None, []
-        self._board.rewound(state.step)
+        self._progress.rewind(state.step)
         self._reporter.rewound()
         self._dispatcher.rewind(state.step)
         if state.step != self.step and not saved.rewind(self._run_uid, state, kept, self._dispatcher.deal):
@@ -357,7 +358,7 @@ class RunLoop:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint and the next process get of this one."""
-        state = saved.state_of(self._run_uid, self.step, self._board, self._dispatcher.deal, self._sent)
+        state = saved.state_of(self._run_uid, self.step, self._progress, self._dispatcher.deal, self._sent)
         return state | {"reporter": self._reporter.state(), "evaluator": self._evaluator.state()}
 
 

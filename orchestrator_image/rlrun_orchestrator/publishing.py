@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rlrun.schema.wire import PolicyRef
 
-from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.errors import EXIT_RESTART, RunFailed
 from rlrun_orchestrator.http import Unavailable
 from rlrun_orchestrator.inference import ReplicaPool
+from rlrun_orchestrator.status_conditions import StatusConditions
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Publication:
         self,
         pool: ReplicaPool,
         dispatcher: Dispatcher,
-        board: Board,
+        conditions: StatusConditions,
         timeouts: PublishTimeouts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -43,7 +43,7 @@ class Publication:
         """Of the newest publication that is done."""
         self._pool = pool
         self._dispatcher = dispatcher
-        self._board = board
+        self._conditions = conditions
         self._timeouts = timeouts
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +70,7 @@ class Publication:
                 policy,
                 deadline=deadline,
                 grace=self._timeouts.slow_replicas,
-                report=lambda problem: self._board.wait("policy", problem),
+                report=lambda problem: self._conditions.set_waiting("policy", problem),
             )
         except Unavailable as error:
             raise RunFailed(error.problem, EXIT_RESTART) from error

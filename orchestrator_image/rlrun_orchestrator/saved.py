@@ -21,7 +21,7 @@ from typing import Any
 from rlrun.schema.wire import SessionState
 
 from rlrun_orchestrator.batch import SentBatch
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.deal import Deal
 
 log = logging.getLogger(__name__)
@@ -33,14 +33,16 @@ ODD = (KeyError, TypeError, ValueError, AttributeError)
 State = Mapping[str, Any]
 
 
-def state_of(run_uid: str, step: int, board: Board, deal: Deal, sent: Sequence[SentBatch] = ()) -> dict[str, Any]:
+def state_of(
+    run_uid: str, step: int, progress: RunProgress, deal: Deal, sent: Sequence[SentBatch] = ()
+) -> dict[str, Any]:
     """What is kept in S3 after each step and in checkpoints, as JSON types; `sent`: all batches sent for this step."""
     return {
         "version": VERSION,
         "run": run_uid,
         "step": step,
-        "reward": board.rewards[-1][1] if board.rewards else None,
-        "board": board.state(),
+        "reward": progress.newest_reward,
+        "board": progress.to_state(),
         "deal": deal.state(),
         "sent": [batch.to_json() for batch in sent],
     }
@@ -80,7 +82,7 @@ def newest(run_uid: str, saved: State | None, state: SessionState) -> State | No
 
 
 def restore(
-    run_uid: str, saved: State | None, kept: State | None, state: SessionState, board: Board, deal: Deal
+    run_uid: str, saved: State | None, kept: State | None, state: SessionState, progress: RunProgress, deal: Deal
 ) -> Continued:
     """Continues counters and draw in a new process. `saved`: the newest state in S3; `kept`: the one kept there for
     the trainer's step.
@@ -89,7 +91,7 @@ def restore(
     continued = Continued()
     try:
         if found:
-            board.restore(found["board"])
+            progress.restore(found["board"])
         if saved is not None and found is saved:
             continued = _continued(saved, state)
     except ODD as error:

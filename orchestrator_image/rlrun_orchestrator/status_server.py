@@ -1,17 +1,19 @@
 """Port 8080: health, metrics, the run's status. Ready means that the servers are up: environments need them first."""
 
+from collections.abc import Callable
+
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from rlrun.schema.wire import RunStatus
 
 from rlrun_orchestrator.answers import answer, healthz, metrics_handler
-from rlrun_orchestrator.board import Board
 
 
-def status_application(board: Board, registry: CollectorRegistry) -> web.Application:
+def status_application(build_status: Callable[[], RunStatus], registry: CollectorRegistry) -> web.Application:
     """/healthz, /readyz, /metrics and /status."""
 
     async def status(_: web.Request) -> web.Response:
-        return answer(board.status())
+        return answer(build_status())
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)

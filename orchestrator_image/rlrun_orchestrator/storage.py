@@ -9,10 +9,10 @@ from typing import Any
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.store import AccessDenied, BucketMissing, Store, StoreError
 
-from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.recorder import saved_state
 from rlrun_orchestrator.spool import Spool
+from rlrun_orchestrator.status_conditions import StatusConditions
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +30,15 @@ class StartupTimeouts:
 
 
 class Storage:
-    """The waits for S3, told on the board."""
+    """The waits for S3, shown as conditions of the run."""
 
-    def __init__(self, store: Store, layout: RunLayout, board: Board, timeouts: StartupTimeouts, spool: Spool) -> None:
+    def __init__(
+        self, store: Store, layout: RunLayout, conditions: StatusConditions, timeouts: StartupTimeouts, spool: Spool
+    ) -> None:
         self._store = store
         self._spool = spool
         self._layout = layout
-        self._board = board
+        self._conditions = conditions
         self._timeouts = timeouts
 
     async def ready(self) -> None:
@@ -45,11 +47,11 @@ class Storage:
         while True:
             try:
                 await asyncio.to_thread(self._store.check, self._layout.root.bucket)
-                self._board.wait("s3", None)
+                self._conditions.set_waiting("s3", None)
                 return
             except StoreError as error:
                 mistake = isinstance(error, AccessDenied | BucketMissing)
-                self._board.wait("s3", error.problem)
+                self._conditions.set_waiting("s3", error.problem)
                 limits = self._timeouts
                 patience = min(limits.component, limits.configuration_error) if mistake else limits.component
                 if time.monotonic() - start >= patience:
@@ -67,13 +69,13 @@ class Storage:
         while True:
             try:
                 found = await saved_state(self._store, self._layout, self._spool, step)
-                self._board.wait("s3", None)
+                self._conditions.set_waiting("s3", None)
                 return found
             except ValueError as error:
                 log.warning("the saved state of the orchestrator cannot be read and is left: %s", error)
                 return None
             except StoreError as error:
-                self._board.wait("s3", error.problem)
+                self._conditions.set_waiting("s3", error.problem)
                 if time.monotonic() - start >= self._timeouts.component:
                     raise RunFailed(error.problem, EXIT_RESTART) from error
                 await asyncio.sleep(self._timeouts.poll_interval)

@@ -19,10 +19,10 @@ from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import PolicyKind, Problem, SessionSpec, SessionState, StepResult
 
 from rlrun_orchestrator.backoff import STARTING_SECONDS, Backoff
-from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
 from rlrun_orchestrator.http import Refused, Unavailable
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.trainer_client import SessionLost, TrainerClient, UploadsBehind
 
 log = logging.getLogger(__name__)
@@ -112,14 +112,14 @@ class TrainerSession:
         schedule: RunSchedule,
         store: Store,
         layout: RunLayout,
-        board: Board,
+        conditions: StatusConditions,
         timeouts: TrainerTimeouts,
     ) -> None:
         self._client = client
         self._run = run
         self._store = store
         self._layout = layout
-        self._board = board
+        self._conditions = conditions
         self._timeouts = timeouts
         self._schedule = schedule
         self._known_max_steps = 0
@@ -148,7 +148,7 @@ class TrainerSession:
                 if place is None or "Corrupt" not in failure.problem.reason:
                     raise
                 log.warning("checkpoint %s cannot be used: %s", place, failure)
-                self._board.warn(failure.problem)
+                self._conditions.add_warning(failure.problem)
         raise AssertionError("the last candidate raises or returns")
 
     async def _open(self, spec: SessionSpec, deadline: float) -> SessionState:
@@ -217,7 +217,7 @@ class TrainerSession:
         try:
             await self._complete(step, state)
         finally:
-            self._board.wait("artifacts", None)
+            self._conditions.set_waiting("artifacts", None)
 
     async def _complete(self, step: int, state: dict[str, Any]) -> None:
         start = time.monotonic()
@@ -228,7 +228,7 @@ class TrainerSession:
             problem = known.problem or Problem(
                 reason="WaitingForArtifacts", message=f"the checkpoint and adapter of step {step} are being uploaded"
             )
-            self._board.wait("artifacts", problem)
+            self._conditions.set_waiting("artifacts", problem)
             if now - start > self._timeouts.finish:
                 raise RunFailed(problem, EXIT_RESTART)
             if known.uploads_pending == 0 and now - asked >= FINAL_REPEAT_SECONDS:
@@ -247,10 +247,10 @@ class TrainerSession:
         while True:
             try:
                 found = await asyncio.to_thread(complete_checkpoints, self._store, self._layout)
-                self._board.wait("s3", None)
+                self._conditions.set_waiting("s3", None)
                 return found
             except StoreError as error:
-                self._board.wait("s3", error.problem)
+                self._conditions.set_waiting("s3", error.problem)
                 if time.monotonic() - start > deadline:
                     raise RunFailed(error.problem, EXIT_RESTART) from error
                 await asyncio.sleep(self._timeouts.poll_interval)
@@ -264,7 +264,7 @@ class TrainerSession:
             silent = False
             try:
                 answer = await call()
-                self._board.wait("trainer", None)
+                self._conditions.set_waiting("trainer", None)
                 return answer
             except Unavailable as error:
                 told = error.problem
@@ -280,10 +280,10 @@ class TrainerSession:
                 if server_errors >= SERVER_ERRORS:
                     raise failure from error
             except (SessionLost, UploadsBehind):
-                self._board.wait("trainer", None)
+                self._conditions.set_waiting("trainer", None)
                 raise
             now = time.monotonic()
-            self._board.wait("trainer", problem)
+            self._conditions.set_waiting("trainer", problem)
             first_failure = now if first_failure is None else first_failure
             if now - first_failure > deadline:
                 raise failure

@@ -24,13 +24,14 @@ from rlrun.schema.wire import (
     RunPhase,
     Split,
 )
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.environments import Environment
 from rlrun_orchestrator.eval_metrics import evaluation_values, ks, pass_at_k, validation_total, validation_values
 from rlrun_orchestrator.evaluator import Evaluator, EvaluatorSettings, Measurement
 from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.room import Room
+from rlrun_orchestrator.status_conditions import StatusConditions
 
 from tests.unit.orchestrator.conftest import World
 from tests.unit.orchestrator.fakes import FakeEngine, FakeEnvironment, policy
@@ -353,10 +354,10 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
     kind: PolicyKind, drift: float | None
 ) -> None:
     schedule = RunSchedule(10)
-    board, told, saved = Board(schedule), list[dict[str, float]](), list[int]()
+    progress, told, saved = RunProgress(), list[dict[str, float]](), list[int]()
 
     async def roll_out(request: GroupRequest) -> GroupResult:
-        board.policy_version = 7
+        progress.policy_version = 7
         rollouts = [RolloutResult(rollout_id="r", reward=1.0)]
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=0.1)
 
@@ -367,7 +368,8 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
         [Measurement(EnvironmentUse.eval, "exam", 4, -1, 1)],
         environments,
         LiveGroups(BASE_MODEL),
-        board,
+        progress,
+        StatusConditions(),
         schedule,
         EvaluatorSettings("http://gateway", {}, 5.0, 8, base_model=False, warm_start=False),
         lambda step, values: told.append(values),

@@ -6,9 +6,8 @@ import pytest
 from rlrun.schema.wire import PolicyRef, SessionState, StepResult
 from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.buffer import Buffer, BufferSettings, Example
-from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.deal import Deal
 
 POLICY = PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy")
@@ -20,13 +19,13 @@ def deal() -> Deal:
 
 def left(step: int, drawn: int, *, run: str = "uid", sent: bool = False) -> dict[str, Any]:
     """The state after `step` steps with `drawn` examples, of which the last two are under way."""
-    board, one = Board(RunSchedule(9)), deal()
-    board.reward_errors = drawn
+    progress, one = RunProgress(), deal()
+    progress.reward_errors = drawn
     dealt = [found for _ in range(drawn) if (found := one.draw(["a"])) is not None]
     one.done(dealt[:-2])
     one.buffer.scored(Example("a", 7), 1.0)
     batch = Batch(step, [], dealt[-2:], 10, values={"reward/mean": 0.5}, reward=0.5, id="x")
-    return saved.state_of(run, step, board, one, [batch.sent()] if sent else [])
+    return saved.state_of(run, step, progress, one, [batch.sent()] if sent else [])
 
 
 def session(step: int, checkpointed: dict[str, Any] | None = None, *, made_of: str | None = None) -> SessionState:
@@ -37,12 +36,12 @@ def session(step: int, checkpointed: dict[str, Any] | None = None, *, made_of: s
 def restored(
     state: SessionState, found: dict[str, Any] | None, kept: dict[str, Any] | None = None
 ) -> tuple[int, int, saved.Unheard | None, Deal]:
-    """(ordinal dealt next, errors on the board, the step nobody heard of, the deal)."""
-    board, one = Board(RunSchedule(9)), deal()
-    continued = saved.restore("uid", found, kept, state, board, one)
+    """(ordinal dealt next, reward errors, the step nobody heard of, the deal)."""
+    progress, one = RunProgress(), deal()
+    continued = saved.restore("uid", found, kept, state, progress, one)
     dealt = one.draw(["a"])
     assert dealt is not None
-    return dealt.ordinal, board.reward_errors, continued.unheard, one
+    return dealt.ordinal, progress.reward_errors, continued.unheard, one
 
 
 def test_a_run_that_begins_is_dealt_from_the_beginning() -> None:
@@ -83,8 +82,8 @@ def test_a_checkpoint_that_a_trainer_saved_when_it_ended_has_the_step_of_the_bat
 
 
 def test_batches_of_the_next_step_may_be_under_way() -> None:
-    board, one = Board(RunSchedule(9)), deal()
-    continued = saved.restore("uid", left(3, 10, sent=True), None, session(3), board, one)
+    progress, one = RunProgress(), deal()
+    continued = saved.restore("uid", left(3, 10, sent=True), None, session(3), progress, one)
     assert continued.unheard is None
     assert [batch.id for batch in continued.sent] == ["x"]
 
