@@ -2,7 +2,7 @@
 
 app, assembly   one attempt, put together        live            what may change while it runs
 loop            collect, train, publish, save, report; publishing and saving go on beside it
-which example   buffer, deal, filtering, drought; saved: what an earlier process left of it
+which example   buffer, deal, filtering, drought; saved_state, recovery: how a run goes on
 which group     scheduler (pure), dispatcher (tasks), rollouts, advantages, trajectories
 which batch     batch, batching; demonstrations and tokenizer for supervised steps, teacher for distillation
 measuring       evaluator, eval_metrics, room; metrics, histogram, diagnosis, totals (pure)

@@ -13,7 +13,7 @@ from rlrun.artifacts.store import Store
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
 from rlrun.schema.wire import Problem, RunStatus
 
-from rlrun_orchestrator import assembly, saved
+from rlrun_orchestrator import assembly
 from rlrun_orchestrator.answers import runner_of
 from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.deal import Deal
@@ -33,8 +33,10 @@ from rlrun_orchestrator.inference import ReplicaPool, Resolver, dns_resolver
 from rlrun_orchestrator.live import ConfigWatcher
 from rlrun_orchestrator.loop import RunLoop
 from rlrun_orchestrator.recorder import Recorder
+from rlrun_orchestrator.recovery import KnownStates, checkpoint_lacks_state, newest_state
 from rlrun_orchestrator.reporter import Reporter
 from rlrun_orchestrator.run_status import build_run_status, termination_message
+from rlrun_orchestrator.saved_state import SavedState
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.spool import Spool
 from rlrun_orchestrator.status_conditions import StatusConditions
@@ -145,7 +147,7 @@ class Orchestrator:
         # S3 first, because everyone else needs it too and would complain in less clear words.
         s3 = Storage(self._store, self._layout, self._conditions, timeouts, self._spool)
         await s3.ready()
-        left = await s3.saved_state()
+        saved = await s3.saved_state()
         session = TrainerSession(
             TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid),
             self._run,
@@ -161,15 +163,17 @@ class Orchestrator:
         )
         deal = Deal(assembly.buffer(self._run, self._examples()))
         uid = self._run.run.uid
-        kept = await s3.saved_state(state.step) if saved.lacks_state(uid, state) else None
-        continued = saved.restore(uid, left, kept, state, self.progress, deal)
-        loop = self._loop(session, deal, continued)
-        loop.restore(saved.newest(uid, left, state))
+        checkpoint = SavedState.parse(state.orchestrator_state, "the trainer's checkpoint")
+        newest = newest_state(uid, saved, checkpoint)
+        kept = await s3.saved_state(state.step) if checkpoint_lacks_state(uid, state.step, checkpoint) else None
+        if newest is not None:
+            self.progress.restore(newest.board)
+        loop = self._loop(session, deal)
         settings = self._settings
         watcher = ConfigWatcher(settings.config, self._run, settings.config_interval, self._schedule)
         watching = asyncio.create_task(watcher.watch(), name="configuration")
         try:
-            await loop.run(state, continued)
+            await loop.run(state, KnownStates(checkpoint, newest, kept))
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -179,11 +183,11 @@ class Orchestrator:
         members = self._environments[EnvironmentUse.train].members
         return {name: member.info.train_examples if member.info else 0 for name, member in members.items()}
 
-    def _loop(self, session: TrainerSession, deal: Deal, continued: saved.Continued) -> RunLoop:
+    def _loop(self, session: TrainerSession, deal: Deal) -> RunLoop:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
-            assembly.scheduler(run, self._schedule, self.progress.groups, continued.unheard),
+            assembly.scheduler(run, self._schedule, self.progress.groups),
             deal,
             environments,
             self._groups,
@@ -201,7 +205,7 @@ class Orchestrator:
 
         def save_state() -> None:
             # The loop, which composes the state of all parts, is made after the evaluator, which is one of them.
-            self._recorder.state(loop.state())
+            self._recorder.state(loop.state().to_json())
 
         evaluator = Evaluator(
             measurements(run),

@@ -17,7 +17,6 @@ from rlrun_orchestrator.gateway.sampling import SamplingRules
 from rlrun_orchestrator.loop import LoopTimeouts
 from rlrun_orchestrator.publishing import PublishTimeouts
 from rlrun_orchestrator.rollouts import Scoring
-from rlrun_orchestrator.saved import Unheard
 from rlrun_orchestrator.scheduler import Scheduler, SchedulingLimits
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.storage import StartupTimeouts
@@ -69,12 +68,9 @@ def loop_timeouts(settings: Settings) -> LoopTimeouts:
     return LoopTimeouts(finish=settings.finish_deadline, state_saved=settings.record_wait)
 
 
-def scheduler(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts, unheard: Unheard | None) -> Scheduler:
-    """With the counts of earlier processes. What the last one had in flight ended with it, but for the batch of a
-    step that the trainer has made since.
-    """
+def scheduler(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) -> Scheduler:
+    """With the counts of earlier processes. What the last one had in flight ended with it."""
     spec = run.spec
-    trained = unheard.batch.groups if unheard is not None and unheard.batch is not None else 0
     return Scheduler(
         SchedulingLimits.from_rollouts(
             batch_size=spec.batch_size,
@@ -83,10 +79,10 @@ def scheduler(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts, unhe
             max_async_level=spec.max_async_level,
         ),
         schedule,
-        trained=before.trained + trained,
+        trained=before.trained,
         filtered=before.filtered,
         errored=before.errored,
-        stale=before.stale + before.in_flight - trained,
+        stale=before.stale + before.in_flight,
     )
 
 

@@ -3,14 +3,38 @@
 import math
 from collections import deque
 from datetime import UTC, datetime
-from typing import Any
 
+from pydantic import field_serializer
+from rlrun.schema.base import Schema
 from rlrun.schema.wire import GroupCounts, Problem, RunPhase
 
 from rlrun_orchestrator.rollouts import REWARD_REASONS, Group
 
 REWARDS_KEPT = 500
 STEP_TIMES_KEPT = 20
+
+
+class ProgressState(Schema, extra="ignore"):
+    """Part of the progress that the next process of the run continues from."""
+
+    step: int
+    rewards: list[tuple[int, float]]
+    started_at: datetime | None
+    last_step_time: datetime | None
+    groups: GroupCounts
+    reward_errors: int
+    rollout_errors: int
+    trainer_restarts: int
+    mismatch_kl: tuple[float, int]
+    """Sum over the trained tokens, and their number."""
+
+    @field_serializer("started_at", "last_step_time")
+    def _serialize_time(self, time: datetime | None) -> str | None:
+        return time.isoformat() if time is not None else None
+
+    @field_serializer("groups")
+    def _serialize_groups(self, groups: GroupCounts) -> dict[str, int]:
+        return groups.model_dump()
 
 
 class RunProgress:
@@ -94,37 +118,25 @@ class RunProgress:
 
     # --- between two processes ----------------------------------------------------------------------------------------
 
-    def to_state(self) -> dict[str, Any]:
-        """Return what the next process of this run continues from, as JSON types."""
-        return {
-            "step": self.step,
-            "rewards": list(self.rewards),
-            "startedAt": self.started_at.isoformat() if self.started_at else None,
-            "lastStepTime": self.last_step_time.isoformat() if self.last_step_time else None,
-            "groups": self.groups.model_dump(),
-            "rewardErrors": self.reward_errors,
-            "rolloutErrors": self.rollout_errors,
-            "trainerRestarts": self.trainer_restarts,
-            "mismatchKl": [self._kl_sum, self._kl_tokens],
-        }
+    def to_state(self) -> ProgressState:
+        """Return what the next process of this run continues from."""
+        return ProgressState(
+            step=self.step,
+            rewards=list(self.rewards),
+            started_at=self.started_at,
+            last_step_time=self.last_step_time,
+            groups=self.groups,
+            reward_errors=self.reward_errors,
+            rollout_errors=self.rollout_errors,
+            trainer_restarts=self.trainer_restarts,
+            mismatch_kl=(self._kl_sum, self._kl_tokens),
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue the counters of an earlier process. Raises KeyError, TypeError or ValueError for a malformed state,
-        and then changes nothing.
-        """
-        rewards = [(int(step), float(reward)) for step, reward in state["rewards"]]
-        started_at, last_step_time = _time(state["startedAt"]), _time(state["lastStepTime"])
-        groups = GroupCounts(**state["groups"])
-        reward_errors, rollout_errors = int(state["rewardErrors"]), int(state["rolloutErrors"])
-        trainer_restarts = int(state["trainerRestarts"])
-        kl_sum, kl_tokens = state["mismatchKl"]
-        self._kl_sum, self._kl_tokens = float(kl_sum), int(kl_tokens)
-        self.rewards.extend(rewards)
-        self.started_at, self.last_step_time = started_at, last_step_time
-        self.groups = groups
-        self.reward_errors, self.rollout_errors = reward_errors, rollout_errors
-        self.trainer_restarts = trainer_restarts
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text).astimezone(UTC) if text else None
+    def restore(self, state: ProgressState) -> None:
+        """Continue the counters of an earlier process. The step is the trainer's to say."""
+        self.rewards.extend(state.rewards)
+        self.started_at, self.last_step_time = state.started_at, state.last_step_time
+        self.groups = state.groups
+        self.reward_errors, self.rollout_errors = state.reward_errors, state.rollout_errors
+        self.trainer_restarts = state.trainer_restarts
+        self._kl_sum, self._kl_tokens = state.mismatch_kl

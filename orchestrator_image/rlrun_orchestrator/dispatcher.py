@@ -126,9 +126,9 @@ class Dispatcher:
         self._taken = []
         self._count()
 
-    def another_batch_trained(self, step: int, sent: SentBatch | None) -> None:
-        """The trainer is at `step` now, with a batch of an earlier process (None: nobody knows which). One that was
-        taken waits for a later step, without what the other had of the same examples.
+    def acknowledge_batch(self, step: int, sent: SentBatch | None) -> None:
+        """The trainer is at `step` now, with a batch of an earlier process (None: an unknown one). One that was taken
+        waits for a later step, without the groups whose examples the other had as well.
         """
         self.scheduler.put_back()
         self.scheduler.stepped(step)

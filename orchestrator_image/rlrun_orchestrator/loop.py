@@ -10,11 +10,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rlrun.schema.wire import PolicyRef, Problem, RunPhase, SessionState, StepResult
 
-from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch, SentBatch
 from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.cadence import RunSchedule
@@ -25,7 +23,22 @@ from rlrun_orchestrator.evaluator import Evaluator
 from rlrun_orchestrator.inference import ReplicaPool
 from rlrun_orchestrator.publishing import Publication, PublishTimeouts
 from rlrun_orchestrator.recorder import Recorder
+from rlrun_orchestrator.recovery import (
+    Acknowledge,
+    Continue,
+    Decision,
+    Exact,
+    KnownStates,
+    Resend,
+    Rewind,
+    checkpoint_lacks_state,
+    choose_sampler_state,
+    decide,
+    restore_sampler,
+    trained_batch,
+)
 from rlrun_orchestrator.reporter import Reporter, StepFacts, StepTimes
+from rlrun_orchestrator.saved_state import SavedState
 from rlrun_orchestrator.saving import Saver
 from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.trainer_client import SessionLost
@@ -86,35 +99,24 @@ class RunLoop:
         self._batch: Batch | None = None
         self._sent: list[SentBatch] = []
         """All that may be what the trainer makes its next step of, those of earlier processes first."""
-        self._asked = False
+        self._batch_sent = False
         """Whether the batch in hand has been sent to this trainer."""
         self._began = clock()
         """The step under way."""
         self._publication = Publication(pool, dispatcher, conditions, publish_timeouts, clock)
         self._extended = asyncio.Event()
         schedule.subscribe(self._extended.set)
-        self._at_work = False
+        self._owns_state = False
         """Whether the state is this run's: not before it begins, and not when it is complete."""
 
-    def restore(self, state: saved.State | None) -> None:
-        """Continues totals and evaluations from the state of an earlier process."""
-        self._reporter.restore((state or {}).get("reporter"))
-        self._evaluator.restore((state or {}).get("evaluator"))
-
-    async def run(self, state: SessionState, continued: saved.Continued | None = None) -> None:
-        """From the trainer's present step to the last one; `continued` tells what earlier processes left to do.
-
-        Raises RunFailed.
+    async def run(self, trainer: SessionState, states: KnownStates) -> None:
+        """Train from the trainer's present step to the last one. `states` are those that earlier processes of the run
+        left. Raises RunFailed.
         """
-        continued = continued or saved.Continued()
-        unheard, self._sent = continued.unheard, list(continued.sent)
-        await self._begin(state)
+        self._resume(trainer, states)
+        await self._begin(trainer)
         while True:
             try:
-                if unheard is not None:
-                    batch, unheard = unheard.batch, None
-                    self._catch_up(_result(state), batch)
-                    self._save(state.step)
                 while not await self._finished():
                     await self._one_step()
                 return
@@ -126,24 +128,38 @@ class RunLoop:
         await self._saver.close()
         await self._publication.close()
         await self._dispatcher.halt()
-        if self._at_work:
-            self._recorder.state(self.state())
+        if self._owns_state:
+            self._save_state()
         await self._dispatcher.close()
         await self._evaluator.close()
 
     # --- chapters -----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, state: SessionState) -> None:
-        self.step, self._publication.policy = state.step, state.policy
-        self._progress.rewind(state.step)
-        self._dispatcher.rewind(state.step)
-        self._at_work = True
-        self._keep_state_of(state)
-        if self._schedule.is_last(state.step):
+    def _resume(self, trainer: SessionState, states: KnownStates) -> None:
+        """Continue where the earlier processes of the run ended."""
+        decision: Decision
+        newest = states.newest
+        if newest is None:
+            self.step, decision = trainer.step, Rewind(trainer.step)
+        else:
+            self.step, self._sent = newest.step, list(newest.sent)
+            self._reporter.restore(newest.reporter)
+            self._evaluator.restore(newest.evaluator)
+            restore_sampler(self._dispatcher.deal, Exact(newest), newest.step)
+            decision = decide(trainer, self._sent, at_step=newest.step, in_hand=None, posted=True)
+        self._progress.rewind(self.step)
+        self._dispatcher.rewind(self.step)
+        self._owns_state = True
+        self._follow(decision, trainer.step, states)
+        self._keep_state_of(trainer.step, states)
+
+    async def _begin(self, trainer: SessionState) -> None:
+        self._publication.policy = trainer.policy
+        if self._schedule.is_last(self.step):
             self._progress.phase = RunPhase.running
-            await self._owed_evaluation(state)
+            await self._owed_evaluation(trainer)
             return
-        await self._start(state.policy)
+        await self._start(trainer.policy)
 
     async def _start(self, policy: PolicyRef) -> None:
         await self._publication.now(policy)
@@ -173,48 +189,57 @@ class RunLoop:
             self._batch = await self._collect()
             self._sent.append(self._batch.sent())
             # Before it is sent: whoever comes after this process can then tell what the step was made of.
-            self._recorder.state(self.state())
-        batch, complete, self._asked = self._batch, self._clock(), False
+            self._save_state()
+        batch, complete, self._batch_sent = self._batch, self._clock(), False
         await self._saver.finished()
         copied = self._clock()
         await self._extend_trainer()
         await self._recorder.recorded(self._timeouts.state_saved)
-        sent, self._asked = self._clock(), True
+        sent, self._batch_sent = self._clock(), True
         result = await self._session.step(self.step, batch.body)
-        self._settle(batch, result, train=self._clock() - sent, save=copied - complete)
-
-    def _settle(self, batch: Batch | None, result: StepResult, *, train: float = 0.0, save: float = 0.0) -> None:
-        """The trainer has made the step, of `batch` or of one that an earlier process had sent."""
-        sent, self._batch, self._sent = self._sent, None, []
-        ours = batch if batch is not None and result.batch_id in ("", batch.id) else None
-        before = next((one for one in sent if one.id == result.batch_id), None)
-        if ours is None:
-            self._put_back(batch, before, result.step)
-        elif ours.groups:
-            self._dispatcher.batch_trained()
-        else:
-            self._dispatcher.stepped(result.step, ours.dealt)
-        self.step = result.step
+        made_of = trained_batch(result, self._sent)
+        ours = self._acknowledge(result, made_of)
         self._check()
         self._publication.start(result.policy)
-        if ours is not None:
-            self._report(ours, result, train, save)
-        else:
-            self._catch_up(result, before)
-        self._save(result.step)
+        self._conclude(ours, made_of, result, train=self._clock() - sent, save=copied - complete)
         self._evaluator.after_step(result.step, result.policy)
 
-    def _put_back(self, batch: Batch | None, made_of: SentBatch | None, step: int) -> None:
-        log.info("step %d is made of a batch that an earlier process sent: what there is waits for the next", step)
-        if batch is not None and not batch.groups:
-            self._dispatcher.deal.put_back(batch.dealt)
-        self._dispatcher.another_batch_trained(step, made_of)
+    def _acknowledge(self, result: StepResult, made_of: SentBatch | None) -> Batch | None:
+        """Move on to the step that the trainer has made of the batch `made_of` (None: of an unknown one). Return the
+        batch in hand if it is that one; otherwise its groups wait for a later step.
+        """
+        batch, self._batch, self._sent = self._batch, None, []
+        self.step = result.step
+        if batch is None or made_of is None or batch.id != made_of.id:
+            if batch is not None:
+                log.info("step %d is made of another batch: the one in hand waits for the next step", result.step)
+                if not batch.groups:
+                    self._dispatcher.deal.put_back(batch.dealt)
+            self._dispatcher.acknowledge_batch(result.step, made_of)
+            return None
+        if batch.groups:
+            self._dispatcher.batch_trained()
+        else:
+            self._dispatcher.stepped(result.step, batch.dealt)
+        return batch
 
-    def _catch_up(self, result: StepResult, batch: SentBatch | None) -> None:
-        """A step that was made while nobody listened has its line of metrics, with what is known of its batch."""
-        log.info("step %d was made while nobody listened: its metrics are written now", result.step)
-        self._reporter.late(result, batch)
-        self._recorder.state(self.state())
+    def _conclude(
+        self,
+        batch: Batch | None,
+        made_of: SentBatch | None,
+        result: StepResult,
+        *,
+        train: float = 0.0,
+        save: float = 0.0,
+    ) -> None:
+        """Write the metrics of the step, in full if this process has its batch, and ask for what is due after it."""
+        if batch is not None:
+            self._report(batch, result, train, save)
+        else:
+            log.info("step %d was made without this process: its metrics have only what is known of it", result.step)
+            self._reporter.late(result, made_of)
+            self._save_state()
+        self._save(result.step)
 
     async def _extend_trainer(self) -> None:
         """Send a raised number of steps to the trainer before its next step."""
@@ -245,7 +270,7 @@ class RunLoop:
     def _save(self, step: int) -> None:
         self._saver.start(
             step,
-            self.state(),
+            self.state().to_json(),
             checkpoint=self._schedule.checkpoint_due(step),
             adapter=self._schedule.adapter_due(step),
             last=self._schedule.is_last(step),
@@ -272,54 +297,80 @@ class RunLoop:
         self._schedule.complete()
         self._progress.phase = RunPhase.completed
         await self._dispatcher.close()
-        self._recorder.state(self.state())
-        self._at_work = False
+        self._save_state()
+        self._owns_state = False
         return True
 
     async def _end(self) -> None:
         await self._saver.finished()
         await self._evaluator.finish(self._timeouts.finish)
-        await self._session.finish(self.step, self.state())
+        await self._session.finish(self.step, self.state().to_json())
+
+    # --- recovery -----------------------------------------------------------------------------------------------------
 
     async def _recover(self, lost: SessionLost) -> None:
         """The trainer was replaced: its session continues from a checkpoint, and so does everything else."""
         log.warning("the trainer has lost the session: %s", lost)
         await self._saver.close()
-        state = await self._session.open()
+        trainer = await self._session.open()
         self._progress.trainer_restarts += 1
-        batch = self._batch
-        # One that this trainer was not asked for yet may have been made by the one before it, of an earlier batch.
-        maybe = [one for one in self._sent if self._asked or batch is None or one.id != batch.id]
-        if state.step == self.step + 1 and maybe:
-            log.info("the trainer has saved step %d before it ended", state.step)
-            result = _result(state)
-            self._settle(batch, result.model_copy(update={"batch_id": result.batch_id or maybe[-1].id}))
-        elif state.step == self.step and batch is not None:
-            log.info("the trainer is still at step %d: the batch is sent again", state.step)
-            self._sent = [batch.sent()]
-            self._publication.start(state.policy)
-        else:
-            await self._rewind(state)
-            self._publication.start(state.policy)
-        self._keep_state_of(state)
+        in_hand = self._batch.sent() if self._batch is not None else None
+        decision = decide(trainer, self._sent, at_step=self.step, in_hand=in_hand, posted=self._batch_sent)
+        states = await self._known_states(trainer)
+        # No other batch can be what the trainer makes the next step of: the one that was asked for it is gone.
+        self._sent = [in_hand] if in_hand is not None else []
+        self._follow(decision, trainer.step, states)
+        self._check()
+        self._publication.start(trainer.policy)
+        if isinstance(decision, Acknowledge):
+            self._evaluator.after_step(trainer.step, trainer.policy)
+        self._keep_state_of(trainer.step, states)
 
-    async def _rewind(self, state: SessionState) -> None:
-        log.info("back from step %d to step %d", self.step, state.step)
-        kept = await self._recorder.state_kept_for(state.step) if state.step != self.step else None
+    async def _known_states(self, trainer: SessionState) -> KnownStates:
+        checkpoint = SavedState.parse(trainer.orchestrator_state, "the trainer's checkpoint")
+        kept = None
+        if trainer.step != self.step and checkpoint_lacks_state(self._run_uid, trainer.step, checkpoint):
+            found = await self._recorder.state_kept_for(trainer.step)
+            kept = SavedState.parse(found, f"the record of step {trainer.step}")
+        return KnownStates(checkpoint, self.state(), kept)
+
+    def _follow(self, decision: Decision, step: int, states: KnownStates) -> None:
+        """Move to the trainer's `step` as decided."""
+        match decision:
+            case Continue():
+                log.info("the trainer is at step %d, and so is the run", self.step)
+            case Resend(batch_id):
+                log.info("the trainer is still at step %d: batch %s is sent again", self.step, batch_id)
+            case Acknowledge(result, made_of):
+                nothing_in_hand = self._batch is None
+                ours = self._acknowledge(result, made_of)
+                if made_of is None and nothing_in_hand:
+                    self._restore_sampler(step, states)
+                self._conclude(ours, made_of, result)
+            case Rewind(_, result):
+                log.info("from step %d to step %d of the trainer", self.step, step)
+                forward = step > self.step
+                self._rewind(step)
+                self._restore_sampler(step, states)
+                if forward and result is not None:
+                    self._conclude(None, None, result)
+
+    def _rewind(self, step: int) -> None:
         if self._batch is not None:
             self._dispatcher.deal.done(self._batch.dealt)
         self._batch, self._sent = None, []
-        self._progress.rewind(state.step)
+        self._progress.rewind(step)
         self._reporter.rewound()
-        self._dispatcher.rewind(state.step)
-        if state.step != self.step and not saved.rewind(self._run_uid, state, kept, self._dispatcher.deal):
-            log.warning("the draw of step %d is not known: it goes on where it is", state.step)
-        self.step = state.step
+        self._dispatcher.rewind(step)
+        self.step = step
 
-    def _keep_state_of(self, state: SessionState) -> None:
-        """For whoever resumes from the same checkpoint once more."""
-        if saved.lacks_state(self._run_uid, state):
-            self._recorder.state_of_step(state.step, self.state())
+    def _restore_sampler(self, step: int, states: KnownStates) -> None:
+        restore_sampler(self._dispatcher.deal, choose_sampler_state(self._run_uid, step, states), step)
+
+    def _keep_state_of(self, step: int, states: KnownStates) -> None:
+        """Keep the state of a checkpoint that has none, for the next process that resumes from it."""
+        if checkpoint_lacks_state(self._run_uid, step, states.checkpoint):
+            self._recorder.state_of_step(step, self.state().to_json())
 
     # --- beside the steps ---------------------------------------------------------------------------------------------
 
@@ -354,16 +405,20 @@ class RunLoop:
         )
         self._dispatcher.cancelled = self._dispatcher.filtered = 0
         self._reporter.step(facts)
-        self._recorder.state(self.state())
+        self._save_state()
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint and the next process get of this one."""
-        state = saved.state_of(self._run_uid, self.step, self._progress, self._dispatcher.deal, self._sent)
-        return state | {"reporter": self._reporter.state(), "evaluator": self._evaluator.state()}
+    def state(self) -> SavedState:
+        """Return what a checkpoint and the next process get of this one."""
+        return SavedState(
+            run=self._run_uid,
+            step=self.step,
+            reward=self._progress.newest_reward,
+            board=self._progress.to_state(),
+            deal=self._dispatcher.deal.state(),
+            sent=self._sent,
+            reporter=self._reporter.state(),
+            evaluator=self._evaluator.state(),
+        )
 
-
-def _result(state: SessionState) -> StepResult:
-    """Of the step that led to the trainer's, as far as it knows it."""
-    if state.last is not None and state.last.step == state.step:
-        return state.last
-    return StepResult(step=state.step, policy=state.policy, metrics={})
+    def _save_state(self) -> None:
+        self._recorder.state(self.state().to_json())

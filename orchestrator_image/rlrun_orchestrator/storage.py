@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.store import AccessDenied, BucketMissing, Store, StoreError
 
 from rlrun_orchestrator.errors import EXIT_CONFIGURATION, EXIT_RESTART, RunFailed
-from rlrun_orchestrator.recorder import saved_state
+from rlrun_orchestrator.recorder import saved_state, state_uri
+from rlrun_orchestrator.saved_state import SavedState
 from rlrun_orchestrator.spool import Spool
 from rlrun_orchestrator.status_conditions import StatusConditions
 
@@ -59,7 +59,7 @@ class Storage:
                 log.warning("%s", error)
                 await asyncio.sleep(self._timeouts.poll_interval)
 
-    async def saved_state(self, step: int | None = None) -> dict[str, Any] | None:
+    async def saved_state(self, step: int | None = None) -> SavedState | None:
         """What an earlier process of this run left, newest or for `step`; None for the first one, or when it cannot be
         read.
 
@@ -70,7 +70,7 @@ class Storage:
             try:
                 found = await saved_state(self._store, self._layout, self._spool, step)
                 self._conditions.set_waiting("s3", None)
-                return found
+                return SavedState.parse(found, str(state_uri(self._layout, step)))
             except ValueError as error:
                 log.warning("the saved state of the orchestrator cannot be read and is left: %s", error)
                 return None

@@ -8,9 +8,7 @@ from rlrun.artifacts.layout import S3Uri
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import GroupCounts, PolicyKind, SessionSpec
 from rlrun_orchestrator import assembly
-from rlrun_orchestrator.batch import SentBatch
 from rlrun_orchestrator.filtering import Filtering
-from rlrun_orchestrator.saved import Unheard
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trainer_session import session_spec
 
@@ -103,7 +101,7 @@ def test_the_difficulty_filter_is_as_the_run_says(world: World) -> None:
 def test_the_scheduler_counts_groups(world: World) -> None:
     run = resolved(world, batchSize=24, rolloutsPerExample=8, oversamplingFactor=1.5, algorithm={"sftSteps": 2})
     schedule = assembly.run_schedule(run, Settings())
-    scheduler = assembly.scheduler(run, schedule, GroupCounts(), None)
+    scheduler = assembly.scheduler(run, schedule, GroupCounts())
     limits = scheduler.limits
     assert (limits.groups_per_batch, limits.max_groups_in_flight, limits.max_async_level) == (3, 5, 2)
     assert scheduler.schedule is schedule
@@ -113,12 +111,13 @@ def test_the_scheduler_counts_groups(world: World) -> None:
 def test_counts_of_the_process_before_add_up(world: World) -> None:
     before = GroupCounts(trained=5, filtered=1, errored=2, stale=3, in_flight=6)
     total = sum(before.model_dump().values())
-    batch = SentBatch("x", step=3, ordinals=[7, 8], groups=2, tokens=9, reward=0.5, values={})
-    for unheard, trained in ((None, 5), (Unheard(None), 5), (Unheard(batch), 7)):
-        run = resolved(world)
-        counts = assembly.scheduler(run, assembly.run_schedule(run, Settings()), before, unheard).counts()
+    run = resolved(world)
+    scheduler = assembly.scheduler(run, assembly.run_schedule(run, Settings()), before)
+    for trained, stale in ((5, 9), (7, 7)):
+        counts = scheduler.counts()
         assert sum(counts.model_dump().values()) == total
-        assert (counts.trained, counts.in_flight) == (trained, 0)
+        assert (counts.trained, counts.stale, counts.in_flight) == (trained, stale, 0)
+        scheduler.trained_before(2)
 
 
 @pytest.mark.proves("sampling.seed", "seed")
