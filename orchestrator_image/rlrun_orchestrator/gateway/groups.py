@@ -12,6 +12,7 @@ from rlrun.schema.wire import PolicyKind, PolicyRef
 
 from rlrun_orchestrator.gateway.prefixes import Conversation
 from rlrun_orchestrator.inference import Replica
+from rlrun_orchestrator.rollouts import RecordedGroup
 from rlrun_orchestrator.trajectories import Turn
 
 
@@ -75,10 +76,10 @@ class LiveGroup:
         known = self.rollouts.get(rollout)
         return [turn for _, turn in sorted(known.turns, key=lambda pair: pair[0])] if known else []
 
-    def order(self, rollout: str) -> int:
-        """The rollout's number by first appearance; behind all others for an id that this gateway never saw."""
-        known = self.rollouts.get(rollout)
-        return known.order if known else len(self.rollouts)
+    def record_of_turns(self) -> RecordedGroup:
+        """Return what was recorded so far."""
+        turns = {rollout: self.recorded(rollout) for rollout in self.rollouts}
+        return RecordedGroup(self.id, self.ordinal, self.policy.version, turns)
 
 
 class LiveGroups:
