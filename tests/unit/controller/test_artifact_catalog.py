@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from rlrun.kube.requests import KubeRequest
 from rlrun.controller.observe import Observer
 from rlrun.controller.plan.artifacts import plan_artifacts
 from rlrun.controller.plan.catalog import ArtifactCatalog, ArtifactObjectKind, ObservedArtifact
 from rlrun.controller.plan.observation import RunObservation
 from rlrun.controller.plan.validation import parse_spec
 from rlrun.kube.objects import artifact_name
+from rlrun.kube.requests import KubeRequest
 from rlrun.schema.run import RLRunSpec
 
 from tests.unit.controller.world import World, manifest, run_object
@@ -107,15 +107,15 @@ async def test_one_reconcile_builds_one_catalog_and_lists_all_runs_once(
     listed: list[str] = []
     usual = world.cluster.list
 
-    async def listing(kind: Kind, *args: Any) -> list[Obj]:
-        listed.append(kind.kind)
-        return await usual(kind, *args)
+    async def listing(request: KubeRequest) -> Obj:
+        listed.append(request.kind.kind)
+        return await usual(request)
 
     monkeypatch.setattr(world.cluster, "list", listing)
     await world.reconcile()
     assert len(built) == 1
     assert listed.count("RLRun") == 1
-    observation = await Observer(world.cluster, world.artifacts, world.poller, world.settings).observe(
+    observation = await Observer(world.cluster.kube, world.artifacts, world.poller, world.settings).observe(
         "team", "reverse"
     )
     assert observation

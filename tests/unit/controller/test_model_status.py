@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from rlrun.kube.errors import ApiError
 from rlrun.controller.edge import is_own_status_write
 from rlrun.controller.model_status import ModelStatusWriter, uses_model
 from rlrun.controller.process import Operator
+from rlrun.kube.errors import ApiError
 
 from tests.unit.controller.world import SETTINGS, START, Clock, MemoryCluster, model_object, run_object
 

@@ -64,8 +64,8 @@ from rlrun.schema.wire import (
     StepResult,
     TrainBatch,
 )
+from rlrun.service.exit import EXIT_COMPLETED, EXIT_CONFIGURATION, EXIT_RESTART
 from rlrun_orchestrator.environment.settings import EnvironmentSettings, Surroundings
-from rlrun_orchestrator.errors import EXIT_COMPLETED, EXIT_CONFIGURATION, EXIT_RESTART
 from rlrun_orchestrator.serving.settings import ServingSettings
 from rlrun_orchestrator.settings import Settings as OrchestratorSettings
 from rlrun_orchestrator.sidecar.settings import SidecarSettings
