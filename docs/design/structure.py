@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -108,31 +108,54 @@ class Structure:
         return Structure(**values)
 
 
-def measure(files: Mapping[PurePosixPath, str], roots: Sequence[str] = (".",)) -> Structure:
-    """Measure modules.
+@dataclass(frozen=True)
+class Module:
+    """The parts of a Python file that the figures need.
 
-    Args:
-        files: Source text of each file, by its path below the repository.
-        roots: Folders that are on Python's module path.
+    Attributes:
+        name: Dotted name.
+        lines: Number of lines.
+        imports: Imported dotted names; whether the last part is a module or a symbol is not known yet.
+        classes: Names of top-level classes.
     """
-    trees = {path: ast.parse(text, str(path)) for path, text in files.items()}
-    by_name = {module_name(path, roots): path for path in files}
+
+    name: str
+    lines: int
+    imports: frozenset[str]
+    classes: tuple[str, ...]
+
+
+def read_modules(files: Mapping[PurePosixPath, str], roots: Sequence[str] = (".",)) -> dict[PurePosixPath, Module]:
+    """Parse the source text of files, given by path below the repository. `roots` are on Python's module path."""
+    modules = {}
+    for path, text in files.items():
+        tree = ast.parse(text, str(path))
+        name = module_name(path, roots)
+        imports = frozenset(_import_names(tree, name, is_package=path.name == "__init__.py"))
+        classes = tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+        modules[path] = Module(name, text.count("\n"), imports, classes)
+    return modules
+
+
+def measure(modules: Mapping[PurePosixPath, Module]) -> Structure:
+    """Measure a set of modules. Imports of modules outside the set do not count."""
+    by_name = {module.name: path for path, module in modules.items()}
     imports = {
         (path, target)
-        for path, tree in trees.items()
-        for target in _imported(tree, path, module_name(path, roots), by_name)
+        for path, module in modules.items()
+        for target in _imported(module, path, by_name, modules)
         if target != path
     }
     module_arrows = sorted((str(a), str(b)) for a, b in imports)
     room_arrows = sorted({(str(a.parent), str(b.parent)) for a, b in imports if a.parent != b.parent})
     return Structure(
-        modules=len(files),
-        lines=sum(text.count("\n") for text in files.values()),
-        rooms=dict(sorted(Counter(str(path.parent) for path in files).items())),
+        modules=len(modules),
+        lines=sum(module.lines for module in modules.values()),
+        rooms=dict(sorted(Counter(str(path.parent) for path in modules).items())),
         arrows=room_arrows,
         room_circles=find_circles(room_arrows),
         module_circles=find_circles(module_arrows),
-        repeated_classes=_repeated_classes(trees),
+        repeated_classes=_repeated_classes(modules),
     )
 
 
@@ -215,9 +238,10 @@ def measure_repository(repository: Path, roots: Sequence[str] | None = None) -> 
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
     names = subprocess.run(listing, cwd=repository, capture_output=True, text=True, check=True).stdout.split("\n")
     paths = {PurePosixPath(name) for name in names if name and (repository / name).exists()}
-    project = {path: (repository / path).read_text() for path in sorted(paths) if path.parts[0] != TESTS}
-    product = {path: text for path, text in project.items() if any(path.is_relative_to(name) for name in packages)}
-    return {"product": measure(product, roots), "project without tests": measure(project, roots)}
+    files = {path: (repository / path).read_text() for path in sorted(paths) if path.parts[0] != TESTS}
+    project = read_modules(files, roots)
+    product = {path: module for path, module in project.items() if any(path.is_relative_to(name) for name in packages)}
+    return {"product": measure(product), "project without tests": measure(project)}
 
 
 def _read(file: Path) -> dict[str, Structure]:
@@ -233,20 +257,18 @@ def _arrows_from_text(lines: Iterable[str]) -> list[Arrow]:
 
 
 def _imported(
-    tree: ast.Module, path: PurePosixPath, name: str, by_name: Mapping[str, PurePosixPath]
+    module: Module, path: PurePosixPath, by_name: Mapping[str, PurePosixPath], paths: Container[PurePosixPath]
 ) -> Iterator[PurePosixPath]:
-    siblings = {module.stem: module for module in by_name.values() if module.parent == path.parent}
-    for wanted in _import_names(tree, name, is_package=path.name == "__init__.py"):
+    for wanted in module.imports:
         parts = wanted.split(".")
         found = next((".".join(parts[:n]) for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in by_name), None)
         if found is not None:
             yield by_name[found]
-        elif parts[0] in siblings:  # a script finds the modules of its own folder
-            yield siblings[parts[0]]
+        elif (sibling := path.with_name(f"{parts[0]}.py")) in paths:  # a script finds the modules of its own folder
+            yield sibling
 
 
 def _import_names(tree: ast.Module, name: str, is_package: bool) -> Iterator[str]:
-    """Yield what a module imports as dotted names; whether the last part is a module or a symbol is left open."""
     package = name.split(".") if is_package else name.split(".")[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -268,12 +290,11 @@ def _reachable(start: str, edges: Mapping[str, set[str]]) -> set[str]:
     return seen
 
 
-def _repeated_classes(trees: Mapping[PurePosixPath, ast.Module]) -> dict[str, list[str]]:
+def _repeated_classes(modules: Mapping[PurePosixPath, Module]) -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
-    for path, tree in trees.items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(path))
+    for path, module in modules.items():
+        for name in module.classes:
+            places.setdefault(name, []).append(str(path))
     return {name: sorted(found) for name, found in sorted(places.items()) if len(found) > 1}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from docs.design.structure import Structure, main, measure, measure_repository, module_name
+from docs.design.structure import Structure, main, measure, measure_repository, module_name, read_modules
 
 ROOTS = ("core", "app", ".")
 PLANTED = {
@@ -28,7 +28,7 @@ def this_project() -> Structure:
 
 
 def measured(files: dict[str, str]) -> Structure:
-    return measure({PurePosixPath(name): text for name, text in files.items()}, ROOTS)
+    return measure(read_modules({PurePosixPath(name): text for name, text in files.items()}, ROOTS))
 
 
 @pytest.fixture
