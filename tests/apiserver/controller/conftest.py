@@ -21,18 +21,12 @@ from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 
 from local_cluster.control_plane import ControlPlane
-from tests.unit.artifacts.seaweedfs import S3Server, running
+from tests.unit.artifacts.seaweedfs import S3Server
 
 ROOT = Path(__file__).parents[3]
 Obj = dict[str, Any]
 WAIT_SECONDS = 90
 """Much of it is for the start of a Python process on a machine that is busy with other tests."""
-
-
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running(tmp_path_factory.mktemp("seaweedfs")) as server:
-        yield server
 
 
 @dataclass

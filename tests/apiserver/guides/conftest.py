@@ -20,10 +20,10 @@ from rlrun.garbage.cluster import CHILD_APIS
 from local_cluster.binaries import ensure_program
 from local_cluster.control_plane import ControlPlane
 from local_cluster.paths import paths
-from tests.apiserver.controller.conftest import Bench, orchestrators, own_bench, s3_server
+from tests.apiserver.controller.conftest import Bench, orchestrators, own_bench
 from tests.guide import Runner, install_commands
 
-__all__ = ["orchestrators", "own_bench", "s3_server"]
+__all__ = ["orchestrators", "own_bench"]
 
 ROOT = Path(__file__).parents[3]
 RLRUN = "apis/rlrun.dev/v1alpha1"

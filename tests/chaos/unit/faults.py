@@ -26,6 +26,8 @@ class Call:
     where: str
     """cluster or s3."""
     name: str
+    tick: int = 0
+    """When it is made; the world does not change by itself within a tick."""
 
     @property
     def writes(self) -> bool:
@@ -89,12 +91,13 @@ class Gate:
     rule: Rule = field(default_factory=Rule)
     calls: list[Call] = field(default_factory=list)
     dead: bool = False
+    tick: int = 0
 
     def enter(self, where: str, name: str) -> Call:
         """Announces a call. Raises what the rule raises; a process that has crashed makes no further calls."""
         if self.dead:
             raise Crash
-        call = Call(len(self.calls), where, name)
+        call = Call(len(self.calls), where, name, self.tick)
         self.calls.append(call)
         self._ask(self.rule.before, call)
         return call

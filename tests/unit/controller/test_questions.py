@@ -72,7 +72,7 @@ async def test_anything_else_is_said_in_words(
 async def test_silence_and_absence_have_an_end(
     serve: Callable[[Handler], Awaitable[str]], questioner: Questioner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(questions, "POLL_SECONDS", 1.0)
 
     async def sleep(_: web.Request) -> web.Response:
         await asyncio.sleep(5)
