@@ -8,6 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+
+from local_cluster import traces
+from local_cluster.paths import paths
 
 
 def cluster(*args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -33,21 +37,16 @@ def assert_up() -> None:
 
 
 def kill_everything() -> int:
-    """SIGKILL to every process that serves the cluster, containers included; how many."""
-    names = {
-        "etcd", "kube-apiserver", "kube-controller-manager", "kube-controller", "kube-scheduler", "kubelet",
-        "kube-proxy", "containerd", "containerd-shim-runc-v2", "containerd-shim", "coredns", "weed", "pause",
-    }  # fmt: skip
+    """Send SIGKILL to every process of this cluster, containers included; return to how many.
+
+    They are known by the state directory in their arguments and by their control group, never by their name: another
+    cluster of this machine has processes of the same names.
+    """
     killed = 0
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                program = os.path.basename(file.read().split(b"\0")[0].decode(errors="replace"))
-            if program in names:
-                os.kill(int(pid), signal.SIGKILL)
-                killed += 1
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    for pid in traces.processes(paths()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
     return killed
 
 

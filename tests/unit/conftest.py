@@ -4,10 +4,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from rlrun.artifacts.store import Store
 
 from tests.support.sharing import folder_of_all_workers
 from tests.unit.artifacts.seaweedfs import S3Server, running_for_all_workers
+
+# How long an example takes tells how busy the machine is, and nothing else.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
 
 
 @pytest.fixture(scope="session")

@@ -183,9 +183,11 @@ class _Pages:
 def s3_500(operation: str) -> Exception:
     """What boto3 raises when the server has answered 500 to all of its tries."""
     answer = {"Error": {"Code": "InternalError", "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 500}}
-    return ClientError(answer, "".join(word.capitalize() for word in operation.split("_")))
+    error: Exception = ClientError(answer, "".join(word.capitalize() for word in operation.split("_")))
+    return error
 
 
 def s3_silent(_: str) -> Exception:
     """What boto3 raises when nobody listens."""
-    return EndpointConnectionError(endpoint_url="http://s3.test:8333")
+    error: Exception = EndpointConnectionError(endpoint_url="http://s3.test:8333")
+    return error

@@ -122,6 +122,9 @@ def _running(folder: Path, bucket: str, ports: list[int]) -> Iterator[S3Server]:
         "-s3.autoCreateBucket=false",
         f"-s3.config={config}",
     ]
+    if setpriv := shutil.which("setpriv"):
+        # A worker that is killed cannot end its server: the kernel does.
+        command = [setpriv, "--pdeathsig", "KILL", "--", *command]
     log = (folder / "weed.log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
     try:
