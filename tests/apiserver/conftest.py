@@ -18,7 +18,7 @@ from tests.support.sharing import folder_of_all_workers, shared
 from tests.unit.artifacts.seaweedfs import S3Server, running_for_all_workers
 
 CRDS = Path(__file__).parents[2] / "crds"
-ESTABLISHED_SECONDS = 30
+ESTABLISHED_SECONDS = 240
 
 
 @pytest.fixture(scope="session")

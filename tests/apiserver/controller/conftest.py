@@ -25,8 +25,8 @@ from tests.unit.artifacts.seaweedfs import S3Server
 
 ROOT = Path(__file__).parents[3]
 Obj = dict[str, Any]
-WAIT_SECONDS = 90
-"""Much of it is for the start of a Python process on a machine that is busy with other tests."""
+WAIT_SECONDS = 240
+"""Far longer than anything takes: the machine may be busy with other tests."""
 
 
 @dataclass
@@ -300,8 +300,22 @@ class Bench:
                 pytest.fail(f"not within {seconds} s: {what}\n{status}\n{logs}")
             time.sleep(0.2)
 
+    def wait_until_unchanged(self, seconds: float) -> None:
+        """Return once nothing has been written to the run for so long; fail if that does not come."""
+        seen, since = "", time.monotonic()
+
+        def unchanged() -> bool:
+            nonlocal seen, since
+            version = self.run()["metadata"]["resourceVersion"]
+            if version != seen:
+                seen, since = version, time.monotonic()
+            return time.monotonic() - since >= seconds
+
+        self.wait(f"{seconds} s without a change of the run", unchanged)
+
 
 SHARED_NAMESPACES = 32
+RESYNC_SECONDS = 5
 
 
 def write_settings(
@@ -324,7 +338,7 @@ def write_settings(
                 "servingUrlTemplate": f"http://127.0.0.1:{orchestrators.port}/sidecars/{{namespace}}/{{name}}",
                 "httpPort": 0,
                 "pollSeconds": 0.5,
-                "resyncSeconds": 5,
+                "resyncSeconds": RESYNC_SECONDS,
                 "workers": 2,
             }
         )
