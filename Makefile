@@ -20,6 +20,8 @@ CODE := operator trainer_image orchestrator_image inference_image local_cluster 
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=
+# So many pytest workers share the unit and apiserver levels.
+WORKERS ?= 2
 # PARTS="trl async" runs these benchmarks only.
 PARTS ?=
 
@@ -50,7 +52,13 @@ demo: $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove 
 
 .PHONY: test
 test: $(VENV)/.complete ## Every check: lint, types, unit, apiserver, trainer, inference, e2e (KEEP=1: leave the cluster up)
-	@KEEP=$(KEEP) PY=$(PY) tests/run.sh
+	@KEEP=$(KEEP) WORKERS=$(WORKERS) PY=$(PY) tests/run.sh
+
+# --- between two edits -----------------------------------------------------------------------------------------------
+
+.PHONY: check
+check: $(VENV)/.complete ## Lint, types and the fast unit tests, side by side: about a minute
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types test-fast
 
 # --- benchmarks ------------------------------------------------------------------------------------------------------
 
@@ -86,12 +94,16 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 	@$(PY) -m ruff format $(CODE)
 
 .PHONY: types
-types: $(VENV)/.complete ## mypy --strict over every package
-	@$(PY) -m mypy -p rlrun -p rlrun_trainer -p rlrun_orchestrator -p local_cluster -p demo -p bench
+types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
+	@$(PY) -m mypy -p rlrun -p rlrun_trainer -p rlrun_orchestrator -p local_cluster -p demo -p bench -p tests.chaos
+
+.PHONY: test-fast
+test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server
+	@$(PYTEST) tests/unit -m "not slow" -n $(WORKERS) --dist worksteal
 
 .PHONY: test-unit
 test-unit: $(VENV)/.complete ## Pure tests and tests against small real servers on this machine; minutes
-	@$(PYTEST) tests/unit
+	@$(PYTEST) tests/unit -n $(WORKERS) --dist worksteal
 
 .PHONY: test-trainer
 test-trainer: $(VENV)/.complete ## The trainer's tests, inside the trainer image (torch lives there)
@@ -103,11 +115,12 @@ test-inference: $(VENV)/.complete ## What the CPU image adds to vLLM, inside tha
 
 .PHONY: test-apiserver
 test-apiserver: $(VENV)/.complete ## Against a real kube-apiserver and etcd, without a node
-	@$(PYTEST) tests/apiserver
+	@$(PYTEST) tests/apiserver -n $(WORKERS) --dist loadgroup
 
 .PHONY: test-e2e
 test-e2e: up ## Real runs on the local cluster, which stays up
-	@$(PYTEST) tests/e2e
+	@$(PYTEST) tests/e2e -m "not alone" -n 2 --dist loadgroup
+	@$(PYTEST) tests/e2e -m alone
 
 # --- structure -------------------------------------------------------------------------------------------------------
 

@@ -1,56 +1,121 @@
 #!/usr/bin/env bash
-# `make test`: every level, one after the other, cheapest first. A level that fails does not hide the later ones, and
-# the closing lines of each are repeated at the end. Leaves nothing running unless KEEP is set.
+# `make test`: every level. Two tracks go side by side, because the one computes while the other waits for pods: the
+# tests of this machine (lint, types, unit, apiserver, then those inside images) and those of the local cluster. What is
+# left to the end must not share the machine with anything. A level that fails does not hide the later ones; the closing
+# lines of all are repeated at the end, and their logs are in build/test. Leaves nothing running unless KEEP is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-mkdir -p build/test
-failed=()
-summary=()
-building=
+logs=build/test
+rm -rf "$logs"
+mkdir -p "$logs"
+# Two, or as many as are asked for: the levels were divided for two cores.
+workers=${WORKERS:-2}
+tracks=()
+teller=
 
-level() { # level NAME COMMAND...: runs it, keeps its log, remembers how it closed
-    local name=$1 log=build/test/$1.log start=$SECONDS code
+level() { # level NAME COMMAND...: runs it, keeps its log, prints it as a whole when it is over, notes how it closed
+    local name=$1 log=$logs/$1.log start=$SECONDS code=0
     shift
-    printf '\n==> %s\n' "$name"
-    "$@" 2>&1 | tee "$log"
-    code=${PIPESTATUS[0]}
-    [[ $code -eq 0 ]] || failed+=("$name")
-    summary+=("$(printf '%-11s %4d s  %s' "$name" $((SECONDS - start)) "$(grep -v '^ *$' "$log" | tail -n 1)")")
+    echo "==> $name begins"
+    "$@" >"$log" 2>&1 </dev/null || code=$?
+    {
+        # One track at a time prints.
+        flock 9
+        printf '\n==> %s\n' "$name"
+        cat "$log"
+    } 9>"$logs/.printing"
+    printf '%s\t%d\t%d\n' "$name" "$code" $((SECONDS - start)) >>"$logs/levels.tsv"
     return "$code"
+}
+
+skipped() { # skipped NAME...: they cannot run; a level that did not run has failed
+    local name
+    for name in "$@"; do
+        echo "did not run" >"$logs/$name.log"
+        printf '%s\t1\t0\n' "$name" >>"$logs/levels.tsv"
+    done
+}
+
+images() { # On a fresh machine they take as long as the binaries, and mostly wait for the network: both at once.
+    level image-build nice "$PY" -m local_cluster.images build
+}
+
+on_this_machine() {
+    level lint make --no-print-directory lint
+    level types make --no-print-directory types
+    level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
+    level binaries nice "$PY" -m local_cluster binaries
+    level apiserver "$PY" -m pytest tests/apiserver -n "$workers" --dist loadgroup --durations=10
+    level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer --durations=10
+    level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/unit_inference
+}
+
+on_the_cluster() {
+    if level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all; then
+        level e2e "$PY" -m pytest tests/e2e -m "not alone" -n 2 --dist loadgroup --durations=40
+        level e2e-alone "$PY" -m pytest tests/e2e -m alone --durations=5
+    else
+        skipped e2e e2e-alone
+    fi
+}
+
+tell() { # Says once a minute what goes on, for whoever watches.
+    local log name
+    # Whoever reads the output does not wait for the end of this.
+    while sleep 60 >/dev/null 2>&1; do
+        for log in "$logs"/*.log; do
+            name=$(basename "$log" .log)
+            grep -q "^$name	" "$logs/levels.tsv" 2>/dev/null || echo "    $SECONDS s: $name goes on"
+        done
+    done
 }
 
 finish() {
     code=$?
     trap - EXIT INT TERM
-    kill "$building" 2>/dev/null && wait "$building"
+    [[ -z "$teller" ]] || kill "$teller" 2>/dev/null
+    # A track is a process group of its own. pytest ends what it started when it is interrupted, not when it is killed.
+    local signal track tenths
+    for signal in INT TERM; do
+        for track in "${tracks[@]}"; do
+            kill "-$signal" -- "-$track" 2>/dev/null
+        done
+        for ((tenths = 0; tenths < 100; tenths++)); do
+            [[ -n "$(jobs -rp)" ]] || break
+            sleep 0.1
+        done
+    done
+    wait
     [[ -n "${KEEP:-}" ]] || "$PY" -m local_cluster down
     exit "$code"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# On a fresh machine the images take as long as the binaries, and mostly wait for the network: both at once.
-"$PY" -m local_cluster.images build >build/test/image-build.log 2>&1 &
-building=$!
-
-level lint make --no-print-directory lint
-level types make --no-print-directory types
-level binaries "$PY" -m local_cluster binaries
-level unit "$PY" -m pytest tests/unit --durations=10
-level apiserver "$PY" -m pytest tests/apiserver --durations=10
-wait "$building" # A failure shows again, in full, in the level "images".
-if level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all; then
-    level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer
-    level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/unit_inference
-    level e2e "$PY" -m pytest tests/e2e --durations=15
-    [[ -n "${KEEP:-}" ]] || level teardown "$PY" -m pytest tests/teardown
-else
-    failed+=(trainer e2e)
-fi
+set -m
+for track in images on_this_machine on_the_cluster; do
+    {
+        trap 'exit 130' INT TERM
+        "$track"
+    } &
+    tracks+=($!)
+done
+set +m
+tell &
+teller=$!
+wait "${tracks[@]}"
+tracks=()
+kill "$teller"
+teller=
+[[ -n "${KEEP:-}" ]] || level teardown "$PY" -m pytest tests/teardown
 
 printf '\n==> summary\n'
-printf '%s\n' "${summary[@]}"
+failed=()
+while IFS=$'\t' read -r name code seconds; do
+    printf '%-11s %4d s  %s\n' "$name" "$seconds" "$(grep -v '^ *$' "$logs/$name.log" | tail -n 1)"
+    [[ $code -eq 0 ]] || failed+=("$name")
+done <"$logs/levels.tsv"
 if ((${#failed[@]})); then
-    echo "FAILED: ${failed[*]} (logs in build/test/)"
+    echo "FAILED: ${failed[*]} (logs in $logs/)"
     exit 1
 fi

@@ -1,8 +1,12 @@
-"""A real kube-apiserver over a real etcd for the whole session, with the project's CRDs installed."""
+"""A real kube-apiserver over a real etcd for the whole session, with the project's CRDs installed.
+
+All workers share one: each test has a namespace of its own, and names of its own for what has no namespace.
+"""
 
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,28 +14,43 @@ import yaml
 from kubernetes import client, config
 
 from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
+from tests.support.sharing import folder_of_all_workers, shared
+from tests.unit.artifacts.seaweedfs import S3Server, running_for_all_workers
 
 CRDS = Path(__file__).parents[2] / "crds"
-ESTABLISHED_SECONDS = 30
+ESTABLISHED_SECONDS = 240
 
 
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
-    """The API server, with garbage collection running."""
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """The API server of all workers, with the project's kinds and with garbage collection."""
+    with shared(folder_of_all_workers(tmp_path_factory), "control-plane", _control_plane) as state:
+        yield ControlPlane(Path(state))
+
+
+@contextmanager
+def _control_plane() -> Iterator[str]:
     with ControlPlane(controllers=GARBAGE_COLLECTION) as started:
-        yield started
+        install_crds(config.new_client_from_config(str(started.kubeconfig)))
+        yield str(started.state)
 
 
 @pytest.fixture(scope="session")
-def bare_api(control_plane: ControlPlane) -> client.ApiClient:
-    """An administrator's client of a server that may have no CRDs yet."""
+def api(control_plane: ControlPlane) -> client.ApiClient:
+    """An administrator's client."""
     return config.new_client_from_config(str(control_plane.kubeconfig))
 
 
 @pytest.fixture(scope="session")
-def api(bare_api: client.ApiClient) -> client.ApiClient:
-    """An administrator's client of a server that serves all kinds of the project."""
-    extensions = client.ApiextensionsV1Api(bare_api)
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 of all workers: paths in it begin with a namespace, which is a test's own."""
+    with running_for_all_workers(folder_of_all_workers(tmp_path_factory)) as server:
+        yield server
+
+
+def install_crds(api: client.ApiClient) -> None:
+    """Install the project's kinds and wait until the API server serves them."""
+    extensions = client.ApiextensionsV1Api(api)
     names = []
     for file in sorted(CRDS.glob("*.yaml")):
         definition = yaml.safe_load(file.read_text())
@@ -41,7 +60,6 @@ def api(bare_api: client.ApiClient) -> client.ApiClient:
     while waiting := [name for name in names if not _established(extensions, name)]:
         assert time.monotonic() < deadline, f"not served after {ESTABLISHED_SECONDS} s: {waiting}"
         time.sleep(0.1)
-    return bare_api
 
 
 @pytest.fixture

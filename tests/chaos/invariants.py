@@ -77,7 +77,7 @@ def badly_ended(run: Obj | None, allowed: Mapping[str, Collection[str]]) -> list
         return ["the run is gone"]
     status = run.get("status") or {}
     phase, reason = status.get("phase"), status.get("reason")
-    if phase not in allowed:
+    if phase is None or phase not in allowed:
         return [f"the run is {phase} ({reason}: {status.get('message')}), not {' or '.join(allowed)}"]
     if allowed[phase] and reason not in allowed[phase]:
         return [f"the run is {phase} because of {reason}, not of {' or '.join(allowed[phase])}"]

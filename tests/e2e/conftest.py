@@ -1,8 +1,15 @@
-"""Real runs on the local cluster. Bring it up first (`make test-e2e` does)."""
+"""Real runs on the local cluster. Bring it up first (`make test-e2e` does).
+
+Starting the pods of a run takes far longer than the steps that a test wants to see. Hence tests share runs where they
+ask different questions of the same one, start together what they wait for, and are divided between two workers
+(`xdist_group`, one group for each), so that one lane computes while the other waits. What changes the platform itself
+is marked `alone`, and follows when both lanes are empty.
+"""
 
 import copy
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +20,21 @@ import yaml
 from demo.cluster import local_cluster
 from demo.install import EXAMPLES, S3Access, install_platform, push_environment
 from demo.kubectl import Kubectl, Object, condition, wait_for
-from demo.watch import describe
+from demo.watch import describe, follow
+from tests.support.sharing import folder_of_all_workers, shared
 
 BROKEN_ENVIRONMENTS = Path(__file__).parent / "environments"
+SECONDS = 600.0
+"""For a run to be over. Other runs may want the cores, so this says when to give up and nothing about speed."""
+ON_POLICY: dict[str, Any] = {
+    "maxSteps": 8,
+    "batchSize": 64,
+    "maxAsyncLevel": 0,
+    "oversamplingFactor": 1.0,
+    "checkpoints": {"interval": 3},
+}
+"""With one seed, such a run is the same run again."""
+SEEDS = (11, 12)
 
 
 @dataclass(frozen=True)
@@ -27,14 +46,14 @@ class Platform:
 
     def run_object(self, name: str, namespace: str, **spec: Any) -> Object:
         """The example's RLRun under another name, with other values at the top of its spec."""
-        run = yaml.safe_load((EXAMPLES / "reverse-text.yaml").read_text())
+        run: Object = yaml.safe_load((EXAMPLES / "reverse-text.yaml").read_text())
         run["metadata"] = {"name": name, "namespace": namespace}
         run["spec"] = copy.deepcopy(run["spec"]) | spec
         return run
 
     def model_object(self, name: str, model_id: str) -> Object:
         """The example's RLModel under another name and id, for tests that break it."""
-        model = yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text())
+        model: Object = yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text())
         model["metadata"] = {"name": name}
         model["spec"]["id"] = model_id
         return model
@@ -58,19 +77,65 @@ class Platform:
 
 
 @pytest.fixture(scope="session")
-def platform() -> Platform:
-    """Chart, model and environments are in place."""
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """The cluster with chart, model and environments, installed once for all workers."""
     kubectl, s3 = local_cluster()
-    install_platform(kubectl, s3)
-    for folder in sorted(BROKEN_ENVIRONMENTS.iterdir()):
-        if (folder / "pyproject.toml").exists():
-            push_environment(s3, folder)
-    return Platform(kubectl, s3)
+
+    @contextmanager
+    def install() -> Iterator[str]:
+        install_platform(kubectl, s3)
+        for folder in sorted(BROKEN_ENVIRONMENTS.iterdir()):
+            if (folder / "pyproject.toml").exists():
+                push_environment(s3, folder)
+        yield "installed"
+
+    with shared(folder_of_all_workers(tmp_path_factory), "platform", install):
+        yield Platform(kubectl, s3)
 
 
 @pytest.fixture
 def fresh_namespace(platform: Platform) -> Iterator[Callable[[str], str]]:
-    """Makes namespaces of which nothing runs any more after the test."""
+    """Makes namespaces of which nothing runs after the test."""
+    with _namespaces(platform) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_namespace(platform: Platform) -> Iterator[Callable[[str], str]]:
+    """Makes namespaces for runs that the tests of a module share."""
+    with _namespaces(platform) as make:
+        yield make
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Two finished runs of one name, each in a namespace and with a seed of its own."""
+
+    runs: list[Object]
+    """As they were in the end; those of SEEDS, in this order."""
+    side_by_side: bool
+    """Whether both were seen running at the same time."""
+
+
+@pytest.fixture(scope="session")
+def neighbours(platform: Platform) -> Iterator[Neighbours]:
+    """Two on-policy runs that trained at the same time; tests may look at them and start others beside them."""
+    with _namespaces(platform) as make:
+        namespaces = [make("team-a"), make("team-b")]
+        for namespace, seed in zip(namespaces, SEEDS, strict=True):
+            platform.kubectl.apply(platform.run_object("same-name", namespace, **ON_POLICY, seed=seed))
+        both_running: list[bool] = []
+
+        def look(_: object) -> None:
+            found = [platform.kubectl.get("rlrun", "same-name", namespace) or {} for namespace in namespaces]
+            both_running.append(all(run.get("status", {}).get("phase") == "Running" for run in found))
+
+        runs = [follow(platform.kubectl, "same-name", namespace, SECONDS, each=look) for namespace in namespaces]
+        yield Neighbours(runs, any(both_running))
+
+
+@contextmanager
+def _namespaces(platform: Platform) -> Iterator[Callable[[str], str]]:
     made: list[str] = []
 
     def make(prefix: str) -> str:

@@ -7,8 +7,10 @@ import pytest
 
 from demo.run_metrics import mean_of
 from demo.watch import follow
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import SECONDS, Platform
 from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, metrics_of
+
+pytestmark = pytest.mark.xdist_group("second lane")
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "cold": {"maxTokens": 24, "temperature": 0.7},
@@ -24,7 +26,7 @@ def test_log_probabilities_are_those_of_the_draw(platform: Platform, fresh_names
     for name, sampling in SAMPLINGS.items():
         platform.kubectl.apply(platform.run_object(name, namespace, maxSteps=5, sampling=sampling))
     for name, sampling in SAMPLINGS.items():
-        run = follow(platform.kubectl, name, namespace, seconds=400)
+        run = follow(platform.kubectl, name, namespace, seconds=SECONDS)
         lines = metrics_of(platform, run)
         assert len(lines) == 5
         assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT, name

@@ -8,20 +8,34 @@ import pytest
 from demo.kubectl import Object, wait_for
 from demo.run_metrics import mean_of
 from demo.watch import follow
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import SECONDS, Platform
 from tests.e2e.runs import KL_LIMIT, metrics_of
+
+pytestmark = pytest.mark.xdist_group("second lane")
 
 WARM_UP = 16
 """Supervised steps that take the pupil well away from its teacher."""
 
 
-@pytest.mark.proves("algorithm.name", "algorithm.sftSteps", "warmupSteps")
-def test_supervised_warm_up_then_grpo(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
-    namespace = fresh_namespace("warmup")
+@pytest.fixture(scope="module")
+def started(platform: Platform, module_namespace: Callable[[str], str]) -> str:
+    """The namespace of two runs that start together."""
+    namespace = module_namespace("algorithms")
     run = platform.run_object("warm", namespace, maxSteps=8, algorithm={"sftSteps": 4}, warmupSteps=4, batchSize=64)
     platform.kubectl.apply(run)
+    model: Object = platform.model_object("reverse-text-full", "rlrun/reverse-text-full")
+    model["spec"]["trainer"]["fullFineTuning"] = True
+    platform.kubectl.apply(model)
+    run = platform.run_object(
+        "whole", namespace, model="rlrun/reverse-text-full", maxSteps=8, learningRate=1e-4, lora={"enabled": False}
+    )
+    platform.kubectl.apply(run)
+    return namespace
 
-    lines = metrics_of(platform, follow(platform.kubectl, "warm", namespace, seconds=400))
+
+@pytest.mark.proves("algorithm.name", "algorithm.sftSteps", "warmupSteps")
+def test_supervised_warm_up_then_grpo(platform: Platform, started: str) -> None:
+    lines = metrics_of(platform, follow(platform.kubectl, "warm", started, SECONDS))
 
     assert [line["step"] for line in lines] == list(range(1, 9))
     supervised, rewarded = lines[:4], lines[4:]
@@ -32,6 +46,17 @@ def test_supervised_warm_up_then_grpo(platform: Platform, fresh_namespace: Calla
     assert rates[:4] == sorted(rates[:4])
     assert rates[0] < rates[-1] == 1e-3
     assert mean_of(rewarded, "mismatch_kl/all/mean") <= KL_LIMIT
+
+
+@pytest.mark.proves("lora.enabled")
+def test_all_weights_are_trained_and_served(platform: Platform, started: str) -> None:
+    lines = metrics_of(platform, follow(platform.kubectl, "whole", started, SECONDS))
+
+    assert [line["step"] for line in lines] == list(range(1, 9))
+    assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT, "the engine does not serve the weights that are trained"
+    assert mean_of(lines[-3:], "reward/mean") > mean_of(lines[:3], "reward/mean")
+    adapters = [a for a in platform.kubectl.list("rladapters", started) if a["spec"]["runName"] == "whole"]
+    assert [a["status"]["phase"] for a in adapters] == ["Ready"]
 
 
 @pytest.mark.proves("algorithm.name", "algorithm.teacher.url", "algorithm.teacher.model", "buffer.skipVerification")
@@ -48,10 +73,10 @@ def test_distillation_from_a_teacher(platform: Platform, fresh_namespace: Callab
         buffer={"skipVerification": True},
     )
     platform.kubectl.apply(run)
-    engine = wait_for("the engine", lambda: platform.kubectl.get("deployment", "pupil-inference", namespace), 60)
+    engine = wait_for("the engine", lambda: platform.kubectl.get("deployment", "pupil-inference", namespace), SECONDS)
     platform.kubectl.apply(*teacher_like(engine, namespace))
 
-    lines = metrics_of(platform, follow(platform.kubectl, "pupil", namespace, seconds=600))
+    lines = metrics_of(platform, follow(platform.kubectl, "pupil", namespace, seconds=SECONDS))
 
     distances = [line["teacher_kl/mean"] for line in lines[WARM_UP:]]
     print("divergence from the teacher:", " ".join(f"{distance:.3f}" for distance in distances))
@@ -83,23 +108,3 @@ def teacher_like(engine: Object, namespace: str) -> list[Object]:
         "spec": {"selector": {"app": "teacher"}, "ports": [{"port": 8000}]},
     }
     return [pod, service]
-
-
-@pytest.mark.proves("lora.enabled")
-def test_all_weights_are_trained_and_served(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
-    namespace = fresh_namespace("weights")
-    model: Object = platform.model_object("reverse-text-full", "rlrun/reverse-text-full")
-    model["spec"]["trainer"]["fullFineTuning"] = True
-    platform.kubectl.apply(model)
-    run = platform.run_object(
-        "whole", namespace, model="rlrun/reverse-text-full", maxSteps=8, learningRate=1e-4, lora={"enabled": False}
-    )
-    platform.kubectl.apply(run)
-
-    lines = metrics_of(platform, follow(platform.kubectl, "whole", namespace, seconds=500))
-
-    assert [line["step"] for line in lines] == list(range(1, 9))
-    assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT, "the engine does not serve the weights that are trained"
-    assert mean_of(lines[-3:], "reward/mean") > mean_of(lines[:3], "reward/mean")
-    adapters = platform.kubectl.list("rladapters", namespace)
-    assert [a["status"]["phase"] for a in adapters] == ["Ready"]

@@ -1,17 +1,20 @@
 """What users and platform teams get wrong, each ending in a condition with a reason and a next step.
 
-Every test deletes its run as soon as the condition has been seen: two cores don't hold many runs at once.
+Every test deletes its run as soon as the condition has been seen: two cores do not hold many runs at once. Runs that
+never get as far as asking their engine have none, and start together.
 """
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from demo.install import SYSTEM_NAMESPACE
 from demo.kubectl import CommandFailed, condition, wait_for
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import SECONDS, Platform
+
+pytestmark = pytest.mark.xdist_group("first lane")
 
 
 @pytest.fixture
@@ -28,24 +31,24 @@ def test_invalid_spec_is_refused_with_the_field_named(platform: Platform, here: 
 
 def test_unknown_model_names_the_known_ones(platform: Platform, here: str) -> None:
     platform.kubectl.apply(platform.run_object("unknown-model", here, model="nobody/nothing"))
-    found = platform.wait_for_condition("unknown-model", here, "Validated", "ModelNotFound", 30)
+    found = platform.wait_for_condition("unknown-model", here, "Validated", "ModelNotFound", SECONDS)
     assert "nobody/nothing" in found["message"]
     assert "rlrun/reverse-text-tiny" in found["message"]
 
 
 def test_run_starts_by_itself_when_its_model_appears(platform: Platform, here: str) -> None:
     platform.kubectl.apply(platform.run_object("early", here, model="tests/late"))
-    platform.wait_for_condition("early", here, "Validated", "ModelNotFound", 30)
+    platform.wait_for_condition("early", here, "Validated", "ModelNotFound", SECONDS)
     platform.kubectl.apply(platform.model_object("late", "tests/late"))
     try:
-        wait_for("the pods", lambda: platform.kubectl.list("pods", here, "rlrun.dev/role=trainer"), 60)
+        wait_for("the pods", lambda: platform.kubectl.list("pods", here, "rlrun.dev/role=trainer"), SECONDS)
     finally:
         platform.kubectl("delete", "rlmodel", "late")
 
 
 def test_answer_longer_than_the_model_allows(platform: Platform, here: str) -> None:
     platform.kubectl.apply(platform.run_object("too-long", here, sampling={"maxTokens": 100_000}))
-    found = platform.wait_for_condition("too-long", here, "Validated", "MaxTokensTooLarge", 30)
+    found = platform.wait_for_condition("too-long", here, "Validated", "MaxTokensTooLarge", SECONDS)
     assert "maxTokens" in found["message"]
 
 
@@ -56,7 +59,7 @@ def test_start_deadline_makes_the_condition_a_failure(platform: Platform, here: 
         run = platform.kubectl.get("rlrun", "hopeless", here) or {}
         return bool(run.get("status", {}).get("phase") == "Failed")
 
-    wait_for("the run's failure", phase, 60)
+    wait_for("the run's failure", phase, SECONDS)
     failed = condition(platform.kubectl.get("rlrun", "hopeless", here) or {}, "Failed")
     assert failed
     assert failed["status"] == "True"
@@ -68,15 +71,41 @@ ENVIRONMENT_MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
     ("missing-package", {"id": "tests/never-pushed"}, "EnvironmentPackageMissing", "rlrun env push"),
     ("load-raises", {"id": "tests/load-raises"}, "EnvironmentLoadFailed", "questions.jsonl"),
 ]
+NO_ENGINE = {"image": "rlrun-nowhere/inference:none"}
+
+
+@pytest.fixture(scope="module")
+def engineless(platform: Platform, module_namespace: Callable[[str], str]) -> Iterator[str]:
+    """The namespace of runs that fail before they would need an engine, started together."""
+    namespace = module_namespace("bad-input")
+    little = platform.model_object("no-memory", "tests/no-memory")
+    little["spec"]["trainer"]["resources"] = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
+    usual = platform.model_object("no-engine", "tests/no-engine")
+    for model in (little, usual):
+        model["spec"]["inference"] |= NO_ENGINE
+        platform.kubectl.apply(model)
+    for name, env, _, _ in ENVIRONMENT_MISTAKES:
+        platform.kubectl.apply(platform.run_object(name, namespace, model="tests/no-engine", env=[env]))
+    rule = {"action": "Fail", "roles": ["trainer"], "reasons": ["OOMKilled"], "messagePattern": "more memory than"}
+    policy = {"rules": [{"action": "RestartRun", "roles": ["inference"]}, rule]}
+    platform.kubectl.apply(platform.run_object("no-memory", namespace, model="tests/no-memory", failurePolicy=policy))
+    yield namespace
+    platform.kubectl("delete", "rlmodel", "no-memory", "no-engine")
 
 
 @pytest.mark.parametrize(("name", "env", "reason", "hint"), ENVIRONMENT_MISTAKES)
 def test_environment_that_cannot_serve(
-    platform: Platform, here: str, name: str, env: dict[str, Any], reason: str, hint: str
+    platform: Platform, engineless: str, name: str, env: dict[str, Any], reason: str, hint: str
 ) -> None:
-    platform.kubectl.apply(platform.run_object(name, here, env=[env]))
-    found = platform.wait_for_condition(name, here, "EnvironmentsReady", reason, 180)
+    found = platform.wait_for_condition(name, engineless, "EnvironmentsReady", reason, SECONDS)
     assert hint in found["message"]
+    platform.kubectl("delete", "rlrun", name, "-n", engineless, "--wait=false")
+
+
+def test_trainer_out_of_memory(platform: Platform, engineless: str) -> None:
+    found = platform.wait_for_condition("no-memory", engineless, "Failed", "TrainerOutOfMemory", SECONDS, status="True")
+    assert "memory" in found["message"]
+    assert "Given up" not in found["message"], "the rule ends the run at the first crash, not after maxRestarts"
 
 
 def test_reward_function_that_raises_is_counted_and_shown(platform: Platform, here: str) -> None:
@@ -87,7 +116,7 @@ def test_reward_function_that_raises_is_counted_and_shown(platform: Platform, he
         found = condition(run, "RewardFunctionsHealthy")
         return found if found and found["status"] == "False" else None
 
-    found = wait_for("the warning", warned, 240)
+    found = wait_for("the warning", warned, SECONDS)
     assert found["reason"] == "RewardFunctionErrors"
     assert "ZeroDivisionError" in found["message"]
 
@@ -99,28 +128,14 @@ def test_image_that_cannot_be_pulled(platform: Platform, here: str) -> None:
     try:
         policy = {"imagePullDeadlineSeconds": 20}
         platform.kubectl.apply(platform.run_object("no-image", here, model="tests/no-image", failurePolicy=policy))
-        found = platform.wait_for_condition("no-image", here, "TrainerReady", "ImagePullFailed", 180)
+        found = platform.wait_for_condition("no-image", here, "TrainerReady", "ImagePullFailed", SECONDS)
         assert "rlrun-nowhere/trainer:none" in found["message"]
-        platform.wait_for_condition("no-image", here, "Failed", "ImagePullFailed", 90, status="True")
+        platform.wait_for_condition("no-image", here, "Failed", "ImagePullFailed", SECONDS, status="True")
     finally:
         platform.kubectl("delete", "rlmodel", "no-image")
 
 
-def test_trainer_out_of_memory(platform: Platform, here: str) -> None:
-    model = platform.model_object("no-memory", "tests/no-memory")
-    model["spec"]["trainer"]["resources"] = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
-    platform.kubectl.apply(model)
-    try:
-        rule = {"action": "Fail", "roles": ["trainer"], "reasons": ["OOMKilled"], "messagePattern": "more memory than"}
-        policy = {"rules": [{"action": "RestartRun", "roles": ["inference"]}, rule]}
-        platform.kubectl.apply(platform.run_object("no-memory", here, model="tests/no-memory", failurePolicy=policy))
-        found = platform.wait_for_condition("no-memory", here, "Failed", "TrainerOutOfMemory", 180, status="True")
-        assert "memory" in found["message"]
-        assert "Given up" not in found["message"], "the rule ends the run at the first crash, not after maxRestarts"
-    finally:
-        platform.kubectl("delete", "rlmodel", "no-memory")
-
-
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("broken", "reason"), [({"AWS_SECRET_ACCESS_KEY": "wrong"}, "S3AccessDenied"), ({}, "S3BucketMissing")]
 )
@@ -136,16 +151,16 @@ def test_s3_that_does_not_answer_as_configured(
             encoded = {k: base64.b64encode(v.encode()).decode() for k, v in broken.items()}
             set_secret(platform, original | encoded)
         else:
-            kubectl.helm(*upgrade("--set", "s3.bucket=never-made"))
+            kubectl.helm(*upgrade("--set", "s3.bucket=never-made"), timeout=420)
         kubectl.apply(platform.run_object("s3", here))
-        found = platform.wait_for_condition("s3", here, "Validated", reason, 90)
+        found = platform.wait_for_condition("s3", here, "Validated", reason, SECONDS)
         assert found["message"]
     finally:
         if broken:
             set_secret(platform, original)
         else:
-            kubectl.helm(*upgrade())
-    platform.wait_for_condition("s3", here, "Validated", "Valid", 120, status="True")
+            kubectl.helm(*upgrade(), timeout=420)
+    platform.wait_for_condition("s3", here, "Validated", "Valid", SECONDS, status="True")
 
 
 def set_secret(platform: Platform, data: dict[str, str]) -> None:
@@ -157,5 +172,5 @@ def upgrade(*extra: str) -> list[str]:
     from demo.install import CHART, RELEASE
 
     values = str(CHART / "values-local.yaml")
-    command = ["upgrade", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE, "-f", values, "--wait", "--timeout", "120s"]
+    command = ["upgrade", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE, "-f", values, "--wait", "--timeout", "400s"]
     return [*command, *extra]

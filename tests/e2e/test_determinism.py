@@ -2,26 +2,18 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from demo.kubectl import Object, wait_for
 from demo.run_metrics import Line
 from demo.watch import follow
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import ON_POLICY, SECONDS, SEEDS, Neighbours, Platform
 from tests.e2e.runs import metrics_of
 
-STEPS = 8
-CUT = 3
-ON_POLICY: dict[str, Any] = {
-    "maxSteps": STEPS,
-    "batchSize": 64,
-    "maxAsyncLevel": 0,
-    "oversamplingFactor": 1.0,
-    "seed": 11,
-    "checkpoints": {"interval": CUT},
-}
+pytestmark = pytest.mark.xdist_group("first lane")
+
+STEPS = ON_POLICY["maxSteps"]
 
 
 def numbers(lines: list[Line]) -> tuple[list[int], list[float], list[float]]:
@@ -43,27 +35,25 @@ def assert_equal(ours: list[Line], theirs: list[Line]) -> None:
 
 
 @pytest.mark.proves("seed", "sampling.seed", "maxAsyncLevel", "checkpoints.interval", "suspend")
-def test_two_runs_are_equal_and_a_resumed_one_too(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
+def test_two_runs_are_equal_and_a_resumed_one_too(
+    platform: Platform, neighbours: Neighbours, fresh_namespace: Callable[[str], str]
+) -> None:
     namespace = fresh_namespace("twins")
     kubectl = platform.kubectl
-    kubectl.apply(platform.run_object("first", namespace, **ON_POLICY))
-    first = metrics_of(platform, follow(kubectl, "first", namespace, seconds=400))
-
-    kubectl.apply(platform.run_object("second", namespace, **ON_POLICY))
-    assert_equal(metrics_of(platform, follow(kubectl, "second", namespace, seconds=400)), first)
-
-    kubectl.apply(platform.run_object("other", namespace, **(ON_POLICY | {"seed": 12, "maxSteps": 1})))
-    other = metrics_of(platform, follow(kubectl, "other", namespace, seconds=400))
+    first, other = (metrics_of(platform, run) for run in neighbours.runs)
     assert other[0]["reward/mean"] != first[0]["reward/mean"], "the seed has no effect, so equality shows nothing"
 
-    kubectl.apply(platform.run_object("cut", namespace, **ON_POLICY))
-    wait_for("the checkpoint to continue from", lambda: checkpoint_ready(platform, namespace, "cut"), 300, every=0.3)
+    for name in ("second", "cut"):
+        kubectl.apply(platform.run_object(name, namespace, **ON_POLICY, seed=SEEDS[0]))
+    wait_for("the checkpoint to continue from", lambda: checkpoint_ready(platform, namespace, "cut"), SECONDS, 0.3)
     patch(platform, namespace, "cut", {"suspend": True})
-    wait_for("the end of its pods", lambda: not kubectl.list("pods", namespace, "rlrun.dev/run=cut"), 120)
+    wait_for("the end of its pods", lambda: not kubectl.list("pods", namespace, "rlrun.dev/run=cut"), SECONDS)
     step = ((kubectl.get("rlrun", "cut", namespace) or {})["status"].get("progress") or {}).get("step", 0)
     assert step < STEPS, "the run was over before it could be cut"
     patch(platform, namespace, "cut", {"suspend": False})
-    assert_equal(metrics_of(platform, follow(kubectl, "cut", namespace, seconds=400)), first)
+
+    for name in ("second", "cut"):
+        assert_equal(metrics_of(platform, follow(kubectl, name, namespace, SECONDS)), first)
 
 
 def checkpoint_ready(platform: Platform, namespace: str, run: str) -> bool:

@@ -7,8 +7,10 @@ import pytest
 from demo.install import EXAMPLES, push_environment
 from demo.run_metrics import mean_of
 from demo.watch import follow
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import SECONDS, Platform
 from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, metrics_of
+
+pytestmark = pytest.mark.xdist_group("second lane")
 
 FOLDERS = ("alphabet_sort", "distinct_words", "number_guess", "plain_script")
 ENVIRONMENTS = [
@@ -40,7 +42,7 @@ def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
     )
     platform.kubectl.apply(run)
 
-    done = follow(platform.kubectl, "many", namespace, seconds=600)
+    done = follow(platform.kubectl, "many", namespace, seconds=SECONDS)
 
     lines = metrics_of(platform, done)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]

@@ -3,20 +3,23 @@
 import secrets
 import uuid
 
+import pytest
 from rlrun.artifacts.layout import RunLayout
 
 from demo.install import BUCKET, CHART, RELEASE, SYSTEM_NAMESPACE
 from demo.kubectl import wait_for
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import SECONDS, Platform
+
+pytestmark = pytest.mark.alone  # the chart is changed
 
 
 def test_the_job_finds_what_belongs_to_nothing_and_leaves_it(platform: Platform) -> None:
     kubectl, store = platform.kubectl, platform.s3.store()
     layout = RunLayout.of(BUCKET, "", "nobody", str(uuid.uuid4()))
     store.put_bytes(layout.run_json, b"{}")
-    local = ["-n", SYSTEM_NAMESPACE, "-f", str(CHART / "values-local.yaml"), "--wait", "--timeout", "180s"]
+    local = ["-n", SYSTEM_NAMESPACE, "-f", str(CHART / "values-local.yaml"), "--wait", "--timeout", "400s"]
     job = f"gc-{secrets.token_hex(3)}"
-    kubectl.helm("upgrade", RELEASE, str(CHART), *local, "--set", "gc.enabled=true,gc.olderThan=0s")
+    kubectl.helm("upgrade", RELEASE, str(CHART), *local, "--set", "gc.enabled=true,gc.olderThan=0s", timeout=420)
     try:
         kubectl("create", "job", job, f"--from=cronjob/{RELEASE}-gc", "-n", SYSTEM_NAMESPACE)
 
@@ -25,7 +28,7 @@ def test_the_job_finds_what_belongs_to_nothing_and_leaves_it(platform: Platform)
             kinds = [c["type"] for c in found.get("status", {}).get("conditions") or [] if c["status"] == "True"]
             return next((kind for kind in kinds if kind in ("Complete", "Failed")), None)
 
-        outcome = wait_for("the end of the job", ended, 180)
+        outcome = wait_for("the end of the job", ended, SECONDS)
         said = kubectl("logs", f"job/{job}", "-n", SYSTEM_NAMESPACE)
         assert outcome == "Complete", said
         assert f"Folder {layout.root}: RunGone" in said
@@ -34,5 +37,5 @@ def test_the_job_finds_what_belongs_to_nothing_and_leaves_it(platform: Platform)
         assert store.get_bytes(layout.run_json) == b"{}"
     finally:
         kubectl("delete", "job", job, "-n", SYSTEM_NAMESPACE, "--ignore-not-found")
-        kubectl.helm("upgrade", RELEASE, str(CHART), *local)
+        kubectl.helm("upgrade", RELEASE, str(CHART), *local, timeout=420)
         store.delete_prefix(layout.root)

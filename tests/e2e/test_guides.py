@@ -12,10 +12,9 @@ import yaml
 
 from demo.install import BUCKET, ROOT
 from demo.kubectl import Object, wait_for
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import SECONDS, Platform
 from tests.guide import Runner, install_commands
 
-SECONDS = 300
 INTERVALS = {"rlcheckpoints": 10, "rladapters": 15}
 """Steps between the artifacts of the example."""
 
@@ -40,7 +39,7 @@ class World:
         wait_for(f"step {step} of {name}", lambda: self._works(name) and self._step(name) >= step, SECONDS, every=0.5)
         for plural, interval in INTERVALS.items():
             due = set(range(interval, step + 1, interval))
-            wait_for(f"{plural} {due} of {name}", lambda p=plural, d=due: d <= self._ready(p, name), 90, every=0.5)
+            wait_for(f"{plural} {due} of {name}", lambda p=plural, d=due: d <= self._ready(p, name), SECONDS, every=0.5)
 
     def _works(self, name: str) -> bool:
         return self.run(name).get("status", {}).get("phase") in ("Running", "Completed")
@@ -49,20 +48,20 @@ class World:
         """A run that has no pods any more has no artifact on its way either."""
         if self.run(name)["status"]["phase"] in ("Suspended", "Stopped"):
             wait_for(f"no pods of {name}", lambda: not self._pods(name), SECONDS)
-            wait_for(f"a last checkpoint of {name}", lambda: self.run(name)["status"].get("lastCheckpoint"), 60)
+            wait_for(f"a last checkpoint of {name}", lambda: self.run(name)["status"].get("lastCheckpoint"), SECONDS)
 
     def loses(self, name: str) -> None:
         """The cluster has forgotten the run and its artifacts; S3 has not."""
         kubectl = self.platform.kubectl
         wait_for(f"the end of {name}", lambda: self.run(name)["status"]["phase"] == "Completed", SECONDS)
-        kubectl("delete", "rlrun", name, "-n", self.namespace, "--timeout=120s", timeout=150)
-        kubectl("delete", "rlcheckpoints,rladapters", "--all", "-n", self.namespace, "--timeout=60s")
+        kubectl("delete", "rlrun", name, "-n", self.namespace, "--timeout=400s", timeout=420)
+        kubectl("delete", "rlcheckpoints,rladapters", "--all", "-n", self.namespace, "--timeout=400s", timeout=420)
         kinds = "deployments,jobs,services,configmaps,secrets,serviceaccounts,networkpolicies"
         selector = f"rlrun.dev/run={name}"
         wait_for(
             "the children to be gone",
             lambda: not kubectl("get", kinds, "-n", self.namespace, "-l", selector, "-o", "name").strip(),
-            120,
+            SECONDS,
         )
 
     def runs(self, name: str, text: str) -> None:
@@ -118,10 +117,12 @@ def follow(world: World, tmp_path: Path) -> Callable[[str], int]:
     return run
 
 
+@pytest.mark.xdist_group("second lane")
 def test_continue(follow: Callable[[str], int]) -> None:
     assert follow("continue.md") >= 14
 
 
+@pytest.mark.xdist_group("first lane")
 def test_operate(follow: Callable[[str], int], world: World) -> None:
     world.start("reverse-text", maxSteps=20)
     assert follow("operate.md") >= 11

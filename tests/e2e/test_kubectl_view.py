@@ -1,11 +1,10 @@
 """What people see with plain kubectl."""
 
-from collections.abc import Callable
-
 import pytest
 
-from demo.watch import follow
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import Neighbours, Platform
+
+pytestmark = pytest.mark.xdist_group("first lane")
 
 COLUMNS = {
     "rlruns": ["NAME", "PHASE", "STEP", "REWARD", "MODEL", "AGE"],
@@ -14,16 +13,14 @@ COLUMNS = {
 }
 
 
-def test_columns_tell_how_it_went(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
-    namespace = fresh_namespace("view")
-    platform.kubectl.apply(platform.run_object("seen", namespace, maxSteps=1))
-    follow(platform.kubectl, "seen", namespace, seconds=400)
+def test_columns_tell_how_it_went(platform: Platform, neighbours: Neighbours) -> None:
+    namespace = neighbours.runs[0]["metadata"]["namespace"]
     for kind, columns in COLUMNS.items():
         header, *rows = platform.kubectl("get", kind, "-n", namespace).splitlines()
         assert [c for c in columns if c not in header.split()] == []
         assert rows
         assert all("<none>" not in row for row in rows), rows
-    assert "Completed" in platform.kubectl("get", "rlr", "seen", "-n", namespace)
+    assert "Completed" in platform.kubectl("get", "rlr", "same-name", "-n", namespace)
     assert "reverse-text-tiny" in platform.kubectl("get", "rlmodels")
 
 

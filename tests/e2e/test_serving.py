@@ -1,4 +1,7 @@
-"""An adapter that a run has left is deployed, answers better than its base model, survives its pod, and goes again."""
+"""What runs leave: checkpoints by the retention rule, artifacts by their policy, adapters that can be deployed.
+
+One run makes the artifacts that all tests look at; it is deleted before its adapter is deployed.
+"""
 
 import importlib.util
 import json
@@ -8,17 +11,30 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rlrun.artifacts.layout import RunLayout
 
-from demo.install import EXAMPLES
+from demo.install import BUCKET, EXAMPLES
 from demo.kubectl import Object, wait_for
 from demo.watch import follow
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import SECONDS, Platform
+
+pytestmark = pytest.mark.xdist_group("second lane")
 
 IMAGE = "localhost/rlrun-orchestrator:local"
 BASE = "rlrun/reverse-text-tiny"
 PROMPTS = 24
-START_SECONDS = 280
-"""For a pool's first answer: vLLM starts on a busy core."""
+STEPS = 12
+KEPT = 2
+"""Checkpoints and adapters; one of each is made in every step."""
+RUNS: dict[str, dict[str, Any]] = {
+    "maker": {
+        "maxSteps": STEPS,
+        "artifactPolicy": "Retain",
+        "checkpoints": {"interval": 1, "keepCloud": KEPT},
+        "adapters": {"interval": 1, "keepLast": KEPT},
+    },
+    "brief": {"maxSteps": 1, "artifactPolicy": "Delete"},
+}
 
 CLIENT = """
 import json, sys, urllib.request
@@ -63,7 +79,7 @@ def ask(platform: Platform, namespace: str, name: str, url: str, models: list[st
         phase = str((platform.kubectl.get("pod", name, namespace) or {}).get("status", {}).get("phase"))
         return phase if phase in ("Succeeded", "Failed") else None
 
-    phase = wait_for(f"the end of pod {name}", ended, 120)
+    phase = wait_for(f"the end of pod {name}", ended, SECONDS)
     text = platform.kubectl("logs", name, "-n", namespace)
     assert phase == "Succeeded", text
     return json.loads(text.splitlines()[-1])
@@ -96,20 +112,73 @@ def pool(platform: Platform, namespace: str) -> list[Object]:
     return platform.kubectl.list(kinds, namespace, "rlrun.dev/serving")
 
 
-def test_a_deployed_adapter_answers_until_it_is_undeployed(
-    platform: Platform, fresh_namespace: Callable[[str], str], task: ModuleType
+@pytest.fixture(scope="module")
+def finished(platform: Platform, module_namespace: Callable[[str], str]) -> dict[str, Object]:
+    """The runs of RUNS as they were in the end; all in one namespace."""
+    namespace = module_namespace("artifacts")
+    for name, spec in RUNS.items():
+        platform.kubectl.apply(platform.run_object(name, namespace, **spec))
+    return {name: follow(platform.kubectl, name, namespace, SECONDS) for name in RUNS}
+
+
+@pytest.fixture(scope="module")
+def deleted(platform: Platform, finished: dict[str, Object]) -> dict[str, Object]:
+    """The same runs after `kubectl delete`; each has left checkpoints before."""
+    store = platform.s3.store()
+    for run in finished.values():
+        assert store.list_folders(layout_of(run).root / "checkpoints")
+    namespace = finished["maker"]["metadata"]["namespace"]
+    platform.kubectl("delete", "rlrun", "--all", "-n", namespace, "--wait=true", "--timeout=400s", timeout=420)
+    return finished
+
+
+def layout_of(run: Object) -> RunLayout:
+    return RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
+
+
+def steps_ready(platform: Platform, kind: str, namespace: str) -> list[int]:
+    """Steps of what the first run has left, if all of it is Ready."""
+    objects = [o for o in platform.kubectl.list(kind, namespace) if o["spec"]["runName"] == "maker"]
+    return sorted(o["spec"]["step"] for o in objects if o.get("status", {}).get("phase") == "Ready")
+
+
+@pytest.mark.proves("checkpoints.interval", "checkpoints.keepCloud")
+def test_checkpoints_are_kept_by_the_retention_rule(platform: Platform, finished: dict[str, Object]) -> None:
+    run, store = finished["maker"], platform.s3.store()
+    newest = list(range(STEPS - KEPT + 1, STEPS + 1))
+    for kind, folder in (("rlcheckpoints", "checkpoints"), ("rladapters", "adapters")):
+        assert steps_ready(platform, kind, run["metadata"]["namespace"]) == newest, kind
+        assert len(store.list_folders(layout_of(run).root / folder)) == KEPT
+
+
+@pytest.mark.proves("artifactPolicy")
+def test_deleting_a_run_removes_its_children_and_by_policy_its_artifacts(
+    platform: Platform, deleted: dict[str, Object]
 ) -> None:
-    namespace = fresh_namespace("serving")
+    namespace, store = deleted["maker"]["metadata"]["namespace"], platform.s3.store()
+
+    def children() -> list[str]:
+        kinds = "pods,jobs,deployments,services,configmaps,networkpolicies,secrets"
+        return [o["metadata"]["name"] for o in platform.kubectl.list(kinds, namespace, "rlrun.dev/run")]
+
+    wait_for("the children's end", lambda: not children(), SECONDS)
+    assert store.list_folders(layout_of(deleted["maker"]).root / "checkpoints")
+    gone = layout_of(deleted["brief"]).root
+    wait_for("the end of the deleted run's artifacts", lambda: not store.list_files(gone), SECONDS)
+
+
+def test_a_deployed_adapter_answers_until_it_is_undeployed(
+    platform: Platform, deleted: dict[str, Object], task: ModuleType
+) -> None:
+    namespace = deleted["maker"]["metadata"]["namespace"]
     kubectl = platform.kubectl
-    kubectl.apply(platform.run_object("maker", namespace, maxSteps=12))
-    follow(kubectl, "maker", namespace, seconds=400)
-    kubectl("delete", "rlrun", "maker", "-n", namespace, "--wait=true", timeout=120)
-    (adapter,) = kubectl.list("rladapters", namespace)
+    adapters = [o for o in kubectl.list("rladapters", namespace) if o["spec"]["runName"] == "maker"]
+    adapter = max(adapters, key=lambda o: o["spec"]["step"])
     name = adapter["metadata"]["name"]
     assert adapter["status"]["deploymentState"] == "NotDeployed"
 
     deploy(platform, name, namespace, True)
-    told = in_state(platform, name, namespace, "Deployed", START_SECONDS)
+    told = in_state(platform, name, namespace, "Deployed", SECONDS)
     assert told["deploymentModel"] == f"{BASE}:{name}"
     assert told["phase"] == "Ready"
 
@@ -127,15 +196,15 @@ def test_a_deployed_adapter_answers_until_it_is_undeployed(
     # A replica that is lost comes back with its adapters before it gets requests.
     (pod,) = kubectl.list("pods", namespace, "rlrun.dev/serving")
     kubectl("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--grace-period=0", "--force")
-    in_state(platform, name, namespace, "Deploying", 30)
-    in_state(platform, name, namespace, "Deployed", START_SECONDS)
+    in_state(platform, name, namespace, "Deploying", SECONDS)
+    in_state(platform, name, namespace, "Deployed", SECONDS)
     again = ask(platform, namespace, "client-2", told["deploymentUrl"], models, texts[:4])
     assert sorted(again["served"]) == sorted(models)
     assert again["answers"][models[1]] == first["answers"][models[1]][:4], "greedy answers of the same weights"
 
     deploy(platform, name, namespace, False)
-    in_state(platform, name, namespace, "NotDeployed", 90)
-    wait_for("the pool's end", lambda: not pool(platform, namespace), 90)
+    in_state(platform, name, namespace, "NotDeployed", SECONDS)
+    wait_for("the pool's end", lambda: not pool(platform, namespace), SECONDS)
     assert kubectl.get("rladapter", name, namespace), "what is not served is kept all the same"
 
 
@@ -151,5 +220,5 @@ def test_what_cannot_be_served_says_why(platform: Platform, fresh_namespace: Cal
         "patch", "rladapter", "orphan", "-n", namespace, "--subresource=status", "--type", "merge", "-p", status
     )
     for name, words in (("unready", "AdapterNotReady: the adapter is Pending"), ("orphan", "ModelNotFound: ")):
-        assert in_state(platform, name, namespace, "DeployFailed", 60)["deploymentMessage"].startswith(words)
+        assert in_state(platform, name, namespace, "DeployFailed", SECONDS)["deploymentMessage"].startswith(words)
     assert pool(platform, namespace) == []

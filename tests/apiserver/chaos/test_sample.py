@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from kubernetes import client
 
 from local_cluster.control_plane.api_server_only import ControlPlane
 from tests.chaos.apiserver import catalog
@@ -11,7 +10,7 @@ from tests.chaos.apiserver.place import Place, opened
 from tests.chaos.report import table
 from tests.chaos.runner import run_one
 from tests.chaos.scenario import Outcome
-from tests.unit.artifacts.seaweedfs import S3Server, running
+from tests.unit.artifacts.seaweedfs import S3Server
 
 SAMPLE = (
     "undisturbed",
@@ -24,17 +23,10 @@ SAMPLE = (
 
 
 @pytest.fixture(scope="module")
-def place(
-    api: client.ApiClient, control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
-    """The session's API server, which has the CRDs, and an S3."""
-
-    def with_s3(server: S3Server) -> Iterator[Place]:
-        with opened(control_plane, server) as found:
-            yield found
-
-    with running(tmp_path_factory.mktemp("chaos-s3")) as server:
-        yield from with_s3(server)
+def place(control_plane: ControlPlane, s3_server: S3Server) -> Iterator[Place]:
+    """The session's API server and S3."""
+    with opened(control_plane, s3_server) as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", SAMPLE)

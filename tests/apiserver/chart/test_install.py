@@ -31,6 +31,8 @@ RUN = {
 }
 APPLY = "application/apply-patch+yaml"
 
+pytestmark = pytest.mark.xdist_group("chart")
+
 Helm = Callable[..., str]
 Client = Callable[[str], client.ApiClient]
 

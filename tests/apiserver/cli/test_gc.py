@@ -26,17 +26,11 @@ from rlrun.schema.labels import RUN_UID_LABEL
 from typer.testing import CliRunner
 
 from local_cluster.control_plane.api_server_only import ControlPlane
-from tests.unit.artifacts.seaweedfs import S3Server, running
+from tests.unit.artifacts.seaweedfs import S3Server
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"
 GONE = "00000001-0000-4000-8000-000000000000"
 SPEC = {"model": "me/tiny", "sampling": {"maxTokens": 4}, "env": [{"id": "me/reverse"}]}
-
-
-@pytest.fixture(scope="module")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running(tmp_path_factory.mktemp("seaweedfs")) as server:
-        yield server
 
 
 @dataclass

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from rlrun.controller.lease import DURATION_SECONDS
 
-from tests.apiserver.controller.conftest import Bench
+from tests.apiserver.controller.conftest import RESYNC_SECONDS, Bench
 
 APPS, BATCH, CORE, NET = "apis/apps/v1", "apis/batch/v1", "api/v1", "apis/networking.k8s.io/v1"
 RLRUN = "apis/rlrun.dev/v1alpha1"
@@ -74,10 +73,7 @@ def test_life_of_a_run(bench: Bench) -> None:
 
 def test_steady_state_writes_nothing(bench: Bench) -> None:
     started(bench)
-    time.sleep(2)
-    before = bench.run()["metadata"]["resourceVersion"]
-    time.sleep(3)
-    assert bench.run()["metadata"]["resourceVersion"] == before
+    bench.wait_until_unchanged(RESYNC_SECONDS + 1)
 
 
 def test_second_operator_takes_over_and_changes_nothing(own_bench: Bench) -> None:
@@ -92,10 +88,8 @@ def test_second_operator_takes_over_and_changes_nothing(own_bench: Bench) -> Non
     time.sleep(3)
     assert (first.running, second.running, lease(bench)) == (True, True, holder)
     first.kill()
-    killed = time.monotonic()
     bench.tell(step=7)
     bench.wait("takeover", lambda: bench.run()["status"]["progress"]["step"] == 7)
-    assert time.monotonic() - killed < DURATION_SECONDS + 15
     assert lease(bench) != holder
     assert versions(bench) == before
     assert second.terminate() == 0

@@ -20,10 +20,10 @@ from rlrun.kube.kinds import CHILDREN, ResourceKind
 from local_cluster.control_plane.api_server_only import ControlPlane
 from local_cluster.host.paths import paths
 from local_cluster.tools.binaries import ensure_program
-from tests.apiserver.controller.conftest import Bench, orchestrators, own_bench, s3_server
+from tests.apiserver.controller.conftest import Bench, orchestrators, own_bench
 from tests.guide import Runner, install_commands
 
-__all__ = ["orchestrators", "own_bench", "s3_server"]
+__all__ = ["orchestrators", "own_bench"]
 
 ROOT = Path(__file__).parents[3]
 RLRUN = "apis/rlrun.dev/v1alpha1"

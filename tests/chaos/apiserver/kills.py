@@ -54,17 +54,17 @@ class CrashAtNth(Rule):
 
 def scenarios(seed: int) -> Iterator[Scenario]:
     """The undisturbed life, and every kill."""
-    yield Scenario("undisturbed", "apiserver", undisturbed, seconds=120)
+    yield Scenario("undisturbed", "apiserver", undisturbed, seconds=240)
     for n in range(WRITES):
         for after in (False, True):
             rule = CrashAtNth(n, after_effect=after)
             name = f"operator-killed-{'after' if after else 'before'}-write/{n:02d}"
-            yield Scenario(name, "apiserver", lived(rule), seconds=90)
+            yield Scenario(name, "apiserver", lived(rule), seconds=240)
     for n in range(0, READS, READS_EVERY):
-        yield Scenario(f"operator-killed-at-call/{n:03d}", "apiserver", lived(CrashAtNth(n, writes=False)), seconds=90)
+        yield Scenario(f"operator-killed-at-call/{n:03d}", "apiserver", lived(CrashAtNth(n, writes=False)), seconds=240)
     for i in range(8):
         share = (0.05, 0.2)[i % 2]
-        yield Scenario(f"calls-fail-at-random/{share}-{i}", "apiserver", stormy(seed + i, share), seed + i, seconds=90)
+        yield Scenario(f"calls-fail-at-random/{share}-{i}", "apiserver", stormy(seed + i, share), seed + i, seconds=240)
 
 
 async def undisturbed(place: Place) -> None:

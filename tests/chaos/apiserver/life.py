@@ -27,7 +27,7 @@ SPEC: dict[str, Any] = {
     "adapters": {"interval": 2, "keepLast": 1},
     "artifactPolicy": "Delete",
 }
-LIFE_SECONDS = 60.0
+LIFE_SECONDS = 180.0
 
 
 @dataclass

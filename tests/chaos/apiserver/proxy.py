@@ -105,7 +105,8 @@ class Proxy:
 def running(kubeconfig: Path) -> Iterator[Proxy]:
     """A proxy to the API server of that kubeconfig."""
     server, context = _upstream(kubeconfig)
-    proxy, ready, stop = Proxy(), threading.Event(), []
+    proxy, ready = Proxy(), threading.Event()
+    stop: list[Callable[[], object]] = []
 
     async def serve() -> None:
         proxy._loop = asyncio.get_running_loop()

@@ -31,7 +31,7 @@ BUCKET = "rlrun"
 PAGE = 1000
 
 
-class NoSuchUpload(ClientError):
+class NoSuchUpload(ClientError):  # type: ignore[misc]  # botocore has no types
     """As boto3 makes it."""
 
     def __init__(self, operation: str) -> None:
@@ -90,7 +90,7 @@ class MemoryBucket:
         """A whole object, or `bytes=a-b` of it."""
         data = self._find(Key, "GetObject")
         if Range:
-            first, _, last = Range.removeprefix("bytes=").partition("-")
+            first, last = Range.removeprefix("bytes=").split("-")
             data = data[int(first) : int(last) + 1 if last else None]
         return {"Body": io.BytesIO(data), "ContentLength": len(data), "ETag": _etag(data)}
 

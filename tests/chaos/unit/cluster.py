@@ -1,5 +1,6 @@
 """The cluster in memory, as strict as an API server where a crash or a clock could make the operator write nonsense."""
 
+import json
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +19,8 @@ STATUSES: dict[str, Any] = {"RLRun": RLRunStatus, "RLCheckpoint": RLCheckpointSt
 
 
 def copied(value: Any) -> Any:
-    """A deep copy of what JSON can say: several times faster than copy.deepcopy, in which a story spends its time."""
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [copied(item) for item in value]
-    return value
+    """Return a deep copy, made as on the wire: much faster than copy.deepcopy, in which a story spends its time."""
+    return json.loads(json.dumps(value))
 
 
 class StrictCluster(MemoryCluster):

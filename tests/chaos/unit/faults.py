@@ -28,6 +28,8 @@ class Call:
     where: str
     """cluster or s3."""
     name: str
+    tick: int = 0
+    """When it is made; the world does not change by itself within a tick."""
 
     @property
     def writes(self) -> bool:
@@ -91,12 +93,13 @@ class Gate:
     rule: Rule = field(default_factory=Rule)
     calls: list[Call] = field(default_factory=list)
     dead: bool = False
+    tick: int = 0
 
     def enter(self, where: str, name: str) -> Call:
         """Announces a call. Raises what the rule raises; a process that has crashed makes no further calls."""
         if self.dead:
             raise Crash
-        call = Call(len(self.calls), where, name)
+        call = Call(len(self.calls), where, name, self.tick)
         self.calls.append(call)
         self._ask(self.rule.before, call)
         return call
@@ -193,9 +196,11 @@ class _Pages:
 def s3_500(operation: str) -> Exception:
     """What boto3 raises when the server has answered 500 to all of its tries."""
     answer = {"Error": {"Code": "InternalError", "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 500}}
-    return ClientError(answer, "".join(word.capitalize() for word in operation.split("_")))
+    error: Exception = ClientError(answer, "".join(word.capitalize() for word in operation.split("_")))
+    return error
 
 
 def s3_silent(_: str) -> Exception:
     """What boto3 raises when nobody listens."""
-    return EndpointConnectionError(endpoint_url="http://s3.test:8333")
+    error: Exception = EndpointConnectionError(endpoint_url="http://s3.test:8333")
+    return error

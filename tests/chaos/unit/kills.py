@@ -1,7 +1,8 @@
-"""The operator is killed at every single call that it makes in the whole life of a run, each kill a scenario.
+"""The operator is killed at every instant of the whole life of a run that differs from the others, each a scenario.
 
-The undisturbed life says which calls there are. A read can be interrupted in one way only; a write either did not
-arrive, or it arrived and nobody was there any more to hear so.
+The undisturbed life says which calls there are. What a kill leaves is the world as it then is, because all that the
+operator knew dies with it. Within one tick the world changes by the operator's writes alone: a kill before any call is
+the same as one after the write before it, or, where there is none, as one before the first call of that tick.
 """
 
 from collections.abc import Callable, Coroutine, Iterator
@@ -36,15 +37,11 @@ async def undisturbed(name: str) -> Life:
 def scenarios(calls: Callable[[str], list[Call]]) -> Iterator[Scenario]:
     """All kills; `calls` gives the calls of an undisturbed life."""
     for name in LIVES:
-        earlier: Call | None = None
+        tick: int | None = None
         for call in calls(name):
-            last, earlier = earlier, call
-            if name == "retain" and not call.writes:
-                # The reads are those of the other life.
-                continue
+            first, tick = call.tick != tick, call.tick
             where = f"{call.index:04d}-{call.name}"
-            if last is None or not (call.writes and last.writes):
-                # Between two writes in a row one kill is enough: before the second is after the first.
+            if first:
                 yield Scenario(f"operator-killed-before-call-{name}/{where}", "unit", killed(name, CrashAt(call.index)))
             if call.writes:
                 rule = CrashAt(call.index, after_effect=True)

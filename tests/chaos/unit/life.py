@@ -266,6 +266,7 @@ class Life:
     async def _reconcile(self) -> None:
         if self.now < self._away_until:
             return
+        self.gate.tick = self.now
         try:
             await self.operator.reconcile(RunKey(NAMESPACE, NAME))
         except Crash:

@@ -2,17 +2,16 @@
 
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -20,8 +19,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.store import Store
 
+from tests.support.ports import claimed_ports
+from tests.support.sharing import shared
+
 READY_SECONDS = 60
-GRPC_OFFSET = 10_000
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class S3Server:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
+    def with_bucket(self, name: str) -> "S3Server":
+        """Make another bucket; return the same server with it."""
+        self._client().create_bucket(Bucket=name)
+        return replace(self, bucket=name)
+
     def store(self) -> Store:
         """A store with the right credentials."""
         return Store(
@@ -51,10 +57,11 @@ class S3Server:
 
     def delete(self, uri: S3Uri) -> None:
         """One object, as somebody deletes it who knows of nothing else."""
+        self._client().delete_object(Bucket=uri.bucket, Key=uri.key)
+
+    def _client(self) -> Any:
         keys = {"aws_access_key_id": self.access_key_id, "aws_secret_access_key": self.secret_access_key}
-        made = boto3.client("s3", endpoint_url=self.endpoint, region_name="us-east-1", **keys)
-        made.delete_object(Bucket=uri.bucket, Key=uri.key)
-        made.close()
+        return boto3.client("s3", endpoint_url=self.endpoint, region_name="us-east-1", **keys)
 
 
 def weed_command() -> str:
@@ -66,25 +73,28 @@ def weed_command() -> str:
     return found
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, each with port + 10000 free too (SeaweedFS puts gRPC there)."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = random.randint(11_000, 21_000)
-        with socket.socket() as low, socket.socket() as high:
-            try:
-                low.bind(("127.0.0.1", port))
-                high.bind(("127.0.0.1", port + GRPC_OFFSET))
-            except OSError:
-                continue
-        ports.add(port)
-    return list(ports)
+@contextmanager
+def running(folder: Path, bucket: str = "rlrun") -> Iterator[S3Server]:
+    """Start a server that keeps its data in `folder`, make the bucket, and stop the server at the end."""
+    with claimed_ports(4) as ports:
+        yield from _running(folder, bucket, ports)
 
 
 @contextmanager
-def running(folder: Path, bucket: str = "rlrun") -> Iterator[S3Server]:
-    """Starts a server that keeps its data in `folder`, makes the bucket, and stops it at the end."""
-    master, volume, filer, s3 = free_ports(4)
+def running_for_all_workers(folder: Path) -> Iterator[S3Server]:
+    """Run one server for all workers of this call of pytest, which have `folder` in common."""
+
+    @contextmanager
+    def start() -> Iterator[str]:
+        with running(folder / "seaweedfs") as server:
+            yield json.dumps(asdict(server))
+
+    with shared(folder, "seaweedfs", start) as description:
+        yield S3Server(**json.loads(description))
+
+
+def _running(folder: Path, bucket: str, ports: list[int]) -> Iterator[S3Server]:
+    master, volume, filer, s3 = ports
     key, secret = "test-key", "test-secret"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "s3.json"
@@ -112,6 +122,9 @@ def running(folder: Path, bucket: str = "rlrun") -> Iterator[S3Server]:
         "-s3.autoCreateBucket=false",
         f"-s3.config={config}",
     ]
+    if setpriv := shutil.which("setpriv"):
+        # A worker that is killed cannot end its server: the kernel does.
+        command = [setpriv, "--pdeathsig", "KILL", "--", *command]
     log = (folder / "weed.log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
     try:

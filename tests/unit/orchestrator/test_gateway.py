@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import tarfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from rlrun_orchestrator.inference import Endpoint, Replica, ReplicaPool, choose
 from rlrun_orchestrator.sidecar_client import SidecarClient
 from yarl import URL
 
+from tests.support.waiting import until
 from tests.unit.orchestrator.fakes import FakeEngine, MemoryStore, chat_answer, policy, serve
 
 POLICY = policy(3, "s3://bucket/run")
@@ -113,12 +114,6 @@ class Setup:
         group = self.groups.open(ref, **how)
         client = openai.AsyncOpenAI(base_url=f"{self.url}groups/{group.id}/v1", api_key="none", max_retries=0)
         return group, client
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 (what a server's handlers do has no event)
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

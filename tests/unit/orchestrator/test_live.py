@@ -235,6 +235,6 @@ async def test_supervised_runs_learn_from_demonstrations_to_the_new_end(world: W
 
 
 async def until_known(world: World, steps: int) -> None:
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60.0):
         while (await world.status()).max_steps != steps:  # noqa: ASYNC110 (another server's state has no event)
             await asyncio.sleep(0.005)

@@ -45,7 +45,7 @@ class Setup:
     endpoints: list[Endpoint]
 
     async def until_serving(self, name: str, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.pool.serving(name) != count:
                 await self.pool.changed(1.0)
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import aiohttp
 import pytest
-from rlrun.schema.wire import Problem, RunPhase, RunStatus
+from rlrun.schema.wire import Problem, RunPhase
 
 from tests.unit.orchestrator.conftest import RUN_URI, World
 from tests.unit.orchestrator.fakes import FakeEnvironment
@@ -150,11 +150,7 @@ async def test_a_lost_environment_is_waited_for(world: World) -> None:
     running = asyncio.create_task(world.run())
     await world.until(lambda: len(world.trainer.batches) >= 2)
     environment.away = True
-    await asyncio.sleep(0.4)
-    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{world.status_port}/status") as answer:
-        status = RunStatus.model_validate(await answer.json())
-    assert status.waiting_for
-    assert status.waiting_for.reason == "WaitingForEnvironment"
+    await world.until_waiting("WaitingForEnvironment")
     environment.away = False
     assert await running == 0
 

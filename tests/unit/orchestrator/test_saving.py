@@ -81,11 +81,8 @@ async def test_the_last_copies_are_waited_for(world: World) -> None:
     world.trainer.state = busy  # type: ignore[method-assign]
     running = asyncio.create_task(world.run())
     await world.until(lambda: len(world.trainer.batches) == 2)
-    await asyncio.sleep(0.2)
+    status = await world.until_waiting("WaitingForArtifacts")
     assert not running.done()
-    status = await world.status()
-    assert status.waiting_for is not None
-    assert status.waiting_for.reason == "WaitingForArtifacts"
     assert status.warnings == [], "nothing is left out"
     world.trainer.behind.clear()
     assert await running == 0

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import unused_port
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.schema.monitoring import Wandb
 from rlrun_orchestrator.histogram import BOUNDS, histogram_values
 from rlrun_orchestrator.wandb_log import QUEUE_LENGTH, WandbLog, api_key
 from rlrun_orchestrator.wandb_writer import logged
 
+from tests.support.ports import claimed_ports
 from tests.unit.orchestrator.conftest import RUN_URI, World
 from tests.unit.orchestrator.fakes import MemoryStore
 
@@ -89,12 +89,12 @@ async def test_a_whole_run_without_a_key_leaves_its_files_beside_its_artifacts(w
 
 async def test_a_server_that_does_not_answer_makes_a_warning_and_the_run_is_kept_in_files() -> None:
     store = MemoryStore()
-    nobody = f"http://127.0.0.1:{unused_port()}"
-    key = {"WANDB_API_KEY_1": "k" * 40, "WANDB_BASE_URL": nobody}
-    log = wandb_log(store, key, init_seconds=2.0)
-    log.start()
-    log.log(1, {"reward/mean": 0.5})
-    await log.close(60.0)
+    with claimed_ports(1) as (port,):
+        key = {"WANDB_API_KEY_1": "k" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
+        log = wandb_log(store, key, init_seconds=2.0)
+        log.start()
+        log.log(1, {"reward/mean": 0.5})
+        await log.close(60.0)
     assert log.problem is not None
     assert log.problem.reason == "WandbFailed"
     assert "wandb sync" in log.problem.message

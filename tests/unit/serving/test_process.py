@@ -15,7 +15,8 @@ from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.schema.serving import LoadState, ServedAdapter, ServingOrder, ServingReport
 
-from tests.unit.artifacts.seaweedfs import S3Server, free_ports, running
+from tests.support.ports import claimed_ports
+from tests.unit.artifacts.seaweedfs import S3Server
 from tests.unit.serving.conftest import BASE, FakeEngine
 
 ROOT = Path(__file__).parents[3]
@@ -56,16 +57,15 @@ class Pod:
 
 
 @pytest.fixture
-async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
+async def pod(tmp_path: Path, s3_server: S3Server) -> AsyncIterator[Pod]:
     engine = FakeEngine()
     server = TestServer(engine.app())
     await server.start_server()
-    (port,) = free_ports(1)
     for name in ("adapters", "credentials"):
         (tmp_path / name).mkdir()
-    with running(tmp_path / "s3") as s3:
-        for name, value in s3.environment.items():
-            (tmp_path / "credentials" / name).write_text(value)
+    for name, value in s3_server.environment.items():
+        (tmp_path / "credentials" / name).write_text(value)
+    with claimed_ports(1) as (port,):
         environment = {
             "PYTHONPATH": f"{ROOT}/operator:{ROOT}/orchestrator_image",
             "RLRUN_ENGINE_URL": f"http://127.0.0.1:{server.port}",
@@ -76,7 +76,7 @@ async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
             "RLRUN_SIDECAR_PORT": str(port),
             "RLRUN_CHECK_PAUSE": "0.1",
         }
-        yield Pod(tmp_path, engine, s3, port, environment)
+        yield Pod(tmp_path, engine, s3_server, port, environment)
     await server.close()
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 from rlrun.artifacts.manifest import FileEntry
@@ -32,18 +31,17 @@ async def test_what_s3_does_not_have_yet_comes_from_the_trainer(sidecar):
     assert sidecar.trainer.asked == asked
 
 
-@pytest.mark.parametrize("pause", [5.0, 0.0], ids=["in the pause", "after it"])
+@pytest.mark.parametrize("pause", [3600.0, 0.0], ids=["in the pause", "after it"])
 async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pause):
     monkeypatch.setattr(fallback_module, "ASK_SECONDS", 0.2)
     fallback = sidecar.adapters._downloads._fallback
     fallback._pause.first = pause
     sidecar.store.silent = threading.Event()
-    began = time.monotonic()
-    for version in range(9):
-        assert (await sidecar.put(sidecar.trainer.publish(version, b"%d" % version)))[0] == 200
+    async with asyncio.timeout(60):
+        for version in range(9):
+            assert (await sidecar.put(sidecar.trainer.publish(version, b"%d" % version)))[0] == 200
     # Neither does a thread wait for every question, nor does a policy wait for every answer.
     assert sidecar.store.questions == 1
-    assert time.monotonic() - began < 5
     unanswered = fallback._unanswered
     sidecar.store.silent.set()
     await asyncio.wait({unanswered})

@@ -7,6 +7,8 @@ from rlrun.artifacts.store import AccessDenied, Unreachable
 from rlrun_orchestrator.sidecar import adapters as adapters_module
 from rlrun_orchestrator.sidecar.settings import settings_from
 
+from tests.support.waiting import until
+
 
 async def test_a_policy_is_downloaded_loaded_and_confirmed(sidecar):
     policy = sidecar.store.publish(3, b"weights")
@@ -32,7 +34,7 @@ async def test_the_same_policy_twice_and_at_once_is_one_load(sidecar):
 async def test_a_caller_that_hangs_up_does_not_take_the_load_along(sidecar):
     policy = sidecar.store.publish(1, b"w")
     first = asyncio.create_task(sidecar.put(policy))
-    await asyncio.sleep(0.02)
+    await until(lambda: sidecar.store.downloads == 1)
     first.cancel()
     assert (await sidecar.put(policy))[0] == 200
     assert sidecar.store.downloads == 1
@@ -53,20 +55,21 @@ async def test_unload_removes_files_after_the_grace(sidecar):
     await sidecar.put(old)
     await sidecar.put(new)
     assert await sidecar.call("DELETE", f"/adapters/{old.name}") == (200, {"adapters": [new.name]})
-    assert (sidecar.folder / old.name).exists()
-    await asyncio.sleep(0.5)
-    assert not (sidecar.folder / old.name).exists()
+    await until(lambda: not (sidecar.folder / old.name).exists())
     assert (sidecar.folder / new.name).exists()
     assert (await sidecar.call("DELETE", f"/adapters/{old.name}"))[0] == 200
 
 
 async def test_a_put_within_the_grace_keeps_the_files(sidecar):
-    policy = sidecar.store.publish(1, b"w")
-    await sidecar.put(policy)
-    await sidecar.call("DELETE", f"/adapters/{policy.name}")
-    assert (await sidecar.put(policy))[0] == 200
-    await asyncio.sleep(0.5)
-    assert (sidecar.folder / policy.name / "adapter_model.safetensors").exists()
+    kept, later = sidecar.store.publish(1, b"w"), sidecar.store.publish(2, b"later")
+    for policy in (kept, later):
+        await sidecar.put(policy)
+        await sidecar.call("DELETE", f"/adapters/{policy.name}")
+        if policy is kept:
+            assert (await sidecar.put(policy))[0] == 200
+    # By then the grace of the one that was unloaded before is over as well.
+    await until(lambda: not (sidecar.folder / later.name).exists())
+    assert (sidecar.folder / kept.name / "adapter_model.safetensors").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""What tests of several parts need: a real S3."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from rlrun.artifacts.store import Store
+
+from tests.support.sharing import folder_of_all_workers
+from tests.unit.artifacts.seaweedfs import S3Server, running_for_all_workers
+
+# How long an example takes tells how busy the machine is, and nothing else.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 that all workers share, with a bucket of this worker's own."""
+    with running_for_all_workers(folder_of_all_workers(tmp_path_factory)) as server:
+        yield server.with_bucket(f"rlrun-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
+
+
+@pytest.fixture
+def store(s3_server: S3Server) -> Iterator[Store]:
+    """A store with the right credentials."""
+    store = s3_server.store()
+    yield store
+    store.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what needs the S3 server: `make check` does not wait for its start."""
+    for item in items:
+        if "s3_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
