@@ -235,7 +235,7 @@ def _parameter(parameter: Any) -> Data:
 
 
 def _choices(kind: Iterable[Any]) -> list[str]:
-    return [str(member.value) for member in kind]
+    return sorted(str(member.value) for member in kind)
 
 
 def messages() -> Data:
