@@ -2,7 +2,7 @@
 
 A group is in flight, then ready, then in the batch that the trainer has, and leaves the tracker with exactly one of the
 outcomes trained, filtered, errored and stale, which is counted. The rules are in `scheduler`; here is what they apply
-to. Tasks are only kept: whoever gets dropped groups back cancels their tasks.
+to. Tasks are only kept: the caller that gets dropped groups back cancels their tasks.
 """
 
 import asyncio
