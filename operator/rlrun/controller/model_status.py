@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import RLMODEL
+from rlrun.kube.kinds import RLMODEL, RLRUN
 from rlrun.controller.plan.actions import ConditionChange
 from rlrun.controller.plan.draft import changed_condition, to_clock
 from rlrun.kube.objects import Obj
@@ -29,13 +29,15 @@ class ModelStatusWriter:
         self._cluster = cluster
         self._clock = clock
 
-    async def write(self, runs: Iterable[Obj]) -> None:
-        """Write what `runs`, which are all runs that the operator manages, tell about the models.
+    async def write(self, all_runs: Iterable[Obj] | None) -> None:
+        """Write what the runs of all namespaces tell about the models; None lists the runs first.
 
-        A status that cannot be written is logged, and tried again with the next list of runs.
+        Models belong to the whole cluster: operators that watch different namespaces have to agree on the numbers. A
+        status that cannot be written is logged, and tried again at the next resync.
         """
-        used = Counter(str((run.get("spec") or {}).get("model", "")) for run in runs if uses_model(run))
         try:
+            runs = await self._cluster.list(RLRUN) if all_runs is None else all_runs
+            used = Counter(str((run.get("spec") or {}).get("model", "")) for run in runs if uses_model(run))
             for model in await self._cluster.list(RLMODEL):
                 status = model_status(model, used[model["spec"]["id"]], to_clock(self._clock()))
                 if status != model.get("status"):

@@ -163,7 +163,7 @@ class Operator:
             self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
         for key in keys:
             self._queue.add(key)
-        await ModelStatusWriter(cluster).write(runs)
+        await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
 
     def _enqueue_waiting(self) -> None:
         for namespace, name in self._directory.pending():

@@ -76,10 +76,12 @@ async def test_a_status_is_written_only_when_it_changes() -> None:
     assert status(cluster)["conditions"][0]["lastTransitionTime"] == START.isoformat().replace("+00:00", "Z")
 
 
-async def test_the_resync_writes_the_status_of_the_models() -> None:
-    cluster = MemoryCluster(model(), run_in("Running"))
-    await Operator(SETTINGS)._list_runs(cluster)
-    assert status(cluster)["runs"] == 1
+@pytest.mark.parametrize("watched", [[], ["team"], ["team", "else"]])
+async def test_the_resync_counts_the_runs_of_all_namespaces(watched: list[str]) -> None:
+    other = run_object("other", "else", "uid-2")
+    cluster = MemoryCluster(model(), run_in("Running"), other)
+    await Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))._list_runs(cluster)
+    assert status(cluster)["runs"] == 2
 
 
 async def test_a_refused_status_does_not_stop_the_resync(monkeypatch: pytest.MonkeyPatch) -> None:
