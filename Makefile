@@ -16,7 +16,7 @@ PYTHON3 ?= python3
 VENV := $(RLRUN_CACHE)/venv/$(shell sha256sum requirements/dev.lock | cut -c1-16)
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-CODE := operator trainer_image orchestrator_image inference_image local_cluster demo examples bench docs tests
+CODE := operator trainer_image orchestrator_image inference_image local_cluster demo examples bench docs/design/structure.py tests
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=

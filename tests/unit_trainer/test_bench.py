@@ -1,4 +1,4 @@
-"""The three ways that the trainer's benchmark times mean one and the same update, and its model is what it says."""
+"""The three implementations of the trainer benchmark make the same update, and its model has the stated size."""
 
 import sys
 from pathlib import Path
@@ -19,10 +19,10 @@ import make_uneven_model  # noqa: E402
 SMALL = Shape("small", 32, 48, 2, 2, 1, 16, 30, 12, 256)
 
 
-def test_the_three_ways_make_the_same_update(tmp_path):
-    ways = TrainerVariants(SMALL.save(tmp_path), "cpu", "float32", SMALL.budget)
+def test_three_variants_make_the_same_update(tmp_path):
+    variants = TrainerVariants(SMALL.save(tmp_path), "cpu", "float32", SMALL.budget)
     samples = uneven_samples(SMALL.samples, SMALL.vocabulary)
-    found = {way: ways.step(way, samples) for way in ways.names}
+    found = {way: variants.step(way, samples) for way in variants.names}
     assert set(found) == {"packed", "padded", "plain"}
     losses = [f["loss"] for f in found.values()]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-3)
@@ -30,7 +30,7 @@ def test_the_three_ways_make_the_same_update(tmp_path):
     assert all(f["seconds"] > 0 for f in found.values())
 
 
-def test_without_packing_every_sample_has_a_row_and_every_token_is_there():
+def test_unpacked_batches_have_a_row_per_sample_and_all_tokens():
     samples = uneven_samples(12, 30)
     padded = unpacked(samples, 256)
     packed = pack(samples, 256)

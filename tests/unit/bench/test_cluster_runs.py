@@ -1,4 +1,4 @@
-"""Watching a run: it is let go at the target, at its end, or at the deadline, and it is always removed."""
+"""Benchmark runs on a cluster end at target, completion or deadline, and are always removed."""
 
 import json
 from dataclasses import replace
@@ -73,7 +73,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def test_a_run_is_let_go_at_its_target_and_removed(cluster: Any) -> None:
+def test_run_ends_at_its_target_and_is_removed(cluster: Any) -> None:
     server = Server({}, last=40)
     trace, _ = cluster(server, [0.4, 0.6, 0.7, 0.8, 0.9, 0.9]).run(DEMO, "r", 3, target=0.7, say=lambda _: None)
     assert len(trace.steps) == 4
@@ -82,7 +82,7 @@ def test_a_run_is_let_go_at_its_target_and_removed(cluster: Any) -> None:
     assert server.applied["spec"]["seed"] == 3
 
 
-def test_without_a_target_it_runs_to_its_end(cluster: Any) -> None:
+def test_run_without_a_target_runs_to_its_end(cluster: Any) -> None:
     server = Server({6: "Completed"}, last=6)
     trace, _ = cluster(server, [0.9] * 6).run(DEMO, "r", 0, target=None, say=lambda _: None, maxAsyncLevel=2)
     assert len(trace.steps) == 6
@@ -90,13 +90,13 @@ def test_without_a_target_it_runs_to_its_end(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(("phases", "seconds"), [({2: "Failed"}, 300), ({}, 0)])
-def test_a_run_that_fails_or_hangs_is_an_error_and_is_removed(cluster: Any, phases: Any, seconds: int) -> None:
+def test_failed_or_late_run_raises_and_is_removed(cluster: Any, phases: Any, seconds: int) -> None:
     server = Server(phases, last=2)
     with pytest.raises(RunFailed, match="ended Failed" if phases else "after 0 s"):
         cluster(server, [0.4, 0.4]).run(replace(DEMO, seconds=seconds), "r", 0, target=0.7, say=lambda _: None)
     assert server.deleted == ["r", "r"]
 
 
-def test_what_is_recorded_is_json(cluster: Any) -> None:
+def test_recorded_trace_is_json(cluster: Any) -> None:
     trace, _ = cluster(Server({}, last=40), [0.8] * 6).run(DEMO, "r", 0, target=0.7, say=lambda _: None)
     assert json.loads(json.dumps(trace.sample(side="ours")))["mean_seconds"] == {"time/step": 2.0}

@@ -1,4 +1,4 @@
-"""From traces to results: ratios, aims, and what is said when a side did not arrive."""
+"""Results computed from traces: ratios, targets and notes."""
 
 import json
 from dataclasses import asdict
@@ -22,7 +22,7 @@ FAST = [0.4, 0.7, 0.8, 0.9]
 SLOW = [0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 
 
-def test_the_ratio_is_of_medians_and_the_start_does_not_count() -> None:
+def test_ratio_uses_medians_without_start_up() -> None:
     ours = [trace(FAST, 1.0), trace(FAST, 3.0)]
     theirs = [trace(SLOW, 2.0), trace(SLOW, 2.0)]
     speed, samples = trl.results_of(DEMO, ours, theirs, [])
@@ -35,7 +35,7 @@ def test_the_ratio_is_of_medians_and_the_start_does_not_count() -> None:
     }
 
 
-def test_a_side_that_does_not_arrive_leaves_no_ratio_and_says_why() -> None:
+def test_side_that_misses_the_target_leaves_no_ratio_and_a_note() -> None:
     speed, samples = trl.results_of(DEMO, [trace(FAST, 1.0)], [trace([0.4] * 40, 1.0)], ["trl, seed 1: ended"])
     assert speed.ratio is None
     assert samples.ratio is None
@@ -55,14 +55,14 @@ def test_levels_are_compared_by_steps_per_hour_and_reward() -> None:
     assert reward.aim.met_by(reward.ratio)
 
 
-def test_a_level_that_failed_leaves_no_ratio() -> None:
+def test_failed_level_leaves_no_ratio() -> None:
     speed, reward = async_levels.results_of(WAITING, at_least(2.0), {0: [], 2: [trace([0.5] * 4, 1.0)]}, ["level 0"])
     assert (speed.ratio, reward.ratio) == (None, None)
     assert "level 0" in speed.notes
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
-def test_a_task_is_a_run_and_a_model_that_the_schema_takes(task: Task) -> None:
+def test_run_and_model_of_a_task_are_valid(task: Task) -> None:
     run = RLRun.model_validate(task.run_object("bench", "bench", 1))
     model = RLModel.model_validate(task.model.manifest())
     assert run.spec.model == model.spec.id
@@ -72,7 +72,7 @@ def test_a_task_is_a_run_and_a_model_that_the_schema_takes(task: Task) -> None:
 
 
 @pytest.mark.parametrize("level", async_levels.LEVELS)
-def test_a_level_is_a_run_that_the_schema_takes(level: int) -> None:
+def test_run_of_a_level_is_valid(level: int) -> None:
     spec = async_levels.LEVELS[level]
     assert RLRun.model_validate(WAITING.run_object("bench", "bench", 1, **spec)).spec.max_async_level == level
 
@@ -93,20 +93,20 @@ def test_both_sides_get_the_same_settings(task: Task, tmp_path: Path) -> None:
     assert (theirs["lora_rank"], theirs["target_modules"]) == (lora.rank, lora.target_modules)
 
 
-def test_the_middle_model_has_its_own_source_and_more_room() -> None:
+def test_middle_model_has_its_own_source_and_more_memory() -> None:
     spec = RLModel.model_validate(MIDDLE.manifest()).spec
     assert spec.source.endswith("rlrun/uneven-text-28m")
     assert spec.inference.extra_args[-1] == str(2**28)
 
 
-def test_a_result_comes_out_of_the_image_unchanged() -> None:
+def test_result_survives_serialization_from_the_image() -> None:
     result = Result("28m, packed", "tokens/s", 2.5, at_least(1.0), samples=[{"way": "plain"}], notes=["a"])
     assert trainer.parsed(json.loads(json.dumps(asdict(result)))) == Result(
         "28m, packed", "tokens/s", 2.5, at_least(1.0), samples=[{"way": "plain"}], notes=["a"]
     )
 
 
-def test_not_run_never_replaces_what_a_gpu_has_measured(tmp_path: Path) -> None:
+def test_missing_gpu_does_not_replace_an_earlier_measurement(tmp_path: Path) -> None:
     record("trainer", Result("MFU, 16k", "MFU", 12.0, at_least(10.9), "%"), tmp_path)
     assert measured("trainer", "MFU, 16k", tmp_path)
     handed: list[Result] = []

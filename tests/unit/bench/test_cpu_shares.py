@@ -4,7 +4,7 @@ import time
 from bench.cpu_shares import OTHER, Process, part_of, read, spent
 
 
-def test_this_process_is_read_and_its_work_is_seen() -> None:
+def test_cpu_time_of_this_process_is_read() -> None:
     before = read()
     end = time.process_time() + 0.2
     while time.process_time() < end:
@@ -14,7 +14,7 @@ def test_this_process_is_read_and_its_work_is_seen() -> None:
     assert after[os.getpid()].seconds - before[os.getpid()].seconds >= 0.15
 
 
-def test_time_is_summed_by_part_the_largest_first() -> None:
+def test_cpu_time_is_summed_by_part_largest_first() -> None:
     before = {1: Process("python -m rlrun_trainer", 10.0), 2: Process("VLLM::EngineCore", 5.0), 9: Process("sh", 1.0)}
     after = {
         1: Process("python -m rlrun_trainer", 11.0),
@@ -25,7 +25,7 @@ def test_time_is_summed_by_part_the_largest_first() -> None:
     assert list(spent(before, after).items()) == [("engine", 3.5), ("trainer", 1.0)]
 
 
-def test_a_worker_is_not_taken_for_its_server() -> None:
+def test_worker_and_server_are_different_parts() -> None:
     assert part_of("python -m rlrun_orchestrator.environment.worker /tmp/0.sock") == "environment worker"
     assert part_of("python -m rlrun_orchestrator.environment") == "environment server"
     assert part_of("python -m rlrun_orchestrator") == "orchestrator"

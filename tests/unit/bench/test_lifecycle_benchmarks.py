@@ -11,7 +11,7 @@ def timing(side: str, direction: str, megabytes: int, seconds: float, repeat: in
     return Timing(side, direction, megabytes, repeat, seconds)
 
 
-def test_a_transfer_is_the_median_over_sizes_of_medians_over_repetitions() -> None:
+def test_transfer_result_is_the_median_over_sizes_of_medians_over_repetitions() -> None:
     found = [
         *(timing("ours", "upload", 1, s, i) for i, s in enumerate((1.0, 2.0, 9.0))),
         *(timing("rclone", "upload", 1, s, i) for i, s in enumerate((1.0, 1.0, 9.0))),
@@ -32,19 +32,19 @@ def test_a_transfer_is_the_median_over_sizes_of_medians_over_repetitions() -> No
     assert len(upload.samples) == 10
 
 
-def test_rclones_own_clock_is_read_from_its_last_statistics() -> None:
+def test_elapsed_time_of_rclone_is_read_from_its_last_statistics() -> None:
     log = '{"level":"info"}\n{"stats":{"elapsedTime":9.0}}\n{"stats":{"elapsedTime":1.25}}\nnot JSON\n'
     assert elapsed(log) == 1.25
     with pytest.raises(ValueError, match="no statistics"):
         elapsed("rclone: command line is wrong\n")
 
 
-def test_the_rest_of_a_recovery_is_neither_start_nor_step() -> None:
+def test_rest_of_a_recovery_excludes_start_and_step() -> None:
     assert Recovery("trainer", ready=5.0, trained=8.0, usual_step=1.0).rest == 2.0
     assert Recovery("trainer", ready=5.0, trained=5.5, usual_step=1.0).rest == 0.0
 
 
-def test_recoveries_are_told_by_role_with_what_failed() -> None:
+def test_recovery_results_are_per_role_with_problems() -> None:
     found = [Recovery("trainer", 5.0, 7.0 + i, 1.0) for i in range(3)] + [Recovery("inference", 9.0, 10.5, 1.0)]
     trainer, inference = recoveries(found, ["inference, kill 1: no sign of the next step within 180 s"])
     assert trainer.ratio == 3.0
@@ -54,11 +54,11 @@ def test_recoveries_are_told_by_role_with_what_failed() -> None:
 
 
 @pytest.mark.parametrize(("percent", "value"), [(50, 2.0), (95, 4.0), (1, 1.0)])
-def test_a_percentile_is_one_of_the_values(percent: float, value: float) -> None:
+def test_percentile_is_one_of_the_values(percent: float, value: float) -> None:
     assert percentile([4.0, 1.0, 3.0, 2.0], percent) == value
 
 
-def test_the_copies_for_a_checkpoint_are_on_the_line_of_the_next_step() -> None:
+def test_checkpoint_copies_are_read_from_the_line_of_the_next_step() -> None:
     def line(step: int, copies: float) -> dict[str, float]:
         times = {"time/step": 1.0, "time/save_ckpt": copies / 4, "trainer/time/save_ckpt": copies}
         return {"step": step, "progress/step": step, **times}
@@ -69,5 +69,5 @@ def test_the_copies_for_a_checkpoint_are_on_the_line_of_the_next_step() -> None:
     assert result.ratio == pytest.approx(2.0)
 
 
-def test_without_a_checkpoint_nothing_was_measured() -> None:
+def test_run_without_a_checkpoint_has_no_result() -> None:
     assert standstill([], 5).ratio is None

@@ -1,4 +1,4 @@
-"""What is read from a run's metric lines about its publications."""
+"""Publication times read from metric lines."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ def line(step: int, publish: float, seconds: float = 2.0) -> dict[str, float]:
     return {"step": step, "progress/step": float(step), "time/update_weights": publish, "time/step": seconds}
 
 
-def test_the_first_publication_is_kept_and_not_counted() -> None:
+def test_first_publication_is_a_sample_but_not_counted() -> None:
     found = publications("r", [line(1, 40.0), line(2, 0.1), {"step": 2, "eval/x/avg@1": 1.0}, line(3, 0.3)])
     assert [(p.step, p.seconds, p.counted) for p in found] == [(1, 40.0, False), (2, 0.1, True), (3, 0.3, True)]
     latency, share = results_of(found)
@@ -21,13 +21,13 @@ def test_the_first_publication_is_kept_and_not_counted() -> None:
     assert len(latency.samples) == 3
 
 
-def test_nothing_measured_is_said() -> None:
+def test_result_without_measurements_has_a_note() -> None:
     latency, share = results_of(publications("r", [line(1, 40.0)]))
     assert latency.ratio is share.ratio is None
     assert "nothing was measured" in latency.notes[0]
 
 
-def test_files_of_lines_are_merged_by_step(tmp_path: Path) -> None:
+def test_metric_lines_of_a_file_are_merged_by_step(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text("\n".join(json.dumps(one) for one in (line(1, 9.0), line(2, 0.5), line(2, 0.4))) + "\n")
     assert [p.seconds for p in publications("r", lines_of(str(file)))] == [9.0, 0.4]

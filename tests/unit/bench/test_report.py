@@ -1,4 +1,4 @@
-"""Results as files and as a table: nothing of them is lost, and the page says what the files say."""
+"""Result files and the table written from them."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def read(path: Path) -> list[dict[str, object]]:
     return found
 
 
-def test_a_result_is_kept_whole(tmp_path: Path) -> None:
+def test_result_file_has_all_fields(tmp_path: Path) -> None:
     [entry] = read(record("trl", result(notes=["no KL"], figures={"steps": 30}, versions={"trl": "1.0"}), tmp_path))
     assert entry["samples"] == [{"side": "ours", "seconds": 0.333333}]
     assert (entry["ratio"], entry["aim"], entry["met"], entry["notes"]) == (3.4, ">= 3", True, ["no KL"])
@@ -30,7 +30,7 @@ def test_a_result_is_kept_whole(tmp_path: Path) -> None:
     assert entry["written_at"]
 
 
-def test_a_new_result_replaces_its_namesake_and_no_other(tmp_path: Path) -> None:
+def test_new_result_replaces_the_one_of_its_name_only(tmp_path: Path) -> None:
     record("trl", result("a", 1.0), tmp_path)
     record("trl", result("b", 2.0), tmp_path)
     entries = read(record("trl", result("a", 5.0), tmp_path))
@@ -41,18 +41,18 @@ def test_a_new_result_replaces_its_namesake_and_no_other(tmp_path: Path) -> None
     ("aim", "number", "met"),
     [(at_least(3), 3.0, True), (at_least(3), 2.99, False), (at_most(0.5), 0.5, True), (at_most(0.5), 0.6, False)],
 )
-def test_an_aim_is_met_or_not(aim: object, number: float, met: bool) -> None:
+def test_target_is_met_or_missed(aim: object, number: float, met: bool) -> None:
     assert aim.met_by(number) is met  # type: ignore[attr-defined]
 
 
-def test_what_was_not_measured_is_neither_met_nor_missed(tmp_path: Path) -> None:
+def test_target_without_a_number_is_neither_met_nor_missed(tmp_path: Path) -> None:
     [entry] = read(record("trainer", result(ratio=None, notes=["not run: no GPU"]), tmp_path))
     assert entry["met"] is None
     assert "not measured" in results_table.table(results_table.load(tmp_path))
     assert not at_least(0).met_by(math.nan)
 
 
-def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
+def test_unknown_benchmark_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one of trl"):
         record("speed", result(), tmp_path)
     (tmp_path / "speed.json").write_text('{"name": "speed", "results": []}')
@@ -60,7 +60,7 @@ def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
         results_table.load(tmp_path)
 
 
-def test_the_table_has_a_row_per_result_in_a_fixed_order(tmp_path: Path) -> None:
+def test_table_has_one_row_per_result_in_a_fixed_order(tmp_path: Path) -> None:
     record("trainer", result("packing", 2.0, aim=None, unit="x | y"), tmp_path)
     record("trl", result("demo", 0.4, aim=at_least(0.5), notes=["profile: vLLM starts"]), tmp_path)
     rows = results_table.table(results_table.load(tmp_path)).splitlines()
@@ -69,7 +69,7 @@ def test_the_table_has_a_row_per_result_in_a_fixed_order(tmp_path: Path) -> None
     assert rows[-1] == "- **trl: demo**: profile: vLLM starts"
 
 
-def test_the_page_keeps_its_text_around_the_table() -> None:
+def test_page_keeps_its_text_around_the_table() -> None:
     text = f"above\n{results_table.BEGIN}\nold\n{results_table.END}\nbelow\n"
     written = results_table.page(text, "| new |\n")
     assert written == f"above\n{results_table.BEGIN}\n\n| new |\n\n{results_table.END}\nbelow\n"
@@ -78,14 +78,14 @@ def test_the_page_keeps_its_text_around_the_table() -> None:
         results_table.page("no markers", "x")
 
 
-def test_the_committed_page_says_what_the_committed_files_say() -> None:
+def test_committed_page_matches_the_committed_results() -> None:
     now = results_table.PAGE.read_text()
     assert now == results_table.page(now, results_table.table(results_table.load(results_table.KEPT))), (
         "run `make bench-table`"
     )
 
 
-def test_the_machine_names_cores_and_versions() -> None:
+def test_machine_has_cores_and_versions() -> None:
     here = machine({"torch": "2"}, ["pytest", "no-such-package"])
     assert here["cores"] >= 1
     assert here["versions"]["torch"] == "2"

@@ -1,4 +1,4 @@
-"""When a run has arrived, and what is read from the traces of both sides."""
+"""Arrival at a target, and the traces of both sides."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,30 +14,30 @@ def steps(rewards: list[float], each: float = 2.0, rollouts: int = 128) -> list[
     return [Step(each * (i + 1), reward, rollouts) for i, reward in enumerate(rewards)]
 
 
-def test_the_moving_mean_needs_a_full_window() -> None:
+def test_moving_mean_needs_a_full_window() -> None:
     assert moving_means([1.0, 2.0]) == []
     assert moving_means([1.0, 2.0, 3.0, 7.0]) == [2.0, 4.0]
 
 
-def test_a_run_arrives_at_the_first_step_whose_moving_mean_reaches_the_target() -> None:
+def test_arrival_is_the_first_step_whose_moving_mean_reaches_the_target() -> None:
     # One lucky step does not count: 0.9 alone is not an arrival.
     found = arrival(steps([0.4, 0.9, 0.5, 0.6, 0.7, 0.8, 0.9]), 0.7)
     assert found is not None
     assert (found.steps, found.seconds, found.rollouts) == (6, 12.0, 6 * 128)
 
 
-def test_a_run_that_never_arrives_says_so() -> None:
+def test_run_below_the_target_has_no_arrival() -> None:
     assert arrival(steps([0.4, 0.5, 0.6]), 0.7) is None
     assert arrival(steps([0.9, 0.9]), 0.7) is None
 
 
-def test_steps_per_hour_leave_out_the_step_that_fills_the_pipeline() -> None:
+def test_steps_per_hour_omit_the_first_step() -> None:
     late = [Step(60.0, 0.5, 8), Step(62.0, 0.5, 8), Step(64.0, 0.5, 8)]
     assert steps_per_hour(late) == pytest.approx(1800)
     assert steps_per_hour(late[:1]) is None
 
 
-def test_a_sample_keeps_every_step() -> None:
+def test_sample_has_every_step() -> None:
     sample = Trace(steps([0.4, 0.5]), 40.0, {"threads": 2}).sample(side="ours", seed=1)
     assert sample == {
         "side": "ours",
@@ -50,7 +50,7 @@ def test_a_sample_keeps_every_step() -> None:
     }
 
 
-def test_trls_clock_starts_with_its_first_step() -> None:
+def test_time_of_trl_begins_with_its_first_step() -> None:
     events = [
         {"event": "loaded", "at": 110.0, "versions": {"trl": "1"}, "threads": 1},
         {"event": "began", "at": 112.0},
@@ -67,7 +67,7 @@ def metric_line(step: int, seconds: float, **values: float) -> dict[str, object]
     return {"step": step, "time": (BEGAN + timedelta(seconds=seconds)).isoformat(), **values}
 
 
-def test_our_clock_starts_when_the_first_step_did_and_skips_lines_of_evaluations() -> None:
+def test_time_of_a_run_begins_with_its_first_step_and_omits_evaluations() -> None:
     from bench.cluster_runs import trace_of
 
     lines = [

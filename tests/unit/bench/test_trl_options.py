@@ -1,4 +1,4 @@
-"""TRL gets the fastest of its options, and none that fails."""
+"""Choice of the fastest options of TRL."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from bench.tasks import WAITING
 from bench.trl_runs import Options, TrlFailed
 
 
-def test_the_fastest_options_are_found_and_failures_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fastest_options_are_chosen_and_failures_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     each = {Options(1): 3.0, Options(2): 2.0}
     asked: list[tuple[Options, bool, float]] = []
 
@@ -29,7 +29,7 @@ def test_the_fastest_options_are_found_and_failures_are_out(monkeypatch: pytest.
     assert not any(waits for _, waits, _ in asked)
 
 
-def test_without_any_that_works_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_options_are_used_if_all_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: Any, **__: Any) -> Trace:
         return Trace([Step(60.0, 0.5, 8)], 10.0)
 

@@ -1,4 +1,4 @@
-"""The example environments, loaded as a worker loads them and rolled out against a canned policy."""
+"""Example environments, loaded like in a worker and rolled out with a scripted policy."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from rlrun_orchestrator.environment.worker import runner_for
 
 ENVIRONMENTS = Path(__file__).resolve().parents[3] / "examples" / "environments"
 Policy = Callable[[int, list[dict[str, Any]]], Any]
-"""Of the rollout's number (0, 1, ...) and its messages: a text, or an assistant message."""
+"""Function of the number of the rollout (0, 1, ...) and its messages; returns a text or an assistant message."""
 
 
 class Table:
@@ -232,7 +232,7 @@ async def test_slow_api_waits_for_all_rollouts_at_once_and_scores_like_reverse_t
     assert rewards(without) == [0.0, 0.0]
 
 
-def test_slow_api_waits_about_as_long_as_told_and_the_same_with_the_same_seed(monkeypatch):
+def test_slow_api_waits_the_mean_time_and_the_same_with_the_same_seed(monkeypatch):
     monkeypatch.syspath_prepend(str(ENVIRONMENTS / "slow_api"))
     from slow_api import OutsideCall
 

@@ -1,4 +1,4 @@
-"""The example files mean what they say, and YAML and TOML say the same."""
+"""Example files are valid, and YAML and TOML files are equivalent."""
 
 import re
 import tomllib
@@ -20,19 +20,19 @@ def read(path: str):
 RUNS = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 
 
-def test_there_is_a_run_for_every_environment():
+def test_every_environment_has_a_run():
     assert sorted(path.name.replace("_", "-") for path in (EXAMPLES / "environments").iterdir()) == RUNS
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_yaml_and_toml_are_the_same_run(name):
+def test_yaml_and_toml_define_the_same_run(name):
     run = RLRun.from_object(read(f"{name}.yaml"))
     loaded = toml.load(EXAMPLES / f"{name}.toml")
     assert loaded.spec.model_copy(update={"name": None}) == run.spec
     assert loaded.spec.name == run.metadata.name
 
 
-def test_the_run_fits_its_model_and_its_environment():
+def test_run_fits_its_model_and_environment():
     run = RLRun.from_object(read("reverse-text.yaml")).spec
     model = RLModel.from_object(read("models/reverse-text-tiny.yaml")).spec
     assert model.id == run.model
@@ -45,7 +45,7 @@ def test_the_run_fits_its_model_and_its_environment():
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_names_a_model_and_packages_that_are_here(name):
+def test_model_and_packages_of_a_run_exist(name):
     run = RLRun.from_object(read(f"{name}.yaml")).spec
     models = [RLModel.from_object(yaml.safe_load(path.read_text())).spec for path in EXAMPLES.glob("models/*.yaml")]
     model = next(model for model in models if model.id == run.model)
@@ -59,12 +59,12 @@ def test_a_run_names_a_model_and_packages_that_are_here(name):
         assert set(used.args) <= set(re.findall(r"(\w+):", function[1]))
 
 
-def test_an_example_evaluates_and_validates():
+def test_one_example_has_evaluation_and_validation():
     run = RLRun.from_object(read("alphabet-sort.yaml")).spec
     assert run.val.interval == 10
     assert [used.id for used in run.eval.env] == ["rlrun/number-guess"]
 
 
-def test_the_data_module_is_one_file_for_all():
+def test_data_module_is_one_file():
     link = EXAMPLES / "reverse_text_model" / "reverse_text_data.py"
     assert link.resolve() == EXAMPLES / "environments" / "reverse_text" / "reverse_text_data.py"

@@ -1,4 +1,4 @@
-"""The example environment: its task, its package, and its rewards through the real environment server code."""
+"""Example environment: task, package, and rewards computed by the environment server."""
 
 import itertools
 import os
@@ -39,19 +39,19 @@ def test_texts_are_distinct_short_and_in_the_alphabet():
     assert drawn != dataset(3000, seed=2, split="train", min_length=5, max_length=10)
 
 
-def test_splits_never_meet_whatever_the_seeds():
+def test_splits_are_disjoint_for_all_seeds():
     train = {t for seed in range(3) for t in dataset(800, seed, "train", 4, 6)}
     held_out = {t for seed in range(3) for t in dataset(100, seed, "eval", 4, 6)}
     assert not train & held_out
     assert {split_of(t) for t in held_out} == {"eval"}
 
 
-def test_a_copy_is_a_poor_answer():
+def test_copied_text_gets_a_small_reward():
     drawn = list(itertools.islice(texts(0, "eval", 5, 10), 200))
     assert sum(similarity(t, t) for t in drawn) / 200 < 0.2
 
 
-def test_lengths_that_do_not_fit_are_refused():
+def test_invalid_lengths_are_rejected():
     with pytest.raises(ValueError, match="min_length 9 and max_length 5"):
         next(texts(0, "train", 9, 5))
 
@@ -65,7 +65,7 @@ def wheel(tmp_path_factory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def test_the_wheel_holds_both_modules_and_nothing_else(wheel):
+def test_wheel_contains_both_modules_only(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert sorted(n for n in names if ".dist-info" not in n) == ["reverse_text.py", "reverse_text_data.py"]
 
