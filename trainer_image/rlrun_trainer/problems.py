@@ -1,7 +1,7 @@
-"""HTTP statuses of the trainer's problems, and what a failure of S3 means for a request.
+"""HTTP statuses of the trainer's problems, and problems of a failed request to S3.
 
-The status tells the orchestrator what to do: 503 try again later, 404 and 409 the session is not where you think it is,
-422 and 424 and 507 trying again as it is will not help.
+The status decides what the orchestrator does: it retries after 503, checks the session's state after 404 and 409, and
+reports 422, 424 and 507, because the same request would fail again.
 """
 
 from rlrun.artifacts.store import Corrupt, NotFound, StoreError, Unreachable
@@ -27,5 +27,5 @@ def refused_opening(error: StoreError) -> ProblemError:
 
 def refused_publishing(error: StoreError) -> ProblemError:
     """Return the refusal of a step that S3 did not take: the step is kept and published when it is requested again."""
-    message = f"the step is done but not published: {error.problem.message}"
+    message = f"The step is done but not published: {error.problem.message}"
     return ProblemError.of(LATER, error.problem.reason, message)

@@ -22,7 +22,7 @@ async def serve(settings: tuple[EnvironmentConfig, Surroundings]) -> int:
     server = EnvironmentServer(config, surroundings)
     stop = stop_event()
     async with serving(server.app(), surroundings.port):
-        log.info("environment %s on port %d with %d workers", config.id, surroundings.port, config.workers)
+        log.info("Environment %s on port %d with %d workers", config.id, surroundings.port, config.workers)
         prepare = asyncio.create_task(server.prepare())
         stopping = asyncio.create_task(stop.wait())
         try:

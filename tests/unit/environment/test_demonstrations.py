@@ -40,7 +40,7 @@ def test_prompt_and_answer(row, prompt, completion):
         ({"prompt": [USER], "info": 1}, ["neither a `completion`", "nor a string in `answer`", "info, prompt"]),
         ({"prompt": [USER], "answer": 7}, ["nor a string in `answer`", "answer, prompt"]),
         ({"prompt": [USER], "answer": ""}, ["nor a string in `answer`"]),
-        ({"prompt": [USER], "completion": [USER]}, ["one of them the assistant's"]),
+        ({"prompt": [USER], "completion": [USER]}, ["messages with one of the assistant"]),
         ({"prompt": [USER], "completion": [{"content": "x"}]}, ["neither a `completion`"]),
         ({"answer": "cba"}, ["no `prompt` (messages or a string)"]),
     ],
