@@ -9,7 +9,8 @@ from typing import Any
 
 from rlrun.artifacts.layout import MANIFEST, S3Uri
 from rlrun.artifacts.manifest import Manifest
-from rlrun.resources.naming import RUN_UID_LABEL, label
+from rlrun.kube.objects import label
+from rlrun.schema.labels import RUN_UID_LABEL
 
 Obj = dict[str, Any]
 

@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from rlrun.cli import output
-from rlrun.cli.cluster import ADAPTER, CHECKPOINT, MODEL, RUN, Cluster, Kind, Object
+from rlrun.cli.cluster import RemoteCluster
 from rlrun.cli.runs import Output
 from rlrun.cli.session import Context, Kubeconfig, Namespace, cluster
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
+from rlrun.kube.objects import Obj
 
 MODELS_EPILOG = """Examples:
 
@@ -31,7 +33,7 @@ ADAPTERS_EPILOG = """Examples:
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only of this run.")]
 
 
-def model_row(item: Object) -> list[output.Cell]:
+def model_row(item: Obj) -> list[output.Cell]:
     """One line of `rlrun models`."""
     spec = item["spec"]
     trainer, inference = spec.get("trainer") or {}, spec.get("inference") or {}
@@ -53,7 +55,7 @@ def shape(pods: int, gpus: int) -> str:
     return f"{pods}x{gpus} GPU" if gpus else f"{pods}x CPU"
 
 
-def artifact_row(item: Object) -> list[output.Cell]:
+def artifact_row(item: Obj) -> list[output.Cell]:
     """One line of `rlrun checkpoints`."""
     spec, status = item["spec"], item.get("status") or {}
     return [
@@ -68,28 +70,28 @@ def artifact_row(item: Object) -> list[output.Cell]:
     ]
 
 
-def adapter_row(item: Object) -> list[output.Cell]:
+def adapter_row(item: Obj) -> list[output.Cell]:
     """One line of `rlrun adapters`."""
     row = artifact_row(item)
     deployment = (item.get("status") or {}).get("deploymentState") or "NotDeployed"
     return [*row[:6], deployment, *row[6:]]
 
 
-def _of_run(api: Cluster, kind: Kind, run: str | None) -> list[Object]:
-    items = api.objects(kind)
+def _of_run(api: RemoteCluster, kind: ResourceKind, run: str | None) -> list[Obj]:
+    items = api.list(kind)
     if run is not None:
         items = [i for i in items if i["spec"].get("runName") == run]
         if not items:
-            api.get(RUN, run)  # a misspelt name is an error, a run without artifacts is not
+            api.get(RLRUN, run)  # a misspelt name is an error, a run without artifacts is not
     return sorted(items, key=lambda i: (str(i["spec"].get("runName")), int(i["spec"].get("step") or 0)))
 
 
 def _show(
-    items: list[Object],
-    kind: Kind,
+    items: list[Obj],
+    kind: ResourceKind,
     fmt: output.Format | None,
     headers: list[str],
-    row: Callable[[Object], list[output.Cell]],
+    row: Callable[[Obj], list[output.Cell]],
     nothing: str,
 ) -> None:
     if fmt:
@@ -107,9 +109,9 @@ def models(
     context: Context = None,
 ) -> None:
     """List the models that runs can train."""
-    items = sorted(cluster(ctx, kubeconfig, context, None).objects(MODEL), key=lambda i: str(i["spec"]["id"]))
+    items = sorted(cluster(ctx, kubeconfig, context, None).list(RLMODEL), key=lambda i: str(i["spec"]["id"]))
     headers = ["MODEL", "SEQ-LEN", "RANK", "TRAINER", "INFERENCE", "RUNS", "SOURCE", "AGE"]
-    _show(items, MODEL, fmt, headers, model_row, "No models: the platform team adds them as RLModel objects.")
+    _show(items, RLMODEL, fmt, headers, model_row, "No models: the platform team adds them as RLModel objects.")
 
 
 def checkpoints(
@@ -121,9 +123,9 @@ def checkpoints(
     context: Context = None,
 ) -> None:
     """List checkpoints: what a later run can start from."""
-    items = _of_run(cluster(ctx, kubeconfig, context, namespace), CHECKPOINT, run)
+    items = _of_run(cluster(ctx, kubeconfig, context, namespace), RLCHECKPOINT, run)
     headers = ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "AGE", "URI"]
-    _show(items, CHECKPOINT, fmt, headers, artifact_row, "No checkpoints yet.")
+    _show(items, RLCHECKPOINT, fmt, headers, artifact_row, "No checkpoints yet.")
 
 
 def adapters(
@@ -135,6 +137,6 @@ def adapters(
     context: Context = None,
 ) -> None:
     """List adapters: what training was for."""
-    items = _of_run(cluster(ctx, kubeconfig, context, namespace), ADAPTER, run)
+    items = _of_run(cluster(ctx, kubeconfig, context, namespace), RLADAPTER, run)
     headers = ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "DEPLOYMENT", "AGE", "URI"]
-    _show(items, ADAPTER, fmt, headers, adapter_row, "No adapters yet: the first comes with the last step.")
+    _show(items, RLADAPTER, fmt, headers, adapter_row, "No adapters yet: the first comes with the last step.")

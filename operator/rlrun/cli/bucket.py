@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlrun.artifacts.layout import RunLayout, S3Uri
-from rlrun.cli.cluster import ADAPTER, CHECKPOINT, RUN, Cluster, Object
+from rlrun.cli.cluster import RemoteCluster
 from rlrun.cli.errors import INVALID, CliError, NotFoundError
 from rlrun.cli.session import session
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
+from rlrun.kube.objects import Obj
 
 if TYPE_CHECKING:
     from rlrun.artifacts.store import Store
@@ -50,20 +52,20 @@ def s3_asked(what: str) -> Iterator[None]:
         raise CliError(f"cannot {what}: {problem}") from problem
 
 
-def layout_of(api: Cluster, name: str, bucket: str, prefix: str) -> RunLayout:
+def layout_of(api: RemoteCluster, name: str, bucket: str, prefix: str) -> RunLayout:
     """Where the files of a run are, also of one that is deleted, as long as an artifact of it is left.
 
     Raises NotFoundError when there is neither run nor artifact, CliError when nothing says which bucket it is.
     """
     try:
-        run: Object | None = api.get(RUN, name)
+        run: Obj | None = api.get(RLRUN, name)
     except NotFoundError:
         run = None
     uid = run["metadata"]["uid"] if run else None
     artifacts = [
         a
-        for kind in (CHECKPOINT, ADAPTER)
-        for a in api.objects(kind)
+        for kind in (RLCHECKPOINT, RLADAPTER)
+        for a in api.list(kind)
         if (a["spec"].get("runUid") == uid if uid else a["spec"].get("runName") == name)
     ]
     if uid is None:
@@ -80,7 +82,7 @@ def layout_of(api: Cluster, name: str, bucket: str, prefix: str) -> RunLayout:
     return RunLayout(S3Uri(uri.bucket, "/".join(uri.key.split("/")[:-DEPTH])))
 
 
-def _only_uid(name: str, artifacts: list[Object]) -> str:
+def _only_uid(name: str, artifacts: list[Obj]) -> str:
     uids = sorted({str(a["spec"]["runUid"]) for a in artifacts})
     if not uids:
         raise NotFoundError(f"there is no run {name}, and no artifact of one", "see what there is: rlrun list -A")

@@ -8,9 +8,11 @@ import typer
 from rlrun.artifacts.layout import S3Uri
 from rlrun.cli import output
 from rlrun.cli.bucket import Endpoint, open_store, s3_asked
-from rlrun.cli.cluster import ADAPTER, CHECKPOINT, Cluster, Object
+from rlrun.cli.cluster import RemoteCluster
 from rlrun.cli.errors import INVALID, CliError, NotFoundError
 from rlrun.cli.session import Context, Kubeconfig, Namespace, cluster
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT
+from rlrun.kube.objects import Obj
 
 EPILOG = """Examples:
 
@@ -22,9 +24,9 @@ Every file is compared with the size and SHA-256 of the manifest; DIR appears wh
 S3 credentials come from the usual AWS_* variables."""
 
 
-def find(api: Cluster, name: str) -> Object:
+def find(api: RemoteCluster, name: str) -> Obj:
     """The adapter of that name, else the checkpoint. Raises NotFoundError."""
-    for kind in (ADAPTER, CHECKPOINT):
+    for kind in (RLADAPTER, RLCHECKPOINT):
         try:
             return api.get(kind, name)
         except NotFoundError:
@@ -50,7 +52,7 @@ def download(
     """Download an adapter or a checkpoint and prove that it is whole."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} exists already", "name a folder that does not", code=INVALID)
-    kinds = {"adapter": ADAPTER, "checkpoint": CHECKPOINT}
+    kinds = {"adapter": RLADAPTER, "checkpoint": RLCHECKPOINT}
     if kind is not None and kind not in kinds:
         raise CliError(f"--kind: {kind!r} is none of adapter, checkpoint", code=INVALID)
     if name.startswith("s3://"):

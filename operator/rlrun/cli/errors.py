@@ -4,8 +4,7 @@ Users never see a traceback for something that they or their cluster did; whatev
 a `CliError` here, in one table, so that the same refusal reads the same from every command.
 """
 
-import json
-from typing import Any
+from rlrun.kube.errors import ApiError
 
 FAILED = 1
 """Exit code: the cluster, the network or the run said no."""
@@ -40,10 +39,10 @@ class ConflictError(CliError):
     """An object of that name exists already."""
 
 
-def causes(body: dict[str, Any]) -> list[str]:
-    """The `field: message` lines of a Kubernetes Status, without repeats."""
-    lines = []
-    for cause in (body.get("details") or {}).get("causes") or []:
+def causes(error: ApiError) -> list[str]:
+    """Return the `field: message` lines of the API server's answer, without repeats."""
+    lines: list[str] = []
+    for cause in error.details.get("causes") or []:
         field = cause.get("field") or ""
         message = str(cause.get("message") or cause.get("reason") or "").strip()
         text = f"{field}: {message}" if field and field != "<nil>" else message
@@ -52,19 +51,16 @@ def causes(body: dict[str, Any]) -> list[str]:
     return lines
 
 
-def explain(status: int, body: str | bytes | None, what: str) -> CliError:
-    """The error for an answer of the API server.
-
-    `what` says what was tried, as a phrase that follows "cannot": "create RLRun demo/first".
-    """
-    try:
-        parsed = json.loads(body or "{}")
-    except ValueError:
-        parsed = {}
-    if not isinstance(parsed, dict):
-        parsed = {}
-    said = str(parsed.get("message") or "").strip() or f"the API server answered {status}"
-    match status:
+def explain(error: ApiError) -> CliError:
+    """Return the error to show for a request that the API server rejected or did not answer."""
+    what = error.action
+    is_status = error.reason != str(error.status)
+    said = error.message.strip() if is_status and error.message else f"the API server answered {error.status}"
+    if error.is_unanswered:
+        return UnreachableError(
+            f"cannot {what}: {said}", "check that the cluster is up and that --kubeconfig/--context name the right one"
+        )
+    match error.status:
         case 400 if "waiting to start" in said or "not available" in said or "ContainerCreating" in said:
             return NotReadyError(
                 f"cannot {what}: {said}", "the container has not started yet: try again, or add -f to wait"
@@ -78,21 +74,21 @@ def explain(status: int, body: str | bytes | None, what: str) -> CliError:
                 f"cannot {what}: {said}",
                 "ask for the role rlrun-editor (to look only: rlrun-viewer) in this namespace, or use another with -n",
             )
-        case 404 if "could not find the requested resource" in said or not (parsed.get("details") or {}).get("name"):
+        case 404 if "could not find the requested resource" in said or not error.is_object_missing:
             return NotFoundError(
                 f"cannot {what}: this cluster has no such kind",
                 "install the operator's chart first (helm install rlrun charts/rlrun), or use another --context",
             )
         case 404:
-            return NotFoundError(f"cannot {what}: it does not exist", "see what there is: rlrun list -A")
-        case 409 if parsed.get("reason") == "AlreadyExists":
+            return not_found(what)
+        case 409 if error.reason == "AlreadyExists":
             return ConflictError(
                 f"cannot {what}: the name is taken", "choose another name with --name, or delete that one first"
             )
         case 409:
             return CliError(f"cannot {what}: it changed meanwhile ({said})", "try again")
         case 422:
-            lines = causes(parsed)
+            lines = causes(error)
             return CliError(
                 f"cannot {what}: the API server refuses it" if lines else f"cannot {what}: {said}",
                 "correct the fields named above and try again",
@@ -104,3 +100,8 @@ def explain(status: int, body: str | bytes | None, what: str) -> CliError:
             )
         case _:
             return CliError(f"cannot {what}: {said}")
+
+
+def not_found(action: str) -> NotFoundError:
+    """Return the error for an object that does not exist."""
+    return NotFoundError(f"cannot {action}: it does not exist", "see what there is: rlrun list -A")

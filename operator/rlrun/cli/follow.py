@@ -15,11 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from rlrun.cli import output
-from rlrun.cli.cluster import RUN, Cluster
+from rlrun.cli.cluster import RemoteCluster
 from rlrun.cli.errors import CliError, NotFoundError, UnreachableError
 from rlrun.cli.runs import Name
 from rlrun.cli.session import Context, Kubeconfig, Namespace, cluster, session
 from rlrun.cli.view import View, sparkline, view
+from rlrun.kube.kinds import RLRUN
 
 EPILOG = """Examples:
 
@@ -153,7 +154,7 @@ def display_for(name: str) -> Display:
 
 
 def look_until_finished(
-    api: Cluster,
+    api: RemoteCluster,
     name: str,
     display: Display,
     sleep: Callable[[float], None],
@@ -168,7 +169,7 @@ def look_until_finished(
     seen_before = False
     while True:
         try:
-            seen = view(api.get(RUN, name))
+            seen = view(api.get(RLRUN, name))
         except NotFoundError:
             if not seen_before:
                 raise
@@ -189,7 +190,7 @@ def look_until_finished(
         sleep(INTERVAL)
 
 
-def follow_to_end(ctx: typer.Context, api: Cluster, name: str) -> None:
+def follow_to_end(ctx: typer.Context, api: RemoteCluster, name: str) -> None:
     """Follow; returns only if the run completes.
 
     Raises CliError when it ends in any other way, typer.Exit after Ctrl-C.

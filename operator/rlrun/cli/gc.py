@@ -50,10 +50,10 @@ def gc(
 ) -> None:
     """List (and with --delete remove) what belongs to nothing any more, in all namespaces or in the one of -n."""
     from rlrun.artifacts.store import StoreError
-    from rlrun.garbage.cluster import ClusterError
     from rlrun.garbage.plan import plan
     from rlrun.garbage.report import parse_age
     from rlrun.garbage.sweep import remove, survey
+    from rlrun.kube.errors import ApiError
 
     if not bucket:
         raise CliError("no bucket given", "give --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
@@ -63,7 +63,7 @@ def gc(
         raise CliError(f"--older-than: {problem}", code=INVALID) from None
     root = S3Uri(bucket, prefix.strip("/"))
     only = namespace or session(ctx).namespace
-    swept = cluster(ctx, kubeconfig, context, namespace).garbage()
+    swept = cluster(ctx, kubeconfig, context, namespace).garbage_source()
     removed: list[Removed] = []
     try:
         store = open_store(ctx, endpoint)
@@ -72,7 +72,7 @@ def gc(
         items = plan(world, now, age)
         if delete and items and _agreed(items, now, yes=yes, quiet=fmt is not None):
             removed = list(remove(store, swept, root, only, items, now, age))
-    except (StoreError, ClusterError) as problem:
+    except (StoreError, ApiError) as problem:
         raise CliError(str(problem), "nothing was removed; try again when it answers completely") from problem
     for note in world.notes:
         output.say(note)

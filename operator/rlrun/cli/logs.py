@@ -17,12 +17,15 @@ import typer
 
 from rlrun.cli import output
 from rlrun.cli.bucket import Bucket, Endpoint, Prefix, layout_of, open_store, s3_asked
-from rlrun.cli.cluster import RUN, Cluster, Object
+from rlrun.cli.cluster import RemoteCluster
 from rlrun.cli.errors import CliError, NotFoundError, NotReadyError, UnreachableError
 from rlrun.cli.kept_logs import read_kept
 from rlrun.cli.runs import Name
 from rlrun.cli.session import Context, Kubeconfig, Namespace, cluster, session
 from rlrun.cli.view import view
+from rlrun.kube.kinds import POD, RLRUN
+from rlrun.kube.objects import Obj
+from rlrun.schema.labels import ROLE_LABEL, RUN_LABEL
 
 EPILOG = """Examples:
 
@@ -60,14 +63,14 @@ class Source:
     restarts: int
 
 
-def main_container(pod: Object) -> str:
+def main_container(pod: Obj) -> str:
     """The container a person means when they name only the pod."""
     chosen = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
     containers = [c["name"] for c in pod["spec"]["containers"]]
     return str(chosen if chosen in containers else containers[0])
 
 
-def source(pod: Object) -> Source:
+def source(pod: Obj) -> Source:
     """The newest start of the pod's main container."""
     name = main_container(pod)
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
@@ -75,24 +78,24 @@ def source(pod: Object) -> Source:
     return Source(pod["metadata"]["name"], name, restarts)
 
 
-def sources(pods: list[Object]) -> list[Source]:
+def sources(pods: list[Obj]) -> list[Source]:
     """One source per pod, oldest pod first."""
     ordered = sorted(pods, key=lambda p: (str(p["metadata"].get("creationTimestamp") or ""), p["metadata"]["name"]))
     return [source(p) for p in ordered]
 
 
-def selector(run: str, role: Role) -> str:
-    """Label selector of a role's pods."""
-    return f"rlrun.dev/run={run},rlrun.dev/role={role.value}"
+def pods_of(api: RemoteCluster, run: str, role: Role) -> list[Obj]:
+    """Return the pods of a role."""
+    return api.list(POD, {RUN_LABEL: run, ROLE_LABEL: role.value})
 
 
-def read(api: Cluster, run: str, role: Role, tail: int | None, previous: bool) -> Iterator[str] | None:
+def read(api: RemoteCluster, run: str, role: Role, tail: int | None, previous: bool) -> Iterator[str] | None:
     """The lines there are now, None when the pods are gone for good. Raises CliError when they are still to come."""
-    found = sources(api.pods(selector(run, role)))
+    found = sources(pods_of(api, run, role))
     if found:
         return _read_pods(api, found, tail, previous)
     try:
-        state = view(api.get(RUN, run))
+        state = view(api.get(RLRUN, run))
     except NotFoundError:
         return None
     if state.finished or state.phase == "Suspended":
@@ -101,7 +104,7 @@ def read(api: Cluster, run: str, role: Role, tail: int | None, previous: bool) -
     raise CliError(f"{run} is {state.phase} and has no {role.value} pod", hint)
 
 
-def _read_pods(api: Cluster, found: list[Source], tail: int | None, previous: bool) -> Iterator[str]:
+def _read_pods(api: RemoteCluster, found: list[Source], tail: int | None, previous: bool) -> Iterator[str]:
     for each in found:
         prefix = f"[{each.pod}] " if len(found) > 1 else ""
         try:
@@ -116,7 +119,7 @@ def _read_pods(api: Cluster, found: list[Source], tail: int | None, previous: bo
 class Follower:
     """Reads every start of every pod of a role, each in a thread of its own, into one stream of lines."""
 
-    def __init__(self, api: Cluster, run: str, role: Role, tail: int | None, sleep: Callable[[float], None]):
+    def __init__(self, api: RemoteCluster, run: str, role: Role, tail: int | None, sleep: Callable[[float], None]):
         self._api, self._run, self._role, self._tail, self._sleep = api, run, role, tail, sleep
         self._lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._threads: dict[Source, threading.Thread] = {}
@@ -144,7 +147,7 @@ class Follower:
             self._done.add(each)
 
     def _start_new(self) -> None:
-        for each in sources(self._api.pods(selector(self._run, self._role))):
+        for each in sources(pods_of(self._api, self._run, self._role)):
             self._pods.add(each.pod)
             thread = self._threads.get(each)
             if each not in self._done and (thread is None or not thread.is_alive()):
@@ -163,7 +166,7 @@ class Follower:
         """
         begun, announced = clock(), False
         while True:
-            state = view(self._api.get(RUN, self._run))
+            state = view(self._api.get(RLRUN, self._run))
             self._start_new()
             until = clock() + PERIOD
             while clock() < until:
@@ -201,7 +204,7 @@ def logs(
     """Print the log of a run's orchestrator, trainer, inference engines or environments, also after its end."""
     api = cluster(ctx, kubeconfig, context, namespace)
     lines: Iterator[str] | None = None
-    if follow and not previous and attempt is None and (api.pods(selector(name, role)) or _goes_on(api, name)):
+    if follow and not previous and attempt is None and (pods_of(api, name, role) or _goes_on(api, name)):
         lines = Follower(api, name, role, tail, session(ctx).sleep).lines()
     elif attempt is None:
         lines = read(api, name, role, tail, previous)
@@ -216,9 +219,9 @@ def logs(
         raise typer.Exit(130) from None
 
 
-def _goes_on(api: Cluster, run: str) -> bool:
+def _goes_on(api: RemoteCluster, run: str) -> bool:
     """Whether pods may still come. Raises NotFoundError only when nothing of the run is left either."""
     try:
-        return not view(api.get(RUN, run)).finished
+        return not view(api.get(RLRUN, run)).finished
     except NotFoundError:
         return False

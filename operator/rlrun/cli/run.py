@@ -14,11 +14,13 @@ from typing import Annotated
 import typer
 
 from rlrun.cli import output, variables
-from rlrun.cli.cluster import RUN, Cluster, Object
+from rlrun.cli.cluster import RemoteCluster
 from rlrun.cli.errors import INVALID, CliError, ConflictError
 from rlrun.cli.files import RunFile, load
 from rlrun.cli.follow import follow_to_end
 from rlrun.cli.session import Context, Kubeconfig, Namespace, cluster, session
+from rlrun.kube.kinds import RLRUN, SECRET
+from rlrun.kube.objects import Obj
 from rlrun.schema.kube import API_VERSION
 from rlrun.schema.names import LABEL, MAX_RUN_NAME
 
@@ -76,7 +78,7 @@ def choose_namespace(option: str | None, file: RunFile) -> str | None:
     return option or file.namespace
 
 
-def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool) -> Object:
+def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool) -> Obj:
     """The RLRun to send; with a Secret, its reference goes to the end of envFrom, where it beats the others."""
     place = {"name": name} | ({"namespace": namespace} if namespace else {})
     others = {k: v for k, v in file.metadata.items() if k not in ("name", "namespace", "generateName")}
@@ -84,31 +86,31 @@ def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool)
     if with_secret:
         reference = {"secretRef": {"name": variables.secret_name(name)}}
         spec["envFrom"] = [*(e for e in spec.get("envFrom") or [] if e != reference), reference]
-    return {"apiVersion": API_VERSION, "kind": RUN.name, "metadata": {**place, **others}, "spec": spec}
+    return {"apiVersion": API_VERSION, "kind": RLRUN.kind, "metadata": {**place, **others}, "spec": spec}
 
 
-def submit(api: Cluster, body: Object, values: dict[str, str]) -> Object:
+def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
     """Create the run, and before it the Secret that it names.
 
     Raises CliError; then no Secret of this call is left behind.
     """
     name = body["metadata"]["name"]
     if not values:
-        return api.create(RUN, body)
+        return api.create(body)
     try:
-        api.create_secret(variables.secret(name, api.namespace, values))
+        api.create(variables.secret(name, api.namespace, values))
     except ConflictError as problem:
         raise ConflictError(
             f"the variables of {name} cannot be stored: Secret {variables.secret_name(name)} exists already",
             "choose another --name, or delete that Secret if no run uses it",
         ) from problem
     try:
-        created = api.create(RUN, body)
+        created = api.create(body)
     except BaseException:
-        api.delete_secret(variables.secret_name(name))
+        api.delete(SECRET, variables.secret_name(name), missing_ok=True)
         raise
     try:
-        api.patch_secret(variables.secret_name(name), variables.owned_by(created))
+        api.patch(SECRET, variables.secret_name(name), variables.owned_by(created))
     except CliError as problem:
         output.say(f"Warning: Secret {variables.secret_name(name)} will outlive the run: {problem.message}")
     return created
@@ -147,7 +149,7 @@ def run(
     api = cluster(ctx, kubeconfig, context, place)
     created = submit(api, build(loaded, chosen, api.namespace, with_secret=bool(values)), values)
     if fmt:
-        output.emit([created], RUN.plural, fmt, single=True)
+        output.emit([created], RLRUN.plural, fmt, single=True)
     else:
         typer.echo(f"rlruns.rlrun.dev/{chosen} created")
     if follow:

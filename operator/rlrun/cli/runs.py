@@ -6,10 +6,11 @@ import typer
 from rich.text import Text
 
 from rlrun.cli import output
-from rlrun.cli.cluster import RUN, Object
 from rlrun.cli.errors import INVALID, CliError
 from rlrun.cli.session import Context, Kubeconfig, Namespace, cluster
 from rlrun.cli.view import view
+from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import Obj
 
 LIST_EPILOG = """Examples:
 
@@ -36,7 +37,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the run, as `
 Output = Annotated[output.Format | None, typer.Option("-o", "--output", help="For programs: json, yaml or name.")]
 
 
-def run_row(item: Object, *, with_namespace: bool) -> list[output.Cell]:
+def run_row(item: Obj, *, with_namespace: bool) -> list[output.Cell]:
     """One line of `rlrun list`."""
     seen = view(item)
     row: list[output.Cell] = [item["metadata"]["namespace"]] if with_namespace else []
@@ -64,10 +65,10 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    items = api.objects(RUN, all_namespaces=all_namespaces)
+    items = api.list(RLRUN, all_namespaces=all_namespaces)
     items.sort(key=lambda i: str(i["metadata"].get("creationTimestamp") or ""), reverse=True)
     if fmt:
-        output.emit(items, RUN.plural, fmt, single=False)
+        output.emit(items, RLRUN.plural, fmt, single=False)
         return
     if not items:
         output.say("No runs" + ("." if all_namespaces else f" in namespace {api.namespace}."))
@@ -87,7 +88,7 @@ def _artifact_lines(title: str, entries: list[dict[str, Any]]) -> list[Text]:
     return [Text(""), Text(title, style="bold"), *output.table(["  NAME", "STEP", "REWARD", "URI"], rows)]
 
 
-def details(item: Object) -> list[Text]:
+def details(item: Obj) -> list[Text]:
     """What `rlrun get NAME` shows: first how it is going, then why, then what it has made."""
     seen, status, spec = view(item), item.get("status") or {}, item["spec"]
     environments = ", ".join(e.get("name") or e.get("id", "?") for e in spec.get("env") or [])
@@ -121,9 +122,9 @@ def get_run(
     context: Context = None,
 ) -> None:
     """Show one run: how it is going, why, and what it has made."""
-    item = cluster(ctx, kubeconfig, context, namespace).get(RUN, name)
+    item = cluster(ctx, kubeconfig, context, namespace).get(RLRUN, name)
     if fmt:
-        output.emit([item], RUN.plural, fmt, single=True)
+        output.emit([item], RLRUN.plural, fmt, single=True)
         return
     console = output.out()
     for line in details(item):
@@ -139,11 +140,11 @@ def stop_run(
 ) -> None:
     """End a run and keep its checkpoints and adapters. Cannot be undone."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    seen = view(api.get(RUN, name))
+    seen = view(api.get(RLRUN, name))
     if seen.finished:
         output.say(f"{name} is {seen.phase} already; nothing changed.")
         return
-    api.patch(RUN, name, {"spec": {"stop": True}})
+    api.patch(RLRUN, name, {"spec": {"stop": True}})
     typer.echo(f"rlruns.rlrun.dev/{name} stopping")
     output.say(f"Its artifacts stay: rlrun checkpoints {name} -n {api.namespace}")
 
@@ -158,7 +159,7 @@ def delete_run(
 ) -> None:
     """Delete a run with all its pods; its files in S3 stay or go by its artifactPolicy."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    item = api.get(RUN, name)
+    item = api.get(RLRUN, name)
     lost = item["spec"].get("artifactPolicy") == "Delete"
     seen = view(item)
     if not yes:
@@ -171,5 +172,5 @@ def delete_run(
         if not agreed:
             output.say("Not deleted.")
             raise typer.Exit(1)
-    api.delete(RUN, name)
+    api.delete(RLRUN, name)
     typer.echo(f"rlruns.rlrun.dev/{name} deleted")

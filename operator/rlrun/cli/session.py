@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.cluster import Cluster, KubeCluster
+from rlrun.cli.cluster import RemoteCluster
 
 if TYPE_CHECKING:
     from rlrun.artifacts.store import Store
@@ -39,7 +39,7 @@ class Session:
     kubeconfig: Path | None = None
     context: str | None = None
     namespace: str | None = None
-    connect: Callable[[Path | None, str | None, str | None], Cluster] = KubeCluster.connect
+    connect: Callable[[Path | None, str | None, str | None], RemoteCluster] = RemoteCluster.connect
     store: "Callable[[str | None], Store]" = _open_store
     sleep: Callable[[float], None] = field(default=time.sleep)
 
@@ -50,7 +50,7 @@ def session(ctx: typer.Context) -> Session:
     return found
 
 
-def cluster(ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
+def cluster(ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None) -> RemoteCluster:
     """The chosen cluster; nothing is sent yet. Raises CliError when the kubeconfig is not usable."""
     given = session(ctx)
     return given.connect(kubeconfig or given.kubeconfig, context or given.context, namespace or given.namespace)

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlrun.cli.cluster import FIELD_MANAGER
 from rlrun.cli.errors import INVALID, CliError
+from rlrun.schema.labels import MANAGED_BY_LABEL, RUN_LABEL
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LIMIT = 1024 * 1024
@@ -102,7 +104,7 @@ def secret(run: str, namespace: str, variables: Mapping[str, str]) -> dict[str, 
         "metadata": {
             "name": secret_name(run),
             "namespace": namespace,
-            "labels": {"rlrun.dev/run": run, "app.kubernetes.io/managed-by": "rlrun-cli"},
+            "labels": {RUN_LABEL: run, MANAGED_BY_LABEL: FIELD_MANAGER},
         },
         "type": "Opaque",
         "data": {name: base64.b64encode(value.encode()).decode() for name, value in sorted(variables.items())},

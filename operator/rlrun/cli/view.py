@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from rlrun.cli.cluster import Object
 from rlrun.cli.output import duration
+from rlrun.kube.objects import Obj
 from rlrun.schema.run_status import Phase
 
 FINISHED = frozenset(p.value for p in Phase if p.finished)
@@ -37,7 +37,7 @@ class View:
         return "" if self.eta is None or self.finished else f"about {duration(self.eta)} left"
 
 
-def _why(status: Object) -> tuple[str, str]:
+def _why(status: Obj) -> tuple[str, str]:
     if status.get("reason"):
         return str(status["reason"]), str(status.get("message") or "")
     held = {c.get("type"): c for c in status.get("conditions") or []}
@@ -48,7 +48,7 @@ def _why(status: Object) -> tuple[str, str]:
     return "", ""
 
 
-def view(run: Object) -> View:
+def view(run: Obj) -> View:
     """The view of an RLRun as the API server sends it; a run that the operator has not seen yet is Pending."""
     status = run.get("status") or {}
     progress = status.get("progress") or {}

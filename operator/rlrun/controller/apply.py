@@ -5,7 +5,6 @@ was written. A verdict is written before the pods go that it was read from: nobo
 take long or fail for S3's sake comes after the status, so that nothing else waits for that.
 """
 
-import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -13,18 +12,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlrun.artifacts.store import StoreError
-from rlrun.controller import cluster as k
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.logs import LogKeeper
 from rlrun.controller.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
-from rlrun.controller.observed import Note, Nudge, Obj, Observed, Plan, Ref, Removal
+from rlrun.controller.observed import Nudge, Observed, Plan, Removal
 from rlrun.controller.plan.artifacts import failed_removal
-from rlrun.resources.naming import API_VERSION, CONFIG_ANNOTATION, FIELD_MANAGER, FINALIZER
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.events import EventRecord, build_event
+from rlrun.kube.kinds import ALL, POD, RLRUN
+from rlrun.kube.objects import Obj, ObjectRef
+from rlrun.schema.kube import API_VERSION
+from rlrun.schema.labels import CONFIG_ANNOTATION, FINALIZER
 from rlrun.schema.run_status import RLRunStatus
 
 log = logging.getLogger(__name__)
 
-EVENT_MESSAGE_LIMIT = 1000
 REMOVAL_SECONDS = 60.0
 """For all that retention removes in one round; what is left of it has its turn in the next one."""
 
@@ -32,7 +35,7 @@ REMOVAL_SECONDS = 60.0
 class Applier:
     """Carries out plans."""
 
-    def __init__(self, cluster: k.Cluster, artifacts: Artifacts) -> None:
+    def __init__(self, cluster: AsyncKubeClient, artifacts: Artifacts) -> None:
         self._cluster = cluster
         self._artifacts = artifacts
         self.logs = LogKeeper(cluster, artifacts)
@@ -46,7 +49,7 @@ class Applier:
         if plan.status_first:
             await self._tell(seen, plan)
         for ref in plan.deletes:
-            await cluster.delete(k.KINDS[ref.kind], namespace, ref.name, ref.uid)
+            await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid)
         for obj in plan.applies:
             await cluster.apply(obj)
         for nudge in plan.nudges:
@@ -61,13 +64,13 @@ class Applier:
         if plan.remove_finalizer:
             await self._set_finalizers(seen, [f for f in _finalizers(seen.run) if f != FINALIZER])
         if plan.delete_run:
-            await cluster.delete(k.RLRUN, namespace, seen.name, seen.uid)
+            await cluster.delete(RLRUN, namespace, seen.name, seen.uid)
 
     async def _nudge(self, namespace: str, nudge: Nudge) -> None:
         metadata = {"uid": nudge.uid, "annotations": {CONFIG_ANNOTATION: nudge.digest}}
         try:
-            await self._cluster.merge(k.POD, namespace, nudge.pod, {"metadata": metadata})
-        except k.ApiError as error:
+            await self._cluster.patch(POD, namespace, nudge.pod, {"metadata": metadata})
+        except ApiError as error:
             # The change comes by itself, only later; and a pod that is gone (404, or 409 for the uid) needs none.
             log.info("pod %s/%s is not told of its changed configuration: %s", namespace, nudge.pod, error)
 
@@ -92,8 +95,8 @@ class Applier:
                 if told is not None:
                     await self._cluster.apply_status(told)
                 continue
-            ref = Ref.of(removal.obj)
-            await self._cluster.delete(k.KINDS[ref.kind], seen.namespace, ref.name, ref.uid)
+            ref = ObjectRef.of(removal.obj)
+            await self._cluster.delete(ALL[ref.kind], seen.namespace, ref.name, ref.uid)
 
     async def _write_status(self, seen: Observed, status: RLRunStatus) -> bool:
         new = compact(status.to_json_dict())
@@ -118,8 +121,8 @@ class Applier:
     async def _set_finalizers(self, seen: Observed, finalizers: list[str]) -> None:
         metadata = {"finalizers": finalizers, "resourceVersion": seen.run["metadata"]["resourceVersion"]}
         try:
-            run = await self._cluster.merge(k.RLRUN, seen.namespace, seen.name, {"metadata": metadata})
-        except k.ApiError as error:
+            run = await self._cluster.patch(RLRUN, seen.namespace, seen.name, {"metadata": metadata})
+        except ApiError as error:
             if error.status == 404:
                 return
             raise
@@ -127,10 +130,10 @@ class Applier:
             finalizers=finalizers, resourceVersion=run["metadata"].get("resourceVersion", metadata["resourceVersion"])
         )
 
-    async def _emit(self, run: Obj, note: Note) -> None:
+    async def _emit(self, run: Obj, note: EventRecord) -> None:
         try:
-            await self._cluster.create(event(run, note, datetime.now(UTC)))
-        except k.ApiError as error:
+            await self._cluster.create(build_event(run, note, datetime.now(UTC)))
+        except ApiError as error:
             # Events are for people; no run fails for want of one.
             log.warning("event %s of %s not written: %s", note.reason, run["metadata"]["name"], error)
 
@@ -138,33 +141,6 @@ class Applier:
 def compact(value: Mapping[str, Any]) -> dict[str, Any]:
     """Without empty lists and tables at the top, which the API server may or may not keep."""
     return {k_: v for k_, v in value.items() if v is not None and v != [] and v != {}}
-
-
-def event(about: Obj, note: Note, now: datetime) -> Obj:
-    """The Event object of a note about an RLRun, or about another of the project's kinds."""
-    metadata = about["metadata"]
-    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    digest = hashlib.sha256(f"{metadata['uid']}{note.reason}{note.message}{now.isoformat()}".encode()).hexdigest()[:16]
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": API_VERSION,
-            "kind": about.get("kind", "RLRun"),
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
-            "resourceVersion": metadata.get("resourceVersion"),
-        },
-        "reason": note.reason,
-        "message": note.message[:EVENT_MESSAGE_LIMIT],
-        "type": "Warning" if note.warning else "Normal",
-        "source": {"component": FIELD_MANAGER},
-        "firstTimestamp": stamp,
-        "lastTimestamp": stamp,
-        "count": 1,
-    }
 
 
 def _finalizers(run: Obj) -> list[str]:

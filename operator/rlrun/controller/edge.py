@@ -15,7 +15,9 @@ import kopf
 from kubernetes.aio import client
 
 from rlrun.controller.reconcile import RunKey
-from rlrun.resources.naming import FIELD_MANAGER, GROUP, MANAGED_BY_LABEL, RUN_LABEL, SERVING_LABEL, VERSION, label
+from rlrun.kube.objects import label
+from rlrun.schema.kube import GROUP, VERSION
+from rlrun.schema.labels import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL, SERVING_LABEL
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from rlrun.controller.cluster import LEASE, ApiError, Cluster
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import LEASE
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class Lease:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: AsyncKubeClient,
         namespace: str,
         name: str,
         identity: str,

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from rlrun.controller.artifacts import Artifacts
-from rlrun.controller.cluster import Cluster
 from rlrun.controller.observed import LogCopy
+from rlrun.kube.async_client import AsyncKubeClient
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ AT_A_TIME = 4
 class LogKeeper:
     """Copies logs from pods to S3."""
 
-    def __init__(self, cluster: Cluster, artifacts: Artifacts, *, seconds: float = KEEP_SECONDS) -> None:
+    def __init__(self, cluster: AsyncKubeClient, artifacts: Artifacts, *, seconds: float = KEEP_SECONDS) -> None:
         self._cluster = cluster
         self._artifacts = artifacts
         self._seconds = seconds

@@ -13,17 +13,35 @@ from dataclasses import replace
 from typing import Any
 
 from rlrun.artifacts.store import StoreError
-from rlrun.controller import cluster as k
 from rlrun.controller.artifacts import Artifacts
 from rlrun.controller.metrics import POLL_ERRORS
-from rlrun.controller.observed import Obj, Observed, SeenArtifact
-from rlrun.controller.plan.artifacts import is_ready, wants_to_delete
-from rlrun.controller.plan.draft import parse_status
-from rlrun.controller.plan.validation import checkpoint_place, parse_spec
+from rlrun.controller.observed import Observed, SeenArtifact
+from rlrun.controller.plan.artifacts import wants_to_delete
+from rlrun.controller.plan.validation import parse_spec
 from rlrun.controller.poll import Poller
-from rlrun.resources.naming import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL, label
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    NETWORK_POLICY,
+    POD,
+    RLADAPTER,
+    RLCHECKPOINT,
+    RLMODEL,
+    RLRUN,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+)
+from rlrun.kube.objects import Obj, is_artifact_ready, label
+from rlrun.kube.pods import role_of
+from rlrun.kube.references import checkpoint_place
+from rlrun.resources.naming import s3_secret_name
 from rlrun.resources.platform import REQUIRED_KEYS, run_layout, s3_variables
 from rlrun.resources.settings import Settings
+from rlrun.schema.labels import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL
 from rlrun.schema.run_status import RLRunStatus
 from rlrun.schema.wire import Problem, RunStatus
 from rlrun.service.errors import RequestError
@@ -37,7 +55,7 @@ SOURCE_SECONDS = 10.0
 class Observer:
     """Looks at runs."""
 
-    def __init__(self, cluster: k.Cluster, artifacts: Artifacts, poller: Poller, settings: Settings) -> None:
+    def __init__(self, cluster: AsyncKubeClient, artifacts: Artifacts, poller: Poller, settings: Settings) -> None:
         self._cluster = cluster
         self._artifacts = artifacts
         self._poller = poller
@@ -46,14 +64,14 @@ class Observer:
 
     async def observe(self, namespace: str, name: str) -> Observed | None:
         """Everything about that run; None when there is no such run. Raises ApiError."""
-        run = await self._cluster.get(k.RLRUN, namespace, name)
+        run = await self._cluster.get(RLRUN, namespace, name)
         if run is None:
             return None
-        status = parse_status(run.get("status"))
+        status = RLRunStatus.parse(run.get("status"))
         uid = run["metadata"]["uid"]
         children, pods, artifact_objects = await asyncio.gather(
             self._children(namespace, name),
-            self._cluster.list(k.POD, namespace, {RUN_LABEL: name}),
+            self._cluster.list(POD, namespace, {RUN_LABEL: name}),
             self._artifact_objects(namespace, uid),
         )
         variables, s3_problem = await self._s3(status)
@@ -81,23 +99,23 @@ class Observer:
 
     async def pods(self, namespace: str, name: str) -> list[Obj]:
         """Pods of all runs that have, or had, that name. Raises ApiError."""
-        return await self._cluster.list(k.POD, namespace, {RUN_LABEL: name})
+        return await self._cluster.list(POD, namespace, {RUN_LABEL: name})
 
     async def _claims(self) -> tuple[Obj, ...] | None:
         # After the listing, and from the API server itself: whoever starts from a checkpoint that was Ready is seen.
         try:
-            return tuple(await self._cluster.list(k.RLRUN))
-        except k.ApiError as error:
+            return tuple(await self._cluster.list(RLRUN))
+        except ApiError as error:
             log.warning("retention waits, since the runs that start from checkpoints cannot be listed: %s", error)
             return None
 
     async def _children(self, namespace: str, name: str) -> list[Obj]:
         selector = {RUN_LABEL: name}
-        kinds = (k.DEPLOYMENT, k.JOB, k.SERVICE, k.NETWORK_POLICY, k.CONFIG_MAP, k.SERVICE_ACCOUNT)
+        kinds = (DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
         lists = await asyncio.gather(
             *(self._cluster.list(kind, namespace, selector) for kind in kinds),
         )
-        secret = await self._cluster.get(k.SECRET, namespace, f"{name}-s3")
+        secret = await self._cluster.get(SECRET, namespace, s3_secret_name(name))
         found = [obj for objects in lists for obj in objects]
         if secret is not None and label(secret, RUN_LABEL) == name:
             found.append(secret)
@@ -106,8 +124,8 @@ class Observer:
     async def _artifact_objects(self, namespace: str, uid: str) -> list[Obj]:
         selector = {RUN_UID_LABEL: uid}
         lists = await asyncio.gather(
-            self._cluster.list(k.RLCHECKPOINT, namespace, selector),
-            self._cluster.list(k.RLADAPTER, namespace, selector),
+            self._cluster.list(RLCHECKPOINT, namespace, selector),
+            self._cluster.list(RLADAPTER, namespace, selector),
         )
         return [obj for objects in lists for obj in objects]
 
@@ -116,7 +134,7 @@ class Observer:
         if not fresh and self._source is not None and time.monotonic() - self._source[0] < SOURCE_SECONDS:
             return self._source[1]
         ref = self._settings.s3.credentials_secret
-        secret = await self._cluster.get(k.SECRET, ref.namespace, ref.name)
+        secret = await self._cluster.get(SECRET, ref.namespace, ref.name)
         decoded = None if secret is None else decode_secret(secret)
         self._source = (time.monotonic(), decoded)
         return decoded
@@ -134,18 +152,18 @@ class Observer:
 
     async def _references(self, run: Obj, namespace: str, variables: dict[str, str]) -> dict[str, Any]:
         spec = run.get("spec") or {}
-        models = await self._cluster.list(k.RLMODEL)
+        models = await self._cluster.list(RLMODEL)
         found: dict[str, Any] = {"models": tuple(models)}
         checkpoint_id = spec.get("checkpointId")
         if checkpoint_id:
             place, name = checkpoint_place(checkpoint_id, namespace)
-            checkpoint = found["warm_start"] = await self._cluster.get(k.RLCHECKPOINT, place, name)
-            if is_ready(checkpoint) and variables:
+            checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, place, name)
+            if is_artifact_ready(checkpoint) and variables:
                 found["warm_start_problem"] = await self._lacks(checkpoint, variables)
         missing = []
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
-            if ref.get("optional") or await self._cluster.get(k.SECRET, namespace, ref.get("name", "")):
+            if ref.get("optional") or await self._cluster.get(SECRET, namespace, ref.get("name", "")):
                 continue
             missing.append(str(ref.get("name")))
         found["missing_secrets"] = tuple(missing)
@@ -170,7 +188,7 @@ class Observer:
         ready = {
             (o["kind"], int(o["spec"]["step"])): int(o["status"]["sizeBytes"])
             for o in objects
-            if is_ready(o) and "sizeBytes" in o["status"]
+            if is_artifact_ready(o) and "sizeBytes" in o["status"]
         }
         layout = run_layout(self._settings, metadata["namespace"], metadata["uid"])
         try:
@@ -182,7 +200,7 @@ class Observer:
     async def _poll(self, namespace: str, name: str, pods: list[Obj], status: RLRunStatus) -> dict[str, Any]:
         running = any(
             label(p, ATTEMPT_LABEL) == str(status.attempt)
-            and label(p, "rlrun.dev/role") == "orchestrator"
+            and role_of(p) == "orchestrator"
             and p.get("status", {}).get("phase") == "Running"
             for p in pods
         )

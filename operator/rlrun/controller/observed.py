@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from rlrun.artifacts.manifest import Manifest
-from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
+from rlrun.kube.events import EventRecord
+from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
+from rlrun.schema.labels import RUN_UID_LABEL
 from rlrun.schema.run_status import RLRunStatus
 from rlrun.schema.wire import Problem, RunStatus
-
-Obj = dict[str, Any]
 
 ArtifactObjectKind = Literal["RLCheckpoint", "RLAdapter"]
 
@@ -85,20 +85,6 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Ref:
-    """An object to delete; the uid makes sure that nothing younger of the same name is hit."""
-
-    kind: str
-    name: str
-    uid: str | None = None
-
-    @classmethod
-    def of(cls, obj: Mapping[str, Any]) -> "Ref":
-        """The reference to an object that was observed."""
-        return cls(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("uid"))
-
-
-@dataclass(frozen=True)
 class Nudge:
     """An annotation on a pod. It says little to people, but makes the kubelet look at the pod's ConfigMap at once
     instead of within a minute or so.
@@ -108,15 +94,6 @@ class Nudge:
     uid: str
     digest: str
     """Of what the ConfigMap says now."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """A Kubernetes Event to be."""
-
-    reason: str
-    message: str
-    warning: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,13 +134,13 @@ class Plan:
     """Kept as far as it takes no long time; pods go next."""
     status_first: bool = False
     """Whether the status comes before the deletions: it says what nobody can find out again once the pods are gone."""
-    deletes: tuple[Ref, ...] = ()
+    deletes: tuple[ObjectRef, ...] = ()
     applies: tuple[Obj, ...] = ()
     nudges: tuple[Nudge, ...] = ()
     artifact_statuses: tuple[Obj, ...] = ()
     status: RLRunStatus | None = None
     """The whole new status; None leaves it as it is."""
-    events: tuple[Note, ...] = ()
+    events: tuple[EventRecord, ...] = ()
     removals: tuple[Removal, ...] = ()
     purge: Purge | None = None
     remove_finalizer: bool = False

@@ -12,21 +12,22 @@ from typing import Any
 
 from aiohttp import web
 
-from rlrun.controller import cluster as k
 from rlrun.controller import edge
 from rlrun.controller.apply import Applier
 from rlrun.controller.artifacts import StoreArtifacts
 from rlrun.controller.lease import Lease, LeaseLost
 from rlrun.controller.metrics import LEADING, REGISTRY, RunDirectory
 from rlrun.controller.observe import Observer
-from rlrun.controller.plan.draft import parse_status
 from rlrun.controller.poll import HttpPoller
 from rlrun.controller.reconcile import Reconciler, RunKey, work
 from rlrun.controller.serving.reconcile import Serving
 from rlrun.controller.web import Heartbeat, web_app
 from rlrun.controller.workqueue import WorkQueue
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN
 from rlrun.resources.settings import Settings
-from rlrun.schema.run_status import Phase
+from rlrun.schema.run_status import Phase, RLRunStatus
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Operator:
         """Until `stop`, a signal, or the loss of the lease."""
         self._listen_to_signals()
         configuration = await self._configure()
-        cluster = k.ApiCluster(configuration)
+        cluster = AsyncKubeClient(AsyncApiTransport(configuration))
         artifacts = StoreArtifacts(self._settings.s3_threads)
         poller = HttpPoller(self._settings.status_url_template)
         runner = web.AppRunner(web_app(self._heartbeat.alive, self.not_ready, REGISTRY), access_log=None)
@@ -84,7 +85,7 @@ class Operator:
             await cluster.close()
 
     async def _lead(
-        self, tasks: "_Tasks", lease: Lease, cluster: k.ApiCluster, artifacts: StoreArtifacts, poller: HttpPoller
+        self, tasks: "_Tasks", lease: Lease, cluster: AsyncKubeClient, artifacts: StoreArtifacts, poller: HttpPoller
     ) -> None:
         stopped = tasks.start(self._stop.wait())
         acquired = tasks.start(lease.acquire())
@@ -130,7 +131,7 @@ class Operator:
         self._listen_to_signals()
 
     async def _configure(self) -> Any:
-        return await k.load_configuration(self._settings.kubeconfig)
+        return await load_configuration(self._settings.kubeconfig)
 
     async def _serve(self, runner: web.AppRunner) -> None:
         await runner.setup()
@@ -139,25 +140,25 @@ class Operator:
         self.port = runner.addresses[0][1]
         log.info("serving /healthz, /readyz and /metrics on port %s", self.port)
 
-    async def _resync(self, cluster: k.Cluster) -> None:
+    async def _resync(self, cluster: AsyncKubeClient) -> None:
         """An authoritative list of all runs, now and again: what a watch missed is found here."""
         while True:
             try:
                 await self._list_runs(cluster)
-            except k.ApiError as error:
+            except ApiError as error:
                 log.warning("resync: %s", error)
                 await asyncio.sleep(5)
                 continue
             await asyncio.sleep(self._settings.resync_seconds)
 
-    async def _list_runs(self, cluster: k.Cluster) -> None:
+    async def _list_runs(self, cluster: AsyncKubeClient) -> None:
         namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
         keys = {RunKey(*known) for known in self._directory.keys()}  # noqa: SIM118
         for namespace in namespaces:
-            for run in await cluster.list(k.RLRUN, namespace):
+            for run in await cluster.list(RLRUN, namespace):
                 key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
                 keys.add(key)
-                phase = parse_status(run.get("status")).phase
+                phase = RLRunStatus.parse(run.get("status")).phase
                 self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
         for key in keys:
             self._queue.add(key)

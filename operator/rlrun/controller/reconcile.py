@@ -9,16 +9,17 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from rlrun.artifacts.store import StoreError
-from rlrun.controller import cluster as k
 from rlrun.controller.apply import Applier
 from rlrun.controller.metrics import ERRORS, RECONCILE_SECONDS, RunDirectory
 from rlrun.controller.observe import Observer
 from rlrun.controller.plan.logs import logs_of_pods
 from rlrun.controller.plan.run import plan_run
 from rlrun.controller.workqueue import WorkQueue
-from rlrun.resources.naming import RUN_UID_LABEL, label
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import label
 from rlrun.resources.platform import run_layout, s3_variables
 from rlrun.resources.settings import Settings
+from rlrun.schema.labels import RUN_UID_LABEL
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
             reason = error_reason(error)
             ERRORS.labels(reason).inc()
             delay = queue.retry(key)
-            expected = isinstance(error, k.ApiError | StoreError | TimeoutError)
+            expected = isinstance(error, ApiError | StoreError | TimeoutError)
             log.log(
                 logging.WARNING if expected else logging.ERROR,
                 "%s: %s; again in %.1f s",
@@ -117,7 +118,7 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
 
 def error_reason(error: Exception) -> str:
     """A label of low cardinality."""
-    if isinstance(error, k.ApiError):
+    if isinstance(error, ApiError):
         return f"Api{error.reason}"
     if isinstance(error, StoreError):
         return error.reason

@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 
 from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.store import Store, StoreError
-from rlrun.garbage.cluster import ClusterError, KubeCluster
+from rlrun.garbage.cluster import ClusterSource
 from rlrun.garbage.plan import plan
 from rlrun.garbage.report import document, line, parse_age
 from rlrun.garbage.sweep import remove, survey
+from rlrun.kube.errors import ApiError
+from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
 
 FAILED, INVALID = 1, 2
 
@@ -39,11 +41,12 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Exit code: 0 when all is said or removed, 1 when something could not be. Raises StoreError, ClusterError."""
+    """Exit code: 0 when all is said or removed, 1 when something could not be. Raises StoreError, ApiError."""
     from kubernetes import client, config
 
     config.load_config()
-    store, cluster = Store(), KubeCluster(client.ApiClient())
+    store = Store()
+    cluster = ClusterSource(SyncKubeClient(SyncApiTransport(client.ApiClient())))
     root = S3Uri(os.environ["RLRUN_S3_BUCKET"], os.environ.get("RLRUN_S3_PREFIX", "").strip("/"))
     now, failed = datetime.now(UTC), 0
     for namespace in options.namespace or [None]:
@@ -73,7 +76,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = arguments(given)
     try:
         return sweep(options)
-    except (StoreError, ClusterError) as problem:
+    except (StoreError, ApiError) as problem:
         print(f"the sweep ends here: {problem}", file=sys.stderr)
         return FAILED
 

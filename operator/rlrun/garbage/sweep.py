@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 
 from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.store import Store, StoreError
-from rlrun.garbage.cluster import Cluster, ClusterError
+from rlrun.garbage.cluster import ClusterSource
 from rlrun.garbage.plan import FOLDER, UPLOAD, Garbage, plan
 from rlrun.garbage.world import World, folders
+from rlrun.kube.errors import ApiError
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Removed:
     """Why it is still there."""
 
 
-def survey(store: Store, cluster: Cluster, root: S3Uri, namespace: str | None) -> World:
-    """The world as it is now, of one namespace or of all. Raises StoreError, ClusterError.
+def survey(store: Store, cluster: ClusterSource, root: S3Uri, namespace: str | None) -> World:
+    """The world as it is now, of one namespace or of all. Raises StoreError, ApiError.
 
     The order matters: a run exists before its first file and its first child, so whatever was seen of a run that is not
     in the later list has lost it. Artifacts come last: no object of a run that is gone by then can be missed.
@@ -41,14 +42,14 @@ def survey(store: Store, cluster: Cluster, root: S3Uri, namespace: str | None) -
 
 def remove(
     store: Store,
-    cluster: Cluster,
+    cluster: ClusterSource,
     root: S3Uri,
     namespace: str | None,
     chosen: list[Garbage],
     now: datetime,
     older_than: timedelta,
 ) -> Iterator[Removed]:
-    """Removes what was chosen and is still garbage, one by one. Raises StoreError, ClusterError before the first.
+    """Removes what was chosen and is still garbage, one by one. Raises StoreError, ApiError before the first.
 
     Whatever cannot be removed is reported and does not keep the rest from going; the next sweep finds it again.
     """
@@ -64,7 +65,7 @@ def remove(
                 store.abort_upload(root.bucket, item.upload)
             else:
                 cluster.delete(item)
-        except (StoreError, ClusterError) as problem:
+        except (StoreError, ApiError) as problem:
             yield Removed(item, str(problem))
         else:
             yield Removed(item)

@@ -4,37 +4,20 @@ Names are functions of the run's name alone (the Job's also of the attempt), so 
 late, can only ever hit the same object.
 """
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-GROUP = "rlrun.dev"
-VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
-
-RUN_LABEL = "rlrun.dev/run"
-ROLE_LABEL = "rlrun.dev/role"
-COMPONENT_LABEL = "rlrun.dev/component"
-ATTEMPT_LABEL = "rlrun.dev/attempt"
-RUN_UID_LABEL = "rlrun.dev/run-uid"
-STEP_LABEL = "rlrun.dev/step"
-SERVING_LABEL = "rlrun.dev/serving"
-"""Name of the serving pool that an object belongs to."""
-MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-"""On everything that the operator makes for runs and for serving pools."""
-
-GENERATION_ANNOTATION = "rlrun.dev/generation"
-"""metadata.generation of the RLRun that a child was built for."""
-CONFIG_ANNOTATION = "rlrun.dev/config"
-"""Digest of a changed configuration, on the pod that reads it."""
-MODEL_ANNOTATION = "rlrun.dev/model"
-"""Id of the base model that a serving pool's object is for; it does not fit into a label."""
-
-FINALIZER = "rlrun.dev/artifacts"
-SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
-"""With the value "true" on an RLRun that is being deleted, it goes at once and its files in S3 stay."""
-FIELD_MANAGER = "rlrun-operator"
+from rlrun.schema.kube import API_VERSION
+from rlrun.schema.labels import (
+    ATTEMPT_LABEL,
+    COMPONENT_LABEL,
+    FIELD_MANAGER,
+    GENERATION_ANNOTATION,
+    MANAGED_BY_LABEL,
+    ROLE_LABEL,
+    RUN_LABEL,
+    RUN_UID_LABEL,
+)
 
 Role = Literal["trainer", "inference", "environment", "orchestrator"]
 ROLES: tuple[Role, ...] = ("trainer", "inference", "environment", "orchestrator")
@@ -84,7 +67,7 @@ class RunIdentity:
     @property
     def s3_secret(self) -> str:
         """Name of the Secret with the S3 credentials."""
-        return self.child("s3")
+        return s3_secret_name(self.name)
 
     @property
     def service_account(self) -> str:
@@ -175,36 +158,11 @@ class RunIdentity:
         }
 
 
+def s3_secret_name(owner: str) -> str:
+    """Return the name of the Secret with the S3 credentials of a run or a serving pool."""
+    return f"{owner}-s3"
+
+
 def environment_component(index: int, use: Use) -> str:
     """`env-0` for the first training environment, `eval-0` for the first evaluation environment."""
     return f"{'env' if use == 'train' else 'eval'}-{index}"
-
-
-def artifact_name(run: str, run_uid: str, step: int) -> str:
-    """Name of the RLCheckpoint or RLAdapter of one step.
-
-    The run's uid is part of it: artifacts outlive their run, and a later run of the same name must not take the names
-    of its predecessor's artifacts.
-    """
-    return f"{run}-step-{step:06d}-{run_uid[:8]}"
-
-
-def model_object_name(model_id: str) -> str:
-    """A valid object name for a model id such as `Qwen/Qwen3-4B`."""
-    return re.sub(r"[^a-z0-9]+", "-", model_id.lower()).strip("-")
-
-
-def label(obj: Mapping[str, Any], key: str) -> str:
-    """The label's value, empty where it is missing."""
-    return str((obj.get("metadata", {}).get("labels") or {}).get(key, ""))
-
-
-def annotation(obj: Mapping[str, Any], key: str) -> str:
-    """The annotation's value, empty where it is missing."""
-    return str((obj.get("metadata", {}).get("annotations") or {}).get(key, ""))
-
-
-def attempt_of(obj: Mapping[str, Any]) -> int:
-    """The attempt a child belongs to; 0 where its label is missing or broken."""
-    text = label(obj, ATTEMPT_LABEL)
-    return int(text) if text.isdigit() else 0

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlrun.kube.objects import annotation, model_object_name
 from rlrun.resources.inference import (
     ADAPTERS_DIR,
     allowed_rank,
@@ -18,21 +19,19 @@ from rlrun.resources.inference import (
     lora_args,
     serve_args,
 )
-from rlrun.resources.naming import (
+from rlrun.resources.naming import Role, s3_secret_name
+from rlrun.resources.platform import s3_secret, service_account
+from rlrun.resources.pods import container, deployment, http_probes, pod_template, resources_of, service
+from rlrun.resources.settings import Settings
+from rlrun.resources.weights import weights
+from rlrun.schema.labels import (
     COMPONENT_LABEL,
     FIELD_MANAGER,
     MANAGED_BY_LABEL,
     MODEL_ANNOTATION,
     ROLE_LABEL,
     SERVING_LABEL,
-    Role,
-    annotation,
-    model_object_name,
 )
-from rlrun.resources.platform import s3_secret, service_account
-from rlrun.resources.pods import container, deployment, http_probes, pod_template, resources_of, service
-from rlrun.resources.settings import Settings
-from rlrun.resources.weights import weights
 from rlrun.schema.model import RLModelSpec
 from rlrun.schema.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY, ServingOrder
 from rlrun.schema.wire import INFERENCE_PORT, SIDECAR_PORT, PolicyKind
@@ -69,7 +68,7 @@ class PoolIdentity:
     @property
     def s3_secret(self) -> str:
         """Name of the Secret with the S3 credentials."""
-        return f"{self.name}-s3"
+        return s3_secret_name(self.name)
 
     @property
     def order(self) -> str:

@@ -1,9 +1,11 @@
 """How a run is going, as the operator writes it."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from rlrun.schema.kube import Condition, Status
 from rlrun.schema.rules import LIST_MAP_KEYS
@@ -169,3 +171,11 @@ class RLRunStatus(Status):
     """Newest adapters that are Ready, newest first."""
     last_checkpoint: str | None = Field(default=None, max_length=253)
     """Name of the newest Ready checkpoint."""
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any] | None) -> Self:
+        """Return the typed status of an RLRun; an empty one where another writer left what does not fit."""
+        try:
+            return cls.model_validate(raw or {}, by_alias=True, by_name=False)
+        except ValidationError:
+            return cls()

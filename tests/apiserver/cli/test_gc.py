@@ -16,9 +16,13 @@ from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
 from rlrun.cli.main import app
-from rlrun.garbage import cluster as garbage
-from rlrun.garbage.cluster import ClusterError, KubeCluster
-from rlrun.resources.naming import API_VERSION, RUN_UID_LABEL, RunIdentity
+from rlrun.garbage.cluster import ClusterSource
+from rlrun.kube import requests
+from rlrun.kube.errors import ApiError
+from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
+from rlrun.resources.naming import RunIdentity
+from rlrun.schema.kube import API_VERSION
+from rlrun.schema.labels import RUN_UID_LABEL
 from typer.testing import CliRunner
 
 from local_cluster.control_plane import ControlPlane
@@ -142,8 +146,8 @@ def test_with_the_default_age_nothing_of_today_is_touched(place: Place, mess: di
 
 def test_every_page_of_the_list_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     uids = {place.run(f"run-{n}", "Running") for n in range(5)}
-    monkeypatch.setattr(garbage, "PAGE", 2)
-    found = KubeCluster(place.api)
+    monkeypatch.setattr(requests, "PAGE_SIZE", 2)
+    found = ClusterSource(SyncKubeClient(SyncApiTransport(place.api)))
     assert {run.uid for run in found.runs(place.namespace)} == uids
     call, calls = place.api.call_api, []
 
@@ -154,7 +158,7 @@ def test_every_page_of_the_list_counts(place: Place, monkeypatch: pytest.MonkeyP
         return call(*args, **options)
 
     monkeypatch.setattr(place.api, "call_api", broken)
-    with pytest.raises(ClusterError, match="410"):
+    with pytest.raises(ApiError, match="410"):
         found.runs(place.namespace)
 
 

@@ -99,7 +99,7 @@ def owner(api: client.ApiClient, namespace: str, name: str) -> str:
 
 
 def apply(api: client.ApiClient, obj: dict[str, Any]) -> dict[str, Any]:
-    from rlrun.controller.cluster import ref_of
+    from rlrun.kube.kinds import ref_of
 
     kind, namespace, name = ref_of(obj)
     response = api.call_api(

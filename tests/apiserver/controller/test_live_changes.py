@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from rlrun.resources.naming import CONFIG_ANNOTATION
+from rlrun.schema.labels import CONFIG_ANNOTATION
 
 from tests.apiserver.controller.conftest import Bench
 from tests.apiserver.controller.test_artifacts import phases

@@ -15,7 +15,7 @@ import zstandard
 from kubernetes import client
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.garbage.cluster import CHILD_APIS
+from rlrun.kube.kinds import CHILDREN, ResourceKind
 
 from local_cluster.binaries import ensure_program
 from local_cluster.control_plane import ControlPlane
@@ -53,9 +53,8 @@ class World:
             self.bench.call("DELETE", f"/{RLRUN}/namespaces/{self.bench.namespace}/{plural}")
             self.bench.wait(f"no {plural}", lambda plural=plural: not self.bench.items(RLRUN, plural))
         # The garbage collector of a new cluster looks for new kinds every 30 s.
-        for api, plural in CHILD_APIS.values():
-            path = f"api{'s' if '/' in api else ''}/{api}"
-            self.bench.wait(f"no {plural}", lambda path=path, plural=plural: not self._children(path, plural, name))
+        for kind in CHILDREN:
+            self.bench.wait(f"no {kind.plural}", lambda kind=kind: not self._children(kind, name))
 
     def trains(self, name: str, text: str) -> None:
         """The run has done so many steps: its pods are there, and what they write is in S3."""
@@ -99,8 +98,9 @@ class World:
             uris = {str(folder / leaf) for leaf in store.list_folders(folder)}
             self.bench.wait(f"{plural} of {name}", lambda plural=plural, uris=uris: uris <= self._ready(plural))
 
-    def _children(self, path: str, plural: str, run: str) -> list[str]:
-        labels = [o["metadata"].get("labels") or {} for o in self.bench.items(path, plural)]
+    def _children(self, kind: ResourceKind, run: str) -> list[str]:
+        api = f"{'apis' if kind.group else 'api'}/{kind.api_version}"
+        labels = [o["metadata"].get("labels") or {} for o in self.bench.items(api, kind.plural)]
         return [run for each in labels if each.get("rlrun.dev/run") == run]
 
     def _ready(self, plural: str) -> set[str]:

@@ -10,10 +10,10 @@ from typing import Any
 from rlrun.artifacts.store import StoreError
 from rlrun.controller.apply import Applier
 from rlrun.controller.artifacts import StoreArtifacts
-from rlrun.controller.cluster import ApiError
 from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
 from rlrun.controller.reconcile import Reconciler, RunKey
+from rlrun.kube.errors import ApiError
 
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place

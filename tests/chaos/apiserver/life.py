@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.controller import cluster as k
+from rlrun.kube.async_client import AsyncApiTransport, load_configuration
+from rlrun.kube.kinds import RLRUN
 from rlrun.schema.wire import RunPhase, RunStatus
 
 from tests.chaos import invariants
@@ -58,7 +59,7 @@ class Life:
         phase = (run.get("status") or {}).get("phase")
         if phase in invariants.FINISHED and not self.deleted:
             self.finished, self.deleted = run, True
-            await site.cluster.delete(k.RLRUN, site.namespace, "reverse")
+            await site.cluster.delete(RLRUN, site.namespace, "reverse")
             return
         await site.play_node()
         if self.deleted or phase is None:
@@ -146,8 +147,8 @@ class Life:
         require(found)
 
 
-async def new_site(place: Place) -> tuple[Site, k.ApiCluster]:
+async def new_site(place: Place) -> tuple[Site, AsyncApiTransport]:
     """A namespace of the scenario's own, and the connection to be closed at its end."""
     namespace = await asyncio.to_thread(place.new_name)
-    cluster = k.ApiCluster(await k.load_configuration(str(place.control_plane.kubeconfig)))
-    return Site(namespace, cluster, place.s3.store(), place.s3.bucket), cluster
+    transport = AsyncApiTransport(await load_configuration(str(place.control_plane.kubeconfig)))
+    return Site(namespace, transport, place.s3.store(), place.s3.bucket), transport

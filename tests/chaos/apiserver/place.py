@@ -19,7 +19,22 @@ import yaml
 from kubernetes import client, config
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.store import Store
-from rlrun.controller import cluster as k
+from rlrun.kube.async_client import AsyncKubeClient, AsyncTransport
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    NETWORK_POLICY,
+    POD,
+    RLADAPTER,
+    RLCHECKPOINT,
+    RLRUN,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+)
+from rlrun.kube.requests import KubeRequest, Verb
 from rlrun.resources.settings import Settings
 
 from local_cluster.control_plane import GARBAGE_COLLECTION, ControlPlane
@@ -29,7 +44,7 @@ Obj = dict[str, Any]
 
 CRDS = Path(__file__).parents[3] / "crds"
 ESTABLISHED_SECONDS = 60.0
-SECRET = "s3-source"
+S3_SECRET = "s3-source"
 
 
 @dataclass(frozen=True)
@@ -48,7 +63,7 @@ class Place:
         core.create_namespace({"metadata": {"name": name}})
         keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         data = {key: base64.b64encode(self.s3.environment[key].encode()).decode() for key in keys}
-        core.create_namespaced_secret(name, {"metadata": {"name": SECRET}, "data": data})
+        core.create_namespaced_secret(name, {"metadata": {"name": S3_SECRET}, "data": data})
         model = {
             "apiVersion": "rlrun.dev/v1alpha1",
             "kind": "RLModel",
@@ -70,7 +85,7 @@ class Place:
             "s3": {
                 "endpointUrl": self.s3.endpoint,
                 "bucket": self.s3.bucket,
-                "credentialsSecret": {"namespace": namespace, "name": SECRET},
+                "credentialsSecret": {"namespace": namespace, "name": S3_SECRET},
             },
             "kubeconfig": str(self.control_plane.kubeconfig),
             "watchNamespaces": [namespace],
@@ -120,29 +135,30 @@ def install_crds(control_plane: ControlPlane) -> None:
 
 
 KINDS = (
-    k.RLRUN, k.RLCHECKPOINT, k.RLADAPTER, k.DEPLOYMENT, k.JOB, k.SERVICE, k.NETWORK_POLICY, k.POD, k.CONFIG_MAP,
-    k.SECRET, k.SERVICE_ACCOUNT,
+    RLRUN, RLCHECKPOINT, RLADAPTER, DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, POD, CONFIG_MAP,
+    SECRET, SERVICE_ACCOUNT,
 )  # fmt: skip
 
 
 class Site:
     """One namespace: everything that is not the operator. Times are in ticks of whoever calls `tick`."""
 
-    def __init__(self, namespace: str, cluster: k.ApiCluster, store: Store, bucket: str) -> None:
+    def __init__(self, namespace: str, transport: AsyncTransport, store: Store, bucket: str) -> None:
         self.namespace = namespace
-        self.cluster = cluster
+        self.transport = transport
+        self.cluster = AsyncKubeClient(transport)
         self.store = store
         self.bucket = bucket
 
     async def run(self, name: str = "reverse") -> Obj | None:
         """The RLRun."""
-        return await self.cluster.get(k.RLRUN, self.namespace, name)
+        return await self.cluster.get(RLRUN, self.namespace, name)
 
     async def create_run(self, name: str = "reverse", **spec: Any) -> None:
         """kubectl apply."""
         await self.cluster.create(
             {
-                "apiVersion": k.RLRUN.api_version,
+                "apiVersion": RLRUN.api_version,
                 "kind": "RLRun",
                 "metadata": {"name": name, "namespace": self.namespace},
                 "spec": {
@@ -167,11 +183,11 @@ class Site:
         """Every Deployment and Job has a pod that is ready; pods without an owner, or on their way out, go."""
         owners = [
             o
-            for kind in (k.DEPLOYMENT, k.JOB)
+            for kind in (DEPLOYMENT, JOB)
             for o in await self.cluster.list(kind, self.namespace)
             if not o["metadata"].get("deletionTimestamp")
         ]
-        pods = {p["metadata"]["name"]: p for p in await self.cluster.list(k.POD, self.namespace)}
+        pods = {p["metadata"]["name"]: p for p in await self.cluster.list(POD, self.namespace)}
         uids = {o["metadata"]["uid"] for o in owners}
         for name, pod in pods.items():
             if pod["metadata"].get("deletionTimestamp") or pod["metadata"]["ownerReferences"][0]["uid"] not in uids:
@@ -202,21 +218,20 @@ class Site:
 
     async def set_pod(self, name: str, status: Obj) -> None:
         """What a kubelet reports."""
-        path = k.POD.path(self.namespace, name, "status")
-        await self.cluster._call("PATCH", path, body={"status": status}, content_type="application/merge-patch+json")
+        change = {"status": status}
+        await self.transport.send(KubeRequest(Verb.PATCH, POD, self.namespace, name, change, subresource="status"))
 
     async def kill_pod(self, name: str) -> None:
         """At once, without a goodbye."""
-        path = k.POD.path(self.namespace, name)
         try:
-            await self.cluster._call("DELETE", path, body={"gracePeriodSeconds": 0})
-        except k.ApiError as error:
+            await self.transport.send(KubeRequest(Verb.DELETE, POD, self.namespace, name, {"gracePeriodSeconds": 0}))
+        except ApiError as error:
             if error.status != 404:
                 raise
 
     async def pod_of(self, role: str) -> Obj | None:
         """A living pod of the role."""
-        pods = await self.cluster.list(k.POD, self.namespace, {"rlrun.dev/role": role})
+        pods = await self.cluster.list(POD, self.namespace, {"rlrun.dev/role": role})
         return next((p for p in pods if p["status"].get("phase") == "Running"), None)
 
     async def end_orchestrator(self, last: Obj, code: int = 0) -> bool:

@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from rlrun.controller.cluster import ApiError, Kind
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import ResourceKind
 from rlrun.schema.adapter import RLAdapterStatus
 from rlrun.schema.checkpoint import RLCheckpointStatus
 from rlrun.schema.run_status import RLRunStatus
@@ -40,13 +41,13 @@ class StrictCluster(MemoryCluster):
         obj["metadata"]["resourceVersion"] = str(next(self.versions))
         self.objects[self._key(obj)] = obj
 
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
+    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
         """See `Cluster`."""
         found = self.objects.get((kind.kind, namespace or "", name))
         return None if found is None else copied(found)
 
     async def list(
-        self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self, kind: ResourceKind, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> list[Obj]:
         """See `Cluster`."""
         found = []

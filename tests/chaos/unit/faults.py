@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from botocore.exceptions import ClientError, EndpointConnectionError
-from rlrun.controller.cluster import ApiError
+from rlrun.kube.errors import ApiError
 
 from tests.unit.controller.world import Crash
 

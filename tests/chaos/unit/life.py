@@ -15,10 +15,10 @@ from rlrun.artifacts.layout import MANIFEST, RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store, StoreError
 from rlrun.controller.apply import Applier
-from rlrun.controller.cluster import ApiError
 from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
 from rlrun.controller.reconcile import Reconciler, RunKey
+from rlrun.kube.errors import ApiError
 from rlrun.schema.wire import RunPhase, RunStatus
 
 from tests.chaos import invariants

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.controller.cluster import ApiError
+from rlrun.kube.errors import ApiError
 
 from tests.chaos.scenario import Scenario
 from tests.chaos.unit.faults import Call, Rule, s3_500, s3_silent

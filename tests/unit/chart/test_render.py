@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import yaml
-from rlrun.controller.cluster import KINDS
 from rlrun.controller.settings import parse_settings
 from rlrun.garbage.__main__ import arguments
-from rlrun.garbage.cluster import CHILD_APIS
+from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, SECRET
 from rlrun.schema.infrastructure import ComputeSize
 
 from .conftest import CHART, LOCAL, Helm, Object, Render
@@ -157,8 +156,8 @@ def test_the_operator_may_do_what_it_does_and_little_else(render: Render) -> Non
     rendered = render()
     rules = rendered.one("ClusterRole", "rlrun-operator")["rules"]
     leader = rendered.one("Role", "rlrun-leader")["rules"]
-    for kind in KINDS.values():
-        group = kind.api_version.rpartition("/")[0]
+    for kind in ALL.values():
+        group = kind.group
         if kind.kind == "Lease":
             assert all(allowed(leader, group, kind.plural, verb) for verb in ("get", "create", "update"))
             assert not allowed(rules, group, kind.plural, "get"), "leases of others are none of its business"
@@ -203,10 +202,9 @@ def test_the_job_lists_and_deletes_only_when_told_to(
     assert (options.delete, options.older_than.total_seconds()) == (delete, 86400)
     assert spec["serviceAccountName"] == "rlrun-gc"
     rules = rendered.one("ClusterRole", "rlrun-gc")["rules"]
-    for api, plural in [*CHILD_APIS.values(), ("rlrun.dev/v1alpha1", "rlcheckpoints"), ("rlrun.dev/v1", "rladapters")]:
-        group = api.rpartition("/")[0]
-        assert allowed(rules, group, plural, "list") is (plural != "secrets")
-        assert allowed(rules, group, plural, "delete") is (delete and plural != "secrets")
+    for kind in (*CHILDREN, *ARTIFACTS):
+        assert allowed(rules, kind.group, kind.plural, "list") is (kind is not SECRET)
+        assert allowed(rules, kind.group, kind.plural, "delete") is (delete and kind is not SECRET)
     assert allowed(rules, "rlrun.dev", "rlruns", "list")
     assert {v for r in rules for v in r["verbs"]} <= {"get", "list", "delete"}
     assert not allowed(rules, "rlrun.dev", "rlruns", "delete"), "a run is never garbage"

@@ -1,5 +1,6 @@
 """The command line with an API server and an S3 made of dictionaries."""
 
+import builtins
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.store import Store
-from rlrun.cli.cluster import RUN, Kind, Object
 from rlrun.cli.errors import CliError, ConflictError, NotFoundError
 from rlrun.cli.main import app
 from rlrun.cli.session import Session
+from rlrun.kube.kinds import POD, RLRUN, ResourceKind
+from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.requests import label_selector
 from typer.testing import CliRunner
 
 from tests.unit.artifacts.seaweedfs import S3Server, running
@@ -23,13 +26,12 @@ class FakeCluster:
     """Objects by kind and name, and a list of everything that was asked."""
 
     namespace: str = "team"
-    stored: dict[str, dict[str, Object]] = field(default_factory=dict)
-    secrets: dict[str, Object] = field(default_factory=dict)
-    pod_list: list[Object] = field(default_factory=list)
+    stored: dict[str, dict[str, Obj]] = field(default_factory=dict)
+    pod_list: list[Obj] = field(default_factory=list)
     logs: dict[str, list[str]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     failures: dict[str, CliError | KeyboardInterrupt] = field(default_factory=dict)
-    looks: list[Object | BaseException] = field(default_factory=list)
+    looks: list[Obj | BaseException] = field(default_factory=list)
     """Answers of `get RLRun`, one after the other; the last one stays."""
 
     def _call(self, what: str) -> None:
@@ -37,69 +39,62 @@ class FakeCluster:
         if what in self.failures:
             raise self.failures[what]
 
-    def put(self, kind: Kind, name: str, **parts: Any) -> Object:
+    def put(self, kind: ResourceKind, name: str, **parts: Any) -> Obj:
         item = {
             "apiVersion": "rlrun.dev/v1alpha1",
-            "kind": kind.name,
+            "kind": kind.kind,
             "metadata": {"name": name, "namespace": self.namespace, "uid": f"uid-{name}", "managedFields": [{}]},
             "spec": {},
             **parts,
         }
-        self.stored.setdefault(kind.name, {})[name] = item
+        self.stored.setdefault(kind.kind, {})[name] = item
         return item
 
-    def objects(self, kind: Kind, *, all_namespaces: bool = False) -> list[Object]:
-        self._call(f"list {kind.name}" + (" everywhere" if all_namespaces else ""))
-        return list(self.stored.get(kind.name, {}).values())
+    @property
+    def secrets(self) -> dict[str, Obj]:
+        return self.stored.setdefault("Secret", {})
 
-    def get(self, kind: Kind, name: str) -> Object:
-        self._call(f"get {kind.name} {name}")
-        if kind is RUN and self.looks:
+    def list(
+        self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False
+    ) -> "builtins.list[Obj]":
+        chosen = f" {label_selector(labels)}" if labels else ""
+        self._call(f"list {kind.kind}{chosen}" + (" everywhere" if all_namespaces else ""))
+        if kind is POD:
+            return self.pod_list
+        return list(self.stored.get(kind.kind, {}).values())
+
+    def get(self, kind: ResourceKind, name: str) -> Obj:
+        self._call(f"get {kind.kind} {name}")
+        if kind is RLRUN and self.looks:
             look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
             if isinstance(look, BaseException):
                 raise look
             return look
         try:
-            return self.stored[kind.name][name]
+            return self.stored[kind.kind][name]
         except KeyError:
-            raise NotFoundError(f"cannot get {kind.name} {name}: it does not exist") from None
+            raise NotFoundError(f"cannot get {kind.kind} {name}: it does not exist") from None
 
-    def create(self, kind: Kind, body: Object) -> Object:
-        name = body["metadata"]["name"]
-        self._call(f"create {kind.name} {name}")
-        if name in self.stored.get(kind.name, {}):
-            raise ConflictError(f"cannot create {kind.name} {name}: the name is taken")
-        made = copy.deepcopy(body)
+    def create(self, obj: Obj) -> Obj:
+        kind, name = obj["kind"], obj["metadata"]["name"]
+        self._call(f"create {kind} {name}")
+        if name in self.stored.get(kind, {}):
+            raise ConflictError(f"cannot create {kind} {name}: the name is taken")
+        made = copy.deepcopy(obj)
         made["metadata"] |= {"uid": f"uid-{name}", "namespace": self.namespace}
-        self.stored.setdefault(kind.name, {})[name] = made
+        self.stored.setdefault(kind, {})[name] = made
         return made
 
-    def patch(self, kind: Kind, name: str, patch: Object) -> Object:
-        self._call(f"patch {kind.name} {name}")
-        self.stored[kind.name][name]["spec"] |= patch["spec"]
-        return self.stored[kind.name][name]
+    def patch(self, kind: ResourceKind, name: str, changes: Obj) -> Obj:
+        self._call(f"patch {kind.kind} {name}")
+        for part, fields in changes.items():
+            self.stored[kind.kind][name][part] |= fields
+        return self.stored[kind.kind][name]
 
-    def delete(self, kind: Kind, name: str) -> None:
-        self._call(f"delete {kind.name} {name}")
-        del self.stored[kind.name][name]
-
-    def create_secret(self, body: Object) -> None:
-        self._call(f"create Secret {body['metadata']['name']}")
-        if body["metadata"]["name"] in self.secrets:
-            raise ConflictError("taken")
-        self.secrets[body["metadata"]["name"]] = copy.deepcopy(body)
-
-    def patch_secret(self, name: str, patch: Object) -> None:
-        self._call(f"patch Secret {name}")
-        self.secrets[name]["metadata"] |= patch["metadata"]
-
-    def delete_secret(self, name: str) -> None:
-        self._call(f"delete Secret {name}")
-        self.secrets.pop(name, None)
-
-    def pods(self, selector: str) -> list[Object]:
-        self._call(f"pods {selector}")
-        return self.pod_list
+    def delete(self, kind: ResourceKind, name: str, *, missing_ok: bool = False) -> None:
+        self._call(f"delete {kind.kind} {name}")
+        if self.stored.get(kind.kind, {}).pop(name, None) is None and not missing_ok:
+            raise NotFoundError(f"cannot delete {kind.kind} {name}: it does not exist")
 
     def log(self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
         self._call(f"log {pod}/{container} follow={follow} tail={tail} previous={previous}")

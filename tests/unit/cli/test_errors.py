@@ -2,6 +2,7 @@ import json
 
 import pytest
 from rlrun.cli.errors import ConflictError, NotFoundError, NotReadyError, UnreachableError, explain
+from rlrun.kube.errors import ApiError
 
 
 def status(**fields: object) -> str:
@@ -21,7 +22,7 @@ def test_validation_lists_each_field_once() -> None:
             ]
         },
     )
-    problem = explain(422, body, "create RLRun team/x")
+    problem = explain(ApiError.from_response(422, body, "create RLRun team/x"))
     assert problem.message == "cannot create RLRun team/x: the API server refuses it"
     assert problem.details == [
         "spec.batchSize: Invalid value: must be a multiple",
@@ -45,11 +46,14 @@ def test_validation_lists_each_field_once() -> None:
     ],
 )
 def test_each_answer_has_a_next_step(code: int, body: str | None, kind: type, said: str, hint: str) -> None:
-    problem = explain(code, body, "do it")
+    problem = explain(ApiError.from_response(code, body, "do it"))
     assert isinstance(problem, kind)
     assert said in problem.message
     assert hint in (problem.hint or "")
 
 
 def test_unknown_answer_is_still_a_sentence() -> None:
-    assert explain(418, b"\xff<html>", "do it").message == "cannot do it: the API server answered 418"
+    assert (
+        explain(ApiError.from_response(418, b"\xff<html>", "do it")).message
+        == "cannot do it: the API server answered 418"
+    )

@@ -2,15 +2,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rlrun.cli.cluster import Object
 from rlrun.cli.errors import CliError, NotFoundError, UnreachableError
 from rlrun.cli.follow import PATIENCE, Bar, Curve, describe, look_until_finished
 from rlrun.cli.view import View, view
+from rlrun.kube.objects import Obj
 
 from .conftest import FakeCluster, Rlrun
 
 
-def look(phase: str, step: int = 0, reward: float | None = None, **status: Any) -> Object:
+def look(phase: str, step: int = 0, reward: float | None = None, **status: Any) -> Obj:
     progress = {"step": step, "maxSteps": 4, "reward": reward, "etaSeconds": 90.0 if phase == "Running" else None}
     return {
         "metadata": {"name": "first", "namespace": "team"},
@@ -19,7 +19,7 @@ def look(phase: str, step: int = 0, reward: float | None = None, **status: Any) 
     }
 
 
-TO_THE_END: list[Object | BaseException] = [
+TO_THE_END: list[Obj | BaseException] = [
     look("Pending", reason="WaitingForTrainer", message="the trainer is loading"),
     look("Running", 1, 0.25),
     look("Running", 1, 0.25),

@@ -11,10 +11,10 @@ import pytest
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store, StoreError, Unreachable
-from rlrun.garbage.cluster import ClusterError
 from rlrun.garbage.plan import Garbage
 from rlrun.garbage.report import parse_age
 from rlrun.garbage.world import Artifact, Child, Run
+from rlrun.kube.errors import ApiError
 
 from .conftest import FakeCluster, Rlrun
 
@@ -31,7 +31,7 @@ class Lists:
     child_list: list[Child] = field(default_factory=list)
     deleted: list[Garbage] = field(default_factory=list)
     looks: int = 0
-    problem: ClusterError | None = None
+    problem: ApiError | None = None
     asked: list[str | None] = field(default_factory=list)
 
     def runs(self, namespace: str | None) -> list[Run]:
@@ -79,7 +79,7 @@ def world(
 ) -> Iterator[World]:
     """A run that is gone, one that is finished, one that lives, and one that left its checkpoint; two uploads."""
     lists = Lists()
-    monkeypatch.setattr(api, "garbage", lambda: lists, raising=False)
+    monkeypatch.setattr(api, "garbage_source", lambda: lists, raising=False)
     seen = World(lists, store, S3Uri(bucket, f"gc/{tmp_path.name}"), on_s3)
     for uid in (GONE, DONE, LIVE, KEPT):
         layout = seen.layout(uid)
@@ -160,7 +160,7 @@ def test_yes_on_the_terminal(world: World) -> None:
 
 def test_without_the_whole_list_of_runs_nothing_happens(world: World) -> None:
     before = world.stored()
-    world.lists.problem = ClusterError("cannot list rlruns: the API server answers 410 Expired")
+    world.lists.problem = ApiError(410, "Expired", "the continue token is too old", action="list rlruns")
     for options in ([], ["--delete", "--yes"]):
         answer = world.gc("--older-than", "0s", *options)
         assert answer.code == 1

@@ -5,16 +5,17 @@ from typing import Any
 import pytest
 from rlrun.artifacts.layout import RunLayout
 from rlrun.cli import logs
-from rlrun.cli.cluster import ADAPTER, RUN, Object
 from rlrun.cli.errors import CliError, NotReadyError, UnreachableError
 from rlrun.cli.kept_logs import MAIN, choose
 from rlrun.cli.logs import Follower, Role, main_container, sources
+from rlrun.kube.kinds import RLADAPTER, RLRUN
+from rlrun.kube.objects import Obj
 from rlrun.resources.naming import RunIdentity
 
 from .conftest import FakeCluster, FakeStore, Rlrun
 
 
-def pod(name: str, *containers: str, created: str = "2026-01-01T00:00:00Z", default: str | None = None) -> Object:
+def pod(name: str, *containers: str, created: str = "2026-01-01T00:00:00Z", default: str | None = None) -> Obj:
     names = containers or ("main",)
     return {
         "metadata": {
@@ -29,7 +30,7 @@ def pod(name: str, *containers: str, created: str = "2026-01-01T00:00:00Z", defa
 
 @pytest.fixture
 def one(api: FakeCluster) -> FakeCluster:
-    api.put(RUN, "first", spec={}, status={"phase": "Running"})
+    api.put(RLRUN, "first", spec={}, status={"phase": "Running"})
     api.pod_list = [pod("first-orchestrator-a1-x", "orchestrator")]
     api.logs["first-orchestrator-a1-x"] = ["one", "[two]", "three"]
     return api
@@ -37,7 +38,7 @@ def one(api: FakeCluster) -> FakeCluster:
 
 def test_one_pod_speaks_plainly(rlrun: Rlrun, one: FakeCluster) -> None:
     assert rlrun("logs", "first").out == "one\n[two]\nthree\n"
-    assert "pods rlrun.dev/run=first,rlrun.dev/role=orchestrator" in one.calls
+    assert "list Pod rlrun.dev/run=first,rlrun.dev/role=orchestrator" in one.calls
     assert rlrun("logs", "first", "--tail", "1").out == "three\n"
 
 
@@ -55,7 +56,7 @@ def test_main_container() -> None:
 
 
 def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster) -> None:
-    api.put(RUN, "first", spec={}, status={"phase": "Pending"})
+    api.put(RLRUN, "first", spec={}, status={"phase": "Pending"})
     answer = rlrun("logs", "first", "--role", "trainer")
     assert answer.code == 1
     assert "no trainer pod" in answer.err
@@ -79,9 +80,9 @@ KEPT = {
 @pytest.fixture
 def ended(api: FakeCluster, s3: FakeStore) -> FakeCluster:
     """A finished run without pods; its files are named by its adapter's address."""
-    api.put(RUN, "first", spec={}, status={"phase": "Completed"})
+    api.put(RLRUN, "first", spec={}, status={"phase": "Completed"})
     uri = "s3://b/p/team/uid-first/adapters/step-000004"
-    api.put(ADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri})
+    api.put(RLADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri})
     for name, text in KEPT.items():
         s3.contents[f"s3://b/p/team/uid-first/logs/{name}"] = text.encode()
     return api
@@ -110,7 +111,7 @@ def test_the_copies_of_a_deleted_run(rlrun: Rlrun, ended: FakeCluster) -> None:
     del ended.stored["RLRun"]["first"]
     assert rlrun("logs", "first").out == "over\n"
     ended.put(
-        ADAPTER, "other", spec={"runName": "first", "runUid": "another", "uri": "s3://b/p/team/another/adapters/s"}
+        RLADAPTER, "other", spec={"runName": "first", "runUid": "another", "uri": "s3://b/p/team/another/adapters/s"}
     )
     answer = rlrun("logs", "first")
     assert answer.code == 1
@@ -180,7 +181,7 @@ def follow(api: FakeCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
 
 def test_following_waits_for_the_start_and_survives_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Scripted([[NotReadyError("not yet")], ["one", "two", UnreachableError("cut")], ["one", "two", "three"]])
-    running: Object = {"metadata": {"name": "first"}, "spec": {}, "status": {"phase": "Running"}}
+    running: Obj = {"metadata": {"name": "first"}, "spec": {}, "status": {"phase": "Running"}}
     api.looks = [*[running] * 6, {**running, "status": {"phase": "Completed"}}]
     api.pod_list = [pod("p")]
     assert follow(api, monkeypatch) == ["one", "two", "three"]
@@ -188,6 +189,6 @@ def test_following_waits_for_the_start_and_survives_a_cut(monkeypatch: pytest.Mo
 
 def test_following_a_run_that_never_gets_a_pod_ends(api: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "START_SECONDS", 0.2)
-    api.put(RUN, "first", spec={}, status={"phase": "Pending"})
+    api.put(RLRUN, "first", spec={}, status={"phase": "Pending"})
     with pytest.raises(CliError, match="no trainer pod"):
         follow(api, monkeypatch)

@@ -8,7 +8,7 @@ import zstandard
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.artifacts.store import Store
-from rlrun.cli.cluster import ADAPTER, CHECKPOINT, RUN
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
 
 from .conftest import FakeCluster, Rlrun
 
@@ -21,9 +21,9 @@ def line(step: int, **values: object) -> str:
 def layout(api: FakeCluster, store: Store, bucket: str, request: pytest.FixtureRequest) -> RunLayout:
     """A finished run with metrics of three steps (the second one made twice), rollouts of one, and an adapter."""
     layout = RunLayout.of(bucket, request.node.name[:20], "team", "uid-first")
-    api.put(RUN, "first", spec={}, status={"phase": "Completed"})
+    api.put(RLRUN, "first", spec={}, status={"phase": "Completed"})
     spec = {"runName": "first", "runUid": "uid-first", "step": 3}
-    api.put(ADAPTER, "first-3", spec=spec | {"uri": str(layout.adapter(3))})
+    api.put(RLADAPTER, "first-3", spec=spec | {"uri": str(layout.adapter(3))})
     store.put_bytes(layout.metrics("part-1-00000"), (line(1, **{"reward/mean": 0.1}) + line(2)).encode())
     store.put_bytes(
         layout.metrics("part-2-00000"),
@@ -88,5 +88,5 @@ def test_download_is_whole_or_not_there(
     assert "its manifest says" in broken.err
     assert not (tmp_path / "b").exists()
     assert on_s3("download", "first-4", tmp_path / "c").code == 1
-    api.put(CHECKPOINT, "first-3", spec={"uri": str(layout.checkpoint(3))})
+    api.put(RLCHECKPOINT, "first-3", spec={"uri": str(layout.checkpoint(3))})
     assert "checkpoints/step-000003" in on_s3("download", "first-3", tmp_path / "d", "--kind", "checkpoint").err

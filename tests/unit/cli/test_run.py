@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rlrun.cli.cluster import RUN
 from rlrun.cli.errors import CliError
 from rlrun.cli.run import slug
+from rlrun.kube.kinds import RLRUN
 from rlrun.schema.run import RLRun
 
 from .conftest import FakeCluster, Rlrun
@@ -235,7 +235,7 @@ def test_the_template_is_a_valid_run(rlrun: Rlrun, api: FakeCluster, tmp_path: P
 
 
 def created_last(api: FakeCluster) -> dict[str, object]:
-    return list(api.stored[RUN.name].values())[-1]["spec"]  # type: ignore[no-any-return]
+    return list(api.stored[RLRUN.kind].values())[-1]["spec"]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(

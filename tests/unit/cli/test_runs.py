@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import rlrun.cli
 import yaml
-from rlrun.cli.cluster import ADAPTER, CHECKPOINT, MODEL, RUN
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
 
 from .conftest import FakeCluster, Rlrun
 
 
 @pytest.fixture
 def runs(api: FakeCluster) -> FakeCluster:
-    first = api.put(RUN, "first", spec={"model": "a/b", "maxSteps": 10, "env": [{"id": "me/reverse"}]})
+    first = api.put(RLRUN, "first", spec={"model": "a/b", "maxSteps": 10, "env": [{"id": "me/reverse"}]})
     first["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     first["status"] = {
         "phase": "Failed",
@@ -26,7 +26,7 @@ def runs(api: FakeCluster) -> FakeCluster:
         "conditions": [{"type": "TrainerReady", "status": "False", "reason": "TrainerOutOfMemory", "message": "m"}],
         "checkpoints": [{"step": 2, "name": "first-step-000002-abc", "uri": "s3://b/c"}],
     }
-    second = api.put(RUN, "second", spec={"model": "a/b", "maxSteps": 10})
+    second = api.put(RLRUN, "second", spec={"model": "a/b", "maxSteps": 10})
     second["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
     return api
 
@@ -102,9 +102,9 @@ def test_delete_says_what_becomes_of_the_artifacts(rlrun: Rlrun, runs: FakeClust
 
 
 def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
-    api.put(MODEL, "b", spec={"id": "z/b", "source": "s3://x/y", "trainer": {"gpus": 0}, "inference": {"gpus": 0}})
+    api.put(RLMODEL, "b", spec={"id": "z/b", "source": "s3://x/y", "trainer": {"gpus": 0}, "inference": {"gpus": 0}})
     api.put(
-        MODEL, "a", spec={"id": "a/a", "source": "hf://a/a", "seqLen": 4096, "inference": {"replicas": 2, "gpus": 4}}
+        RLMODEL, "a", spec={"id": "a/a", "source": "hf://a/a", "seqLen": 4096, "inference": {"replicas": 2, "gpus": 4}}
     )
     _, first, second = rlrun("models").out.splitlines()
     assert first.split()[:2] == ["a/a", "4096"]
@@ -115,9 +115,9 @@ def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
 
 @pytest.fixture
 def artifacts(api: FakeCluster) -> FakeCluster:
-    api.put(RUN, "first", spec={"model": "a/b"})
-    api.put(RUN, "empty", spec={"model": "a/b"})
-    for kind in (CHECKPOINT, ADAPTER):
+    api.put(RLRUN, "first", spec={"model": "a/b"})
+    api.put(RLRUN, "empty", spec={"model": "a/b"})
+    for kind in (RLCHECKPOINT, RLADAPTER):
         for step in (10, 9):
             spec = {"runName": "first", "step": step, "uri": f"s3://b/{step}"}
             api.put(kind, f"first-{step}", spec=spec, status={"phase": "Ready", "sizeBytes": 2048, "reward": 0.5})

@@ -200,7 +200,7 @@ class TestClaims(Claims):
     async def test_nothing_is_deleted_while_claims_are_not_known(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from rlrun.controller.cluster import ApiError
+        from rlrun.kube.errors import ApiError
 
         usual = world.cluster.list
 

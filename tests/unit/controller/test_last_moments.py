@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 from rlrun.controller.plan.backoff import still_waits, wait_before_restart
-from rlrun.controller.plan.draft import Draft, seconds
+from rlrun.controller.plan.draft import Draft
+from rlrun.kube.conditions import seconds
 
 from tests.unit.controller.world import START, Crash, World, manifest
 

@@ -2,8 +2,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from rlrun.controller.cluster import ApiError
 from rlrun.controller.lease import DURATION_SECONDS, RENEW_DEADLINE_SECONDS, Lease, LeaseLost
+from rlrun.kube.errors import ApiError
 
 from tests.unit.controller.world import MemoryCluster
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.store import Unreachable
-from rlrun.controller.cluster import ApiError
 from rlrun.controller.logs import LIMIT_BYTES, LogKeeper
 from rlrun.controller.observed import LogCopy
 from rlrun.controller.plan.logs import last_words, logs_of_crashes, logs_of_pods
 from rlrun.controller.plan.restarts import count_restarts
+from rlrun.kube.errors import ApiError
 from rlrun.schema.wire import RunPhase, RunStatus
 
 from tests.unit.controller.world import MemoryArtifacts, MemoryCluster, World, end_orchestrator, pod, terminated

@@ -4,18 +4,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rlrun.controller.observed import Note, Observed
+from rlrun.controller.observed import Observed
 from rlrun.controller.plan.deadlines import missed_deadline
-from rlrun.controller.plan.draft import Draft, shorten
+from rlrun.controller.plan.draft import Draft
 from rlrun.controller.plan.events import transitions
 from rlrun.controller.plan.failures import judge
 from rlrun.controller.plan.outcome import find_ending
 from rlrun.controller.plan.readiness import role_blamed, show_readiness
 from rlrun.controller.plan.restarts import Counted, Crash, count_restarts
 from rlrun.controller.plan.retention import expired_steps
-from rlrun.controller.plan.troubles import current_pods, pod_trouble
+from rlrun.controller.plan.troubles import pod_trouble
 from rlrun.controller.plan.ttl import time_to_live
 from rlrun.controller.plan.validation import parse_spec, resolve_references
+from rlrun.kube.conditions import shorten
+from rlrun.kube.events import EventRecord
+from rlrun.kube.pods import relevant_pods
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.run_status import ComponentStatus, Phase, RLRunStatus
 from rlrun.schema.wire import Problem, RunPhase, RunStatus
@@ -157,9 +160,9 @@ def test_init_container_that_gives_up_is_final() -> None:
 def test_dead_orchestrators_do_not_speak_while_a_living_one_does() -> None:
     dead = pod("orchestrator", uid="1", phase="Failed", state=terminated(1))
     alive = pod("orchestrator", uid="2")
-    assert current_pods([dead, alive]) == [alive]
+    assert relevant_pods([dead, alive]) == [alive]
     older = pod("orchestrator", uid="0", phase="Failed", created="2025-12-31T00:00:00Z")
-    assert current_pods([dead, older]) == [dead]
+    assert relevant_pods([dead, older]) == [dead]
 
 
 class TestRestarts:
@@ -469,7 +472,7 @@ class TestEvents:
     def test_failure_is_a_warning_with_its_reason(self) -> None:
         new = RLRunStatus(phase=Phase.failed, reason="TrainerOutOfMemory", message="more memory")
         assert transitions(RLRunStatus(phase=Phase.running), new) == (
-            Note("TrainerOutOfMemory", "The run failed: more memory", warning=True),
+            EventRecord("TrainerOutOfMemory", "The run failed: more memory", warning=True),
         )
 
     def test_trouble_is_told_once(self) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
-from rlrun.controller.cluster import ApiError
-from rlrun.resources.naming import CONFIG_ANNOTATION
+from rlrun.kube.errors import ApiError
+from rlrun.schema.labels import CONFIG_ANNOTATION
 from rlrun.schema.wire import Problem, RunPhase, RunStatus
 
 from tests.unit.controller.world import (
@@ -354,7 +354,7 @@ async def test_a_pod_that_cannot_be_nudged_stops_nothing(
     async def refuse(*_: object) -> NoReturn:
         raise ApiError(status, "Refused", "pods")
 
-    monkeypatch.setattr(world.cluster, "merge", refuse)
+    monkeypatch.setattr(world.cluster, "patch", refuse)
     world.change_spec(maxSteps=20)
     await world.reconcile()
     config = world.cluster.find("ConfigMap", "reverse-config")

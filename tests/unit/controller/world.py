@@ -17,12 +17,13 @@ from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun.controller.apply import Applier
 from rlrun.controller.artifacts import Sizes
-from rlrun.controller.cluster import ApiError, Kind, ref_of
 from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
 from rlrun.controller.observed import Purge, SeenArtifact
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
 from rlrun.controller.reconcile import Reconciler, RunKey
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import ResourceKind, ref_of
 from rlrun.resources.settings import Settings
 from rlrun.schema.wire import Problem, RunStatus
 from rlrun.service.errors import ServiceUnavailable
@@ -146,11 +147,11 @@ class MemoryCluster:
             self.crash_after -= 1
         self.writes += 1
 
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
+    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
         return copy.deepcopy(self.objects.get((kind.kind, namespace or "", name)))
 
     async def list(
-        self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self, kind: ResourceKind, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> list[Obj]:
         found = []
         for (k, ns, _), obj in sorted(self.objects.items()):
@@ -214,7 +215,7 @@ class MemoryCluster:
         self.put({**old, "status": status})
         return obj
 
-    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Obj) -> Obj:
+    async def patch(self, kind: ResourceKind, namespace: str | None, name: str, patch: Obj) -> Obj:
         self._write()
         old = self.objects.get((kind.kind, namespace or "", name))
         if old is None:
@@ -230,7 +231,7 @@ class MemoryCluster:
         self._collect(old)
         return self.objects.get((kind.kind, namespace or "", name), old)
 
-    async def delete(self, kind: Kind, namespace: str | None, name: str, uid: str | None = None) -> None:
+    async def delete(self, kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> None:
         self._write()
         old = self.objects.get((kind.kind, namespace or "", name))
         if old is None or (uid is not None and old["metadata"]["uid"] != uid):

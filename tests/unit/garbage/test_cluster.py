@@ -1,7 +1,8 @@
 """What is looked at in the cluster is what the operator puts there."""
 
 from rlrun.garbage import cluster
-from rlrun.resources import naming
+from rlrun.kube.kinds import CHILDREN
+from rlrun.kube.objects import label
 
 from tests.unit.resources.test_children import build
 
@@ -9,16 +10,14 @@ UID = "00000001-0000-4000-8000-000000000000"
 
 
 def test_every_kind_of_child_is_looked_at() -> None:
-    assert {kind for kind, _ in build()} == set(cluster.CHILD_APIS)
+    assert {kind for kind, _ in build()} == {kind.kind for kind in CHILDREN}
 
 
 def test_children_are_recognised_by_the_labels_they_have() -> None:
-    labels = naming.RunIdentity("team", "first", UID, 1, 1).labels()
-    assert labels[cluster.RUN_UID_LABEL] == UID
-    assert labels[cluster.MANAGER_LABEL] == cluster.MANAGER
     for child in build().values():
         assert cluster.is_of_a_run(child)
-        assert child["metadata"]["labels"].items() >= {cluster.MANAGER_LABEL: cluster.MANAGER}.items()
+        for key, value in cluster.CHILD_LABELS.items():
+            assert label(child, key) == value or (not value and label(child, key))
 
 
 def test_what_belongs_to_something_else_is_no_leftover() -> None:

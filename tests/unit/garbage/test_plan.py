@@ -9,7 +9,7 @@ from rlrun.artifacts.layout import S3Uri
 from rlrun.artifacts.store import StoredObject, Upload
 from rlrun.garbage.plan import FOLDER, Garbage, Reason, plan
 from rlrun.garbage.world import Artifact, Child, Run, RunFolder, World, claimed_path, folders, place
-from rlrun.resources.naming import artifact_name
+from rlrun.kube.objects import artifact_name
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

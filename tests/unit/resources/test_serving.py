@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from rlrun.resources.naming import RUN_LABEL
 from rlrun.resources.serving import PoolIdentity, differs, pool_children
 from rlrun.resources.settings import Settings
+from rlrun.schema.labels import RUN_LABEL
 from rlrun.schema.model import RLModelSpec
 from rlrun.schema.serving import ServedAdapter, ServingOrder
 

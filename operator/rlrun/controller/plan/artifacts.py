@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from rlrun.controller.observed import ArtifactObjectKind, Obj, Observed, Ref, Removal, SeenArtifact
+from rlrun.controller.observed import ArtifactObjectKind, Observed, Removal, SeenArtifact
 from rlrun.controller.plan.claims import claimed_steps
 from rlrun.controller.plan.retention import expired_steps
-from rlrun.resources.naming import API_VERSION, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL, artifact_name
+from rlrun.kube.objects import Obj, artifact_name, phase_of
+from rlrun.kube.objects import ObjectRef as Ref
+from rlrun.kube.objects import is_artifact_ready as is_ready
 from rlrun.schema.adapter import DeploymentState
 from rlrun.schema.artifact_status import ArtifactPhase
+from rlrun.schema.kube import API_VERSION
+from rlrun.schema.labels import RUN_LABEL, RUN_UID_LABEL, STEP_LABEL
 from rlrun.schema.retention import ArtifactPolicy
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.run_status import MAX_LISTED, ArtifactSummary
@@ -163,16 +167,6 @@ class _Catalogue:
             reward=facts.get("reward"),
             created_at=datetime.fromisoformat(created) if isinstance(created, str) else created,
         )
-
-
-def phase_of(obj: Obj) -> str:
-    """The phase that the object shows; empty where it has none yet."""
-    return str((obj.get("status") or {}).get("phase") or "")
-
-
-def is_ready(obj: Obj | None) -> bool:
-    """Whether the artifact's object says Ready."""
-    return obj is not None and phase_of(obj) == ArtifactPhase.ready.value
 
 
 def not_deleted(obj: Obj) -> Problem | None:

@@ -5,7 +5,8 @@ All of it is computed from the status, so no restart of the operator makes a wai
 
 from datetime import datetime, timedelta
 
-from rlrun.controller.plan.draft import Draft, seconds
+from rlrun.controller.plan.draft import Draft
+from rlrun.kube.conditions import seconds
 
 FIRST_SECONDS = 10
 LONGEST_SECONDS = 300

@@ -10,9 +10,11 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from rlrun.controller.observed import Nudge, Obj, Observed, Ref
-from rlrun.controller.plan.troubles import is_alive, role_of
-from rlrun.resources.naming import RUN_UID_LABEL, attempt_of, label
+from rlrun.controller.observed import Nudge, Observed
+from rlrun.kube.objects import Obj, attempt_of, label
+from rlrun.kube.objects import ObjectRef as Ref
+from rlrun.kube.pods import is_alive, role_of
+from rlrun.schema.labels import RUN_UID_LABEL
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ENDED_WITH_RUN = ("Deployment", "Secret")

@@ -7,9 +7,9 @@ shared with the run's; nobody else can keep files alive.
 
 from collections.abc import Iterable, Mapping
 
-from rlrun.controller.observed import Obj
-from rlrun.controller.plan.draft import parse_status
-from rlrun.controller.plan.validation import checkpoint_place
+from rlrun.kube.objects import Obj
+from rlrun.kube.references import checkpoint_place
+from rlrun.schema.run_status import RLRunStatus
 
 
 def claimed_steps(
@@ -37,5 +37,5 @@ def needs_its_start(run: Obj) -> bool:
     """Whether the run would begin at its checkpointId if all its processes died now."""
     if run["metadata"].get("deletionTimestamp"):
         return False
-    status = parse_status(run.get("status"))
+    status = RLRunStatus.parse(run.get("status"))
     return not (status.phase is not None and status.phase.finished) and status.last_checkpoint is None

@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from rlrun.controller.plan.draft import Draft, seconds
+from rlrun.controller.plan.draft import Draft
+from rlrun.kube.conditions import seconds
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.wire import Problem
 

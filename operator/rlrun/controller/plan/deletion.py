@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from rlrun.controller.observed import Note, Obj, Observed, Plan, Purge, Ref
+from rlrun.controller.observed import Observed, Plan, Purge
 from rlrun.controller.plan.artifacts import without_owner
 from rlrun.controller.plan.children import workloads
 from rlrun.controller.plan.claims import claimed_steps
-from rlrun.controller.plan.draft import Draft, parse_time, seconds
-from rlrun.controller.plan.troubles import is_alive
-from rlrun.resources.naming import FINALIZER, RUN_UID_LABEL, SKIP_DELETION_ANNOTATION, annotation, label
+from rlrun.controller.plan.draft import Draft
+from rlrun.kube.conditions import parse_time, seconds
+from rlrun.kube.events import EventRecord as Note
+from rlrun.kube.objects import Obj, annotation, label
+from rlrun.kube.objects import ObjectRef as Ref
+from rlrun.kube.pods import is_alive
 from rlrun.resources.platform import run_layout
 from rlrun.resources.settings import Settings
+from rlrun.schema.labels import FINALIZER, RUN_UID_LABEL, SKIP_DELETION_ANNOTATION
 from rlrun.schema.run_status import RLRunStatus
 from rlrun.schema.wire import Problem
 

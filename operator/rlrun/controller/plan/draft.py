@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
-
+from rlrun.kube.conditions import find_condition, shorten
 from rlrun.schema.kube import Condition, ConditionStatus
 from rlrun.schema.run_status import RLRunStatus
 from rlrun.schema.wire import Problem
@@ -24,7 +23,6 @@ CONDITION_ORDER = (
     "Completed",
     "Failed",
 )
-MESSAGE_LIMIT = 2000
 
 
 class Draft:
@@ -33,7 +31,7 @@ class Draft:
     def __init__(self, raw: dict[str, Any] | None, generation: int, now: datetime) -> None:
         self.now = now.astimezone(UTC).replace(microsecond=0)
         self.generation = generation
-        self.old = parse_status(raw)
+        self.old = RLRunStatus.parse(raw)
         self.status = self.old.model_copy(deep=True)
         self.status.observed_generation = generation
 
@@ -72,31 +70,3 @@ class Draft:
         """Why the run is in its phase."""
         self.status.reason = problem.reason if problem else None
         self.status.message = shorten(problem.message) if problem and problem.message else None
-
-
-def parse_status(raw: dict[str, Any] | None) -> RLRunStatus:
-    """The typed status; an empty one where a foreign hand wrote what does not fit."""
-    try:
-        return RLRunStatus.model_validate(raw or {}, by_alias=True, by_name=False)
-    except ValidationError:
-        return RLRunStatus()
-
-
-def find_condition(status: RLRunStatus, kind: str) -> Condition | None:
-    """The condition of that type, if there is one."""
-    return next((c for c in status.conditions if c.type == kind), None)
-
-
-def shorten(message: str, limit: int = MESSAGE_LIMIT) -> str:
-    """At most `limit` characters; the end goes first, because the beginning says what happened."""
-    return message if len(message) <= limit else message[: limit - 1] + "…"
-
-
-def seconds(value: datetime | None, now: datetime) -> float:
-    """Seconds from `value` to `now`; 0 without a value, and where the clock was set back since."""
-    return max(0.0, (now - value).total_seconds()) if value is not None else 0.0
-
-
-def parse_time(text: str | None) -> datetime | None:
-    """An API server's timestamp."""
-    return datetime.fromisoformat(text) if text else None

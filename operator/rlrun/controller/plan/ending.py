@@ -1,9 +1,9 @@
 """The ways in which an attempt ends: done, failed, stopped, suspended, or restarted."""
 
-from rlrun.controller.observed import Note, Plan
+from rlrun.controller.observed import Plan
 from rlrun.controller.plan.backoff import still_waits, wait_before_restart
 from rlrun.controller.plan.children import finished_workloads, workloads
-from rlrun.controller.plan.draft import Draft, seconds
+from rlrun.controller.plan.draft import Draft
 from rlrun.controller.plan.failures import Verdict
 from rlrun.controller.plan.outcome import Ending
 from rlrun.controller.plan.progress import show_progress, show_warnings
@@ -11,6 +11,8 @@ from rlrun.controller.plan.quiet import next_look
 from rlrun.controller.plan.readiness import close_readiness
 from rlrun.controller.plan.story import Story
 from rlrun.controller.plan.ttl import time_to_live
+from rlrun.kube.conditions import seconds
+from rlrun.kube.events import EventRecord as Note
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.run_status import Phase
 from rlrun.schema.wire import Problem

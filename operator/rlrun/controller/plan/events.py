@@ -1,7 +1,7 @@
 """What is worth an Event: transitions, never states."""
 
-from rlrun.controller.observed import Note
-from rlrun.controller.plan.draft import find_condition
+from rlrun.kube.conditions import find_condition
+from rlrun.kube.events import EventRecord as Note
 from rlrun.schema.run_status import Phase, RLRunStatus
 
 WATCHED = ("Validated", "TrainerReady", "InferenceReady", "EnvironmentsReady", "OrchestratorReady")

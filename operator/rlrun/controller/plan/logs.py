@@ -7,10 +7,10 @@ and while a pod is ending those of its containers that have ended: they hold the
 from collections.abc import Iterable, Sequence
 
 from rlrun.artifacts.layout import RunLayout
-from rlrun.controller.observed import LogCopy, Obj
+from rlrun.controller.observed import LogCopy
 from rlrun.controller.plan.restarts import Crash
-from rlrun.controller.plan.troubles import container_statuses, is_leaving
-from rlrun.resources.naming import attempt_of
+from rlrun.kube.objects import Obj, attempt_of
+from rlrun.kube.pods import container_statuses, is_leaving
 
 
 def logs_of_pods(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:

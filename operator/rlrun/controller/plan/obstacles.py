@@ -7,8 +7,8 @@ that was replaced begins anew; one whose obstacle is gone for a moment, too.
 from collections.abc import Sequence
 from datetime import datetime
 
-from rlrun.controller.observed import Obj
 from rlrun.controller.plan.troubles import pod_trouble
+from rlrun.kube.objects import Obj
 from rlrun.schema.failure import FailurePolicy
 from rlrun.schema.run_status import ComponentStatus, Obstacle, PodRecord
 from rlrun.schema.wire import Problem

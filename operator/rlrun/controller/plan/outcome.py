@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from rlrun.controller.observed import Obj
-from rlrun.controller.plan.draft import parse_time
-from rlrun.controller.plan.troubles import last_word, role_of, termination_of, told_problem
+from rlrun.controller.plan.troubles import last_word, told_problem
+from rlrun.kube.conditions import parse_time
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import role_of, termination_of
 from rlrun.resources.orchestrator import CONFIGURATION_ERROR
 from rlrun.schema.wire import Problem, RunStatus
 

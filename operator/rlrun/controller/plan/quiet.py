@@ -6,10 +6,11 @@ pods, so one look that finds no living pod has all that they have written.
 
 from datetime import datetime, timedelta
 
-from rlrun.controller.observed import Obj, Observed
-from rlrun.controller.plan.draft import parse_time
-from rlrun.controller.plan.troubles import is_alive
-from rlrun.resources.naming import RUN_UID_LABEL, label
+from rlrun.controller.observed import Observed
+from rlrun.kube.conditions import parse_time
+from rlrun.kube.objects import Obj, label
+from rlrun.kube.pods import is_alive
+from rlrun.schema.labels import RUN_UID_LABEL
 
 MARGIN = timedelta(seconds=60)
 """Beyond a pod's grace period: its node may be gone, and then nobody ever confirms its end."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from rlrun.controller.observed import Obj
 from rlrun.controller.plan.draft import Draft
-from rlrun.controller.plan.troubles import Trouble, component_of, is_ready
+from rlrun.controller.plan.troubles import Trouble
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import component_of, is_ready
 from rlrun.resources.environment import environment_entries
 from rlrun.schema.model import RLModelSpec
 from rlrun.schema.run import RLRunSpec

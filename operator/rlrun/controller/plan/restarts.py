@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlrun.controller.observed import Obj
-from rlrun.controller.plan.troubles import (
+from rlrun.controller.plan.troubles import explain_end
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import (
     Termination,
     component_of,
     container_statuses,
-    explain_end,
     is_disrupted,
     is_leaving,
     is_ready,

@@ -4,12 +4,12 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from rlrun.controller.observed import Obj, Observed, Plan
+from rlrun.controller.observed import Observed, Plan
 from rlrun.controller.plan.artifacts import plan_artifacts
 from rlrun.controller.plan.children import leftovers, missing_children, nudges
 from rlrun.controller.plan.deadlines import missed_deadline
 from rlrun.controller.plan.deletion import plan_deletion
-from rlrun.controller.plan.draft import Draft, seconds
+from rlrun.controller.plan.draft import Draft
 from rlrun.controller.plan.ending import after_the_end, end, finish, not_ended, restart, suspended, waits_to_restart
 from rlrun.controller.plan.failures import forgive, judge
 from rlrun.controller.plan.logs import logs_of_crashes
@@ -19,10 +19,13 @@ from rlrun.controller.plan.progress import has_begun, show_progress, show_warnin
 from rlrun.controller.plan.readiness import CONDITION_OF, show_readiness, wanted_pods
 from rlrun.controller.plan.restarts import count_restarts
 from rlrun.controller.plan.story import Story
-from rlrun.controller.plan.troubles import current_pods, pod_trouble, role_of
+from rlrun.controller.plan.troubles import pod_trouble
 from rlrun.controller.plan.validation import parse_spec, resolve_references
+from rlrun.kube.conditions import seconds
+from rlrun.kube.objects import Obj, attempt_of
+from rlrun.kube.pods import relevant_pods as current_pods
+from rlrun.kube.pods import role_of
 from rlrun.resources.children import children
-from rlrun.resources.naming import attempt_of
 from rlrun.resources.platform import resolve
 from rlrun.resources.settings import Settings
 from rlrun.schema.resolved import CONFIG_KEY, ResolvedRun

@@ -3,14 +3,18 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from rlrun.controller.observed import LogCopy, Note, Nudge, Obj, Observed, Plan, Ref
+from rlrun.controller.observed import LogCopy, Nudge, Observed, Plan
 from rlrun.controller.plan.artifacts import ArtifactPlan
 from rlrun.controller.plan.draft import Draft
 from rlrun.controller.plan.events import transitions
 from rlrun.controller.plan.logs import last_words, logs_of_pods
-from rlrun.resources.naming import FINALIZER, RUN_UID_LABEL, RunIdentity, label
+from rlrun.kube.events import EventRecord as Note
+from rlrun.kube.objects import Obj, label
+from rlrun.kube.objects import ObjectRef as Ref
+from rlrun.resources.naming import RunIdentity
 from rlrun.resources.platform import run_layout
 from rlrun.resources.settings import Settings
+from rlrun.schema.labels import FINALIZER, RUN_UID_LABEL
 from rlrun.schema.retention import ArtifactPolicy
 from rlrun.schema.run import RLRunSpec
 

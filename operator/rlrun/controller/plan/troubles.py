@@ -2,14 +2,21 @@
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from pydantic import ValidationError
 
-from rlrun.controller.observed import Obj
-from rlrun.controller.plan.draft import parse_time
-from rlrun.resources.naming import COMPONENT_LABEL, ROLE_LABEL, label
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import (
+    Termination,
+    component_of,
+    container_image,
+    container_statuses,
+    is_leaving,
+    is_ready,
+    memory_limit,
+    role_of,
+    terminations,
+)
 from rlrun.resources.orchestrator import CONFIGURATION_ERROR
 from rlrun.schema.run_status import Obstacle
 from rlrun.schema.wire import Problem, RunStatus
@@ -27,17 +34,6 @@ MEMORY_ADVICE = {
 
 
 @dataclass(frozen=True)
-class Termination:
-    """The end of one container."""
-
-    container: str
-    exit_code: int
-    reason: str
-    message: str
-    finished_at: datetime | None
-
-
-@dataclass(frozen=True)
 class Trouble:
     """Why a pod is not ready."""
 
@@ -48,77 +44,6 @@ class Trouble:
     """No restart can mend it (exit code 64)."""
     obstacle: Obstacle | None = None
     """Set where the pod has not even started: failurePolicy says how long to wait."""
-
-
-def role_of(pod: Obj) -> str:
-    """trainer, inference, environment or orchestrator."""
-    return label(pod, ROLE_LABEL)
-
-
-def component_of(pod: Obj) -> str:
-    """trainer, env-0, ..."""
-    return label(pod, COMPONENT_LABEL)
-
-
-def is_ready(pod: Obj) -> bool:
-    """Whether the pod says so itself and is not on its way out."""
-    conditions = pod.get("status", {}).get("conditions") or []
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-    return ready and not is_leaving(pod)
-
-
-def is_leaving(pod: Obj) -> bool:
-    """Whether the pod is being deleted."""
-    return bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def is_alive(pod: Obj) -> bool:
-    """Whether the pod has, or may yet get, a running container."""
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-
-
-def is_disrupted(pod: Obj) -> bool:
-    """Whether the cluster took the pod away (eviction, preemption, node shutdown), which is nobody's crash."""
-    status = pod.get("status", {})
-    disrupted = any(c["type"] == "DisruptionTarget" and c["status"] == "True" for c in status.get("conditions") or [])
-    return disrupted or status.get("reason") in ("Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost")
-
-
-def container_statuses(pod: Obj) -> list[Obj]:
-    """Statuses of the init containers, then of the containers."""
-    status = pod.get("status", {})
-    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-
-
-def terminations(pod: Obj) -> list[Termination]:
-    """The newest end of every container that has ended badly at least once."""
-    found = []
-    for status in container_statuses(pod):
-        for state in (status.get("state") or {}, status.get("lastState") or {}):
-            ended: dict[str, Any] | None = state.get("terminated")
-            if ended and ended.get("exitCode", 0) != 0:
-                found.append(_termination(status["name"], ended))
-                break
-    return found
-
-
-def termination_of(pod: Obj, container: str) -> Termination | None:
-    """How that container ended, if it has and is not running again."""
-    for status in container_statuses(pod):
-        ended = (status.get("state") or {}).get("terminated")
-        if status["name"] == container and ended:
-            return _termination(container, ended)
-    return None
-
-
-def _termination(name: str, ended: dict[str, Any]) -> Termination:
-    return Termination(
-        container=name,
-        exit_code=int(ended.get("exitCode", 0)),
-        reason=str(ended.get("reason") or ""),
-        message=str(ended.get("message") or ""),
-        finished_at=parse_time(ended.get("finishedAt")),
-    )
 
 
 def last_word(message: str) -> RunStatus | None:
@@ -152,7 +77,7 @@ def explain_end(pod: Obj, end: Termination) -> Problem:
     if told:
         return told
     if end.reason == OUT_OF_MEMORY:
-        limit = _memory_limit(pod, end.container)
+        limit = memory_limit(pod, end.container)
         return Problem(
             reason=f"{title}OutOfMemory",
             message=f"{component}: container {end.container} was killed because it needed more memory than its limit"
@@ -183,7 +108,7 @@ def pod_trouble(pod: Obj) -> Trouble | None:
                 pod,
                 Problem(
                     reason="ImagePullFailed",
-                    message=f"{component_of(pod)}: image {_image(pod, status['name'])} cannot be "
+                    message=f"{component_of(pod)}: image {container_image(pod, status['name'])} cannot be "
                     f"pulled ({reason}{': ' + detail if detail else ''}): correct the image in the RLModel or the "
                     "chart's values, or give the nodes access to its registry.",
                 ),
@@ -217,30 +142,3 @@ def pod_trouble(pod: Obj) -> Trouble | None:
 
 def _trouble(pod: Obj, problem: Problem, final: bool = False, obstacle: Obstacle | None = None) -> Trouble:
     return Trouble(role_of(pod), component_of(pod), problem, final, obstacle)
-
-
-def _containers(pod: Obj) -> list[Obj]:
-    spec = pod.get("spec", {})
-    return [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
-
-
-def _image(pod: Obj, name: str) -> str:
-    return next((str(c.get("image", "")) for c in _containers(pod) if c["name"] == name), "")
-
-
-def _memory_limit(pod: Obj, name: str) -> str:
-    for container in _containers(pod):
-        if container["name"] == name:
-            return str(((container.get("resources") or {}).get("limits") or {}).get("memory", ""))
-    return ""
-
-
-def current_pods(pods: list[Obj]) -> list[Obj]:
-    """The pods that matter now: all living ones, and of a component without any the newest dead one."""
-    alive = [p for p in pods if is_alive(p)]
-    covered = {component_of(p) for p in alive}
-    dead: dict[str, Obj] = {}
-    for pod in sorted((p for p in pods if not is_alive(p)), key=lambda p: p["metadata"].get("creationTimestamp") or ""):
-        if component_of(pod) not in covered:
-            dead[component_of(pod)] = pod
-    return [*alive, *dead.values()]

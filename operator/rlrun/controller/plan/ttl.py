@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from rlrun.controller.plan.draft import seconds
+from rlrun.kube.conditions import seconds
 
 
 def time_to_live(ttl_seconds: int | None, completion_time: datetime | None, now: datetime) -> float | None:

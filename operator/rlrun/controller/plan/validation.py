@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from rlrun.controller.observed import Obj, Observed
+from rlrun.controller.observed import Observed
+from rlrun.kube.objects import Obj
+from rlrun.kube.references import checkpoint_place, find_model
 from rlrun.schema.artifact_status import ArtifactPhase
 from rlrun.schema.checkpoint import RLCheckpoint
-from rlrun.schema.model import RLModel, RLModelSpec
+from rlrun.schema.model import RLModelSpec
 from rlrun.schema.run import RLRunSpec
 from rlrun.schema.wire import Problem
 
@@ -50,30 +52,6 @@ def resolve_references(spec: RLRunSpec, seen: Observed) -> Resolution | Problem:
     if problem:
         return problem
     return Resolution(model, warm_start)
-
-
-def find_model(model_id: str, models: tuple[Obj, ...]) -> RLModelSpec | Problem:
-    """The catalogue's entry of that id."""
-    ids: list[str] = []
-    for obj in models:
-        found_id = str(obj.get("spec", {}).get("id", ""))
-        ids.append(found_id)
-        if found_id != model_id:
-            continue
-        try:
-            return RLModel.from_object({k: v for k, v in obj.items() if k != "status"}).spec
-        except ValidationError as error:
-            first = error.errors()[0]
-            return Problem(
-                reason="ModelInvalid",
-                message=f"RLModel {obj['metadata']['name']} is not valid ({'.'.join(map(str, first['loc']))}: "
-                f"{first['msg']}): ask the platform team to correct it.",
-            )
-    known = ", ".join(sorted(ids)) if ids else "none; the platform team adds RLModels"
-    return Problem(
-        reason="ModelNotFound",
-        message=f"spec.model: no RLModel has the id {model_id!r}. Available models: {known}.",
-    )
 
 
 def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
@@ -152,12 +130,6 @@ def find_warm_start(spec: RLRunSpec, seen: Observed) -> str | Problem | None:
             "checkpoint of the same model.",
         )
     return checkpoint.spec.uri
-
-
-def checkpoint_place(checkpoint_id: str, namespace: str) -> tuple[str, str]:
-    """Namespace and name behind `name` or `namespace/name`."""
-    first, slash, second = checkpoint_id.partition("/")
-    return (first, second) if slash else (namespace, first)
 
 
 def check_secrets(seen: Observed) -> Problem | None:

@@ -3,11 +3,13 @@
 import logging
 from datetime import UTC, datetime
 
-from rlrun.controller import cluster as k
-from rlrun.controller.apply import event
-from rlrun.controller.observed import Note, Obj
 from rlrun.controller.serving.observed import PoolKey, PoolPlan
 from rlrun.controller.serving.sidecars import Sidecars
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.events import EventRecord, build_event
+from rlrun.kube.kinds import ALL
+from rlrun.kube.objects import Obj
 from rlrun.service.errors import RequestError
 
 log = logging.getLogger(__name__)
@@ -19,14 +21,14 @@ FIELD_MANAGER = "rlrun-serving"
 class PoolApplier:
     """Carries out plans."""
 
-    def __init__(self, cluster: k.Cluster, sidecars: Sidecars) -> None:
+    def __init__(self, cluster: AsyncKubeClient, sidecars: Sidecars) -> None:
         self._cluster = cluster
         self._sidecars = sidecars
 
     async def apply(self, key: PoolKey, plan: PoolPlan) -> None:
         """Does everything in the plan. Raises ApiError; what was done until then stays done."""
         for ref in plan.deletes:
-            await self._cluster.delete(k.KINDS[ref.kind], key.namespace, ref.name, ref.uid)
+            await self._cluster.delete(ALL[ref.kind], key.namespace, ref.name, ref.uid)
         for obj in plan.applies:
             await self._cluster.apply(obj)
         if plan.order is not None:
@@ -48,16 +50,16 @@ class PoolApplier:
         metadata = obj["metadata"]
         try:
             await self._cluster.apply_status(obj, FIELD_MANAGER)
-        except k.ApiError as error:
+        except ApiError as error:
             # The adapter is gone, or another has its name: its own event brings the next look.
             if error.status not in (404, 409):
                 raise
             return
         log.info("adapter %s/%s: %s", metadata["namespace"], metadata["name"], obj["status"]["deploymentState"])
 
-    async def _emit(self, adapter: Obj, note: Note) -> None:
+    async def _emit(self, adapter: Obj, note: EventRecord) -> None:
         try:
-            await self._cluster.create(event(adapter, note, datetime.now(UTC)))
-        except k.ApiError as error:
+            await self._cluster.create(build_event(adapter, note, datetime.now(UTC)))
+        except ApiError as error:
             # Events are for people; no adapter fails for want of one.
             log.warning("event %s of %s not written: %s", note.reason, adapter["metadata"]["name"], error)

@@ -5,21 +5,32 @@ import logging
 from dataclasses import replace
 from typing import Protocol
 
-from rlrun.controller import cluster as k
 from rlrun.controller.observe import credentials_problem
-from rlrun.controller.observed import Obj
 from rlrun.controller.serving.observed import PoolKey, SeenPool
 from rlrun.controller.serving.sidecars import Sidecars, address
 from rlrun.controller.serving.states import is_wanted, running
-from rlrun.resources.naming import SERVING_LABEL, label
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    NETWORK_POLICY,
+    POD,
+    RLADAPTER,
+    RLMODEL,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+)
+from rlrun.kube.objects import Obj, label
 from rlrun.resources.platform import s3_variables
 from rlrun.resources.settings import Settings
+from rlrun.schema.labels import SERVING_LABEL
 from rlrun.schema.serving import ServingReport
 from rlrun.service.errors import RequestError
 
 log = logging.getLogger(__name__)
 
-KINDS = (k.DEPLOYMENT, k.SERVICE, k.NETWORK_POLICY, k.CONFIG_MAP, k.SERVICE_ACCOUNT)
+KINDS = (DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
 
 
 class Credentials(Protocol):
@@ -32,7 +43,9 @@ class Credentials(Protocol):
 class PoolObserver:
     """Looks at pools."""
 
-    def __init__(self, cluster: k.Cluster, credentials: Credentials, sidecars: Sidecars, settings: Settings) -> None:
+    def __init__(
+        self, cluster: AsyncKubeClient, credentials: Credentials, sidecars: Sidecars, settings: Settings
+    ) -> None:
         self._cluster = cluster
         self._credentials = credentials
         self._sidecars = sidecars
@@ -42,11 +55,11 @@ class PoolObserver:
         """Everything about that pool. Raises ApiError."""
         selector = key.identity.selector()
         adapters, pods, *lists = await asyncio.gather(
-            self._cluster.list(k.RLADAPTER, key.namespace),
-            self._cluster.list(k.POD, key.namespace, selector),
+            self._cluster.list(RLADAPTER, key.namespace),
+            self._cluster.list(POD, key.namespace, selector),
             *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
         )
-        secret = await self._cluster.get(k.SECRET, key.namespace, key.identity.s3_secret)
+        secret = await self._cluster.get(SECRET, key.namespace, key.identity.s3_secret)
         children = [obj for objects in lists for obj in objects]
         if secret is not None and label(secret, SERVING_LABEL) == key.identity.name:
             children.append(secret)
@@ -54,7 +67,7 @@ class PoolObserver:
         seen = SeenPool(key, tuple(mine), (), tuple(children), tuple(pods), await self._reports(pods))
         if not any(map(is_wanted, mine)):
             return seen
-        models, source = await asyncio.gather(self._cluster.list(k.RLMODEL), self._credentials.source_secret())
+        models, source = await asyncio.gather(self._cluster.list(RLMODEL), self._credentials.source_secret())
         problem = credentials_problem(self._settings, source)
         return replace(
             seen,

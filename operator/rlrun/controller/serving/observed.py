@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlrun.controller.observed import Note, Obj, Ref
+from rlrun.kube.events import EventRecord
+from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.resources.serving import PoolIdentity
 from rlrun.schema.serving import ServingOrder, ServingReport
 from rlrun.schema.wire import Problem
@@ -49,14 +50,14 @@ class SeenPool:
 class PoolPlan:
     """What to do, in this order. Every step may be repeated, and the next reconcile mends what a crash left undone."""
 
-    deletes: tuple[Ref, ...] = ()
+    deletes: tuple[ObjectRef, ...] = ()
     applies: tuple[Obj, ...] = ()
     order: ServingOrder | None = None
     recipients: tuple[Obj, ...] = ()
     """Pods whose sidecars have not had that order yet."""
     statuses: tuple[Obj, ...] = ()
     """RLAdapters with the deployment's part of their status."""
-    events: tuple[tuple[Obj, Note], ...] = ()
+    events: tuple[tuple[Obj, EventRecord], ...] = ()
     """Events to be, each with its RLAdapter."""
     requeue_after: float | None = None
     """Seconds until somebody should look again even if nothing happens."""

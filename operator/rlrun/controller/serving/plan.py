@@ -3,9 +3,6 @@
 from datetime import datetime
 from typing import Any
 
-from rlrun.controller.observed import Note, Obj, Ref
-from rlrun.controller.plan.draft import shorten
-from rlrun.controller.plan.validation import find_model
 from rlrun.controller.serving.observed import PoolPlan, SeenPool
 from rlrun.controller.serving.states import (
     ACCEPTED,
@@ -18,10 +15,14 @@ from rlrun.controller.serving.states import (
     unwanted_verdict,
     wanted_verdict,
 )
-from rlrun.resources.naming import API_VERSION
+from rlrun.kube.conditions import shorten
+from rlrun.kube.events import EventRecord
+from rlrun.kube.objects import Obj, ObjectRef
+from rlrun.kube.references import find_model
 from rlrun.resources.serving import PoolIdentity, differs, order_map, pool_children
 from rlrun.resources.settings import Settings
 from rlrun.schema.adapter import DeploymentState
+from rlrun.schema.kube import API_VERSION
 from rlrun.schema.serving import ServedAdapter, ServingOrder, served_name
 from rlrun.schema.wire import Problem
 
@@ -49,7 +50,7 @@ def plan_pool(seen: SeenPool, settings: Settings, now: datetime) -> PoolPlan:
 
     # 2. A pool that nobody needs goes.
     if not order.adapters:
-        deletes = tuple(Ref.of(c) for c in seen.children)
+        deletes = tuple(ObjectRef.of(c) for c in seen.children)
         return _finish(seen, PoolPlan(deletes=deletes), verdicts, identity, now)
 
     # 3. What is missing is made. A pool that serves is left alone while the catalogue or the credentials are away.
@@ -104,7 +105,7 @@ def _finish(
     seen: SeenPool, plan: PoolPlan, verdicts: dict[str, Verdict], identity: PoolIdentity, now: datetime
 ) -> PoolPlan:
     statuses: list[Obj] = []
-    events: list[tuple[Obj, Note]] = []
+    events: list[tuple[Obj, EventRecord]] = []
     states: set[DeploymentState] = set()
     for adapter in seen.adapters:
         verdict = verdicts.get(_name(adapter))
@@ -153,14 +154,14 @@ def _never_deployed(new: dict[str, Any], old: dict[str, Any]) -> bool:
     return not old and new == {"deploymentState": DeploymentState.not_deployed.value}
 
 
-def _notes(verdict: Verdict, status: dict[str, Any]) -> list[Note]:
+def _notes(verdict: Verdict, status: dict[str, Any]) -> list[EventRecord]:
     match verdict.state:
         case DeploymentState.deployed:
-            return [Note("AdapterDeployed", f"Model {status['deploymentModel']} at {status['deploymentUrl']}.")]
+            return [EventRecord("AdapterDeployed", f"Model {status['deploymentModel']} at {status['deploymentUrl']}.")]
         case DeploymentState.not_deployed:
-            return [Note("AdapterUndeployed", "The adapter is not served any more.")]
+            return [EventRecord("AdapterUndeployed", "The adapter is not served any more.")]
         case DeploymentState.deploy_failed | DeploymentState.unload_failed:
-            return [Note(verdict.state.value, verdict.message or "", warning=True)]
+            return [EventRecord(verdict.state.value, verdict.message or "", warning=True)]
         case _:
             return []
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rlrun.controller import cluster as k
 from rlrun.controller.reconcile import work
 from rlrun.controller.serving.apply import PoolApplier
 from rlrun.controller.serving.observe import Credentials, PoolObserver
@@ -15,9 +14,13 @@ from rlrun.controller.serving.plan import plan_pool, refuse
 from rlrun.controller.serving.sidecars import HttpSidecars, Sidecars
 from rlrun.controller.serving.states import state_of
 from rlrun.controller.workqueue import WorkQueue
-from rlrun.resources.naming import MODEL_ANNOTATION, SERVING_LABEL, annotation
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import DEPLOYMENT, RLADAPTER, SERVICE_ACCOUNT
+from rlrun.kube.objects import annotation
 from rlrun.resources.settings import Settings
 from rlrun.schema.adapter import DeploymentState
+from rlrun.schema.labels import MODEL_ANNOTATION, SERVING_LABEL
 from rlrun.schema.wire import Problem
 
 log = logging.getLogger(__name__)
@@ -47,7 +50,7 @@ class PoolReconciler:
         plan = plan_pool(seen, self._settings, self._clock())
         try:
             await self._applier.apply(key, plan)
-        except k.ApiError as error:
+        except ApiError as error:
             if error.status in (400, 403, 422):
                 # A quota or an admission rule: only people can do something about it.
                 problem = Problem(
@@ -61,7 +64,7 @@ class PoolReconciler:
 class Serving:
     """Queue, workers and resync of the pools."""
 
-    def __init__(self, cluster: k.Cluster, credentials: Credentials, settings: Settings) -> None:
+    def __init__(self, cluster: AsyncKubeClient, credentials: Credentials, settings: Settings) -> None:
         sidecars = HttpSidecars(settings.serving_url_template)
         self._cluster = cluster
         self._settings = settings
@@ -96,7 +99,7 @@ class Serving:
         while True:
             try:
                 self._known = await find_pools(self._cluster, self._settings.watch_namespaces)
-            except k.ApiError as error:
+            except ApiError as error:
                 log.warning("resync of the pools: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -105,7 +108,7 @@ class Serving:
 
 
 def reconciler(
-    cluster: k.Cluster,
+    cluster: AsyncKubeClient,
     credentials: Credentials,
     sidecars: Sidecars,
     settings: Settings,
@@ -116,15 +119,15 @@ def reconciler(
     return PoolReconciler(observer, PoolApplier(cluster, sidecars), settings, clock)
 
 
-async def find_pools(cluster: k.Cluster, watch_namespaces: list[str]) -> set[PoolKey]:
+async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> set[PoolKey]:
     """Pools that are, and pools that should be. Raises ApiError."""
     namespaces: list[str | None] = [*watch_namespaces] or [None]
     found: set[PoolKey | None] = set()
     for namespace in namespaces:
-        for obj in await cluster.list(k.RLADAPTER, namespace):
+        for obj in await cluster.list(RLADAPTER, namespace):
             found.add(key_of(obj))
         # The first object that a pool gets, and so the one that is there if an operator died in between.
-        for kind in (k.SERVICE_ACCOUNT, k.DEPLOYMENT):
+        for kind in (SERVICE_ACCOUNT, DEPLOYMENT):
             for obj in await cluster.list(kind, namespace, {SERVING_LABEL: ""}):
                 found.add(key_of(obj))
     return {key for key in found if key is not None}

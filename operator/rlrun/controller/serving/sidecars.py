@@ -4,7 +4,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from rlrun.controller.observed import Obj
+from rlrun.kube.objects import Obj
 from rlrun.schema.serving import ServingOrder, ServingReport
 from rlrun.service.client import HttpClient
 

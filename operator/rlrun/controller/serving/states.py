@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from rlrun.controller.observed import Obj
-from rlrun.controller.plan.artifacts import is_ready as is_artifact_ready
-from rlrun.controller.plan.troubles import current_pods, is_alive, is_leaving, is_ready, pod_trouble
+from rlrun.controller.plan.troubles import pod_trouble
 from rlrun.controller.serving.observed import SeenPool
+from rlrun.kube.objects import Obj, is_artifact_ready
+from rlrun.kube.pods import is_alive, is_leaving, is_ready, relevant_pods
 from rlrun.schema.adapter import DeploymentState
 from rlrun.schema.serving import AdapterReport, LoadState, served_name
 from rlrun.schema.wire import Problem
@@ -71,7 +71,7 @@ def wanted_verdict(adapter: Obj, seen: SeenPool) -> Verdict:
         return Verdict(DeploymentState.deployed)
     if ready:
         return Verdict(DeploymentState.deploying, "the engines are loading it")
-    troubles = [t for t in map(pod_trouble, current_pods(list(seen.pods))) if t is not None]
+    troubles = [t for t in map(pod_trouble, relevant_pods(list(seen.pods))) if t is not None]
     for trouble in troubles:
         if trouble.problem.reason not in PATIENT:
             return failed(trouble.problem)

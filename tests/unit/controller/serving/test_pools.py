@@ -1,9 +1,9 @@
 """The life of a pool and of the adapters in it, reconcile by reconcile."""
 
 import pytest
-from rlrun.controller.cluster import ApiError
 from rlrun.controller.serving.observed import PoolKey
 from rlrun.controller.serving.reconcile import find_pools, key_of
+from rlrun.kube.errors import ApiError
 from rlrun.schema.wire import Problem
 
 from tests.unit.controller.serving.pools import KEY, Pools, adapter_object

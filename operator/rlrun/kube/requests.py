@@ -1,0 +1,190 @@
+"""Requests to the API server as values, built here and sent by a transport, and the parsing of their answers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rlrun.kube.errors import INVALID_ANSWER, ApiError
+from rlrun.kube.kinds import POD, ResourceKind, ref_of
+from rlrun.kube.objects import Labels, Obj
+
+PAGE_SIZE = 500
+"""Objects in one page of a list."""
+
+
+class Verb(StrEnum):
+    """Operations on objects. The value names the operation in messages."""
+
+    GET = "get"
+    LIST = "list"
+    CREATE = "create"
+    REPLACE = "replace"
+    APPLY = "apply"
+    PATCH = "change"
+    DELETE = "delete"
+    LOG = "read the log of"
+
+
+METHODS = {
+    Verb.GET: "GET",
+    Verb.LIST: "GET",
+    Verb.CREATE: "POST",
+    Verb.REPLACE: "PUT",
+    Verb.APPLY: "PATCH",
+    Verb.PATCH: "PATCH",
+    Verb.DELETE: "DELETE",
+    Verb.LOG: "GET",
+}
+CONTENT_TYPES = {Verb.APPLY: "application/apply-patch+yaml", Verb.PATCH: "application/merge-patch+json"}
+
+
+@dataclass(frozen=True)
+class KubeRequest:
+    """One request. `name` is None for a collection, `namespace` for all namespaces or a kind without namespaces."""
+
+    verb: Verb
+    kind: ResourceKind
+    namespace: str | None = None
+    name: str | None = None
+    body: Obj | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    field_manager: str | None = None
+    subresource: str | None = None
+
+    def __str__(self) -> str:
+        """Return a phrase that follows "cannot": "get RLRun team/first"."""
+        if self.verb is Verb.LIST:
+            return f"list {self.kind.plural}" + (f" in namespace {self.namespace}" if self.namespace else "")
+        metadata = (self.body or {}).get("metadata") or {}
+        name = self.name or metadata.get("name") or f"{metadata.get('generateName', '')}*"
+        place = f"{self.namespace}/{name}" if self.kind.namespaced and self.namespace else name
+        if self.verb is Verb.LOG:
+            return f"{self.verb} {place} ({self.query.get('container', '')})"
+        return f"{self.verb} {f'the {self.subresource} of ' if self.subresource else ''}{self.kind.kind} {place}"
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return METHODS[self.verb]
+
+    @property
+    def path(self) -> str:
+        """The URL path."""
+        name = None if self.verb in (Verb.LIST, Verb.CREATE) else self.name
+        return self.kind.path(self.namespace, name, self.subresource)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The query of the URL."""
+        manager = {"fieldManager": self.field_manager} if self.field_manager else {}
+        # Every field that the project applies is its own; a conflict would mean a foreign hand in it.
+        return {**self.query, **manager, **({"force": "true"} if self.verb is Verb.APPLY else {})}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers."""
+        accepted = "*/*" if self.verb is Verb.LOG else "application/json"
+        return {"Accept": accepted, "Content-Type": CONTENT_TYPES.get(self.verb, "application/json")}
+
+
+def get(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequest:
+    """Return the request for one object."""
+    return KubeRequest(Verb.GET, kind, namespace if kind.namespaced else None, name)
+
+
+def list_page(
+    kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None, token: str = ""
+) -> KubeRequest:
+    """Return the request for one page of a list; `token` is the `continue` token of the page before."""
+    query = {"limit": str(PAGE_SIZE)}
+    if labels:
+        query["labelSelector"] = label_selector(labels)
+    if token:
+        query["continue"] = token
+    return KubeRequest(Verb.LIST, kind, namespace if kind.namespaced else None, query=query)
+
+
+def create(obj: Obj, field_manager: str | None, namespace: str | None = None) -> KubeRequest:
+    """Return the request that creates the object, in its own namespace unless another one is given."""
+    kind, own_namespace, name = ref_of(obj)
+    place = (namespace or own_namespace) if kind.namespaced else None
+    return KubeRequest(Verb.CREATE, kind, place, name or None, obj, field_manager=field_manager)
+
+
+def replace(obj: Obj, field_manager: str | None) -> KubeRequest:
+    """Return the request that replaces the object."""
+    kind, namespace, name = ref_of(obj)
+    return KubeRequest(Verb.REPLACE, kind, namespace, name, obj, field_manager=field_manager)
+
+
+def apply(obj: Obj, field_manager: str | None, subresource: str | None = None) -> KubeRequest:
+    """Return the server-side apply of the object, or of its subresource."""
+    kind, namespace, name = ref_of(obj)
+    return KubeRequest(Verb.APPLY, kind, namespace, name, obj, field_manager=field_manager, subresource=subresource)
+
+
+def patch(kind: ResourceKind, namespace: str | None, name: str, changes: Obj, field_manager: str | None) -> KubeRequest:
+    """Return the JSON merge patch of an object."""
+    place = namespace if kind.namespaced else None
+    return KubeRequest(Verb.PATCH, kind, place, name, changes, field_manager=field_manager)
+
+
+def delete(kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> KubeRequest:
+    """Return the deletion of an object, of exactly the one with the uid if one is given.
+
+    Dependents are deleted in the background; without that, the pods of a Job would be left without an owner.
+    """
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    return KubeRequest(Verb.DELETE, kind, namespace if kind.namespaced else None, name, options)
+
+
+def log(
+    namespace: str,
+    pod: str,
+    container: str,
+    *,
+    previous: bool = False,
+    tail_lines: int | None = None,
+    follow: bool = False,
+) -> KubeRequest:
+    """Return the request for a container's log: the last lines, and with `follow` those to come."""
+    query = {"container": container, "previous": str(previous).lower()}
+    if follow:
+        query["follow"] = "true"
+    if tail_lines is not None:
+        query["tailLines"] = str(tail_lines)
+    return KubeRequest(Verb.LOG, POD, namespace, pod, query=query, subresource="log")
+
+
+def label_selector(labels: Labels) -> str:
+    """Return the selector of objects with these labels."""
+    return ",".join(f"{key}={value}" if value else key for key, value in labels.items())
+
+
+def parse_object(request: KubeRequest, answer: str | bytes) -> Obj:
+    """Return the object in the answer. Raises ApiError where a proxy answered instead of the API server."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ApiError(0, INVALID_ANSWER, "the answer is not a Kubernetes object", action=str(request))
+    return found
+
+
+def parse_page(request: KubeRequest, page: Obj) -> tuple[list[Obj], str]:
+    """Return the objects of one page and the token of the next page, empty for the last one.
+
+    Raises ApiError for an answer without items: objects that are missing from a list would count as deleted.
+    """
+    items = page.get("items")
+    if not isinstance(items, list):
+        raise ApiError(0, INVALID_ANSWER, f"the answer is not a list of {request.kind.plural}", action=str(request))
+    # Items of built-in kinds come without these two fields, on which everything else relies.
+    kind = {"apiVersion": request.kind.api_version, "kind": request.kind.kind}
+    token = (page.get("metadata") or {}).get("continue")
+    return [{**kind, **item} for item in items], str(token or "")

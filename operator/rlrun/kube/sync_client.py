@@ -1,0 +1,152 @@
+"""Kubernetes client of the command line and of garbage collection: the same requests as the operator's, blocking.
+
+The official client is imported by the transport alone, and only when it is used: its import takes half a second.
+"""
+
+import builtins
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from rlrun.kube import requests
+from rlrun.kube.errors import FAILED, UNREACHABLE, ApiError
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.requests import KubeRequest
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 60.0
+LOG_CHUNK = 8192
+
+
+class SyncTransport(Protocol):
+    """Sends requests to an API server. Tests replace it."""
+
+    def send(self, request: KubeRequest) -> Obj:
+        """Return the answer. Raises ApiError."""
+        ...
+
+    def stream(self, request: KubeRequest) -> Iterator[bytes]:
+        """Return the answer as chunks of bytes. Raises ApiError, also while it is read."""
+        ...
+
+
+class SyncKubeClient:
+    """Client of the API server.
+
+    `field_manager` names the writer of the fields that the client creates and changes; without it the API server does.
+    """
+
+    def __init__(self, transport: SyncTransport, field_manager: str | None = None) -> None:
+        self._transport = transport
+        self._field_manager = field_manager
+
+    def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
+        """Return the object, or None if it does not exist. Raises ApiError, also for a kind that is not installed."""
+        try:
+            return self._transport.send(requests.get(kind, namespace, name))
+        except ApiError as error:
+            if error.is_object_missing:
+                return None
+            raise
+
+    def list(
+        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+    ) -> builtins.list[Obj]:
+        """Return all objects with these labels, complete or not at all; of all namespaces without a namespace.
+
+        Raises ApiError.
+        """
+        found: builtins.list[Obj] = []
+        token = ""
+        while True:
+            request = requests.list_page(kind, namespace, labels, token)
+            items, token = requests.parse_page(request, self._transport.send(request))
+            found += items
+            if not token:
+                return found
+
+    def create(self, obj: Obj, namespace: str | None = None) -> Obj:
+        """Create the object, in its own namespace unless another is given. Raises ApiError 409 where it exists."""
+        return self._transport.send(requests.create(obj, self._field_manager, namespace))
+
+    def patch(self, kind: ResourceKind, namespace: str | None, name: str, changes: Obj) -> Obj:
+        """Change the object by a JSON merge patch. Raises ApiError."""
+        return self._transport.send(requests.patch(kind, namespace, name, changes, self._field_manager))
+
+    def delete(self, kind: ResourceKind, namespace: str | None, name: str) -> bool:
+        """Delete the object. Finalizers may keep it for a while. Returns False if it was gone already.
+
+        Raises ApiError.
+        """
+        try:
+            self._transport.send(requests.delete(kind, namespace, name))
+        except ApiError as error:
+            if error.is_object_missing:
+                return False
+            raise
+        return True
+
+    def log(
+        self, namespace: str, pod: str, container: str, *, previous: bool, tail: int | None, follow: bool
+    ) -> Iterator[str]:
+        """Return the lines of the container's log, with `follow` until it ends. Raises ApiError."""
+        request = requests.log(namespace, pod, container, previous=previous, tail_lines=tail, follow=follow)
+        rest = b""
+        for chunk in self._transport.stream(request):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                yield line.decode("utf-8", "replace")
+        if rest:
+            yield rest.decode("utf-8", "replace")
+
+
+class SyncApiTransport(SyncTransport):
+    """Transport over HTTP through a `kubernetes.client.ApiClient`."""
+
+    def __init__(self, api_client: Any, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self._api = api_client
+        self._answer_seconds = answer_seconds
+
+    @override
+    def send(self, request: KubeRequest) -> Obj:
+        with self._open(request) as response:
+            return requests.parse_object(request, response.data)
+
+    @override
+    def stream(self, request: KubeRequest) -> Iterator[bytes]:
+        with self._open(request) as response:
+            yield from response.stream(LOG_CHUNK, decode_content=True)
+
+    @contextmanager
+    def _open(self, request: KubeRequest) -> Iterator[Any]:
+        """Yield the unread answer. Raises ApiError, also for what fails while it is read."""
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        action = str(request)
+        endless = request.query.get("follow") == "true"
+        try:
+            response = self._api.call_api(
+                request.path,
+                request.method,
+                query_params=list(request.parameters.items()),
+                header_params=request.headers,
+                body=request.body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=(CONNECT_SECONDS, None if endless else self._answer_seconds),
+            )
+            try:
+                yield response
+            finally:
+                response.close()
+        except ApiException as error:
+            if error.status:
+                raise ApiError.from_response(error.status, error.body, action) from None
+            raise ApiError(0, FAILED, str(error.reason), action=action) from None
+        except (HTTPError, OSError) as error:
+            message = f"the API server at {self._api.configuration.host} does not answer ({type(error).__name__})"
+            raise ApiError(0, UNREACHABLE, message, action=action) from error
