@@ -11,13 +11,13 @@ from aiohttp import web
 from rlrun.artifacts.layout import RunLayout, S3Uri
 from rlrun.artifacts.store import Store
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
-from rlrun.schema.wire import Problem
+from rlrun.schema.wire import Problem, RunStatus
 from rlrun.service.errors import FatalError
 from rlrun.service.exit import EXIT_COMPLETED, EXIT_RESTART
 from rlrun.service.server import make_runner
 
-from rlrun_orchestrator import assembly, saved
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator import assembly
+from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.deal import Deal
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
@@ -31,12 +31,16 @@ from rlrun_orchestrator.gateway.routing import Router
 from rlrun_orchestrator.gateway.server import Gateway
 from rlrun_orchestrator.histogram import RewardHistograms
 from rlrun_orchestrator.inference import ReplicaPool, Resolver, dns_resolver
-from rlrun_orchestrator.live import LiveConfiguration
+from rlrun_orchestrator.live import ConfigWatcher
 from rlrun_orchestrator.loop import RunLoop
 from rlrun_orchestrator.recorder import Recorder
+from rlrun_orchestrator.recovery import KnownStates, checkpoint_lacks_state, newest_state
 from rlrun_orchestrator.reporter import Reporter
+from rlrun_orchestrator.run_status import build_run_status, termination_message
+from rlrun_orchestrator.saved_state import SavedState
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.spool import Spool
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.status_server import status_application
 from rlrun_orchestrator.storage import Storage
 from rlrun_orchestrator.teacher import Teacher
@@ -63,7 +67,9 @@ class Orchestrator:
         resolve: Resolver | None = None,
     ) -> None:
         """`resolve` finds the inference replicas; DNS when not given."""
-        self.board = Board(run.spec.max_steps)
+        self._schedule = assembly.run_schedule(run, settings)
+        self.progress = RunProgress()
+        self._conditions = StatusConditions()
         self._run = run
         self._settings = settings
         self._store = store
@@ -79,7 +85,9 @@ class Orchestrator:
             fallback_url=f"{run.endpoints.trainer_url}/sessions/{run.run.uid}/policies",
         )
         self._spool = Spool(settings.spool / run.run.uid, settings.spool_bytes)
-        self._recorder = Recorder(store, self._layout, self._spool, lambda problem: self.board.note("s3", problem))
+        self._recorder = Recorder(
+            store, self._layout, self._spool, lambda problem: self._conditions.set_condition("s3", problem)
+        )
         self._closing_deadline = settings.drain_deadline
         self._router = Router(
             http, self._pool, self._groups, wait=settings.request_wait, deadline=settings.group_deadline
@@ -88,7 +96,9 @@ class Orchestrator:
         self._rewards = RewardHistograms()
         self._wandb = wandb_log(run, store, self._layout)
         self._reporter = Reporter(
-            self.board,
+            self._schedule,
+            self.progress,
+            self._conditions,
             self._recorder,
             self._rewards,
             self._wandb,
@@ -98,7 +108,7 @@ class Orchestrator:
         self._environments = {
             use: Environments(
                 [EnvironmentClient(http, e.name, e.url) for e in run.endpoints.environments if e.use is use],
-                self.board.wait,
+                self._conditions.set_waiting,
                 poll_interval=settings.poll_interval,
                 grace=settings.configuration_grace,
                 lost_deadline=settings.environment_deadline,
@@ -125,42 +135,46 @@ class Orchestrator:
                     await environments.close()
                 await self._pool.close()
 
+    def status(self) -> RunStatus:
+        """Return the present status of the run."""
+        return build_run_status(self.progress, self._conditions, self._schedule)
+
     def hurry(self) -> None:
         """The process has been told to stop: what is left is written within the pod's grace period."""
         self._closing_deadline = min(self._settings.stop_deadline, self._settings.drain_deadline)
 
     async def _train(self) -> None:
-        deadline = float(min(self._settings.start_deadline, self._run.spec.start_deadline_seconds))
+        timeouts = assembly.startup_timeouts(self._run, self._settings)
         # S3 first, because everyone else needs it too and would complain in less clear words.
-        s3 = Storage(self._store, self._layout, self.board, self._settings, self._spool)
-        await s3.ready(deadline)
-        left = await s3.saved_state(deadline)
+        s3 = Storage(self._store, self._layout, self._conditions, timeouts, self._spool)
+        await s3.ready()
+        saved = await s3.saved_state()
         session = TrainerSession(
             TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid),
             self._run,
+            self._schedule,
             self._store,
             self._layout,
-            self.board,
-            self._settings,
+            self._conditions,
+            assembly.trainer_timeouts(self._settings),
         )
         state, *_ = await _all_or_first_failure(
-            session.open(deadline), *(members.wait_ready(deadline) for members in self._environments.values())
+            session.open(timeouts.component),
+            *(members.wait_ready(timeouts.component) for members in self._environments.values()),
         )
         deal = Deal(assembly.buffer(self._run, self._examples()))
         uid = self._run.run.uid
-        kept = await s3.saved_state(deadline, state.step) if saved.lacks_state(uid, state) else None
-        continued = saved.restore(uid, left, kept, state, self.board, deal)
-        loop = self._loop(session, deal, continued)
-        loop.restore(saved.newest(uid, left, state))
-        live = LiveConfiguration(
-            self._settings.config,
-            self._run,
-            self._settings.config_interval,
-            lambda run: loop.extend(assembly.cadence(run, self._settings), run),
-        )
-        watching = asyncio.create_task(live.watch(), name="configuration")
+        checkpoint = SavedState.parse(state.orchestrator_state, "the trainer's checkpoint")
+        newest = newest_state(uid, saved, checkpoint)
+        kept = await s3.saved_state(state.step) if checkpoint_lacks_state(uid, state.step, checkpoint) else None
+        if newest is not None:
+            self.progress.restore(newest.board)
+        loop = self._loop(session, deal)
+        settings = self._settings
+        watcher = ConfigWatcher(settings.config, self._run, settings.config_interval, self._schedule)
+        watching = asyncio.create_task(watcher.watch(), name="configuration")
         try:
-            await loop.run(state, continued)
+            await loop.run(state, KnownStates(checkpoint, newest, kept))
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -170,33 +184,42 @@ class Orchestrator:
         members = self._environments[EnvironmentUse.train].members
         return {name: member.info.train_examples if member.info else 0 for name, member in members.items()}
 
-    def _loop(self, session: TrainerSession, deal: Deal, continued: saved.Continued) -> RunLoop:
+    def _loop(self, session: TrainerSession, deal: Deal) -> RunLoop:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
-            assembly.scheduler(run, self.board.groups, continued.unheard),
+            assembly.scheduler(run, self._schedule, self.progress.groups),
             deal,
             environments,
             self._groups,
             self._pool,
             assembly.scoring(run),
             assembly.dispatch(run, settings),
-            self.board,
+            self.progress,
+            self._conditions,
             self._teacher(),
         )
         tokenizer = Tokenizer(self._http, self._pool, deadline=settings.inference_deadline)
         demonstrations = Demonstrations(
             deal, environments, tokenizer, batch_size=spec.batch_size, seq_len=run.model.seq_len
         )
+
+        def save_state() -> None:
+            # The loop, which composes the state of all parts, is made after the evaluator, which is one of them.
+            self._recorder.state(loop.state().to_json())
+
         evaluator = Evaluator(
             measurements(run),
             self._environments,
             self._groups,
-            self.board,
+            self.progress,
+            self._conditions,
+            self._schedule,
             assembly.evaluation(run, settings),
             self._reporter.measured,
+            save_state,
         )
-        return RunLoop(
+        loop = RunLoop(
             run.run.uid,
             session,
             dispatcher,
@@ -205,16 +228,19 @@ class Orchestrator:
             self._recorder,
             self._reporter,
             evaluator,
-            self.board,
-            assembly.cadence(run, settings),
-            settings,
+            self.progress,
+            self._conditions,
+            self._schedule,
+            assembly.loop_timeouts(settings),
+            assembly.publish_timeouts(settings),
             spec.rollouts_per_example,
         )
+        return loop
 
     def _teacher(self) -> Teacher | None:
         spec = self._run.spec.algorithm.teacher
         deadline = self._settings.teacher_deadline
-        return Teacher(self._http, spec, self.board.wait, deadline=deadline) if spec is not None else None
+        return Teacher(self._http, spec, self._conditions.set_waiting, deadline=deadline) if spec is not None else None
 
     # --- servers and first waits --------------------------------------------------------------------------------------
 
@@ -224,11 +250,20 @@ class Orchestrator:
         exact = assembly.exact_prefixes(self._run)
         gateway = Gateway(self._groups, self._rules, self._router, packages, exact_prefixes=exact).application()
         registry = registry_of(
-            RunCollector(self.board, self._pool, self._groups, self._router.stats, self._recorder, self._rewards)
+            RunCollector(
+                self._schedule,
+                self.progress,
+                lambda: self._reporter.latest_metrics,
+                self._pool,
+                self._groups,
+                self._router.stats,
+                self._recorder,
+                self._rewards,
+            )
         )
         runners = [
             (make_runner(gateway), self._settings.gateway_port),
-            (make_runner(status_application(self.board, registry)), self._settings.status_port),
+            (make_runner(status_application(self.status, registry)), self._settings.status_port),
         ]
         try:
             for runner, port in runners:
@@ -251,37 +286,36 @@ async def attempt(
         work = asyncio.create_task(orchestrator.run(), name="run")
         stopped = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        board = orchestrator.board
         if not work.done():
-            log.info("asked to stop: leaving at step %d", board.step)
-            _last_word(settings, board)
+            log.info("asked to stop: leaving at step %d", orchestrator.progress.step)
+            _last_word(settings, orchestrator.status())
             orchestrator.hurry()
             work.cancel()
             await asyncio.wait({work}, timeout=settings.stop_deadline + CLOSING_SECONDS)
             return EXIT_RESTART
         stopped.cancel()
-        code = _outcome(work, board)
-        _last_word(settings, board)
+        code = _outcome(work, orchestrator.progress)
+        _last_word(settings, orchestrator.status())
         return code
 
 
-def _outcome(work: "asyncio.Task[None]", board: Board) -> int:
+def _outcome(work: "asyncio.Task[None]", progress: RunProgress) -> int:
     error = work.exception()
     if error is None:
         return EXIT_COMPLETED
     if isinstance(error, FatalError):
         log.error("the run failed: %s", error)
-        board.failed(error.problem)
+        progress.mark_failed(error.problem)
         return error.exit_code
     log.error("the orchestrator failed", exc_info=error)
     message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
-    board.failed(Problem(reason="InternalError", message=message[:1000]))
+    progress.mark_failed(Problem(reason="InternalError", message=message[:1000]))
     return EXIT_RESTART
 
 
-def _last_word(settings: Settings, board: Board) -> None:
+def _last_word(settings: Settings, status: RunStatus) -> None:
     try:
-        settings.termination_log.write_bytes(board.termination_message())
+        settings.termination_log.write_bytes(termination_message(status))
     except OSError as error:
         log.warning("no termination message at %s: %s", settings.termination_log, error)
 

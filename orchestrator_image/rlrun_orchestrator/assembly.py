@@ -10,49 +10,80 @@ from rlrun.service.errors import FatalError
 from rlrun.service.exit import EXIT_CONFIGURATION
 
 from rlrun_orchestrator.buffer import Buffer, BufferSettings
-from rlrun_orchestrator.cadence import Cadence
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.dispatcher import DispatchSettings
 from rlrun_orchestrator.evaluator import EvaluatorSettings
 from rlrun_orchestrator.filtering import Filtering
 from rlrun_orchestrator.gateway.sampling import SamplingRules
+from rlrun_orchestrator.loop import LoopTimeouts
+from rlrun_orchestrator.publishing import PublishTimeouts
 from rlrun_orchestrator.rollouts import Scoring
-from rlrun_orchestrator.saved import Unheard
-from rlrun_orchestrator.scheduler import Scheduler, SchedulerSettings
+from rlrun_orchestrator.scheduler import Scheduler, SchedulingLimits
 from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.storage import StartupTimeouts
+from rlrun_orchestrator.trainer_session import TrainerTimeouts
 
 
-def supervised_steps(run: ResolvedRun) -> int:
-    """How many steps at the beginning learn from demonstrations."""
-    algorithm = run.spec.algorithm
-    return run.spec.max_steps if algorithm.name is AlgorithmName.sft else algorithm.sft_steps
-
-
-def cadence(run: ResolvedRun, settings: Settings) -> Cadence:
-    """What happens after which steps."""
+def run_schedule(run: ResolvedRun, settings: Settings) -> RunSchedule:
+    """Return the number of steps and the intervals of the run."""
     spec = run.spec
-    interval = spec.checkpoints.interval or settings.checkpoint_interval
-    return Cadence(spec.max_steps, interval, spec.adapters.interval, supervised_steps(run))
+    return RunSchedule(
+        max_steps=spec.max_steps,
+        supervised_steps=None if spec.algorithm.name is AlgorithmName.sft else spec.algorithm.sft_steps,
+        checkpoint_interval=spec.checkpoints.interval or settings.checkpoint_interval,
+        adapter_interval=spec.adapters.interval,
+    )
 
 
-def scheduler(run: ResolvedRun, before: GroupCounts, unheard: Unheard | None) -> Scheduler:
-    """With the counts of earlier processes. What the last one had in flight ended with it, but for the batch of a
-    step that the trainer has made since.
-    """
+def startup_timeouts(run: ResolvedRun, settings: Settings) -> StartupTimeouts:
+    """Return the limits of the waits before the first step."""
+    return StartupTimeouts(
+        component=float(min(settings.start_deadline, run.spec.start_deadline_seconds)),
+        configuration_error=settings.configuration_grace,
+        poll_interval=settings.poll_interval,
+    )
+
+
+def trainer_timeouts(settings: Settings) -> TrainerTimeouts:
+    """Return the limits of the requests to the trainer."""
+    return TrainerTimeouts(
+        unreachable=settings.trainer_deadline,
+        step=settings.step_deadline,
+        finish=settings.finish_deadline,
+        poll_interval=settings.poll_interval,
+    )
+
+
+def publish_timeouts(settings: Settings) -> PublishTimeouts:
+    """Return the limits of the publication of policies."""
+    return PublishTimeouts(
+        # Engines may take as long to start as a run may take to start.
+        first=max(settings.start_deadline, settings.inference_deadline),
+        later=settings.inference_deadline,
+        slow_replicas=settings.publish_grace,
+    )
+
+
+def loop_timeouts(settings: Settings) -> LoopTimeouts:
+    """Return the limits of the waits of the training loop itself."""
+    return LoopTimeouts(finish=settings.finish_deadline, state_saved=settings.record_wait)
+
+
+def scheduler(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) -> Scheduler:
+    """With the counts of earlier processes. What the last one had in flight ended with it."""
     spec = run.spec
-    trained = unheard.batch.groups if unheard is not None and unheard.batch is not None else 0
     return Scheduler(
-        SchedulerSettings.of(
+        SchedulingLimits.from_rollouts(
             batch_size=spec.batch_size,
             rollouts_per_example=spec.rollouts_per_example,
             oversampling_factor=spec.oversampling_factor,
             max_async_level=spec.max_async_level,
-            max_steps=spec.max_steps,
-            first_step=supervised_steps(run),
         ),
-        trained=before.trained + trained,
+        schedule,
+        trained=before.trained,
         filtered=before.filtered,
         errored=before.errored,
-        stale=before.stale + before.in_flight - trained,
+        stale=before.stale + before.in_flight,
     )
 
 
@@ -142,7 +173,6 @@ def evaluation(run: ResolvedRun, settings: Settings) -> EvaluatorSettings:
     spec = run.spec
     return EvaluatorSettings(
         gateway_url=run.endpoints.gateway_url,
-        max_steps=spec.max_steps,
         sampling=client_sampling(run),
         group_deadline=settings.group_deadline,
         rollouts_in_flight=int(spec.batch_size * spec.oversampling_factor),

@@ -6,7 +6,7 @@ which batch the step was made of, even where two processes have each sent one fo
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,30 +91,4 @@ class SentBatch:
     groups: int
     tokens: int
     reward: float | None
-    values: Mapping[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON types."""
-        return {
-            "id": self.id,
-            "step": self.step,
-            "ordinals": self.ordinals,
-            "groups": self.groups,
-            "tokens": self.tokens,
-            "reward": self.reward,
-            "values": dict(self.values),
-        }
-
-    @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> "SentBatch":
-        """Raises KeyError, TypeError or ValueError for another shape."""
-        reward = saved["reward"]
-        return cls(
-            str(saved["id"]),
-            int(saved["step"]),
-            [int(ordinal) for ordinal in saved["ordinals"]],
-            int(saved["groups"]),
-            int(saved["tokens"]),
-            float(reward) if reward is not None else None,
-            {str(name): float(value) for name, value in saved["values"].items()},
-        )
+    values: dict[str, float]

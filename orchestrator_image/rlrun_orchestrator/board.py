@@ -1,104 +1,102 @@
-"""What the process knows of its run, in one place: written by whoever learns it, read by /status, /metrics and S3."""
+"""What the run has done, over all of its processes."""
 
 import math
 from collections import deque
 from datetime import UTC, datetime
-from typing import Any
 
-from rlrun.schema.wire import GroupCounts, Problem, RunPhase, RunStatus
+from pydantic import field_serializer
+from rlrun.schema.base import Schema
+from rlrun.schema.wire import GroupCounts, Problem, RunPhase
 
 from rlrun_orchestrator.rollouts import REWARD_REASONS, Group
 
 REWARDS_KEPT = 500
 STEP_TIMES_KEPT = 20
-TERMINATION_BYTES = 4096
-"""What the kubelet reads of a termination message."""
-MESSAGE_LIMIT = 500
 
 
-class Board:
-    """The state behind RunStatus: cumulative over all processes of the run, except what is happening now."""
+class ProgressState(Schema, extra="ignore"):
+    """Part of the progress that the next process of the run continues from."""
 
-    def __init__(self, max_steps: int) -> None:
-        self.max_steps = max_steps
+    step: int
+    rewards: list[tuple[int, float]]
+    started_at: datetime | None
+    last_step_time: datetime | None
+    groups: GroupCounts
+    reward_errors: int
+    rollout_errors: int
+    trainer_restarts: int
+    mismatch_kl: tuple[float, int]
+    """Sum over the trained tokens, and their number."""
+
+    @field_serializer("started_at", "last_step_time")
+    def _serialize_time(self, time: datetime | None) -> str | None:
+        return time.isoformat() if time is not None else None
+
+    @field_serializer("groups")
+    def _serialize_groups(self, groups: GroupCounts) -> dict[str, int]:
+        return groups.model_dump()
+
+
+class RunProgress:
+    """Counters and rewards of the run. All but the phase and the pace continue in the next process."""
+
+    def __init__(self) -> None:
         self.phase = RunPhase.starting
         self.problem: Problem | None = None
+        """Reason for the failure of the attempt."""
         self.step = 0
         self.policy_version = 0
+        """Version that new groups start with."""
         self.rewards: deque[tuple[int, float]] = deque(maxlen=REWARDS_KEPT)
+        """(step, mean reward) of the newest steps on rollouts."""
         self.started_at: datetime | None = None
         self.last_step_time: datetime | None = None
         self.step_seconds: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
         self.groups = GroupCounts()
         self.reward_errors = 0
         self.rollout_errors = 0
+        self.first_reward_error: Problem | None = None
+        """First failed reward that this process saw."""
+        self.first_rollout_error: Problem | None = None
+        """First failed rollout that this process saw."""
         self.trainer_restarts = 0
-        self.kl_sum = 0.0
-        self.kl_tokens = 0
-        self.metrics: dict[str, float] = {}
-        """Of the newest step."""
-        self.evaluations: dict[str, float] = {}
-        """The newest results of evaluation and validation."""
-        self._waiting: dict[str, Problem] = {}
-        self._warnings: dict[str, Problem] = {}
-        self._notes: dict[str, Problem] = {}
-
-    # --- what is happening now ----------------------------------------------------------------------------------------
-
-    def wait(self, component: str, problem: Problem | None) -> None:
-        """This run waits for `component` (None: no longer)."""
-        if problem is None:
-            self._waiting.pop(component, None)
-        else:
-            self._waiting[component] = problem
-
-    def warn(self, problem: Problem) -> None:
-        """Something a person should know; one warning per reason, the newest words."""
-        self._warnings[problem.reason] = problem
-
-    def withdraw(self, reason: str) -> None:
-        """What a warning said does not hold any more."""
-        self._warnings.pop(reason, None)
-
-    def note(self, key: str, problem: Problem | None) -> None:
-        """What is wrong with `key` now, under whatever reason (None: nothing any more). A warning while it lasts."""
-        if problem is None:
-            self._notes.pop(key, None)
-        else:
-            self._notes[key] = problem
+        self._kl_sum = 0.0
+        self._kl_tokens = 0
 
     @property
-    def warnings(self) -> list[Problem]:
-        """All that should be known now, one per reason."""
-        return list((self._warnings | {problem.reason: problem for problem in self._notes.values()}).values())
+    def newest_reward(self) -> float | None:
+        """Mean reward of the newest step on rollouts."""
+        return self.rewards[-1][1] if self.rewards else None
 
-    def failed(self, problem: Problem) -> None:
-        """The end, badly."""
+    @property
+    def mismatch_kl(self) -> float | None:
+        """Mean over all trained tokens of the run."""
+        return self._kl_sum / self._kl_tokens if self._kl_tokens else None
+
+    def mark_running(self) -> None:
+        """Record that the run has begun. The time of the first beginning is kept."""
+        self.phase = RunPhase.running
+        self.started_at = self.started_at or datetime.now(UTC)
+
+    def mark_failed(self, problem: Problem) -> None:
+        """Record the reason for which the attempt ends."""
         self.phase = RunPhase.failed
         self.problem = problem
 
-    # --- what has happened --------------------------------------------------------------------------------------------
-
-    def group_done(self, group: Group) -> None:
-        """Counts the errors of a finished group."""
+    def record_group(self, group: Group) -> None:
+        """Count the errors of a finished group."""
         for rollout in group.rollouts:
             if rollout.error is None:
                 continue
             if rollout.error.reason in REWARD_REASONS:
                 self.reward_errors += 1
-                self._first_warning("RewardFunctionErrors", f"{self.reward_errors} rewards failed", rollout.error)
+                self.first_reward_error = self.first_reward_error or rollout.error
             else:
                 self.rollout_errors += 1
-                self._first_warning("RolloutErrors", f"{self.rollout_errors} rollouts failed", rollout.error)
+                self.first_rollout_error = self.first_rollout_error or rollout.error
 
-    def _first_warning(self, reason: str, count: str, error: Problem) -> None:
-        known = self._warnings.get(reason)
-        first = known.message.partition("first: ")[2] if known else f"{error.reason}: {error.message}"
-        message = f"{count} and are not trained on; first: {first}"
-        self.warn(Problem(reason=reason, message=message[:MESSAGE_LIMIT]))
-
-    def step_done(self, step: int, reward: float | None, seconds: float | None, now: datetime) -> None:
-        """A step is behind the run. Steps on demonstrations have no reward, steps that were not watched no duration."""
+    def record_step(self, step: int, reward: float | None, seconds: float | None, now: datetime) -> None:
+        """Record a completed step. A step on demonstrations has no reward, an unobserved one no duration."""
         self.step = step
         if reward is not None:
             self.rewards.append((step, reward))
@@ -106,95 +104,39 @@ class Board:
             self.step_seconds.append(seconds)
         self.last_step_time = now
 
-    def mismatch(self, kl_mean: float | None, tokens: int) -> None:
-        """Adds one step's mean over its trained tokens to the mean over the run's."""
+    def add_mismatch_kl(self, kl_mean: float | None, tokens: int) -> None:
+        """Add one step's mean over its trained tokens to the mean over the run's."""
         if kl_mean is not None and math.isfinite(kl_mean) and tokens > 0:
-            self.kl_sum += kl_mean * tokens
-            self.kl_tokens += tokens
+            self._kl_sum += kl_mean * tokens
+            self._kl_tokens += tokens
 
-    def rewound(self, step: int) -> None:
-        """The trainer is back at `step`; what came after is history, but not progress."""
+    def rewind(self, step: int) -> None:
+        """Go back to `step`. Counters keep what was done after it, because that work was done."""
         self.step = step
         while self.rewards and self.rewards[-1][0] > step:
             self.rewards.pop()
 
-    # --- as seen from outside -----------------------------------------------------------------------------------------
+    # --- between two processes ----------------------------------------------------------------------------------------
 
-    @property
-    def mismatch_kl(self) -> float | None:
-        """Mean over all trained tokens of the run."""
-        return self.kl_sum / self.kl_tokens if self.kl_tokens else None
-
-    @property
-    def eta_seconds(self) -> float | None:
-        """At the pace of the newest steps."""
-        if self.phase is RunPhase.completed:
-            return 0.0
-        if not self.step_seconds:
-            return None
-        return (self.max_steps - self.step) * math.fsum(self.step_seconds) / len(self.step_seconds)
-
-    def status(self) -> RunStatus:
-        """What the operator polls."""
-        return RunStatus(
-            phase=self.phase,
+    def to_state(self) -> ProgressState:
+        """Return what the next process of this run continues from."""
+        return ProgressState(
             step=self.step,
-            max_steps=self.max_steps,
-            reward=self.rewards[-1][1] if self.rewards else None,
-            policy_version=self.policy_version,
-            eta_seconds=self.eta_seconds,
-            last_step_time=self.last_step_time,
+            rewards=list(self.rewards),
             started_at=self.started_at,
-            mismatch_kl=self.mismatch_kl,
+            last_step_time=self.last_step_time,
             groups=self.groups,
             reward_errors=self.reward_errors,
             rollout_errors=self.rollout_errors,
-            waiting_for=next(iter(self._waiting.values()), None),
-            warnings=self.warnings,
-            problem=self.problem,
+            trainer_restarts=self.trainer_restarts,
+            mismatch_kl=(self._kl_sum, self._kl_tokens),
         )
 
-    def termination_message(self) -> bytes:
-        """The status as JSON of at most 4096 bytes: the warnings give way first, then the end of the long messages."""
-        status = self.status()
-        for limit in (None, 400, 100):
-            if limit is not None:
-                status.warnings = status.warnings[: 2 if limit > 100 else 0]
-                for problem in (status.problem, status.waiting_for, *status.warnings):
-                    if problem is not None:
-                        problem.message = problem.message[:limit]
-            text = status.model_dump_json(by_alias=True, exclude_none=True).encode()
-            if len(text) <= TERMINATION_BYTES:
-                return text
-        return text[:TERMINATION_BYTES]
-
-    # --- between two processes ----------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """What the next process of this run continues from, as JSON types."""
-        return {
-            "step": self.step,
-            "rewards": list(self.rewards),
-            "startedAt": self.started_at.isoformat() if self.started_at else None,
-            "lastStepTime": self.last_step_time.isoformat() if self.last_step_time else None,
-            "groups": self.groups.model_dump(),
-            "rewardErrors": self.reward_errors,
-            "rolloutErrors": self.rollout_errors,
-            "trainerRestarts": self.trainer_restarts,
-            "mismatchKl": [self.kl_sum, self.kl_tokens],
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continues the counters of an earlier process. Raises KeyError or ValueError for a state of another shape."""
-        self.rewards.extend((int(step), float(reward)) for step, reward in state["rewards"])
-        self.started_at = _time(state["startedAt"])
-        self.last_step_time = _time(state["lastStepTime"])
-        self.groups = GroupCounts(**state["groups"])
-        self.reward_errors = state["rewardErrors"]
-        self.rollout_errors = state["rolloutErrors"]
-        self.trainer_restarts = state["trainerRestarts"]
-        self.kl_sum, self.kl_tokens = state["mismatchKl"]
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text).astimezone(UTC) if text else None
+    def restore(self, state: ProgressState) -> None:
+        """Continue the counters of an earlier process. The step is the trainer's to say."""
+        self.rewards.extend(state.rewards)
+        self.started_at, self.last_step_time = state.started_at, state.last_step_time
+        self.groups = state.groups
+        self.reward_errors, self.rollout_errors = state.reward_errors, state.rollout_errors
+        self.trainer_restarts = state.trainer_restarts
+        self._kl_sum, self._kl_tokens = state.mismatch_kl

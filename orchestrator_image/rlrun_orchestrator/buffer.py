@@ -13,7 +13,6 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, order=True)
@@ -22,6 +21,25 @@ class Example:
 
     environment: str
     index: int
+
+
+@dataclass(frozen=True)
+class EnvironmentExamplesState:
+    """Saved position in the examples of one environment."""
+
+    size: int
+    epoch: int
+    cursor: int
+    easy: list[int]
+    hard: list[int]
+
+
+@dataclass(frozen=True)
+class BufferState:
+    """Saved state of a buffer."""
+
+    draws: int
+    pools: dict[str, EnvironmentExamplesState]
 
 
 @dataclass(frozen=True)
@@ -158,30 +176,20 @@ class Buffer:
             **evicted,
         }
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON types."""
-        return {
-            "draws": self._draws,
-            "pools": {
-                name: {
-                    "size": pool.size,
-                    "epoch": pool.epoch,
-                    "cursor": pool.cursor,
-                    "easy": sorted(pool.easy),
-                    "hard": sorted(pool.hard),
-                }
-                for name, pool in self._pools.items()
-            },
+    def state(self) -> BufferState:
+        """Return what a checkpoint keeps."""
+        pools = {
+            name: EnvironmentExamplesState(pool.size, pool.epoch, pool.cursor, sorted(pool.easy), sorted(pool.hard))
+            for name, pool in self._pools.items()
         }
+        return BufferState(self._draws, pools)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`; an environment whose data set has another size since starts anew."""
-        draws, saved = int(state["draws"]), {**state["pools"]}
+    def restore(self, state: BufferState) -> None:
+        """Continue from `state`. An environment whose data set has changed its size keeps its present position."""
         for name, pool in self._pools.items():
-            found = saved.get(name)
-            if found is None or pool.size != found["size"]:
+            found = state.pools.get(name)
+            if found is None or pool.size != found.size:
                 continue
-            easy, hard = set(found["easy"]), set(found["hard"])
-            pool.epoch, pool.cursor, pool.easy, pool.hard = int(found["epoch"]), int(found["cursor"]), easy, hard
+            pool.epoch, pool.cursor, pool.easy, pool.hard = found.epoch, found.cursor, set(found.easy), set(found.hard)
             pool.shuffle()
-        self._draws = draws
+        self._draws = state.draws

@@ -1,22 +1,69 @@
-"""What is due after which steps."""
+"""How many steps the run makes, and the work that is due after each."""
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Cadence:
-    """How often, in steps; 0 is never but at the end."""
+class RunSchedule:
+    """The one place that knows the run's number of steps. Every part of the process reads it, and only `extend` changes
+    it.
+    """
 
-    max_steps: int
-    checkpoints: int
-    adapters: int
-    supervised: int = 0
-    """Steps at the beginning that learn from demonstrations."""
+    def __init__(
+        self,
+        max_steps: int,
+        supervised_steps: int | None = 0,
+        checkpoint_interval: int = 0,
+        adapter_interval: int = 0,
+    ) -> None:
+        """`supervised_steps`: steps at the beginning that learn from demonstrations. None means every step, including
+        those that `extend` adds. Intervals are numbers of steps. An interval of 0 leaves only the last step's artifact.
+        """
+        self.max_steps = max_steps
+        self._supervised_steps = supervised_steps
+        self._checkpoint_interval = checkpoint_interval
+        self._adapter_interval = adapter_interval
+        self._complete = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def supervised_steps(self) -> int:
+        """Number of steps at the beginning that learn from demonstrations."""
+        return self.max_steps if self._supervised_steps is None else self._supervised_steps
 
     def checkpoint_due(self, step: int) -> bool:
-        """After every `checkpoints` steps and after the last."""
-        return step >= self.max_steps or (self.checkpoints > 0 and step % self.checkpoints == 0)
+        """Return whether a checkpoint follows `step`: at every interval and after the last step."""
+        return self._due(step, self._checkpoint_interval)
 
     def adapter_due(self, step: int) -> bool:
-        """After every `adapters` steps and after the last."""
-        return step >= self.max_steps or (self.adapters > 0 and step % self.adapters == 0)
+        """Return whether an adapter follows `step`: at every interval and after the last step."""
+        return self._due(step, self._adapter_interval)
+
+    def is_last(self, step: int) -> bool:
+        """Return whether the run needs no step after `step`."""
+        return step >= self.max_steps
+
+    def extend(self, max_steps: int) -> bool:
+        """Raise the number of steps and call the subscribers. Return False, and change nothing, when the run already
+        has as many steps or is complete.
+        """
+        if self._complete or max_steps <= self.max_steps:
+            return False
+        log.info("maxSteps is raised from %d to %d", self.max_steps, max_steps)
+        self.max_steps = max_steps
+        for callback in self._callbacks:
+            callback()
+        return True
+
+    def complete(self) -> None:
+        """Refuse every later extension: the last artifacts are in S3 and the process ends."""
+        self._complete = True
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after each extension."""
+        self._callbacks.append(callback)
+
+    def _due(self, step: int, interval: int) -> bool:
+        return self.is_last(step) or (interval > 0 and step % interval == 0)

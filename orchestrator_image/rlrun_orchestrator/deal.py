@@ -10,11 +10,10 @@ A run that starts from another run's checkpoint goes on in that run's draw in th
 there, then the next ones, by the same epochs and difficulty pools), and counts its own ordinals from 0.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from rlrun_orchestrator.buffer import Buffer, Example
+from rlrun_orchestrator.buffer import Buffer, BufferState, Example
 
 
 @dataclass(frozen=True, order=True)
@@ -23,6 +22,18 @@ class Dealt:
 
     ordinal: int
     example: Example
+
+
+@dataclass(frozen=True)
+class SamplerState:
+    """Saved state of the draw. Examples are (ordinal, environment, index), scores have the mean reward behind that."""
+
+    next: int
+    again: list[tuple[int, str, int]]
+    """Examples that are under way and are drawn again by the next process."""
+    scores: list[tuple[int, str, int, float]]
+    """Mean rewards that do not yet count in the draw."""
+    buffer: BufferState
 
 
 class Deal:
@@ -84,59 +95,55 @@ class Deal:
 
     # --- between two processes ----------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Everything as JSON types; what is under way is to be dealt again."""
+    def state(self) -> SamplerState:
+        """Everything; what is under way is to be dealt again."""
         waiting = sorted([*self._open.values(), *self._again])
         again = {d.ordinal for d in waiting}
         # What is dealt again is scored again; of what was filtered nothing else would be left.
         scores = [(d, reward) for d, reward in sorted(self._scores) if d.ordinal not in again]
-        return {
-            "next": self.next,
-            "again": [[d.ordinal, d.example.environment, d.example.index] for d in waiting],
-            "scores": [[d.ordinal, d.example.environment, d.example.index, reward] for d, reward in scores],
-            "buffer": self.buffer.state(),
-        }
+        return SamplerState(
+            next=self.next,
+            again=[(d.ordinal, d.example.environment, d.example.index) for d in waiting],
+            scores=[(d.ordinal, d.example.environment, d.example.index, reward) for d, reward in scores],
+            buffer=self.buffer.state(),
+        )
 
-    def restore(self, state: Mapping[str, Any], *, without: Collection[int] = ()) -> None:
-        """Continues from `state`, in which the ordinals `without` count as trained; groups that live on keep theirs.
-
-        Raises KeyError, TypeError or ValueError for a state of another shape, and then is unchanged.
-        """
-        number = int(state["next"])
-        waiting = self._known(state["again"])
-        scores = [(_dealt(*one[:3]), float(one[3])) for one in state["scores"]]
-        self.buffer.restore(state["buffer"])
-        self.next = number
-        self._again = [d for d in waiting if d.ordinal not in self._open and d.ordinal not in without]
-        self._scores = [(d, reward) for d, reward in scores if self.buffer.holds(d.example)]
+    def restore(self, state: SamplerState) -> None:
+        """Continue from `state`; groups that live on keep their ordinals."""
+        self.buffer.restore(state.buffer)
+        self.next = state.next
+        self._again = [d for d in self._known(state.again) if d.ordinal not in self._open]
+        self._scores = [(d, reward) for d, reward in _scores(state) if self.buffer.holds(d.example)]
 
     def restart(self) -> None:
         """Goes back to where the run began."""
         self.restore(self._origin)
 
-    def begin_with(self, state: Mapping[str, Any]) -> None:
+    def begin_with(self, state: SamplerState) -> None:
         """Begins a run of its own in the middle of another run's draw, of which `state` tells.
 
         The other run's examples that were under way come first, under this run's ordinals from 0 on; then those that
         the other run would have drawn next: the same choices of environments, epochs, positions in them and difficulty
         pools. What was scored there and not settled is settled here. Environments are matched by name: one that the
-        other run did not have, or whose data set has another size, begins its first epoch. Raises as `restore` does.
+        other run did not have, or whose data set has another size, begins its first epoch.
         """
-        waiting = self._known(state["again"])
-        scores = [(_dealt(*one[:3]), float(one[3])) for one in state["scores"]]
         self.restart()
-        self.buffer.restore(state["buffer"])
-        for dealt, mean_reward in sorted(scores):
+        self.buffer.restore(state.buffer)
+        for dealt, mean_reward in sorted(_scores(state)):
             if self.buffer.holds(dealt.example):
                 self.buffer.scored(dealt.example, mean_reward)
-        again = [Dealt(ordinal, dealt.example) for ordinal, dealt in enumerate(waiting)]
+        again = [Dealt(ordinal, dealt.example) for ordinal, dealt in enumerate(self._known(state.again))]
         self._again = [dealt for dealt in again if dealt.ordinal not in self._open]
         self.next = len(again)
 
-    def _known(self, listed: Iterable[Sequence[Any]]) -> list[Dealt]:
+    def _known(self, listed: Iterable[tuple[int, str, int]]) -> list[Dealt]:
         """The examples of a state, as far as this run has them, in the order of their ordinals."""
         return [dealt for dealt in sorted(_dealt(*one) for one in listed) if self.buffer.holds(dealt.example)]
 
 
-def _dealt(ordinal: Any, environment: Any, index: Any) -> Dealt:
-    return Dealt(int(ordinal), Example(str(environment), int(index)))
+def _dealt(ordinal: int, environment: str, index: int) -> Dealt:
+    return Dealt(ordinal, Example(environment, index))
+
+
+def _scores(state: SamplerState) -> list[tuple[Dealt, float]]:
+    return [(_dealt(ordinal, environment, index), reward) for ordinal, environment, index, reward in state.scores]

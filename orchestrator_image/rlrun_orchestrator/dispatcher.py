@@ -16,7 +16,7 @@ from rlrun.service.errors import FatalError, RequestError, ServiceUnavailable
 from rlrun.service.exit import EXIT_RESTART
 
 from rlrun_orchestrator.batch import SentBatch
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.deal import Deal, Dealt
 from rlrun_orchestrator.drought import Drought
 from rlrun_orchestrator.environments import Environment, Environments
@@ -25,6 +25,7 @@ from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference import ReplicaPool
 from rlrun_orchestrator.rollouts import Group, Scoring, score
 from rlrun_orchestrator.scheduler import Scheduler, Verdict
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.teacher import Teacher
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class Dispatcher:
         pool: ReplicaPool,
         scoring: Scoring,
         settings: DispatchSettings,
-        board: Board,
+        progress: RunProgress,
+        conditions: StatusConditions,
         teacher: Teacher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,7 +78,8 @@ class Dispatcher:
         self._scoring = scoring
         self._teacher = teacher
         self._settings = settings
-        self._board = board
+        self._progress = progress
+        self._conditions = conditions
         self._clock = clock
         self._policy: PolicyRef | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -88,8 +91,9 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self._drought = Drought(scheduler.settings.groups_per_batch, settings.empty_batch_backoff)
+        self._drought = Drought(scheduler.limits.groups_per_batch, settings.empty_batch_backoff)
         self._no_replica_since: float | None = None
+        scheduler.schedule.subscribe(self._wake.set)
 
     # --- for the loop -------------------------------------------------------------------------------------------------
 
@@ -101,7 +105,7 @@ class Dispatcher:
         """From now on new groups are pinned to this policy."""
         self._policy = policy
         self.scheduler.published(policy.version)
-        self._board.policy_version = policy.version
+        self._progress.policy_version = policy.version
         self._wake.set()
 
     def take_batch(self) -> list[Group] | None:
@@ -122,9 +126,9 @@ class Dispatcher:
         self._taken = []
         self._count()
 
-    def another_batch_trained(self, step: int, sent: SentBatch | None) -> None:
-        """The trainer is at `step` now, with a batch of an earlier process (None: nobody knows which). One that was
-        taken waits for a later step, without what the other had of the same examples.
+    def acknowledge_batch(self, step: int, sent: SentBatch | None) -> None:
+        """The trainer is at `step` now, with a batch of an earlier process (None: an unknown one). One that was taken
+        waits for a later step, without the groups whose examples the other had as well.
         """
         self.scheduler.put_back()
         self.scheduler.stepped(step)
@@ -135,11 +139,6 @@ class Dispatcher:
             self._abandon(self.scheduler.drop(sent.ordinals))
             self.deal.forget(sent.ordinals)
         self._abandon(self.scheduler.expire())
-        self._wake.set()
-
-    def extend(self, max_steps: int, first_step: int) -> None:
-        """The run has more steps than it had, so that there is room for more groups."""
-        self.scheduler.extend(max_steps, first_step)
         self._wake.set()
 
     def stepped(self, step: int, dealt: Iterable[Dealt]) -> None:
@@ -238,12 +237,12 @@ class Dispatcher:
     def _replica_serves(self, policy: PolicyRef, now: float) -> bool:
         if self._pool.serving(policy.name):
             self._no_replica_since = None
-            self._board.wait("inference", None)
+            self._conditions.set_waiting("inference", None)
             return True
         if self._no_replica_since is None:
             self._no_replica_since = now
         problem = self._pool.problem(policy)
-        self._board.wait("inference", problem)
+        self._conditions.set_waiting("inference", problem)
         if now - self._no_replica_since > self._settings.inference_deadline:
             raise FatalError(problem, EXIT_RESTART)
         return False
@@ -297,13 +296,13 @@ class Dispatcher:
     def _environment_failed(self, member: Environment, problem: Problem, started: float) -> None:
         self._drought.last_error = problem
         member.backoff.failed(self._clock(), started)
-        self._board.warn(problem)
+        self._conditions.add_warning(problem)
 
     def _finish(self, group: Group, live: LiveGroup, answered: bool, started: float) -> None:
         if not self.scheduler.finished(live.id, group.verdict):
             return
         dealt = self._dealt.pop(live.id)
-        self._board.group_done(group)
+        self._progress.record_group(group)
         self._drought.last_error = group.first_error or self._drought.last_error
         if group.verdict is not Verdict.errored:
             self._environments.members[group.example.environment].backoff.succeeded()
@@ -321,7 +320,7 @@ class Dispatcher:
         # Rollouts that failed for want of a replica say nothing of the environment.
         if answered and (group.verdict is not Verdict.errored or self._pool.serving(live.policy.name)):
             self._drought.note(group.verdict, group.cause, self._clock())
-            self._board.wait("batch", self._drought.problem)
+            self._conditions.set_waiting("batch", self._drought.problem)
             self.failure = self._drought.failure or self.failure
         self._wake.set()
         self._done.set()
@@ -340,4 +339,4 @@ class Dispatcher:
         self._count()
 
     def _count(self) -> None:
-        self._board.groups = self.scheduler.counts()
+        self._progress.groups = self.scheduler.counts()

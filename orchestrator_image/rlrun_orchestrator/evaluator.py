@@ -13,18 +13,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
 from rlrun.schema.wire import GroupRequest, PolicyKind, PolicyRef, Problem, RolloutResult, Split
 from rlrun.service.errors import RequestError, ServiceUnavailable
 
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.environments import Environment, Environments
 from rlrun_orchestrator.eval_metrics import evaluation_values, validation_total, validation_values
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.room import Room
+from rlrun_orchestrator.status_conditions import StatusConditions
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +88,6 @@ class EvaluatorSettings:
     """What every evaluation request carries, and how much may run at once."""
 
     gateway_url: str
-    max_steps: int
     sampling: Mapping[str, object]
     """The sampling that training asks environments to ask for."""
     group_deadline: float
@@ -126,18 +127,23 @@ class Evaluator:
         wanted: Sequence[Measurement],
         environments: Mapping[EnvironmentUse, Environments],
         groups: LiveGroups,
-        board: Board,
+        progress: RunProgress,
+        conditions: StatusConditions,
+        schedule: RunSchedule,
         settings: EvaluatorSettings,
         report: Report,
+        save_state: Callable[[], None],
     ) -> None:
-        self.keep: Callable[[], None] = lambda: None
-        """Called when something is measured that the state now tells of."""
+        """`save_state` is called after each measurement, because `state` has changed by then."""
         self._wanted = wanted
         self._environments = environments
         self._groups = groups
-        self._board = board
+        self._progress = progress
+        self._conditions = conditions
+        self._schedule = schedule
         self._settings = settings
         self._report = report
+        self._save_state = save_state
         kinds = {m.use for m in wanted}
         places = int(settings.rollouts_in_flight * SHARE / max(1, len(kinds)))
         # A room of its own for each kind: a long evaluation must not hold up the short validations.
@@ -160,7 +166,7 @@ class Evaluator:
             if self._settings.warm_start and policy.kind is PolicyKind.weights:
                 message = "engines hold the weights that the run starts from, so the base model is not measured: run "
                 message += "an evaluation without checkpointId, or set eval.evalBaseModel to false"
-                self._board.warn(Problem(reason="BaseModelNotMeasured", message=message))
+                self._conditions.add_warning(Problem(reason="BaseModelNotMeasured", message=message))
                 return
             # A fresh adapter changes nothing yet: version 0 is the base model.
             self._start(wanted, 0, Subject(policy, base=self._settings.warm_start))
@@ -168,10 +174,6 @@ class Evaluator:
     def after_step(self, step: int, policy: PolicyRef) -> None:
         """Starts what is due with the policy after `step` steps."""
         self._start(self._due(step), step, Subject(policy))
-
-    def extend(self, max_steps: int) -> None:
-        """The run has more steps than it had."""
-        self._settings = replace(self._settings, max_steps=max_steps)
 
     def owes(self, step: int, policy: PolicyRef) -> bool:
         """Whether something that is due at `step` has not been measured."""
@@ -184,20 +186,20 @@ class Evaluator:
         if not self._tasks:
             return
         problem = Problem(reason="WaitingForEvaluation", message="the final policy is being evaluated")
-        self._board.wait("evaluation", problem)
+        self._conditions.set_waiting("evaluation", problem)
         try:
             _, late = await asyncio.wait(self._tasks, timeout=deadline)
         except asyncio.CancelledError:  # the run goes on, and so does the evaluation beside it
-            self._board.wait("evaluation", None)
+            self._conditions.set_waiting("evaluation", None)
             for room in self._rooms.values():
                 room.places = self._places
             raise
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
             message = f"not done within {deadline:.0f} s and given up: {names}. Lower eval.numExamples"
-            self._board.warn(Problem(reason="EvaluationTimeout", message=message[:MESSAGE_LIMIT]))
+            self._conditions.add_warning(Problem(reason="EvaluationTimeout", message=message[:MESSAGE_LIMIT]))
         await self.close()
-        self._board.wait("evaluation", None)
+        self._conditions.set_waiting("evaluation", None)
 
     async def close(self) -> None:
         """Gives up what is running."""
@@ -220,7 +222,7 @@ class Evaluator:
     # --- rounds -------------------------------------------------------------------------------------------------------
 
     def _due(self, step: int) -> list[Measurement]:
-        return [m for m in self._wanted if m.due(step, self._settings.max_steps)]
+        return [m for m in self._wanted if m.due(step, self._schedule.max_steps)]
 
     def _is_new(self, measurement: Measurement, subject: Subject) -> bool:
         key = (measurement.base_name, subject.name)
@@ -234,11 +236,11 @@ class Evaluator:
             kind = "evaluation" if use is EnvironmentUse.eval else "validation"
             before = self._rounds.get(use)
             busy = before is not None and not before.done()
-            if busy and step < self._settings.max_steps:
+            if busy and step < self._schedule.max_steps:
                 field = "eval" if use is EnvironmentUse.eval else "val"
                 message = f"the {kind} of step {step} was left out, because the one before was still running: raise "
                 message += f"{field}.interval or lower {field}.numExamples"
-                self._board.warn(Problem(reason="EvaluationSkipped", message=message))
+                self._conditions.add_warning(Problem(reason="EvaluationSkipped", message=message))
                 continue
             self._under_way |= {(m.base_name, subject.name) for m in wanted}
             round = self._round(wanted, step, subject, before if busy else None)
@@ -253,7 +255,7 @@ class Evaluator:
         if error is not None:
             log.error("%s failed", task.get_name(), exc_info=error)
             message = f"{task.get_name()}: {type(error).__name__}: {error}. See the orchestrator's log"
-            self._board.warn(Problem(reason="EvaluationFailed", message=message[:MESSAGE_LIMIT]))
+            self._conditions.add_warning(Problem(reason="EvaluationFailed", message=message[:MESSAGE_LIMIT]))
 
     async def _round(
         self, wanted: Sequence[Measurement], step: int, subject: Subject, before: "asyncio.Task[None] | None"
@@ -282,17 +284,16 @@ class Evaluator:
         values = measurement.values(results) | {f"{base}/seconds": time.monotonic() - began}
         if subject.policy.kind is PolicyKind.weights:
             # An engine holds one set of weights: what was not done when the next came was drawn from that one.
-            values[f"{base}/drift"] = float(max(0, self._board.policy_version - subject.policy.version))
+            values[f"{base}/drift"] = float(max(0, self._progress.policy_version - subject.policy.version))
         if values[f"{base}/error"] == 0.0:
-            self._board.withdraw("EvaluationErrors")
+            self._conditions.clear_warning("EvaluationErrors")
         self._measured.append((base, subject.name))
         self._tell(step, values)
-        self.keep()
+        self._save_state()
         return results
 
     def _tell(self, step: int, values: dict[str, float]) -> None:
         log.info("step %d measured: %s", step, values)
-        self._board.evaluations |= values
         self._report(step, values)
 
     # --- one example --------------------------------------------------------------------------------------------------
@@ -316,7 +317,7 @@ class Evaluator:
                     problem = error.problem if isinstance(error, RequestError) else _unexpected(error)
                     break
             message = f"an example of {measurement.environment} could not be evaluated: {problem.message}"
-            self._board.warn(Problem(reason="EvaluationErrors", message=message[:MESSAGE_LIMIT]))
+            self._conditions.add_warning(Problem(reason="EvaluationErrors", message=message[:MESSAGE_LIMIT]))
             return []
 
     async def _ask(

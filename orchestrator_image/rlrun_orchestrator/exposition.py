@@ -1,13 +1,14 @@
-"""/metrics: the board, the groups and the gateway for Prometheus, read at the moment of the scrape."""
+"""/metrics: the progress, the groups and the gateway for Prometheus, read at the moment of the scrape."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.gateway.routing import RoutingStats
 from rlrun_orchestrator.histogram import RewardHistograms
@@ -25,14 +26,18 @@ class RunCollector(Collector):
 
     def __init__(
         self,
-        board: Board,
+        schedule: RunSchedule,
+        progress: RunProgress,
+        latest_metrics: Callable[[], Mapping[str, float]],
         pool: ReplicaPool,
         groups: LiveGroups,
         routing: RoutingStats,
         recorder: Recorder | None,
         rewards: RewardHistograms | None = None,
     ) -> None:
-        self._board = board
+        self._schedule = schedule
+        self._progress = progress
+        self._latest_metrics = latest_metrics
         self._pool = pool
         self._groups = groups
         self._routing = routing
@@ -41,14 +46,14 @@ class RunCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry for each scrape."""
-        board = self._board
-        yield GaugeMetricFamily("rlrun_step", "Optimizer steps done", board.step)
-        yield GaugeMetricFamily("rlrun_max_steps", "Optimizer steps wanted", board.max_steps)
-        yield GaugeMetricFamily("rlrun_policy_version", "Version that new groups start with", board.policy_version)
+        progress = self._progress
+        yield GaugeMetricFamily("rlrun_step", "Optimizer steps done", progress.step)
+        yield GaugeMetricFamily("rlrun_max_steps", "Optimizer steps wanted", self._schedule.max_steps)
+        yield GaugeMetricFamily("rlrun_policy_version", "Version that new groups start with", progress.policy_version)
         yield GaugeMetricFamily("rlrun_groups_live", "Groups that may use the gateway", len(self._groups))
         groups = CounterMetricFamily("rlrun_groups", "Groups by what became of them", labels=["outcome"])
         for outcome in ("trained", "filtered", "errored", "stale"):
-            groups.add_metric([outcome], getattr(board.groups, outcome))
+            groups.add_metric([outcome], getattr(progress.groups, outcome))
         yield groups
         replicas = GaugeMetricFamily("rlrun_inference_replicas", "Inference replicas by state", labels=["state"])
         current = self._pool.current.name if self._pool.current else ""
@@ -65,9 +70,9 @@ class RunCollector(Collector):
             ("rlrun_gateway_requests", self._routing.requests, "Completion requests"),
             ("rlrun_gateway_retries", self._routing.retries, "Requests tried again on a replica"),
             ("rlrun_gateway_failures", self._routing.failures, "Requests that no replica could serve"),
-            ("rlrun_reward_errors", board.reward_errors, "Rollouts whose reward failed"),
-            ("rlrun_rollout_errors", board.rollout_errors, "Rollouts that failed"),
-            ("rlrun_trainer_restarts", board.trainer_restarts, "Sessions that the trainer lost"),
+            ("rlrun_reward_errors", progress.reward_errors, "Rollouts whose reward failed"),
+            ("rlrun_rollout_errors", progress.rollout_errors, "Rollouts that failed"),
+            ("rlrun_trainer_restarts", progress.trainer_restarts, "Sessions that the trainer lost"),
             ("rlrun_lost_writes", self._recorder.lost if self._recorder else 0, "Objects not written to S3"),
         ):
             yield CounterMetricFamily(name, text, value)
@@ -94,8 +99,7 @@ class RunCollector(Collector):
             chats.add_metric([prefix], self._routing.prefixes[prefix])
         yield chats
         # Two names may become one; twice the same family would make the whole page invalid.
-        newest = {**board.evaluations, **board.metrics}
-        for name, (text, number) in {metric_name(n): (n, v) for n, v in newest.items()}.items():
+        for name, (text, number) in {metric_name(n): (n, v) for n, v in self._latest_metrics().items()}.items():
             yield GaugeMetricFamily(name, f"{text}, newest value", number)
 
 

@@ -8,67 +8,63 @@ them; and what does not fit the running attempt (another attempt's file, fewer s
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.schema.resolved import ResolvedRun
 
+from rlrun_orchestrator.cadence import RunSchedule
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Change:
-    """What another configuration means for a run that lives."""
+class ConfigChange:
+    """Difference between the configuration in the file and the running attempt."""
 
-    run: ResolvedRun
-    """The run with what it takes over."""
-    taken: bool
-    """Whether that differs from before."""
-    ignored: list[str]
-    """The rest, in words."""
+    max_steps: int | None
+    """The raised number of steps. None when it is not raised."""
+    ignored_fields: list[str]
+    """Descriptions of the differences that this process does not apply."""
 
 
-def change(now: ResolvedRun, new: ResolvedRun) -> Change:
-    """What `new` changes in a run that goes by `now`."""
-    if new.run != now.run:
-        told = f"the configuration is that of attempt {new.run.attempt} of {new.run.name}, this is {now.run.attempt}"
-        return Change(now, False, [told])
+def diff_configuration(run: ResolvedRun, max_steps: int, new: ResolvedRun) -> ConfigChange:
+    """Compare `new` with a running attempt of `run` that makes `max_steps` steps."""
+    if new.run != run.run:
+        other = f"the configuration is that of attempt {new.run.attempt} of {new.run.name}, this is {run.run.attempt}"
+        return ConfigChange(None, [other])
     ignored = []
     steps = new.spec.max_steps
-    if steps < now.spec.max_steps:
-        ignored.append(f"maxSteps {steps} is below {now.spec.max_steps}")
-    spec = now.spec.model_copy(update={"max_steps": max(steps, now.spec.max_steps)})
-    run = now.model_copy(update={"spec": spec})
-    old, other = (r.spec.model_dump(by_alias=True, exclude={"max_steps"}) for r in (now, new))
-    ignored += [f"spec.{name}" for name in old if old[name] != other[name]]
+    if steps < max_steps:
+        ignored.append(f"maxSteps {steps} is below {max_steps}")
+    ours, theirs = (r.spec.model_dump(by_alias=True, exclude={"max_steps"}) for r in (run, new))
+    ignored += [f"spec.{name}" for name in ours if ours[name] != theirs[name]]
     parts = set(ResolvedRun.model_fields) - {"run", "spec"}
-    ignored += sorted(name for name in parts if getattr(now, name) != getattr(new, name))
-    return Change(run, spec.max_steps > now.spec.max_steps, ignored)
+    ignored += sorted(name for name in parts if getattr(run, name) != getattr(new, name))
+    return ConfigChange(steps if steps > max_steps else None, ignored)
 
 
-class LiveConfiguration:
-    """Reads the file every few seconds and hands on what the run takes over."""
+class ConfigWatcher:
+    """Reads the file every few seconds and applies a raised number of steps to the schedule."""
 
-    def __init__(self, path: Path, run: ResolvedRun, interval: float, apply: Callable[[ResolvedRun], bool]) -> None:
-        """`apply` gets the run as it is from now on; False: it came too late."""
+    def __init__(self, path: Path, run: ResolvedRun, interval: float, schedule: RunSchedule) -> None:
         self._path = path
         self._run = run
         self._interval = interval
-        self._apply = apply
+        self._schedule = schedule
         self._seen: bytes | None = None
 
     async def watch(self) -> None:
-        """Until it is cancelled."""
+        """Check the file until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.check_once()
             except Exception:
                 log.exception("the changed configuration is not used")
             await asyncio.sleep(self._interval)
 
-    async def look(self) -> None:
-        """Takes over what the file says now, if it says something new."""
+    async def check_once(self) -> None:
+        """Apply the file's contents if they changed since the last call."""
         try:
             data = await asyncio.to_thread(self._path.read_bytes)
         except OSError as error:
@@ -82,14 +78,9 @@ class LiveConfiguration:
         except ValueError as error:
             log.warning("%s is not used: %s", self._path, error)
             return
-        found = change(self._run, new)
-        if found.ignored:
-            log.info("the configuration has changed; not for this process: %s", ", ".join(found.ignored))
-        if not found.taken:
-            return
-        steps = found.run.spec.max_steps
-        if self._apply(found.run):
-            log.info("maxSteps is raised from %d to %d", self._run.spec.max_steps, steps)
-            self._run = found.run
-        else:
-            log.warning("maxSteps %d comes too late: the run is complete at %d", steps, self._run.spec.max_steps)
+        change = diff_configuration(self._run, self._schedule.max_steps, new)
+        if change.ignored_fields:
+            log.info("the configuration has changed; not for this process: %s", ", ".join(change.ignored_fields))
+        if change.max_steps is not None and not self._schedule.extend(change.max_steps):
+            steps = self._schedule.max_steps
+            log.warning("maxSteps %d comes too late: the run is complete at %d", change.max_steps, steps)

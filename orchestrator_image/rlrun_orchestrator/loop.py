@@ -9,26 +9,38 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import dataclass
 
-from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import PolicyRef, Problem, RunPhase, SessionState, StepResult
 from rlrun.service.errors import FatalError
 
-from rlrun_orchestrator import saved
 from rlrun_orchestrator.batch import Batch, SentBatch
-from rlrun_orchestrator.board import Board
-from rlrun_orchestrator.cadence import Cadence
+from rlrun_orchestrator.board import RunProgress
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.evaluator import Evaluator
 from rlrun_orchestrator.inference import ReplicaPool
-from rlrun_orchestrator.publishing import Publication
+from rlrun_orchestrator.publishing import Publication, PublishTimeouts
 from rlrun_orchestrator.recorder import Recorder
+from rlrun_orchestrator.recovery import (
+    Acknowledge,
+    Continue,
+    Decision,
+    Exact,
+    KnownStates,
+    Resend,
+    Rewind,
+    checkpoint_lacks_state,
+    choose_sampler_state,
+    decide,
+    restore_sampler,
+    trained_batch,
+)
 from rlrun_orchestrator.reporter import Reporter, StepFacts, StepTimes
+from rlrun_orchestrator.saved_state import SavedState
 from rlrun_orchestrator.saving import Saver
-from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.trainer_client import SessionLost
 from rlrun_orchestrator.trainer_session import TrainerSession
 
@@ -36,6 +48,16 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 """Longest sleep while a batch is collected: failures elsewhere are noticed at least that often."""
+
+
+@dataclass(frozen=True)
+class LoopTimeouts:
+    """Limits of the loop's own waits, in seconds."""
+
+    finish: float
+    """For the final evaluation, and for the publication of the policy that it needs."""
+    state_saved: float
+    """Until a step is sent although S3 has not yet taken the state that names its batch."""
 
 
 class RunLoop:
@@ -51,106 +73,97 @@ class RunLoop:
         recorder: Recorder,
         reporter: Reporter,
         evaluator: Evaluator,
-        board: Board,
-        cadence: Cadence,
-        settings: Settings,
+        progress: RunProgress,
+        conditions: StatusConditions,
+        schedule: RunSchedule,
+        timeouts: LoopTimeouts,
+        publish_timeouts: PublishTimeouts,
         rollouts_per_example: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.step = 0
         self._run_uid = run_uid
         self._session = session
-        self._saver = Saver(session, board)
+        self._saver = Saver(session, conditions)
         self._dispatcher = dispatcher
         self._demonstrations = demonstrations
         self._recorder = recorder
         self._reporter = reporter
         self._evaluator = evaluator
-        evaluator.keep = lambda: recorder.state(self.state())
-        self._board = board
-        self._cadence = cadence
-        self._settings = settings
+        self._progress = progress
+        self._conditions = conditions
+        self._schedule = schedule
+        self._timeouts = timeouts
         self._rollouts_per_example = rollouts_per_example
         self._clock = clock
         self._batch: Batch | None = None
         self._sent: list[SentBatch] = []
         """All that may be what the trainer makes its next step of, those of earlier processes first."""
-        self._asked = False
+        self._batch_sent = False
         """Whether the batch in hand has been sent to this trainer."""
         self._began = clock()
         """The step under way."""
-        self._publication = Publication(pool, dispatcher, board, settings, clock)
-        self._extension: ResolvedRun | None = None
-        """More steps that the trainer has not been told of."""
+        self._publication = Publication(pool, dispatcher, conditions, publish_timeouts, clock)
         self._extended = asyncio.Event()
-        self._at_work = False
+        schedule.subscribe(self._extended.set)
+        self._owns_state = False
         """Whether the state is this run's: not before it begins, and not when it is complete."""
 
-    def restore(self, state: saved.State | None) -> None:
-        """Continues totals and evaluations from the state of an earlier process."""
-        self._reporter.restore((state or {}).get("reporter"))
-        self._evaluator.restore((state or {}).get("evaluator"))
-
-    async def run(self, state: SessionState, continued: saved.Continued | None = None) -> None:
-        """From the trainer's present step to the last one; `continued` tells what earlier processes left to do.
-
-        Raises FatalError.
+    async def run(self, trainer: SessionState, states: KnownStates) -> None:
+        """Train from the trainer's present step to the last one. `states` are those that earlier processes of the run
+        left. Raises FatalError.
         """
-        continued = continued or saved.Continued()
-        unheard, self._sent = continued.unheard, list(continued.sent)
-        await self._begin(state)
+        self._resume(trainer, states)
+        await self._begin(trainer)
         while True:
             try:
-                if unheard is not None:
-                    batch, unheard = unheard.batch, None
-                    self._catch_up(_result(state), batch)
-                    self._save(state.step)
                 while not await self._finished():
                     await self._one_step()
                 return
             except SessionLost as lost:
                 await self._recover(lost)
 
-    def extend(self, cadence: Cadence, run: ResolvedRun) -> bool:
-        """The run has more steps from now on; False when it is complete already."""
-        if self._board.phase is RunPhase.completed:
-            return False
-        self._cadence, self._extension = cadence, run
-        self._board.max_steps = cadence.max_steps
-        self._dispatcher.extend(cadence.max_steps, cadence.supervised)
-        self._evaluator.extend(cadence.max_steps)
-        self._extended.set()
-        return True
-
     async def close(self) -> None:
         """Stops what runs beside the loop; a run that is not complete leaves its state for the next process."""
         await self._saver.close()
         await self._publication.close()
         await self._dispatcher.halt()
-        if self._at_work:
-            self._recorder.state(self.state())
+        if self._owns_state:
+            self._save_state()
         await self._dispatcher.close()
         await self._evaluator.close()
 
     # --- chapters -----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, state: SessionState) -> None:
-        self.step, self._publication.policy = state.step, state.policy
-        self._board.rewound(state.step)
-        self._dispatcher.rewind(state.step)
-        self._at_work = True
-        self._keep_state_of(state)
-        if state.step >= self._cadence.max_steps:
-            self._board.phase = RunPhase.running
-            await self._owed_evaluation(state)
+    def _resume(self, trainer: SessionState, states: KnownStates) -> None:
+        """Continue where the earlier processes of the run ended."""
+        decision: Decision
+        newest = states.newest
+        if newest is None:
+            self.step, decision = trainer.step, Rewind(trainer.step)
+        else:
+            self.step, self._sent = newest.step, list(newest.sent)
+            self._reporter.restore(newest.reporter)
+            self._evaluator.restore(newest.evaluator)
+            restore_sampler(self._dispatcher.deal, Exact(newest), newest.step)
+            decision = decide(trainer, self._sent, at_step=newest.step, in_hand=None, posted=True)
+        self._progress.rewind(self.step)
+        self._dispatcher.rewind(self.step)
+        self._owns_state = True
+        self._follow(decision, trainer.step, states)
+        self._keep_state_of(trainer.step, states)
+
+    async def _begin(self, trainer: SessionState) -> None:
+        self._publication.policy = trainer.policy
+        if self._schedule.is_last(self.step):
+            self._progress.phase = RunPhase.running
+            await self._owed_evaluation(trainer)
             return
-        await self._start(state.policy)
+        await self._start(trainer.policy)
 
     async def _start(self, policy: PolicyRef) -> None:
-        # Engines may take as long to start as a run may take to start.
-        await self._publication.now(policy, max(self._settings.start_deadline, self._settings.inference_deadline))
-        self._board.phase = RunPhase.running
-        self._board.started_at = self._board.started_at or datetime.now(UTC)
+        await self._publication.now(policy)
+        self._progress.mark_running()
         self._dispatcher.start()
         self._evaluator.begin(self.step, policy)
 
@@ -159,11 +172,11 @@ class RunLoop:
         if not self._evaluator.owes(state.step, state.policy):
             return
         try:
-            await self._publication.now(state.policy, self._settings.finish_deadline)
+            await self._publication.now(state.policy, self._timeouts.finish)
         except FatalError as failure:
             message = f"the final policy is not evaluated: {failure.problem.message}"
-            self._board.wait("policy", None)
-            self._board.warn(Problem(reason="EvaluationTimeout", message=message[:500]))
+            self._conditions.set_waiting("policy", None)
+            self._conditions.add_warning(Problem(reason="EvaluationTimeout", message=message[:500]))
             return
         self._evaluator.begin(state.step, state.policy)
 
@@ -176,61 +189,69 @@ class RunLoop:
             self._batch = await self._collect()
             self._sent.append(self._batch.sent())
             # Before it is sent: whoever comes after this process can then tell what the step was made of.
-            self._recorder.state(self.state())
-        batch, complete, self._asked = self._batch, self._clock(), False
+            self._save_state()
+        batch, complete, self._batch_sent = self._batch, self._clock(), False
         await self._saver.finished()
         copied = self._clock()
-        await self._tell_trainer()
-        await self._recorder.recorded(self._settings.record_wait)
-        sent, self._asked = self._clock(), True
+        await self._extend_trainer()
+        await self._recorder.recorded(self._timeouts.state_saved)
+        sent, self._batch_sent = self._clock(), True
         result = await self._session.step(self.step, batch.body)
-        self._settle(batch, result, train=self._clock() - sent, save=copied - complete)
-
-    def _settle(self, batch: Batch | None, result: StepResult, *, train: float = 0.0, save: float = 0.0) -> None:
-        """The trainer has made the step, of `batch` or of one that an earlier process had sent."""
-        sent, self._batch, self._sent = self._sent, None, []
-        ours = batch if batch is not None and result.batch_id in ("", batch.id) else None
-        before = next((one for one in sent if one.id == result.batch_id), None)
-        if ours is None:
-            self._put_back(batch, before, result.step)
-        elif ours.groups:
-            self._dispatcher.batch_trained()
-        else:
-            self._dispatcher.stepped(result.step, ours.dealt)
-        self.step = result.step
+        made_of = trained_batch(result, self._sent)
+        ours = self._acknowledge(result, made_of)
         self._check()
         self._publication.start(result.policy)
-        if ours is not None:
-            self._report(ours, result, train, save)
-        else:
-            self._catch_up(result, before)
-        self._save(result.step)
+        self._conclude(ours, made_of, result, train=self._clock() - sent, save=copied - complete)
         self._evaluator.after_step(result.step, result.policy)
 
-    def _put_back(self, batch: Batch | None, made_of: SentBatch | None, step: int) -> None:
-        log.info("step %d is made of a batch that an earlier process sent: what there is waits for the next", step)
-        if batch is not None and not batch.groups:
-            self._dispatcher.deal.put_back(batch.dealt)
-        self._dispatcher.another_batch_trained(step, made_of)
+    def _acknowledge(self, result: StepResult, made_of: SentBatch | None) -> Batch | None:
+        """Move on to the step that the trainer has made of the batch `made_of` (None: of an unknown one). Return the
+        batch in hand if it is that one; otherwise its groups wait for a later step.
+        """
+        batch, self._batch, self._sent = self._batch, None, []
+        self.step = result.step
+        if batch is None or made_of is None or batch.id != made_of.id:
+            if batch is not None:
+                log.info("step %d is made of another batch: the one in hand waits for the next step", result.step)
+                if not batch.groups:
+                    self._dispatcher.deal.put_back(batch.dealt)
+            self._dispatcher.acknowledge_batch(result.step, made_of)
+            return None
+        if batch.groups:
+            self._dispatcher.batch_trained()
+        else:
+            self._dispatcher.stepped(result.step, batch.dealt)
+        return batch
 
-    def _catch_up(self, result: StepResult, batch: SentBatch | None) -> None:
-        """A step that was made while nobody listened has its line of metrics, with what is known of its batch."""
-        log.info("step %d was made while nobody listened: its metrics are written now", result.step)
-        self._reporter.late(result, batch)
-        self._recorder.state(self.state())
+    def _conclude(
+        self,
+        batch: Batch | None,
+        made_of: SentBatch | None,
+        result: StepResult,
+        *,
+        train: float = 0.0,
+        save: float = 0.0,
+    ) -> None:
+        """Write the metrics of the step, in full if this process has its batch, and ask for what is due after it."""
+        if batch is not None:
+            self._report(batch, result, train, save)
+        else:
+            log.info("step %d was made without this process: its metrics have only what is known of it", result.step)
+            self._reporter.late(result, made_of)
+            self._save_state()
+        self._save(result.step)
 
-    async def _tell_trainer(self) -> None:
-        """Of more steps, before the first of them."""
-        if self._extension is None:
+    async def _extend_trainer(self) -> None:
+        """Send a raised number of steps to the trainer before its next step."""
+        if not self._session.lags_behind_schedule:
             return
-        run, self._extension = self._extension, None
-        state = await self._session.extend(run)
+        state = await self._session.extend()
         if state.step != self.step:
             raise SessionLost(f"it was replaced while it was told of more steps, and is at step {state.step}")
 
     async def _collect(self) -> Batch:
         began = self._clock()
-        if self.step < self._cadence.supervised:
+        if self.step < self._schedule.supervised_steps:
             self._check()
             batch = Batch.of_lessons(await self._demonstrations.batch(), self.step)
             batch.seconds = self._clock() - began
@@ -249,17 +270,17 @@ class RunLoop:
     def _save(self, step: int) -> None:
         self._saver.start(
             step,
-            self.state(),
-            checkpoint=self._cadence.checkpoint_due(step),
-            adapter=self._cadence.adapter_due(step),
-            last=step >= self._cadence.max_steps,
+            self.state().to_json(),
+            checkpoint=self._schedule.checkpoint_due(step),
+            adapter=self._schedule.adapter_due(step),
+            last=self._schedule.is_last(step),
         )
 
     async def _finished(self) -> bool:
         """Whether the run is complete, with all that has to be there at its end. False as soon as there are more steps
         to make, be it that they are wanted only now.
         """
-        if self.step < self._cadence.max_steps:
+        if not self._schedule.is_last(self.step):
             return False
         self._extended.clear()
         ending = asyncio.create_task(self._end(), name="end")
@@ -270,59 +291,86 @@ class RunLoop:
             for task in (ending, more):
                 task.cancel()
             await asyncio.gather(ending, more, return_exceptions=True)
-        if self.step < self._cadence.max_steps:
+        if not self._schedule.is_last(self.step):
             return False
         ending.result()
-        self._board.phase = RunPhase.completed
+        self._schedule.complete()
+        self._progress.phase = RunPhase.completed
         await self._dispatcher.close()
-        self._recorder.state(self.state())
-        self._at_work = False
+        self._save_state()
+        self._owns_state = False
         return True
 
     async def _end(self) -> None:
         await self._saver.finished()
-        await self._evaluator.finish(self._settings.finish_deadline)
-        await self._session.finish(self.step, self.state())
+        await self._evaluator.finish(self._timeouts.finish)
+        await self._session.finish(self.step, self.state().to_json())
+
+    # --- recovery -----------------------------------------------------------------------------------------------------
 
     async def _recover(self, lost: SessionLost) -> None:
         """The trainer was replaced: its session continues from a checkpoint, and so does everything else."""
         log.warning("the trainer has lost the session: %s", lost)
         await self._saver.close()
-        state = await self._session.open(self._settings.trainer_deadline)
-        self._board.trainer_restarts += 1
-        batch = self._batch
-        # One that this trainer was not asked for yet may have been made by the one before it, of an earlier batch.
-        maybe = [one for one in self._sent if self._asked or batch is None or one.id != batch.id]
-        if state.step == self.step + 1 and maybe:
-            log.info("the trainer has saved step %d before it ended", state.step)
-            result = _result(state)
-            self._settle(batch, result.model_copy(update={"batch_id": result.batch_id or maybe[-1].id}))
-        elif state.step == self.step and batch is not None:
-            log.info("the trainer is still at step %d: the batch is sent again", state.step)
-            self._sent = [batch.sent()]
-            self._publication.start(state.policy)
-        else:
-            await self._rewind(state)
-            self._publication.start(state.policy)
-        self._keep_state_of(state)
+        trainer = await self._session.open()
+        self._progress.trainer_restarts += 1
+        in_hand = self._batch.sent() if self._batch is not None else None
+        decision = decide(trainer, self._sent, at_step=self.step, in_hand=in_hand, posted=self._batch_sent)
+        states = await self._known_states(trainer)
+        # No other batch can be what the trainer makes the next step of: the one that was asked for it is gone.
+        self._sent = [in_hand] if in_hand is not None else []
+        self._follow(decision, trainer.step, states)
+        self._check()
+        self._publication.start(trainer.policy)
+        if isinstance(decision, Acknowledge):
+            self._evaluator.after_step(trainer.step, trainer.policy)
+        self._keep_state_of(trainer.step, states)
 
-    async def _rewind(self, state: SessionState) -> None:
-        log.info("back from step %d to step %d", self.step, state.step)
-        kept = await self._recorder.state_kept_for(state.step) if state.step != self.step else None
+    async def _known_states(self, trainer: SessionState) -> KnownStates:
+        checkpoint = SavedState.parse(trainer.orchestrator_state, "the trainer's checkpoint")
+        kept = None
+        if trainer.step != self.step and checkpoint_lacks_state(self._run_uid, trainer.step, checkpoint):
+            found = await self._recorder.state_kept_for(trainer.step)
+            kept = SavedState.parse(found, f"the record of step {trainer.step}")
+        return KnownStates(checkpoint, self.state(), kept)
+
+    def _follow(self, decision: Decision, step: int, states: KnownStates) -> None:
+        """Move to the trainer's `step` as decided."""
+        match decision:
+            case Continue():
+                log.info("the trainer is at step %d, and so is the run", self.step)
+            case Resend(batch_id):
+                log.info("the trainer is still at step %d: batch %s is sent again", self.step, batch_id)
+            case Acknowledge(result, made_of):
+                nothing_in_hand = self._batch is None
+                ours = self._acknowledge(result, made_of)
+                if made_of is None and nothing_in_hand:
+                    self._restore_sampler(step, states)
+                self._conclude(ours, made_of, result)
+            case Rewind(_, result):
+                log.info("from step %d to step %d of the trainer", self.step, step)
+                forward = step > self.step
+                self._rewind(step)
+                self._restore_sampler(step, states)
+                if forward and result is not None:
+                    self._conclude(None, None, result)
+
+    def _rewind(self, step: int) -> None:
         if self._batch is not None:
             self._dispatcher.deal.done(self._batch.dealt)
         self._batch, self._sent = None, []
-        self._board.rewound(state.step)
+        self._progress.rewind(step)
         self._reporter.rewound()
-        self._dispatcher.rewind(state.step)
-        if state.step != self.step and not saved.rewind(self._run_uid, state, kept, self._dispatcher.deal):
-            log.warning("the draw of step %d is not known: it goes on where it is", state.step)
-        self.step = state.step
+        self._dispatcher.rewind(step)
+        self.step = step
 
-    def _keep_state_of(self, state: SessionState) -> None:
-        """For whoever resumes from the same checkpoint once more."""
-        if saved.lacks_state(self._run_uid, state):
-            self._recorder.state_of_step(state.step, self.state())
+    def _restore_sampler(self, step: int, states: KnownStates) -> None:
+        restore_sampler(self._dispatcher.deal, choose_sampler_state(self._run_uid, step, states), step)
+
+    def _keep_state_of(self, step: int, states: KnownStates) -> None:
+        """Keep the state of a checkpoint that has none, for the next process that resumes from it."""
+        if checkpoint_lacks_state(self._run_uid, step, states.checkpoint):
+            self._recorder.state_of_step(step, self.state().to_json())
 
     # --- beside the steps ---------------------------------------------------------------------------------------------
 
@@ -357,16 +405,20 @@ class RunLoop:
         )
         self._dispatcher.cancelled = self._dispatcher.filtered = 0
         self._reporter.step(facts)
-        self._recorder.state(self.state())
+        self._save_state()
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint and the next process get of this one."""
-        state = saved.state_of(self._run_uid, self.step, self._board, self._dispatcher.deal, self._sent)
-        return state | {"reporter": self._reporter.state(), "evaluator": self._evaluator.state()}
+    def state(self) -> SavedState:
+        """Return what a checkpoint and the next process get of this one."""
+        return SavedState(
+            run=self._run_uid,
+            step=self.step,
+            reward=self._progress.newest_reward,
+            board=self._progress.to_state(),
+            deal=self._dispatcher.deal.state(),
+            sent=self._sent,
+            reporter=self._reporter.state(),
+            evaluator=self._evaluator.state(),
+        )
 
-
-def _result(state: SessionState) -> StepResult:
-    """Of the step that led to the trainer's, as far as it knows it."""
-    if state.last is not None and state.last.step == state.step:
-        return state.last
-    return StepResult(step=state.step, policy=state.policy, metrics={})
+    def _save_state(self) -> None:
+        self._recorder.state(self.state().to_json())

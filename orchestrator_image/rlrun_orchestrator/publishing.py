@@ -3,15 +3,27 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rlrun.schema.wire import PolicyRef
 from rlrun.service.errors import FatalError, ServiceUnavailable
 from rlrun.service.exit import EXIT_RESTART
 
-from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.inference import ReplicaPool
-from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.status_conditions import StatusConditions
+
+
+@dataclass(frozen=True)
+class PublishTimeouts:
+    """Limits of a publication, in seconds."""
+
+    first: float
+    """Until an engine serves the first policy of this process."""
+    later: float
+    """Until an engine serves one of the policies after it."""
+    slow_replicas: float
+    """Until a policy that one replica serves is published without the replicas that are still loading it."""
 
 
 class Publication:
@@ -21,8 +33,8 @@ class Publication:
         self,
         pool: ReplicaPool,
         dispatcher: Dispatcher,
-        board: Board,
-        settings: Settings,
+        conditions: StatusConditions,
+        timeouts: PublishTimeouts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy: PolicyRef | None = None
@@ -31,8 +43,8 @@ class Publication:
         """Of the newest publication that is done."""
         self._pool = pool
         self._dispatcher = dispatcher
-        self._board = board
-        self._settings = settings
+        self._conditions = conditions
+        self._timeouts = timeouts
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
@@ -41,19 +53,24 @@ class Publication:
         self.check()
         if self._task is not None:
             self._task.cancel()
-        publication = self.now(policy, self._settings.inference_deadline)
+        publication = self._publish(policy, self._timeouts.later)
         self._task = asyncio.create_task(publication, name=f"publish {policy.name}")
         self.policy = policy
 
-    async def now(self, policy: PolicyRef, deadline: float) -> None:
-        """Returns when an engine serves the policy. Raises FatalError."""
+    async def now(self, policy: PolicyRef, deadline: float | None = None) -> None:
+        """Return when an engine serves the policy. `deadline` in seconds; None: that of a first policy. Raises
+        FatalError.
+        """
+        await self._publish(policy, self._timeouts.first if deadline is None else deadline)
+
+    async def _publish(self, policy: PolicyRef, deadline: float) -> None:
         self.policy, began = policy, self._clock()
         try:
             await self._pool.publish(
                 policy,
                 deadline=deadline,
-                grace=self._settings.publish_grace,
-                report=lambda problem: self._board.wait("policy", problem),
+                grace=self._timeouts.slow_replicas,
+                report=lambda problem: self._conditions.set_waiting("policy", problem),
             )
         except ServiceUnavailable as error:
             raise FatalError(error.problem, EXIT_RESTART) from error

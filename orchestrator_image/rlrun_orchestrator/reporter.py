@@ -1,4 +1,5 @@
-"""Where the numbers of a step go: the board, S3, Weights & Biases, and the diagnosis, all under the same names.
+"""Where the numbers of a step go: the status, S3, Prometheus, Weights & Biases and the diagnosis, all under the same
+names.
 
 One line per step, and one per finished evaluation under the step whose policy it measured: readers merge the lines of
 a step, the later one wins.
@@ -15,12 +16,14 @@ from rlrun.schema.wire import StepResult
 
 from rlrun_orchestrator.batch import SentBatch
 from rlrun_orchestrator.batching import rollout_lines
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.diagnosis import HISTORY, diagnose
 from rlrun_orchestrator.histogram import RewardHistograms
 from rlrun_orchestrator.metrics import Value, batch_histograms, finite, rewards_by_environment, trainer_metrics
 from rlrun_orchestrator.recorder import Recorder
 from rlrun_orchestrator.rollouts import Group
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.totals import Totals
 from rlrun_orchestrator.wandb_log import WandbLog
 
@@ -81,7 +84,9 @@ class Reporter:
 
     def __init__(
         self,
-        board: Board,
+        schedule: RunSchedule,
+        progress: RunProgress,
+        conditions: StatusConditions,
         recorder: Recorder,
         rewards: RewardHistograms,
         wandb: WandbLog | None = None,
@@ -90,13 +95,19 @@ class Reporter:
         learns_from_rewards: bool = True,
     ) -> None:
         """`learns_from_rewards`: else flat rewards are no trouble."""
-        self._board = board
+        self._schedule = schedule
+        self._progress = progress
+        self._conditions = conditions
         self._recorder = recorder
         self._rewards = rewards
         self._wandb = wandb
         self._rollouts_per_example = rollouts_per_example
         self._learns_from_rewards = learns_from_rewards
         self._totals = Totals()
+        self._step_metrics: dict[str, float] = {}
+        """Of the newest step."""
+        self._evaluation_metrics: dict[str, float] = {}
+        """The newest value of each metric of evaluation and validation."""
         self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
         self._warned: set[str] = set()
 
@@ -104,10 +115,10 @@ class Reporter:
         """A step is done."""
         now = datetime.now(UTC)
         groups = list(facts.groups)
-        self._board.mismatch(facts.trainer.get("mismatch_kl/all/mean"), facts.trained_tokens)
+        self._progress.add_mismatch_kl(facts.trainer.get("mismatch_kl/all/mean"), facts.trained_tokens)
         numbers = finite(self._numbers(facts))
-        self._board.metrics = numbers
-        self._board.step_done(facts.step, facts.reward, facts.times.step, now)
+        self._step_metrics = numbers
+        self._progress.record_step(facts.step, facts.reward, facts.times.step, now)
         if groups:
             self._rewards.add(rewards_by_environment(groups))
         self._history.append(numbers)
@@ -115,9 +126,9 @@ class Reporter:
         if groups:
             self._recorder.rollouts(facts.step, rollout_lines(groups, facts.step))
         self._diagnose()
-        self._board.note("wandb", self._wandb.problem if self._wandb else None)
+        self._conditions.set_condition("wandb", self._wandb.problem if self._wandb else None)
         told = "-" if facts.reward is None else f"{facts.reward:.4f}"
-        log.info("step %d/%d reward %s in %.1f s", facts.step, self._board.max_steps, told, facts.times.step)
+        log.info("step %d/%d reward %s in %.1f s", facts.step, self._schedule.max_steps, told, facts.times.step)
 
     def late(self, result: StepResult, batch: SentBatch | None) -> None:
         """A step is done whose batch is no more: only what was kept of it is known, or nothing."""
@@ -126,15 +137,21 @@ class Reporter:
         values["progress/step"] = float(result.step)
         if "time/step" in result.metrics:
             values["time/trainer"] = result.metrics["time/step"]
-        self._board.mismatch(result.metrics.get("mismatch_kl/all/mean"), batch.tokens if batch else 0)
-        self._board.metrics = finite(values)
-        self._board.step_done(result.step, batch.reward if batch else None, None, now)
+        self._progress.add_mismatch_kl(result.metrics.get("mismatch_kl/all/mean"), batch.tokens if batch else 0)
+        self._step_metrics = finite(values)
+        self._progress.record_step(result.step, batch.reward if batch else None, None, now)
         self._write(result.step, now, finite(values))
 
     def measured(self, step: int, values: dict[str, float]) -> None:
         """An evaluation of the policy after `step` steps has finished."""
+        self._evaluation_metrics |= values
         if values:
             self._write(step, datetime.now(UTC), finite(values))
+
+    @property
+    def latest_metrics(self) -> dict[str, float]:
+        """The newest value of every metric."""
+        return self._evaluation_metrics | self._step_metrics
 
     def rewound(self) -> None:
         """Steps will be made again: what came before says nothing of the pace and the trend."""
@@ -165,13 +182,13 @@ class Reporter:
             "time/update_weights": times.publish,
             "time/save_ckpt": times.save,
             "perf/throughput": facts.trained_tokens / times.step if times.step > 0 else 0.0,
-            "batch/async_level": float(facts.step - 1 - self._board.policy_version),
+            "batch/async_level": float(facts.step - 1 - self._progress.policy_version),
             "batch/inflight_rollouts": float(facts.in_flight * each),
             "batch/cancelled_rollouts": float(facts.cancelled * each),
             "filtered_rollouts": float(facts.filtered * each),
             "progress/step": float(facts.step),
-            "progress/ckpt_step": float(self._board.policy_version),
-            "progress/trainer_restarts": float(self._board.trainer_restarts),
+            "progress/ckpt_step": float(self._progress.policy_version),
+            "progress/trainer_restarts": float(self._progress.trainer_restarts),
         }
 
     def _write(self, step: int, now: datetime, values: Mapping[str, Value]) -> None:
@@ -182,8 +199,8 @@ class Reporter:
     def _diagnose(self) -> None:
         problems = diagnose(list(self._history), rewards=self._learns_from_rewards)
         for problem in problems:
-            self._board.warn(problem)
+            self._conditions.add_warning(problem)
         reasons = {problem.reason for problem in problems}
         for reason in self._warned - reasons:
-            self._board.withdraw(reason)
+            self._conditions.clear_warning(reason)
         self._warned = reasons

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlrun.schema.wire import Problem, SessionState
 
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.trainer_client import UploadsBehind
 from rlrun_orchestrator.trainer_session import TrainerSession
 
@@ -25,9 +25,9 @@ Ask = Callable[[int, dict[str, Any]], Awaitable[SessionState]]
 class Saver:
     """At most one step's copies at a time."""
 
-    def __init__(self, session: TrainerSession, board: Board) -> None:
+    def __init__(self, session: TrainerSession, conditions: StatusConditions) -> None:
         self._session = session
-        self._board = board
+        self._conditions = conditions
         self._task: asyncio.Task[None] | None = None
         self._troubled = False
         """Whether uploads failed when the trainer was asked last."""
@@ -71,11 +71,13 @@ class Saver:
             log.warning("the %s of step %d is left out: %s", what, step, error)
             if not last:
                 message = f"the {what} of step {step} is left out, and the next one is tried when it is due: {error}"
-                self._board.note(what, Problem(reason=f"{what.capitalize()}Skipped", message=message[:1000]))
+                self._conditions.set_condition(
+                    what, Problem(reason=f"{what.capitalize()}Skipped", message=message[:1000])
+                )
             return
-        self._board.note(what, None)
+        self._conditions.set_condition(what, None)
         self._note(known)
 
     def _note(self, known: SessionState) -> None:
         self._troubled = known.problem is not None
-        self._board.note("uploads", known.problem)
+        self._conditions.set_condition("uploads", known.problem)

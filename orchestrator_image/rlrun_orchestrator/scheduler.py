@@ -17,11 +17,13 @@ Every dispatched group ends in exactly one of trained, filtered, errored, stale.
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from rlrun.schema.wire import GroupCounts
+
+from rlrun_orchestrator.cadence import RunSchedule
 
 
 class Verdict(StrEnum):
@@ -33,34 +35,22 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class SchedulerSettings:
+class SchedulingLimits:
     """Sizes in groups, not rollouts."""
 
     groups_per_batch: int
     max_groups_in_flight: int
     max_async_level: int
-    max_steps: int
-    first_step: int = 0
-    """The first step that trains on groups; those before it learn from demonstrations."""
 
     @classmethod
-    def of(
-        cls,
-        *,
-        batch_size: int,
-        rollouts_per_example: int,
-        oversampling_factor: float,
-        max_async_level: int,
-        max_steps: int,
-        first_step: int = 0,
-    ) -> "SchedulerSettings":
-        """From the run's own numbers; `batch_size` counts rollouts."""
+    def from_rollouts(
+        cls, *, batch_size: int, rollouts_per_example: int, oversampling_factor: float, max_async_level: int
+    ) -> "SchedulingLimits":
+        """Convert the run's own numbers, in which `batch_size` counts rollouts."""
         return cls(
             groups_per_batch=math.ceil(batch_size / rollouts_per_example),
             max_groups_in_flight=max(1, math.ceil(oversampling_factor * batch_size / rollouts_per_example)),
             max_async_level=max_async_level,
-            max_steps=max_steps,
-            first_step=first_step,
         )
 
 
@@ -75,7 +65,8 @@ class Place(NamedTuple):
 class Scheduler:
     """The state of all groups. `step` is the step whose batch is collected now, `version` the policy for new groups."""
 
-    settings: SchedulerSettings
+    limits: SchedulingLimits
+    schedule: RunSchedule
     step: int = 0
     version: int | None = None
     in_flight: dict[str, Place] = field(default_factory=dict)
@@ -91,17 +82,17 @@ class Scheduler:
 
     def room(self) -> int:
         """How many groups may be dispatched now."""
-        if self.version is None or self.version < self.settings.first_step:
+        if self.version is None or self.version < self.schedule.supervised_steps:
             return 0
-        last_step = min(self.version + self.settings.max_async_level, self.settings.max_steps - 1)
-        places = max(0, last_step - self.step + 1) * self.settings.groups_per_batch
+        last_step = min(self.version + self.limits.max_async_level, self.schedule.max_steps - 1)
+        places = max(0, last_step - self.step + 1) * self.limits.groups_per_batch
         places -= len(self.in_flight) + len(self.ready)
-        return max(0, min(self.settings.max_groups_in_flight - len(self.in_flight), places))
+        return max(0, min(self.limits.max_groups_in_flight - len(self.in_flight), places))
 
     @property
     def waits_for_policy(self) -> bool:
         """Whether only a newer policy can bring another batch together."""
-        missing = self.settings.groups_per_batch - len(self.ready)
+        missing = self.limits.groups_per_batch - len(self.ready)
         return missing > len(self.in_flight) and self.room() == 0
 
     def dispatched(self, group: str, ordinal: int) -> int:
@@ -131,10 +122,10 @@ class Scheduler:
 
         The step counts as begun: `step` moves on, and what became too old by that is to be dropped (`expire`).
         """
-        if len(self.ready) < self.settings.groups_per_batch or self.taken or self.step >= self.settings.max_steps:
+        if len(self.ready) < self.limits.groups_per_batch or self.taken or self.step >= self.schedule.max_steps:
             return None
         oldest_first = sorted(self.ready, key=self.ready.__getitem__)
-        batch = oldest_first[: self.settings.groups_per_batch]
+        batch = oldest_first[: self.limits.groups_per_batch]
         self.taken = {group: self.ready.pop(group) for group in batch}
         self.step += 1
         return sorted(batch, key=lambda group: self.taken[group].ordinal)
@@ -158,10 +149,6 @@ class Scheduler:
         """Drops the groups with these ordinals and returns them: those in flight are to be cancelled."""
         found = [group for group, place in (self.in_flight | self.ready).items() if place.ordinal in ordinals]
         return self._drop(found)
-
-    def extend(self, max_steps: int, first_step: int) -> None:
-        """The run has more steps than it had."""
-        self.settings = replace(self.settings, max_steps=max_steps, first_step=first_step)
 
     def stepped(self, step: int) -> None:
         """The trainer has made a step without groups and is at `step` now."""
@@ -202,7 +189,7 @@ class Scheduler:
         )
 
     def _too_old(self, place: Place) -> bool:
-        return self.step - place.version > self.settings.max_async_level
+        return self.step - place.version > self.limits.max_async_level
 
     def _drop(self, groups: list[str]) -> list[str]:
         for group in groups:

@@ -1,17 +1,18 @@
 """Port 8080: health, metrics, the run's status. Ready means that the servers are up: environments need them first."""
 
+from collections.abc import Callable
+
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from rlrun.schema.wire import RunStatus
 from rlrun.service.server import healthz, json_response, metrics_handler
 
-from rlrun_orchestrator.board import Board
 
-
-def status_application(board: Board, registry: CollectorRegistry) -> web.Application:
+def status_application(build_status: Callable[[], RunStatus], registry: CollectorRegistry) -> web.Application:
     """/healthz, /readyz, /metrics and /status."""
 
     async def status(_: web.Request) -> web.Response:
-        return json_response(board.status())
+        return json_response(build_status())
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)

@@ -3,65 +3,80 @@
 import asyncio
 import logging
 import time
-from typing import Any
+from dataclasses import dataclass
 
 from rlrun.artifacts.layout import RunLayout
 from rlrun.artifacts.store import AccessDenied, BucketMissing, Store, StoreError
 from rlrun.service.errors import FatalError
 from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
-from rlrun_orchestrator.board import Board
-from rlrun_orchestrator.recorder import saved_state
-from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.recorder import saved_state, state_uri
+from rlrun_orchestrator.saved_state import SavedState
 from rlrun_orchestrator.spool import Spool
+from rlrun_orchestrator.status_conditions import StatusConditions
 
 log = logging.getLogger(__name__)
 
 
-class Storage:
-    """The waits for S3, told on the board."""
+@dataclass(frozen=True)
+class StartupTimeouts:
+    """Limits of the waits before the first step, in seconds."""
 
-    def __init__(self, store: Store, layout: RunLayout, board: Board, settings: Settings, spool: Spool) -> None:
+    component: float
+    """Until a component that does not answer ends the attempt."""
+    configuration_error: float
+    """Until an error that the user may be correcting (a missing bucket) ends the attempt."""
+    poll_interval: float
+    """Between two attempts of a wait."""
+
+
+class Storage:
+    """The waits for S3, shown as conditions of the run."""
+
+    def __init__(
+        self, store: Store, layout: RunLayout, conditions: StatusConditions, timeouts: StartupTimeouts, spool: Spool
+    ) -> None:
         self._store = store
         self._spool = spool
         self._layout = layout
-        self._board = board
-        self._settings = settings
+        self._conditions = conditions
+        self._timeouts = timeouts
 
-    async def ready(self, deadline: float) -> None:
-        """Returns when the bucket can be used. Raises FatalError after `deadline` seconds, or sooner for a mistake."""
+    async def ready(self) -> None:
+        """Return when the bucket can be used. Raises FatalError."""
         start = time.monotonic()
         while True:
             try:
                 await asyncio.to_thread(self._store.check, self._layout.root.bucket)
-                self._board.wait("s3", None)
+                self._conditions.set_waiting("s3", None)
                 return
             except StoreError as error:
                 mistake = isinstance(error, AccessDenied | BucketMissing)
-                self._board.wait("s3", error.problem)
-                patience = min(deadline, self._settings.configuration_grace) if mistake else deadline
+                self._conditions.set_waiting("s3", error.problem)
+                limits = self._timeouts
+                patience = min(limits.component, limits.configuration_error) if mistake else limits.component
                 if time.monotonic() - start >= patience:
                     raise FatalError(error.problem, EXIT_CONFIGURATION if mistake else EXIT_RESTART) from error
                 log.warning("%s", error)
-                await asyncio.sleep(self._settings.poll_interval)
+                await asyncio.sleep(self._timeouts.poll_interval)
 
-    async def saved_state(self, deadline: float, step: int | None = None) -> dict[str, Any] | None:
+    async def saved_state(self, step: int | None = None) -> SavedState | None:
         """What an earlier process of this run left, newest or for `step`; None for the first one, or when it cannot be
         read.
 
-        Raises FatalError when S3 does not answer for `deadline` seconds.
+        Raises FatalError when S3 stays away.
         """
         start = time.monotonic()
         while True:
             try:
                 found = await saved_state(self._store, self._layout, self._spool, step)
-                self._board.wait("s3", None)
-                return found
+                self._conditions.set_waiting("s3", None)
+                return SavedState.parse(found, str(state_uri(self._layout, step)))
             except ValueError as error:
                 log.warning("the saved state of the orchestrator cannot be read and is left: %s", error)
                 return None
             except StoreError as error:
-                self._board.wait("s3", error.problem)
-                if time.monotonic() - start >= deadline:
+                self._conditions.set_waiting("s3", error.problem)
+                if time.monotonic() - start >= self._timeouts.component:
                     raise FatalError(error.problem, EXIT_RESTART) from error
-                await asyncio.sleep(self._settings.poll_interval)
+                await asyncio.sleep(self._timeouts.poll_interval)

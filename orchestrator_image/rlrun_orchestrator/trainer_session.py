@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rlrun.artifacts.layout import RunLayout, S3Uri, step_of
@@ -20,8 +21,8 @@ from rlrun.service.backoff import STARTING_SECONDS, Backoff
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 from rlrun.service.exit import EXIT_CONFIGURATION, EXIT_RESTART
 
-from rlrun_orchestrator.board import Board
-from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.cadence import RunSchedule
+from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.trainer_client import SessionLost, TrainerClient, UploadsBehind
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,21 @@ FINAL_REPEAT_SECONDS = 30.0
 """After a failed upload of the last artifacts, before it is asked for again."""
 
 
-def session_spec(run: ResolvedRun, resume_from: S3Uri | None) -> SessionSpec:
+@dataclass(frozen=True)
+class TrainerTimeouts:
+    """Limits of the requests to the trainer, in seconds."""
+
+    unreachable: float
+    """Until a trainer that does not answer ends the attempt."""
+    step: float
+    """For one optimizer step."""
+    finish: float
+    """Until the last checkpoint and adapter must be complete in S3."""
+    poll_interval: float
+    """Between two requests while something is waited for."""
+
+
+def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
     """What the trainer has to know of this run; of the adapter, the run's own wishes go before the model's."""
     spec, model, lora, sampling = run.spec, run.model, run.spec.lora, run.spec.sampling
     return SessionSpec(
@@ -52,7 +67,7 @@ def session_spec(run: ResolvedRun, resume_from: S3Uri | None) -> SessionSpec:
         target_modules=lora.target_modules or model.lora.target_modules,
         lora_dropout=lora.dropout if lora.dropout is not None else model.lora.dropout,
         learning_rate=spec.learning_rate,
-        max_steps=spec.max_steps,
+        max_steps=max_steps,
         seq_len=model.seq_len,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -91,20 +106,38 @@ class TrainerSession:
     """Raises FatalError when the trainer stays away or says no, SessionLost when it has forgotten the session."""
 
     def __init__(
-        self, client: TrainerClient, run: ResolvedRun, store: Store, layout: RunLayout, board: Board, settings: Settings
+        self,
+        client: TrainerClient,
+        run: ResolvedRun,
+        schedule: RunSchedule,
+        store: Store,
+        layout: RunLayout,
+        conditions: StatusConditions,
+        timeouts: TrainerTimeouts,
     ) -> None:
         self._client = client
         self._run = run
         self._store = store
         self._layout = layout
-        self._board = board
-        self._settings = settings
+        self._conditions = conditions
+        self._timeouts = timeouts
+        self._schedule = schedule
+        self._known_max_steps = 0
+        """Number of steps that the trainer's session was last opened with."""
 
-    async def open(self, deadline: float) -> SessionState:
-        """Finds the session open, or opens it from the newest complete checkpoint that the trainer accepts."""
+    @property
+    def lags_behind_schedule(self) -> bool:
+        """Whether the trainer has to be told of more steps (`extend`)."""
+        return self._known_max_steps < self._schedule.max_steps
+
+    async def open(self, deadline: float | None = None) -> SessionState:
+        """Find the session open, or open it from the newest complete checkpoint that the trainer accepts. `deadline`
+        in seconds; None: that of a trainer that was lost.
+        """
+        deadline = self._timeouts.unreachable if deadline is None else deadline
         candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]
         for place in candidates:
-            spec = session_spec(self._run, place)
+            spec = session_spec(self._run, self._schedule.max_steps, place)
             log.info("opening the session; a new one starts from %s", place or self._run.warm_start_from or "the base")
             try:
                 return await self._published(await self._open(spec, deadline), deadline)
@@ -115,12 +148,14 @@ class TrainerSession:
                 if place is None or "Corrupt" not in failure.problem.reason:
                     raise
                 log.warning("checkpoint %s cannot be used: %s", place, failure)
-                self._board.warn(failure.problem)
+                self._conditions.add_warning(failure.problem)
         raise AssertionError("the last candidate raises or returns")
 
     async def _open(self, spec: SessionSpec, deadline: float) -> SessionState:
         async def put() -> SessionState:
-            return await self._client.open(spec, deadline)
+            state = await self._client.open(spec, deadline)
+            self._known_max_steps = spec.max_steps
+            return state
 
         try:
             return await self._patiently(put, deadline)
@@ -142,46 +177,47 @@ class TrainerSession:
         result = await self._patiently(lambda: self._client.step(state.step - 1, NO_BATCH, deadline), deadline)
         return state.model_copy(update={"policy": result.policy, "last": result})
 
-    async def extend(self, run: ResolvedRun) -> SessionState:
-        """Tells the open session that the run has more steps than it had. Also raises SessionLost when the trainer has
-        none, or one that cannot change.
+    async def extend(self) -> SessionState:
+        """Send the schedule's number of steps to the open session. Also raises SessionLost when the trainer has none,
+        or one that cannot change.
         """
-        self._run = run
-        deadline = self._settings.trainer_deadline
+        deadline = self._timeouts.unreachable
         known = await self.state()
         # Should the trainer be replaced at this very moment, this opens the session where it has to be opened.
         place = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else None
-        spec = session_spec(run, place)
+        spec = session_spec(self._run, self._schedule.max_steps, place)
         try:
-            return await self._patiently(lambda: self._client.open(spec, deadline), deadline)
+            state = await self._patiently(lambda: self._client.open(spec, deadline), deadline)
         except FatalError as failure:
             if failure.problem.reason != "SessionConflict":
                 raise
             raise SessionLost(str(failure)) from failure
+        self._known_max_steps = spec.max_steps
+        return state
 
     async def state(self) -> SessionState:
         """What the trainer knows now."""
-        return await self._patiently(self._client.state, self._settings.trainer_deadline)
+        return await self._patiently(self._client.state, self._timeouts.unreachable)
 
     async def step(self, step: int, batch: bytes) -> StepResult:
         """Optimizer step `step`; asking twice makes it once."""
-        limit = self._settings.step_deadline
-        return await self._patiently(lambda: self._client.step(step, batch, limit), self._settings.trainer_deadline)
+        limit = self._timeouts.step
+        return await self._patiently(lambda: self._client.step(step, batch, limit), self._timeouts.unreachable)
 
     async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
         """Starts a checkpoint in the background; returns when the trainer has its copy. Raises UploadsBehind."""
-        return await self._patiently(lambda: self._client.checkpoint(step, state), self._settings.trainer_deadline)
+        return await self._patiently(lambda: self._client.checkpoint(step, state), self._timeouts.unreachable)
 
     async def adapter(self, step: int, state: dict[str, Any]) -> SessionState:
         """Starts the upload of an adapter in the background. Raises UploadsBehind."""
-        return await self._patiently(lambda: self._client.adapter(step, state), self._settings.trainer_deadline)
+        return await self._patiently(lambda: self._client.adapter(step, state), self._timeouts.unreachable)
 
     async def finish(self, step: int, state: dict[str, Any]) -> None:
         """Returns when the checkpoint and the adapter of the last step are complete in S3."""
         try:
             await self._complete(step, state)
         finally:
-            self._board.wait("artifacts", None)
+            self._conditions.set_waiting("artifacts", None)
 
     async def _complete(self, step: int, state: dict[str, Any]) -> None:
         start = time.monotonic()
@@ -192,8 +228,8 @@ class TrainerSession:
             problem = known.problem or Problem(
                 reason="WaitingForArtifacts", message=f"the checkpoint and adapter of step {step} are being uploaded"
             )
-            self._board.wait("artifacts", problem)
-            if now - start > self._settings.finish_deadline:
+            self._conditions.set_waiting("artifacts", problem)
+            if now - start > self._timeouts.finish:
                 raise FatalError(problem, EXIT_RESTART)
             if known.uploads_pending == 0 and now - asked >= FINAL_REPEAT_SECONDS:
                 asked = now
@@ -203,7 +239,7 @@ class TrainerSession:
                     if step not in known.adapters:
                         known = await self.adapter(step, state)
                     continue
-            await asyncio.sleep(min(1.0, self._settings.poll_interval))
+            await asyncio.sleep(min(1.0, self._timeouts.poll_interval))
             known = await self.state()
 
     async def _checkpoints(self, deadline: float) -> list[S3Uri]:
@@ -211,24 +247,24 @@ class TrainerSession:
         while True:
             try:
                 found = await asyncio.to_thread(complete_checkpoints, self._store, self._layout)
-                self._board.wait("s3", None)
+                self._conditions.set_waiting("s3", None)
                 return found
             except StoreError as error:
-                self._board.wait("s3", error.problem)
+                self._conditions.set_waiting("s3", error.problem)
                 if time.monotonic() - start > deadline:
                     raise FatalError(error.problem, EXIT_RESTART) from error
-                await asyncio.sleep(self._settings.poll_interval)
+                await asyncio.sleep(self._timeouts.poll_interval)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
         """Repeats `call` while the trainer does not answer, for at most `deadline` seconds after the first failure."""
         first_failure: float | None = None
-        backoff = Backoff(first=min(0.5, self._settings.poll_interval), longest=5.0)
+        backoff = Backoff(first=min(0.5, self._timeouts.poll_interval), longest=5.0)
         server_errors = 0
         while True:
             silent = False
             try:
                 answer = await call()
-                self._board.wait("trainer", None)
+                self._conditions.set_waiting("trainer", None)
                 return answer
             except ServiceUnavailable as error:
                 told = error.problem
@@ -244,10 +280,10 @@ class TrainerSession:
                 if server_errors >= SERVER_ERRORS:
                     raise failure from error
             except (SessionLost, UploadsBehind):
-                self._board.wait("trainer", None)
+                self._conditions.set_waiting("trainer", None)
                 raise
             now = time.monotonic()
-            self._board.wait("trainer", problem)
+            self._conditions.set_waiting("trainer", problem)
             first_failure = now if first_failure is None else first_failure
             if now - first_failure > deadline:
                 raise failure

@@ -8,9 +8,7 @@ from rlrun.artifacts.layout import S3Uri
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import GroupCounts, PolicyKind, SessionSpec
 from rlrun_orchestrator import assembly
-from rlrun_orchestrator.batch import SentBatch
 from rlrun_orchestrator.filtering import Filtering
-from rlrun_orchestrator.saved import Unheard
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trainer_session import session_spec
 
@@ -102,19 +100,24 @@ def test_the_difficulty_filter_is_as_the_run_says(world: World) -> None:
 @pytest.mark.proves("batchSize", "rolloutsPerExample", "oversamplingFactor", "maxAsyncLevel", "algorithm.sftSteps")
 def test_the_scheduler_counts_groups(world: World) -> None:
     run = resolved(world, batchSize=24, rolloutsPerExample=8, oversamplingFactor=1.5, algorithm={"sftSteps": 2})
-    settings = assembly.scheduler(run, GroupCounts(), None).settings
-    assert (settings.groups_per_batch, settings.max_groups_in_flight) == (3, 5)
-    assert (settings.max_async_level, settings.max_steps, settings.first_step) == (2, 5, 2)
+    schedule = assembly.run_schedule(run, Settings())
+    scheduler = assembly.scheduler(run, schedule, GroupCounts())
+    limits = scheduler.limits
+    assert (limits.groups_per_batch, limits.max_groups_in_flight, limits.max_async_level) == (3, 5, 2)
+    assert scheduler.schedule is schedule
+    assert (schedule.max_steps, schedule.supervised_steps) == (5, 2)
 
 
 def test_counts_of_the_process_before_add_up(world: World) -> None:
     before = GroupCounts(trained=5, filtered=1, errored=2, stale=3, in_flight=6)
     total = sum(before.model_dump().values())
-    batch = SentBatch("x", step=3, ordinals=[7, 8], groups=2, tokens=9, reward=0.5, values={})
-    for unheard, trained in ((None, 5), (Unheard(None), 5), (Unheard(batch), 7)):
-        counts = assembly.scheduler(resolved(world), before, unheard).counts()
+    run = resolved(world)
+    scheduler = assembly.scheduler(run, assembly.run_schedule(run, Settings()), before)
+    for trained, stale in ((5, 9), (7, 7)):
+        counts = scheduler.counts()
         assert sum(counts.model_dump().values()) == total
-        assert (counts.trained, counts.in_flight) == (trained, 0)
+        assert (counts.trained, counts.stale, counts.in_flight) == (trained, stale, 0)
+        scheduler.trained_before(2)
 
 
 @pytest.mark.proves("sampling.seed", "seed")
@@ -132,16 +135,28 @@ def test_the_sampling_is_seeded_where_that_makes_it_repeatable(world: World) -> 
 @pytest.mark.proves("checkpoints.interval", "adapters.interval")
 def test_artifacts_are_due_at_their_intervals_and_at_the_end(world: World) -> None:
     run = resolved(world, maxSteps=7, checkpoints={"interval": 3}, adapters={"interval": 2})
-    cadence = assembly.cadence(run, Settings())
-    assert [step for step in range(1, 8) if cadence.checkpoint_due(step)] == [3, 6, 7]
-    assert [step for step in range(1, 8) if cadence.adapter_due(step)] == [2, 4, 6, 7]
+    schedule = assembly.run_schedule(run, Settings())
+    assert [step for step in range(1, 8) if schedule.checkpoint_due(step)] == [3, 6, 7]
+    assert [step for step in range(1, 8) if schedule.adapter_due(step)] == [2, 4, 6, 7]
+
+
+def test_the_first_policy_has_as_long_as_engines_may_take_to_start() -> None:
+    timeouts = assembly.publish_timeouts(Settings(start_deadline=90.0, inference_deadline=60.0, publish_grace=5.0))
+    assert (timeouts.first, timeouts.later, timeouts.slow_replicas) == (90.0, 60.0, 5.0)
+
+
+def test_the_runs_own_start_deadline_is_respected_when_it_is_shorter(world: World) -> None:
+    run = resolved(world, startDeadlineSeconds=60)
+    assert assembly.startup_timeouts(run, Settings(start_deadline=90.0)).component == 60.0
+    assert assembly.startup_timeouts(run, Settings(start_deadline=30.0)).component == 30.0
 
 
 # --- the trainer's session --------------------------------------------------------------------------------------------
 
 
 def session(world: World, **spec: Any) -> SessionSpec:
-    return session_spec(resolved(world, **spec), None)
+    run = resolved(world, **spec)
+    return session_spec(run, run.spec.max_steps, None)
 
 
 def test_a_session_is_as_the_model_says_where_the_run_says_nothing(world: World) -> None:
@@ -197,6 +212,6 @@ def test_a_session_has_the_runs_own_wishes(world: World) -> None:
 
 def test_a_session_that_resumes_does_not_start_from_elsewhere(world: World) -> None:
     run = resolved(world).model_copy(update={"warm_start_from": "s3://bucket/other"})
-    assert session_spec(run, None).warm_start_from == "s3://bucket/other"
-    resumed = session_spec(run, S3Uri.parse("s3://bucket/own/step-000002"))
+    assert session_spec(run, 5, None).warm_start_from == "s3://bucket/other"
+    resumed = session_spec(run, 5, S3Uri.parse("s3://bucket/own/step-000002"))
     assert (resumed.resume_from, resumed.warm_start_from) == ("s3://bucket/own/step-000002", None)

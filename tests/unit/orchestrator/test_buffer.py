@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -160,7 +159,8 @@ def test_what_was_under_way_is_dealt_again_first_and_under_its_number() -> None:
     assert [draw(two) for _ in range(4)] == [dealt[1], dealt[2], dealt[4], dealt[5]]
     assert draw(two).ordinal == 6
     three = deal()
-    three.restore(state, without=[1, 2])
+    three.restore(state)
+    three.forget([1, 2])
     assert [draw(three) for _ in range(2)] == [dealt[4], dealt[5]]
 
 
@@ -188,11 +188,3 @@ def test_examples_of_an_environment_that_is_away_wait_for_it() -> None:
     assert [two.draw(["a"]) for _ in only_a] == only_a
     assert two.draw([]) is None
     assert draw(two) == next(d for d in dealt if d.example.environment == "b")
-
-
-@pytest.mark.parametrize("broken", [{}, {"next": 1, "again": [[1]], "buffer": {}}, {"next": "x"}])
-def test_a_state_of_another_shape_changes_nothing(broken: dict[str, Any]) -> None:
-    one, two = deal(), deal()
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        one.restore(broken)
-    assert draw(one) == draw(two)

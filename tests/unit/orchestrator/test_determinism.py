@@ -210,3 +210,14 @@ async def test_a_state_that_cannot_be_read_costs_the_counters_and_not_the_run(ma
     torn.store.objects[STATE] = b'{"version": 2, "step": "?", "board": []}'
     assert await torn.run() == 0
     assert torn.last_word.step == 4
+
+
+async def test_a_step_is_told_even_if_the_newest_state_is_older_than_the_step_before_it(make: MakeWorld) -> None:
+    torn = await make(1)
+    await die_in_step(torn, 3)
+    saved = json.loads(torn.store.objects[STATE])
+    torn.store.objects[STATE] = json.dumps(saved | {"step": 2, "sent": []}).encode()
+    assert await torn.run() == 0
+    assert [step for step, _ in torn.trainer.batches] == list(range(STEPS))
+    assert [(line["step"], line["loss/mean"]) for line in torn.lines()] == [(n, 0.1) for n in range(1, STEPS + 1)]
+    assert 4 in torn.trainer.checkpoints

@@ -24,12 +24,14 @@ from rlrun.schema.wire import (
     RunPhase,
     Split,
 )
-from rlrun_orchestrator.board import Board
+from rlrun_orchestrator.board import RunProgress
+from rlrun_orchestrator.cadence import RunSchedule
 from rlrun_orchestrator.environments import Environment
 from rlrun_orchestrator.eval_metrics import evaluation_values, ks, pass_at_k, validation_total, validation_values
 from rlrun_orchestrator.evaluator import Evaluator, EvaluatorSettings, Measurement
 from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.room import Room
+from rlrun_orchestrator.status_conditions import StatusConditions
 
 from tests.unit.orchestrator.conftest import World
 from tests.unit.orchestrator.fakes import FakeEngine, FakeEnvironment, policy
@@ -351,10 +353,11 @@ async def test_validation_measures_the_current_policy_on_held_out_examples(world
 async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
     kind: PolicyKind, drift: float | None
 ) -> None:
-    board, told = Board(10), list[dict[str, float]]()
+    schedule = RunSchedule(10)
+    progress, told, saved = RunProgress(), list[dict[str, float]](), list[int]()
 
     async def roll_out(request: GroupRequest) -> GroupResult:
-        board.policy_version = 7
+        progress.policy_version = 7
         rollouts = [RolloutResult(rollout_id="r", reward=1.0)]
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=0.1)
 
@@ -365,13 +368,17 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
         [Measurement(EnvironmentUse.eval, "exam", 4, -1, 1)],
         environments,
         LiveGroups(BASE_MODEL),
-        board,
-        EvaluatorSettings("http://gateway", 10, {}, 5.0, 8, base_model=False, warm_start=False),
+        progress,
+        StatusConditions(),
+        schedule,
+        EvaluatorSettings("http://gateway", {}, 5.0, 8, base_model=False, warm_start=False),
         lambda step, values: told.append(values),
+        lambda: saved.append(len(evaluator.state()["measured"])),
     )
     evaluator.after_step(4, policy(4, "s3://bucket/run").model_copy(update={"kind": kind}))
     await evaluator.finish(5.0)
     (values,) = told
+    assert saved == [1], "the state is saved once it names the measurement"
     assert values["eval/exam/avg@1"] == 1.0
     assert values.get("eval/exam/drift") == drift
 

@@ -1,13 +1,15 @@
 """More steps for a run that lives: whenever they are wanted, the run makes them or is complete without them."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import RunPhase
-from rlrun_orchestrator.live import LiveConfiguration, change
+from rlrun_orchestrator.cadence import RunSchedule
+from rlrun_orchestrator.live import ConfigChange, ConfigWatcher, diff_configuration
 
 from tests.unit.orchestrator.conftest import World
 from tests.unit.orchestrator.fakes import FakeEnvironment
@@ -23,50 +25,54 @@ def run(world: World, *, attempt: int = 1, **spec: Any) -> ResolvedRun:
 @pytest.mark.proves("maxSteps")
 def test_only_more_steps_are_taken_over(world: World) -> None:
     now = run(world, maxSteps=5)
-    found = change(now, run(world, maxSteps=9, checkpoints={"interval": 2, "keepCloud": -1}, maxRestarts=7))
-    assert found.taken
-    assert found.run == run(world, maxSteps=9)
-    assert found.ignored == ["spec.checkpoints", "spec.maxRestarts"]
-    assert change(now, now).ignored == []
-    assert not change(now, now).taken
-    fewer = change(now, run(world, maxSteps=4))
-    assert (fewer.taken, fewer.run, fewer.ignored) == (False, now, ["maxSteps 4 is below 5"])
-    other = change(now, run(world, maxSteps=9, attempt=2))
-    assert (other.taken, other.run) == (False, now)
-    assert "attempt 2" in other.ignored[0]
+    more = diff_configuration(
+        now, 5, run(world, maxSteps=9, checkpoints={"interval": 2, "keepCloud": -1}, maxRestarts=7)
+    )
+    assert more == ConfigChange(9, ["spec.checkpoints", "spec.maxRestarts"])
+    assert diff_configuration(now, 5, now) == ConfigChange(None, [])
+    assert diff_configuration(now, 5, run(world, maxSteps=4)) == ConfigChange(None, ["maxSteps 4 is below 5"])
+    other = diff_configuration(now, 5, run(world, maxSteps=9, attempt=2))
+    assert other.max_steps is None
+    assert "attempt 2" in other.ignored_fields[0]
+
+
+def test_more_steps_are_compared_with_the_schedule_and_not_with_the_first_configuration(world: World) -> None:
+    now = run(world, maxSteps=5)
+    assert diff_configuration(now, 9, run(world, maxSteps=7)) == ConfigChange(None, ["maxSteps 7 is below 9"])
+    assert diff_configuration(now, 9, run(world, maxSteps=9)) == ConfigChange(None, [])
+
+
+def watched(world: World, schedule: RunSchedule) -> tuple[ConfigWatcher, Path]:
+    path = world.folder / "run.json"
+    return ConfigWatcher(path, run(world, maxSteps=5), 1.0, schedule), path
 
 
 async def test_a_file_that_is_away_or_broken_changes_nothing(world: World) -> None:
-    now, applied = run(world, maxSteps=5), []
-    path = world.folder / "run.json"
-
-    def apply(new: ResolvedRun) -> bool:
-        applied.append(new.spec.max_steps)
-        return True
-
-    live = LiveConfiguration(path, now, 1.0, apply)
-    await live.look()
+    schedule, applied = RunSchedule(5), list[int]()
+    schedule.subscribe(lambda: applied.append(schedule.max_steps))
+    watcher, path = watched(world, schedule)
+    await watcher.check_once()
     path.write_text("{")
-    await live.look()
+    await watcher.check_once()
     for steps in (5, 7, 7, 6, 9):
         path.write_text(run(world, maxSteps=steps).model_dump_json(by_alias=True))
-        await live.look()
+        await watcher.check_once()
     assert applied == [7, 9]
 
 
-async def test_a_change_that_comes_too_late_is_tried_again_with_the_next_one(world: World) -> None:
-    now, applied = run(world, maxSteps=5), []
-    path = world.folder / "run.json"
-
-    def apply(new: ResolvedRun) -> bool:
-        applied.append(new.spec.max_steps)
-        return False
-
-    live = LiveConfiguration(path, now, 1.0, apply)
+async def test_a_change_that_comes_too_late_is_tried_again_with_the_next_one(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule = RunSchedule(5)
+    schedule.complete()
+    watcher, path = watched(world, schedule)
     for steps in (7, 5, 7):
         path.write_text(run(world, maxSteps=steps).model_dump_json(by_alias=True))
-        await live.look()
-    assert applied == [7, 7]
+        await watcher.check_once()
+    assert schedule.max_steps == 5
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "maxSteps 7 comes too late: the run is complete at 5"
+    ] * 2
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.schema.trajectory import TrajectoryStrategy
-from rlrun.schema.wire import Problem
 from rlrun_orchestrator.advantages import group_advantages
-from rlrun_orchestrator.board import Board
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trajectories import Turn, build_trajectory
 
@@ -83,7 +81,7 @@ def test_every_trained_token_was_drawn_after_exactly_the_tokens_before_it(
     assert trained == sum(len(t.completion_ids) for t in turns)
 
 
-# --- settings, board --------------------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 def test_settings_come_from_variables_and_bad_ones_name_themselves() -> None:
@@ -91,29 +89,3 @@ def test_settings_come_from_variables_and_bad_ones_name_themselves() -> None:
     assert (settings.gateway_port, settings.step_deadline) == (9000, 1.5)
     with pytest.raises(ValueError, match="RLRUN_GATEWAY_PORT"):
         Settings.from_environment({"RLRUN_GATEWAY_PORT": "many"})
-
-
-def test_a_termination_message_always_fits() -> None:
-    board = Board(10)
-    for number in range(20):
-        board.warn(Problem(reason=f"Warning{number}", message="x" * 500))
-    board.failed(Problem(reason="EmptyBatches", message="y" * 5000))
-    text = board.termination_message()
-    assert len(text) <= 4096
-    assert b"EmptyBatches" in text
-    assert len(board.status().warnings) == 20
-
-
-def test_the_board_survives_a_restart_and_a_rewind() -> None:
-    board = Board(10)
-    board.reward_errors = 3
-    board.mismatch(0.5, 10)
-    board.mismatch(0.1, 30)
-    for step in range(1, 6):
-        board.rewards.append((step, step / 10))
-    other = Board(10)
-    other.restore(board.state())
-    other.rewound(3)
-    assert other.status().reward == 0.3
-    assert other.reward_errors == 3
-    assert other.mismatch_kl == pytest.approx(0.2)

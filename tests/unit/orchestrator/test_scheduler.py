@@ -1,15 +1,13 @@
-from rlrun_orchestrator.scheduler import Scheduler, SchedulerSettings, Verdict
+from rlrun_orchestrator.cadence import RunSchedule
+from rlrun_orchestrator.scheduler import Scheduler, SchedulingLimits, Verdict
 
 
 def scheduler(groups: int = 4, factor: float = 2.0, level: int = 2, max_steps: int = 100) -> Scheduler:
     return Scheduler(
-        SchedulerSettings.of(
-            batch_size=groups * 8,
-            rollouts_per_example=8,
-            oversampling_factor=factor,
-            max_async_level=level,
-            max_steps=max_steps,
-        )
+        SchedulingLimits.from_rollouts(
+            batch_size=groups * 8, rollouts_per_example=8, oversampling_factor=factor, max_async_level=level
+        ),
+        RunSchedule(max_steps),
     )
 
 
@@ -21,8 +19,8 @@ def dispatch(s: Scheduler) -> list[str]:
 
 
 def test_groups_in_flight_are_the_oversampled_batch_rounded_up() -> None:
-    s = SchedulerSettings.of(
-        batch_size=24, rollouts_per_example=8, oversampling_factor=1.5, max_async_level=2, max_steps=9
+    s = SchedulingLimits.from_rollouts(
+        batch_size=24, rollouts_per_example=8, oversampling_factor=1.5, max_async_level=2
     )
     assert s.groups_per_batch == 3
     assert s.max_groups_in_flight == 5
@@ -123,7 +121,7 @@ def test_a_batch_is_in_the_order_of_dispatch_and_not_of_arrival() -> None:
 
 
 def test_steps_on_demonstrations_start_no_groups() -> None:
-    s = Scheduler(SchedulerSettings(2, 4, 2, 10, first_step=3))
+    s = Scheduler(SchedulingLimits(2, 4, 2), RunSchedule(10, supervised_steps=3))
     for step in range(3):
         s.published(step)
         assert s.room() == 0
@@ -131,3 +129,12 @@ def test_steps_on_demonstrations_start_no_groups() -> None:
     s.published(3)
     assert s.room() == 4
     assert s.dispatched("g", 0) == 3
+
+
+def test_an_extended_schedule_makes_room_for_more_groups() -> None:
+    s = scheduler(groups=4, level=2, max_steps=1)
+    s.published(0)
+    assert len(dispatch(s)) == 4
+    assert s.room() == 0
+    s.schedule.extend(3)
+    assert s.room() == 4

@@ -15,7 +15,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from rlrun_orchestrator.scheduler import Scheduler, SchedulerSettings, Verdict
+from rlrun_orchestrator.cadence import RunSchedule
+from rlrun_orchestrator.scheduler import Scheduler, SchedulingLimits, Verdict
 
 MAX_STEPS = 12
 
@@ -29,8 +30,9 @@ class Run(RuleBasedStateMachine):
     def begin(self, level: int, groups: int, factor: int, first: int) -> None:
         # The schema's rule: without asynchrony there is no oversampling.
         factor = 1 if level == 0 else factor
-        self.settings = SchedulerSettings(groups, groups * factor, level, MAX_STEPS, first)
-        self.s = Scheduler(self.settings)
+        self.limits = SchedulingLimits(groups, groups * factor, level)
+        self.schedule = RunSchedule(MAX_STEPS, supervised_steps=first)
+        self.s = Scheduler(self.limits, self.schedule)
         self.version: dict[str, int] = {}
         self.fate: dict[str, str] = {}
         self.flying: list[str] = []
@@ -65,22 +67,22 @@ class Run(RuleBasedStateMachine):
             self.fate[group] = "stale"
         assert not self.s.finished(group, verdict), "a result that comes twice counts once"
 
-    @precondition(lambda self: self.s.step >= self.settings.first_step)
+    @precondition(lambda self: self.s.step >= self.schedule.supervised_steps)
     @rule()
     def take(self) -> None:
         step, ready = self.s.step, dict(self.s.ready)
         batch = self.s.take_batch()
         if batch is None:
             return
-        assert len(batch) == self.settings.groups_per_batch
+        assert len(batch) == self.limits.groups_per_batch
         for group in batch:
             lag = step - self.version[group]
-            assert 0 <= lag <= self.settings.max_async_level, "the bound"
-            assert self.settings.max_async_level > 0 or lag == 0, "strictly on-policy"
+            assert 0 <= lag <= self.limits.max_async_level, "the bound"
+            assert self.limits.max_async_level > 0 or lag == 0, "strictly on-policy"
         self.batch = batch
         gone = self.s.expire()
         for group in set(ready) - set(batch):
-            fresh = self.s.step - self.version[group] <= self.settings.max_async_level
+            fresh = self.s.step - self.version[group] <= self.limits.max_async_level
             assert fresh == (group in self.s.ready), "surplus stays while it is fresh enough, and no longer"
         self.end(gone, "stale")
 
@@ -91,7 +93,7 @@ class Run(RuleBasedStateMachine):
         self.end(self.batch, "trained")
         self.batch = []
 
-    @precondition(lambda self: not self.batch and self.settings.first_step <= self.s.step < MAX_STEPS)
+    @precondition(lambda self: not self.batch and self.schedule.supervised_steps <= self.s.step < MAX_STEPS)
     @rule(slow=st.integers(0, 2))
     def make_a_step(self, slow: int) -> None:
         """All goes well, but for the `slow` oldest groups, which are still under way: how groups grow old."""
@@ -105,7 +107,7 @@ class Run(RuleBasedStateMachine):
         if self.batch:
             self.train()
 
-    @precondition(lambda self: self.s.step < self.settings.first_step)
+    @precondition(lambda self: self.s.step < self.schedule.supervised_steps)
     @rule()
     def train_on_demonstrations(self) -> None:
         assert not self.version or self.s.counts().in_flight == 0
@@ -140,7 +142,12 @@ class Run(RuleBasedStateMachine):
         self.end([group for group in self.version if group not in self.fate], "stale")
         self.batch, self.flying = [], []
         self.s = Scheduler(
-            self.settings, trained=c.trained, filtered=c.filtered, errored=c.errored, stale=c.stale + c.in_flight
+            self.limits,
+            self.schedule,
+            trained=c.trained,
+            filtered=c.filtered,
+            errored=c.errored,
+            stale=c.stale + c.in_flight,
         )
         self.s.rewind(step)
         self.s.published(step)
@@ -165,8 +172,8 @@ class Run(RuleBasedStateMachine):
         if not hasattr(self, "s"):
             return
         lags = [self.s.step - place.version for place in (self.s.in_flight | self.s.ready).values()]
-        assert all(0 <= lag <= self.settings.max_async_level for lag in lags), "what is too old is gone"
-        assert len(self.s.in_flight) <= self.settings.max_groups_in_flight
+        assert all(0 <= lag <= self.limits.max_async_level for lag in lags), "what is too old is gone"
+        assert len(self.s.in_flight) <= self.limits.max_groups_in_flight
         assert self.s.room() >= 0
 
     @invariant()
@@ -177,11 +184,11 @@ class Run(RuleBasedStateMachine):
         s, number = copy.deepcopy(self.s), 0
         s.batch_trained()
         while s.step < MAX_STEPS:
-            if s.step < self.settings.first_step:
+            if s.step < self.schedule.supervised_steps:
                 s.stepped(s.step + 1)
                 continue
             s.published(s.step)
-            for _ in range(MAX_STEPS * self.settings.max_groups_in_flight):
+            for _ in range(MAX_STEPS * self.limits.max_groups_in_flight):
                 for _ in range(s.room()):
                     s.dispatched(f"later{number}", 10_000 + number)
                     number += 1
@@ -205,13 +212,10 @@ def test_staleness_accounting_and_progress_hold_for_any_order_of_events() -> Non
 def test_without_failures_nothing_is_ever_wasted(level: int, groups: int, factor: float, seed: random.Random) -> None:
     """Groups that all come back while their step is open are all trained, whatever the order they come back in."""
     s = Scheduler(
-        SchedulerSettings.of(
-            batch_size=groups * 8,
-            rollouts_per_example=8,
-            oversampling_factor=factor,
-            max_async_level=level,
-            max_steps=8,
-        )
+        SchedulingLimits.from_rollouts(
+            batch_size=groups * 8, rollouts_per_example=8, oversampling_factor=factor, max_async_level=level
+        ),
+        RunSchedule(8),
     )
     s.published(0)
     number = 0

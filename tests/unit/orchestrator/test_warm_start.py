@@ -99,13 +99,6 @@ def test_a_data_set_of_another_size_begins_its_first_epoch() -> None:
     assert all(warm.buffer.holds(dealt.example) for dealt in draw(warm, 30))
 
 
-def test_a_state_of_another_shape_changes_nothing() -> None:
-    one, other = deal(), deal()
-    with pytest.raises(KeyError):
-        one.begin_with({"buffer": {}})
-    assert draw(one, 5) == draw(other, 5)
-
-
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 MORE: dict[str, Any] = {"maxAsyncLevel": 0, "oversamplingFactor": 1, "seed": 5, "checkpoints": {"interval": 4}}
