@@ -15,7 +15,7 @@ from rlrun.schema.algorithm import KlPenalty
 from rlrun.schema.wire import PolicyKind, Problem
 from rlrun.service.errors import ProblemError
 from rlrun_trainer import checkpoint, weights
-from rlrun_trainer.crew import CloseSlot, Crew, OpenSlot, Restore, Snapshot
+from rlrun_trainer.crew import CloseSlot, Crew, Heartbeat, OpenSlot, Restore, Snapshot
 from rlrun_trainer.distributed import Stranded, World
 from rlrun_trainer.slots import BaseModel
 from rlrun_trainer.step import StepPlan, train_step
@@ -162,7 +162,7 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
     moved = [name for name, p in slot.parameters.items() if not torch.equal(p.to_local(), before[name])]
     assert len(moved) == len(before)
     policy = Crew(base).files("run")
-    saved = Crew(base).snapshot("run", checkpoint.Progress(1, "uid", {}))
+    saved = Crew(base).run_on_all(Snapshot("run", checkpoint.Progress(1, "uid", {})))
     for files, dtype in ((policy, "bfloat16"), (saved, "float32")):
         config = json.loads((files.path / "config.json").read_text())
         assert (config["dtype"], str(AutoModelForCausalLM.from_pretrained(files.path).dtype)) == (
@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> Non
 
 
 def test_a_trainer_of_one_process_has_nobody_to_tell(base: BaseModel) -> None:
-    Crew(base).beat()
+    Crew(base).run_on_all(Heartbeat())
     Crew(base).stop()
 
 
