@@ -13,12 +13,13 @@ from rlrun.controller.artifacts import StoreArtifacts
 from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
 from rlrun.controller.reconcile import Reconciler, RunKey
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place
 from tests.chaos.scenario import Lost, Scenario
-from tests.chaos.unit.faults import Call, FaultyCluster, Gate, Rule
+from tests.chaos.unit.faults import Call, FaultyTransport, Gate, Rule
 from tests.chaos.unit.storms import Storm
 from tests.unit.controller.world import Crash, MemoryPoller
 
@@ -103,7 +104,7 @@ async def live(place: Place, rule: Rule) -> Gate:
     gate = Gate(rule)
 
     def new_operator() -> Reconciler:
-        cluster: Any = FaultyCluster(connection, gate)
+        cluster = AsyncKubeClient(FaultyTransport(connection, gate))
         observer = Observer(cluster, artifacts, poller, settings)
         return Reconciler(observer, Applier(cluster, artifacts), settings, RunDirectory(lambda: 0, lambda: 0))
 

@@ -1,12 +1,11 @@
 """The cluster in memory, as strict as an API server where a crash or a clock could make the operator write nonsense."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.requests import KubeRequest
 from rlrun.schema.adapter import RLAdapterStatus
 from rlrun.schema.checkpoint import RLCheckpointStatus
 from rlrun.schema.run_status import RLRunStatus
@@ -30,43 +29,22 @@ def copied(value: Any) -> Any:
 class StrictCluster(MemoryCluster):
     """Refuses a status that the schema does not know, and knows the time of a deletion."""
 
+    clone = staticmethod(copied)
+
     def __init__(self, clock: Clock, *objects: Obj) -> None:
         super().__init__(*objects)
         self._clock = clock
 
-    def put(self, obj: Obj) -> None:
-        """Writes an object, whoever does it."""
-        obj = copied(obj)
-        obj["metadata"].setdefault("uid", f"made-{next(self.versions)}")
-        obj["metadata"]["resourceVersion"] = str(next(self.versions))
-        self.objects[self._key(obj)] = obj
-
-    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        """See `Cluster`."""
-        found = self.objects.get((kind.kind, namespace or "", name))
-        return None if found is None else copied(found)
-
-    async def list(
-        self, kind: ResourceKind, namespace: str | None = None, labels: Mapping[str, str] | None = None
-    ) -> list[Obj]:
-        """See `Cluster`."""
-        found = []
-        for (here, place, _), obj in sorted(self.objects.items()):
-            if here == kind.kind and namespace in (None, place):
-                mine = obj["metadata"].get("labels") or {}
-                if all(mine.get(key) == value for key, value in (labels or {}).items()):
-                    found.append(copied(obj))
-        return found
-
-    async def apply_status(self, obj: Obj, *more: Any, **options: Any) -> Obj:
-        """See `Cluster`."""
+    async def apply_status(self, request: KubeRequest) -> Obj:
+        """Validates the status as the CRD's schema does."""
+        obj = request.body or {}
         model = STATUSES.get(obj["kind"])
         if model is not None:
             try:
                 model.model_validate(obj["status"], by_alias=True, by_name=False)
             except ValidationError as error:
                 raise ApiError(422, "Invalid", f"{obj['kind']} {obj['metadata']['name']}: {error}") from error
-        return await super().apply_status(obj, *more, **options)
+        return await super().apply_status(request)
 
     def request_deletion(self, obj: Obj, now: datetime = START) -> None:
         """The first request's time stays."""

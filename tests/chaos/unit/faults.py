@@ -1,17 +1,19 @@
 """Every call that the operator makes, counted, and a rule that may break any of them.
 
-The gate stands between the operator and the world: `FaultyCluster` and `FaultyBucket` announce each call before it
+The gate stands between the operator and the world: `FaultyTransport` and `FaultyBucket` announce each call before it
 takes effect and after. A rule answers by raising, so the same position in a story can be broken in two ways: the call
 never arrived, or its answer never came back.
 """
 
-import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from botocore.exceptions import ClientError, EndpointConnectionError
+from rlrun.kube.async_client import AsyncTransport
 from rlrun.kube.errors import ApiError
+from rlrun.kube.requests import KubeRequest
 
 from tests.unit.controller.world import Crash
 
@@ -111,29 +113,40 @@ class Gate:
             raise
 
 
-class FaultyCluster:
-    """A `Cluster` whose every call goes through the gate."""
+class FaultyTransport:
+    """A transport to an API server whose every request goes through the gate, pages of a list one by one."""
 
-    def __init__(self, inner: Any, gate: Gate) -> None:
+    def __init__(self, inner: AsyncTransport, gate: Gate) -> None:
         self._inner = inner
         self._gate = gate
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._inner, name)
-        if not inspect.iscoroutinefunction(method):
-            return method
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._inner.close()
 
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            announced = self._gate.enter("cluster", name)
-            try:
-                answer = await method(*args, **kwargs)
-            except ApiError:
-                self._gate.leave(announced)
-                raise
-            self._gate.leave(announced)
-            return answer
+    async def send(self, request: KubeRequest) -> dict[str, Any]:
+        """The answer, unless the gate breaks the request or its answer."""
+        with self._announced(request):
+            return await self._inner.send(request)
 
-        return call
+    @asynccontextmanager
+    async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The chunks of the answer, unless the gate breaks the request or its answer."""
+        with self._announced(request):
+            async with self._inner.stream(request) as chunks:
+                yield chunks
+
+    @contextmanager
+    def _announced(self, request: KubeRequest) -> Iterator[None]:
+        status = "_status" if request.subresource == "status" else ""
+        call = self._gate.enter("cluster", request.verb.name.lower() + status)
+        try:
+            yield
+        except ApiError:
+            # "Not found" is an answer that can get lost as well.
+            self._gate.leave(call)
+            raise
+        self._gate.leave(call)
 
 
 class FaultyBucket:

@@ -18,6 +18,7 @@ from rlrun.controller.apply import Applier
 from rlrun.controller.metrics import RunDirectory
 from rlrun.controller.observe import Observer
 from rlrun.controller.reconcile import Reconciler, RunKey
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.schema.wire import RunPhase, RunStatus
 
@@ -26,7 +27,7 @@ from tests.chaos.invariants import Picture
 from tests.chaos.scenario import Hung, Lost, require
 from tests.chaos.unit.bucket import BUCKET, BucketArtifacts, MemoryBucket, store_of
 from tests.chaos.unit.cluster import StrictCluster
-from tests.chaos.unit.faults import FaultyCluster, Gate, Rule
+from tests.chaos.unit.faults import FaultyTransport, Gate, Rule
 from tests.chaos.unit.kubelet import Kubelet
 from tests.unit.controller.world import (
     SETTINGS,
@@ -256,7 +257,7 @@ class Life:
     def _new_operator(self) -> Reconciler:
         # Calls are counted through, over all processes of the operator.
         self.gate = Gate(self.rule, self.gate.calls)
-        cluster: Any = FaultyCluster(self.cluster, self.gate)
+        cluster = AsyncKubeClient(FaultyTransport(self.cluster, self.gate))
         artifacts = BucketArtifacts(store_of(self.bucket, self.gate))
         observer = Observer(cluster, artifacts, self.poller, SETTINGS)
         directory = RunDirectory(lambda: 0, lambda: 0)

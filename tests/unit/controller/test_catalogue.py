@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from rlrun.artifacts.store import AccessDenied
 from rlrun.controller.plan.retention import expired_steps
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN
+from rlrun.kube.requests import KubeRequest
 
 from tests.unit.controller.world import MemoryArtifacts, World, manifest, run_object
 
@@ -200,14 +203,12 @@ class TestClaims(Claims):
     async def test_nothing_is_deleted_while_claims_are_not_known(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from rlrun.kube.errors import ApiError
-
         usual = world.cluster.list
 
-        async def refuse(kind: Any, namespace: str | None = None, labels: Any = None) -> list[Obj]:
-            if kind.kind == "RLRun":
+        async def refuse(request: KubeRequest) -> Obj:
+            if request.kind is RLRUN:
                 raise ApiError(403, "Forbidden", "no")
-            return await usual(kind, namespace, labels)
+            return await usual(request)
 
         monkeypatch.setattr(world.cluster, "list", refuse)
         await world.start()

@@ -17,7 +17,7 @@ class Time:
 
 
 def lease(cluster: Any, identity: str, clock: Time) -> Lease:
-    return Lease(cluster, "ns", "lease", identity, retry=0.001, clock=clock)
+    return Lease(cluster.kube, "ns", "lease", identity, retry=0.001, clock=clock)
 
 
 async def test_only_one_gets_it() -> None:

@@ -13,6 +13,7 @@ from rlrun.controller.observed import LogCopy
 from rlrun.controller.plan.logs import last_words, logs_of_crashes, logs_of_pods
 from rlrun.controller.plan.restarts import count_restarts
 from rlrun.kube.errors import ApiError
+from rlrun.kube.requests import KubeRequest
 from rlrun.schema.wire import RunPhase, RunStatus
 
 from tests.unit.controller.world import MemoryArtifacts, MemoryCluster, World, end_orchestrator, pod, terminated
@@ -146,11 +147,11 @@ class Slow(MemoryCluster):
     busy = 0
     busiest = 0
 
-    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
+    async def log(self, request: KubeRequest) -> bytes:
         self.busy += 1
         self.busiest = max(self.busiest, self.busy)
         try:
-            if pod == "pod-0":
+            if request.name == "pod-0":
                 await asyncio.Event().wait()
             await asyncio.sleep(0)
             return b"text"
@@ -161,7 +162,7 @@ class Slow(MemoryCluster):
 async def test_kubelets_that_do_not_answer_hold_nobody_up() -> None:
     artifacts, cluster = MemoryArtifacts(), Slow()
     started = time.monotonic()
-    await LogKeeper(cluster, artifacts, seconds=0.2).keep("team", VARIABLES, copies(12))
+    await LogKeeper(cluster.kube, artifacts, seconds=0.2).keep("team", VARIABLES, copies(12))
     assert time.monotonic() - started < 5
     assert len(artifacts.files) == 11
     assert cluster.busiest == 4
@@ -170,13 +171,13 @@ async def test_kubelets_that_do_not_answer_hold_nobody_up() -> None:
 @pytest.mark.parametrize("error", [ApiError(500, "InternalError", "kubelet"), OSError("reset")])
 async def test_no_error_is_worth_more_than_the_run(error: Exception) -> None:
     class Failing(MemoryCluster):
-        async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
-            if pod == "pod-0":
+        async def log(self, request: KubeRequest) -> bytes:
+            if request.name == "pod-0":
                 raise error
             return b"text"
 
     artifacts = MemoryArtifacts()
-    await LogKeeper(Failing(), artifacts).keep("team", VARIABLES, copies(2))
+    await LogKeeper(Failing().kube, artifacts).keep("team", VARIABLES, copies(2))
     assert list(artifacts.files) == ["s3://rlrun/1.log"]
 
 
@@ -195,7 +196,7 @@ async def test_s3_that_is_away_holds_nobody_up(world: World, monkeypatch: pytest
 async def test_only_the_end_of_a_long_log_is_kept() -> None:
     cluster, artifacts = MemoryCluster(), MemoryArtifacts()
     cluster.logs["pod-0/main"] = b"x" * LIMIT_BYTES + b"the end"
-    await LogKeeper(cluster, artifacts).keep("team", VARIABLES, copies(1))
+    await LogKeeper(cluster.kube, artifacts).keep("team", VARIABLES, copies(1))
     (kept,) = artifacts.files.values()
     assert len(kept) == LIMIT_BYTES
     assert kept.endswith(b"the end")

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rlrun.artifacts.store import Unreachable
 from rlrun.controller.observed import SeenArtifact
+from rlrun.kube.requests import KubeRequest
 
 from tests.unit.controller.world import Crash, MemoryArtifacts, MemoryCluster, World, manifest, model_object, run_object
 from tests.unit.controller.world import source_secret as platform_secret
@@ -28,9 +29,9 @@ class Racing(MemoryCluster):
 
     race: Callable[[], None] | None = None
 
-    async def list(self, kind: Any, namespace: str | None = None, labels: Any = None) -> list[dict[str, Any]]:
-        found = await super().list(kind, namespace, labels)
-        if kind.kind == "RLRun" and self.race is not None:
+    async def list(self, request: KubeRequest) -> dict[str, Any]:
+        found = await super().list(request)
+        if request.kind.kind == "RLRun" and self.race is not None:
             self.race()
         return found
 

@@ -8,7 +8,8 @@ the node: Deployments and Jobs get pods.
 import base64
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,8 +23,9 @@ from rlrun.controller.observe import Observer
 from rlrun.controller.observed import Purge, SeenArtifact
 from rlrun.controller.plan.artifacts import FOLDER_KINDS
 from rlrun.controller.reconcile import Reconciler, RunKey
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import ResourceKind, ref_of
+from rlrun.kube.requests import KubeRequest
 from rlrun.resources.settings import Settings
 from rlrun.schema.wire import Problem, RunStatus
 from rlrun.service.errors import ServiceUnavailable
@@ -112,7 +114,12 @@ class Crash(Exception):
 
 
 class MemoryCluster:
+    """An API server in memory: the transport below the product's own client."""
+
+    clone: Callable[[Obj], Obj] = staticmethod(copy.deepcopy)
+
     def __init__(self, *objects: Obj) -> None:
+        self.kube = AsyncKubeClient(self)
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.versions = itertools.count(100)
         self.events: list[Obj] = []
@@ -125,7 +132,7 @@ class MemoryCluster:
             self.put(obj)
 
     def put(self, obj: Obj) -> None:
-        obj = copy.deepcopy(obj)
+        obj = self.clone(obj)
         obj["metadata"].setdefault("uid", f"made-{next(self.versions)}")
         obj["metadata"]["resourceVersion"] = str(next(self.versions))
         self.objects[self._key(obj)] = obj
@@ -147,22 +154,48 @@ class MemoryCluster:
             self.crash_after -= 1
         self.writes += 1
 
-    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        return copy.deepcopy(self.objects.get((kind.kind, namespace or "", name)))
+    async def close(self) -> None:
+        pass
 
-    async def list(
-        self, kind: ResourceKind, namespace: str | None = None, labels: Mapping[str, str] | None = None
-    ) -> list[Obj]:
-        found = []
-        for (k, ns, _), obj in sorted(self.objects.items()):
-            mine = obj["metadata"].get("labels") or {}
-            wanted = all(key in mine and value in ("", mine[key]) for key, value in (labels or {}).items())
-            if k == kind.kind and (namespace is None or ns == namespace) and wanted:
-                found.append(copy.deepcopy(obj))
+    async def send(self, request: KubeRequest) -> Obj:
+        """Answers by the method of the request's verb, which tests may replace."""
+        name = request.verb.name.lower() + (f"_{request.subresource}" if request.subresource else "")
+        answer: Obj = await getattr(self, name)(request)
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
+        text = await self.log(request)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield text
+
+        yield chunks()
+
+    def _held(self, request: KubeRequest) -> Obj:
+        """The object that a request is about."""
+        name = request.name or ""
+        found = self.objects.get((request.kind.kind, request.namespace or "", name))
+        if found is None:
+            raise ApiError(404, "NotFound", f"{name} not found", details={"name": name})
         return found
 
-    async def create(self, obj: Obj) -> Obj:
+    async def get(self, request: KubeRequest) -> Obj:
+        return self.clone(self._held(request))
+
+    async def list(self, request: KubeRequest) -> Obj:
+        pairs = [part.partition("=") for part in request.query.get("labelSelector", "").split(",") if part]
+        items = []
+        for (kind, namespace, _), obj in sorted(self.objects.items()):
+            mine = obj["metadata"].get("labels") or {}
+            wanted = all(key in mine and value in ("", mine[key]) for key, _, value in pairs)
+            if kind == request.kind.kind and request.namespace in (None, namespace) and wanted:
+                items.append(self.clone(obj))
+        return {"items": items, "metadata": {}}
+
+    async def create(self, request: KubeRequest) -> Obj:
         self._write()
+        obj = request.body or {}
         if obj["kind"] == "Event":
             self.events.append(obj)
             return obj
@@ -171,19 +204,17 @@ class MemoryCluster:
         self.put(obj)
         return obj
 
-    async def replace(self, obj: Obj) -> Obj:
+    async def replace(self, request: KubeRequest) -> Obj:
         self._write()
-        old = self.objects.get(self._key(obj))
-        if old is None:
-            raise ApiError(404, "NotFound", obj["metadata"]["name"])
+        obj, old = request.body or {}, self._held(request)
         if obj["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
             raise ApiError(409, "Conflict", obj["metadata"]["name"])
         self.put(obj)
         return obj
 
-    async def apply(self, obj: Obj) -> Obj:
+    async def apply(self, request: KubeRequest) -> Obj:
         self._write()
-        ref_of(obj)
+        obj = request.body or {}
         old = self.objects.get(self._key(obj))
         new = copy.deepcopy(obj)
         if old is not None:
@@ -198,11 +229,9 @@ class MemoryCluster:
         self.put(new)
         return new
 
-    async def apply_status(self, obj: Obj, manager: str = "rlrun-operator") -> Obj:
+    async def apply_status(self, request: KubeRequest) -> Obj:
         self._write()
-        old = self.objects.get(self._key(obj))
-        if old is None:
-            raise ApiError(404, "NotFound", obj["metadata"]["name"])
+        obj, old, manager = request.body or {}, self._held(request), request.field_manager or ""
         if obj["metadata"].get("uid") not in (None, old["metadata"]["uid"]):
             raise ApiError(409, "Conflict", "uid mismatch")
         mine = self.status_fields.get((key := self._key(obj), manager), set())
@@ -215,33 +244,35 @@ class MemoryCluster:
         self.put({**old, "status": status})
         return obj
 
-    async def patch(self, kind: ResourceKind, namespace: str | None, name: str, patch: Obj) -> Obj:
+    async def patch(self, request: KubeRequest) -> Obj:
         self._write()
-        old = self.objects.get((kind.kind, namespace or "", name))
-        if old is None:
-            raise ApiError(404, "NotFound", name)
-        metadata = dict(patch["metadata"])
+        old, name = self._held(request), request.name
+        metadata = dict((request.body or {})["metadata"])
         for precondition in ("resourceVersion", "uid"):
             if metadata.pop(precondition, old["metadata"].get(precondition)) != old["metadata"].get(precondition):
-                raise ApiError(409, "Conflict", name)
+                raise ApiError(409, "Conflict", f"{name} has changed")
         old = copy.deepcopy(old)
         old["metadata"].setdefault("annotations", {}).update(metadata.pop("annotations", {}))
         old["metadata"] |= metadata
         self.put(old)
         self._collect(old)
-        return self.objects.get((kind.kind, namespace or "", name), old)
+        return self.objects.get(self._key(old), old)
 
-    async def delete(self, kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> None:
+    async def delete(self, request: KubeRequest) -> Obj:
         self._write()
-        old = self.objects.get((kind.kind, namespace or "", name))
-        if old is None or (uid is not None and old["metadata"]["uid"] != uid):
-            return
+        old = self._held(request)
+        if ((request.body or {}).get("preconditions") or {}).get("uid") not in (None, old["metadata"]["uid"]):
+            raise ApiError(409, "Conflict", "uid mismatch")
         self.request_deletion(old)
+        return old
 
-    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
+    async def log(self, request: KubeRequest) -> bytes:
         """`logs` has them by pod/container, with `.previous` at its end."""
-        text = self.logs.get(f"{pod}/{container}{'.previous' if previous else ''}")
-        return None if text is None else text[-limit:]
+        previous = ".previous" if request.query["previous"] == "true" else ""
+        text = self.logs.get(f"{request.name}/{request.query['container']}{previous}")
+        if text is None:
+            raise ApiError(400, "BadRequest", "the container has no log")
+        return text
 
     def request_deletion(self, obj: Obj, now: datetime = START) -> None:
         obj["metadata"]["deletionTimestamp"] = now.isoformat().replace("+00:00", "Z")
@@ -437,8 +468,8 @@ class World:
 
     def reconciler(self) -> Reconciler:
         """A new operator: nothing is remembered from one to the next."""
-        observer = Observer(self.cluster, self.artifacts, self.poller, self.settings)
-        applier = Applier(self.cluster, self.artifacts)
+        observer = Observer(self.cluster.kube, self.artifacts, self.poller, self.settings)
+        applier = Applier(self.cluster.kube, self.artifacts)
         return Reconciler(observer, applier, self.settings, RunDirectory(lambda: 0, lambda: 0), self.clock)
 
     async def reconcile(self, times: int = 1, name: str = "reverse") -> float | None:

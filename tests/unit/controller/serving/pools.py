@@ -99,8 +99,9 @@ class Pools:
         again = None
         for _ in range(times):
             # A new operator each time: nothing is remembered from one to the next.
-            observer = Observer(self.cluster, MemoryArtifacts(), MemoryPoller(), self.settings)
-            again = await reconciler(self.cluster, observer, self.sidecars, self.settings, self.clock).reconcile(key)
+            kube = self.cluster.kube
+            observer = Observer(kube, MemoryArtifacts(), MemoryPoller(), self.settings)
+            again = await reconciler(kube, observer, self.sidecars, self.settings, self.clock).reconcile(key)
         return again
 
     def start_pods(self, *, ready: bool = True) -> None:

@@ -301,7 +301,7 @@ async def test_an_operator_that_dies_at_any_write_leaves_what_the_next_one_finis
         assert after >= 7, "the last writes are a status and an Event"
         pools.change(deployed=False)
     pools.cluster.crash_after = None
-    found = await find_pools(pools.cluster, [])
+    found = await find_pools(pools.cluster.kube, [])
     assert found == ({KEY} if pools.objects or pools.state() != "NotDeployed" else set())
     for key in found:
         await pools.reconcile(2, key)
@@ -312,13 +312,13 @@ async def test_an_operator_that_dies_at_any_write_leaves_what_the_next_one_finis
 async def test_pools_are_found_by_what_is_deployed_and_by_what_is_there(pools: Pools) -> None:
     pools.cluster.put(adapter_object())
     pools.cluster.put(adapter_object("never", deployed=False))
-    assert await find_pools(pools.cluster, []) == {KEY}
-    assert await find_pools(pools.cluster, ["elsewhere"]) == set()
+    assert await find_pools(pools.cluster.kube, []) == {KEY}
+    assert await find_pools(pools.cluster.kube, ["elsewhere"]) == set()
     await pools.reconcile()
     pools.cluster.objects.pop(("RLAdapter", "team", "one"))
-    assert await find_pools(pools.cluster, []) == {KEY}
+    assert await find_pools(pools.cluster.kube, []) == {KEY}
     await pools.reconcile()
-    assert (pools.objects, await find_pools(pools.cluster, [])) == ([], set())
+    assert (pools.objects, await find_pools(pools.cluster.kube, [])) == ([], set())
 
 
 def test_events_lead_to_their_pool() -> None:
