@@ -23,7 +23,7 @@ from rlrun_orchestrator.environments import Environment, Environments
 from rlrun_orchestrator.filtering import Cause
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference import ReplicaPool
-from rlrun_orchestrator.rollouts import Group, Scoring, score
+from rlrun_orchestrator.rollouts import Group, Scoring, score_group
 from rlrun_orchestrator.scheduler import Scheduler, Verdict
 from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.teacher import Teacher
@@ -273,7 +273,7 @@ class Dispatcher:
         try:
             result = await member.client.roll_out(request)
             self._groups.close(live.id)
-            scored = score(result, live, example, self._scoring)
+            scored = score_group(result, live.record_of_turns(), example, self._scoring)
             if self._teacher is not None and scored.verdict is Verdict.usable:
                 await self._teacher.judge(scored)
             group = scored

@@ -5,6 +5,7 @@ nobody asked for, or that it has judged already is an error of that rollout, cou
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlrun.schema.trajectory import TrajectoryStrategy
@@ -14,9 +15,8 @@ from rlrun_orchestrator.advantages import group_advantages
 from rlrun_orchestrator.buffer import Example
 from rlrun_orchestrator.deal import Dealt
 from rlrun_orchestrator.filtering import Cause, Filtering
-from rlrun_orchestrator.gateway.groups import LiveGroup
 from rlrun_orchestrator.scheduler import Verdict
-from rlrun_orchestrator.trajectories import Trajectory, build_trajectory
+from rlrun_orchestrator.trajectories import Trajectory, Turn, build_trajectory
 
 REWARD_REASONS = frozenset({"RewardFunctionError", "RewardNotFinite"})
 """Reasons of errors that are the reward function's, not the rollout's."""
@@ -41,6 +41,19 @@ class Scoring:
     def needed(self) -> int:
         """Good rollouts without which a group is of no use."""
         return min(2, self.rollouts_per_example) if self.baseline else 1
+
+
+@dataclass(frozen=True)
+class RecordedGroup:
+    """Record that the gateway has made of a group."""
+
+    id: str
+    ordinal: int
+    """Number of the group since the beginning of the run."""
+    version: int
+    """Version of the policy that answered."""
+    turns_by_rollout: Mapping[str, Sequence[Turn]]
+    """Turns of each rollout, in the order in which the first requests of the rollouts arrived."""
 
 
 @dataclass
@@ -108,22 +121,23 @@ class Group:
         return next((rollout.error for rollout in self.rollouts if rollout.error is not None), None)
 
 
-def score(result: GroupResult, live: LiveGroup, example: Example, scoring: Scoring) -> Group:
-    """Joins an environment's answer with the turns that the gateway recorded for the group, and judges it.
+def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, scoring: Scoring) -> Group:
+    """Join an environment's answer with the turns that the gateway recorded for the group, and judge it.
 
     Rollouts are in the order in which their first requests arrived, whatever the order of the answer.
     """
-    group = Group(live.id, example, live.policy.version, seconds=result.seconds, ordinal=live.ordinal)
+    group = Group(recorded.id, example, recorded.version, seconds=result.seconds, ordinal=recorded.ordinal)
+    order = {rollout: number for number, rollout in enumerate(recorded.turns_by_rollout)}
     seen: set[str] = set()
-    for outcome in sorted(result.rollouts, key=lambda outcome: live.order(outcome.rollout_id)):
-        group.rollouts.append(_rollout(outcome, live, scoring, seen))
+    for outcome in sorted(result.rollouts, key=lambda outcome: order.get(outcome.rollout_id, len(order))):
+        group.rollouts.append(_rollout(outcome, recorded, scoring, seen))
         seen.add(outcome.rollout_id)
     _judge(group, scoring)
     return group
 
 
-def _rollout(outcome: RolloutResult, live: LiveGroup, scoring: Scoring, seen: set[str]) -> Rollout:
-    turns = live.recorded(outcome.rollout_id) if outcome.rollout_id not in seen else []
+def _rollout(outcome: RolloutResult, recorded: RecordedGroup, scoring: Scoring, seen: set[str]) -> Rollout:
+    turns = recorded.turns_by_rollout.get(outcome.rollout_id, ()) if outcome.rollout_id not in seen else ()
     trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
     truncated = outcome.is_truncated or any(turn.finish_reason == "length" for turn in turns)
     if not scoring.verify:

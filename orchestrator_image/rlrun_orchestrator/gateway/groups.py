@@ -11,6 +11,7 @@ from rlrun.schema.wire import PolicyKind, PolicyRef
 
 from rlrun_orchestrator.gateway.prefixes import Conversation
 from rlrun_orchestrator.inference import Replica
+from rlrun_orchestrator.rollouts import RecordedGroup
 from rlrun_orchestrator.trajectories import Turn
 
 
@@ -74,10 +75,10 @@ class LiveGroup:
         known = self.rollouts.get(rollout)
         return [turn for _, turn in sorted(known.turns, key=lambda pair: pair[0])] if known else []
 
-    def order(self, rollout: str) -> int:
-        """Return the rollout's number by first request. An unknown id sorts behind all others."""
-        known = self.rollouts.get(rollout)
-        return known.order if known else len(self.rollouts)
+    def record_of_turns(self) -> RecordedGroup:
+        """Return what was recorded so far."""
+        turns = {rollout: self.recorded(rollout) for rollout in self.rollouts}
+        return RecordedGroup(self.id, self.ordinal, self.policy.version, turns)
 
 
 class LiveGroups:

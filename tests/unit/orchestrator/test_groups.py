@@ -10,7 +10,7 @@ from rlrun_orchestrator.buffer import Example
 from rlrun_orchestrator.filtering import Cause, Filtering
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.metrics import batch_metrics
-from rlrun_orchestrator.rollouts import Group, Scoring, score
+from rlrun_orchestrator.rollouts import Group, Scoring, score_group
 from rlrun_orchestrator.scheduler import Verdict
 from rlrun_orchestrator.trajectories import Turn
 
@@ -31,7 +31,7 @@ def scoring(asked: int, filtering: Filtering | None = None, *, verify: bool = Tr
 
 def scored(outcomes: list[RolloutResult], recorded: LiveGroup, rules: Scoring | None = None) -> Group:
     result = GroupResult(group_id="g", rollouts=outcomes, seconds=1.0)
-    return score(result, recorded, Example("env", 3), rules or scoring(len(outcomes)))
+    return score_group(result, recorded.record_of_turns(), Example("env", 3), rules or scoring(len(outcomes)))
 
 
 def outcome(rollout: str, reward: float, error: Problem | None = None) -> RolloutResult:
