@@ -188,7 +188,7 @@ class Orchestrator:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
-            assembly.scheduler(run, self._schedule, self.progress.groups),
+            assembly.group_tracker(run, self._schedule, self.progress.groups),
             deal,
             environments,
             self._groups,

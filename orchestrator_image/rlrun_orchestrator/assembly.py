@@ -15,10 +15,11 @@ from rlrun_orchestrator.dispatcher import DispatchSettings
 from rlrun_orchestrator.evaluator import EvaluatorSettings
 from rlrun_orchestrator.filtering import Filtering
 from rlrun_orchestrator.gateway.sampling import SamplingRules
+from rlrun_orchestrator.group_tracker import GroupTracker
 from rlrun_orchestrator.loop import LoopTimeouts
 from rlrun_orchestrator.publishing import PublishTimeouts
 from rlrun_orchestrator.rollouts import Scoring
-from rlrun_orchestrator.scheduler import Scheduler, SchedulingLimits
+from rlrun_orchestrator.scheduler import SchedulingLimits
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.storage import StartupTimeouts
 from rlrun_orchestrator.trainer_session import TrainerTimeouts
@@ -69,10 +70,10 @@ def loop_timeouts(settings: Settings) -> LoopTimeouts:
     return LoopTimeouts(finish=settings.finish_deadline, state_saved=settings.record_wait)
 
 
-def scheduler(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) -> Scheduler:
-    """With the counts of earlier processes. What the last one had in flight ended with it."""
+def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) -> GroupTracker:
+    """Return the tracker of the run's groups. `before`: the counts of earlier processes."""
     spec = run.spec
-    return Scheduler(
+    return GroupTracker(
         SchedulingLimits.from_rollouts(
             batch_size=spec.batch_size,
             rollouts_per_example=spec.rollouts_per_example,
@@ -80,10 +81,7 @@ def scheduler(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) -> S
             max_async_level=spec.max_async_level,
         ),
         schedule,
-        trained=before.trained,
-        filtered=before.filtered,
-        errored=before.errored,
-        stale=before.stale + before.in_flight,
+        before,
     )
 
 

@@ -37,16 +37,17 @@ class SamplerState:
 
 
 class Deal:
-    """Draws from the buffer, remembers what is under way."""
+    """Draws from the buffer. What is under way is known elsewhere (`snapshot`)."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
         self.next = 0
         """Ordinal of the next example that is drawn for the first time."""
-        self._open: dict[int, Dealt] = {}
         self._again: list[Dealt] = []
         self._scores: list[tuple[Dealt, float]] = []
-        self._origin = self.state()
+        self._reserved: set[int] = set()
+        """Ordinals that were given out before a rewind to a step before their draw, and still have their group."""
+        self._origin = self.snapshot(())
 
     def draw(self, environments: Collection[str]) -> Dealt | None:
         """The next example of these environments, what has to be dealt again before what is new; None without any."""
@@ -58,9 +59,8 @@ class Deal:
             if not self.buffer.drawable(names):
                 return None
             dealt = self._new(names)
-            while dealt.ordinal in self._open:  # a group that outlived a rewind still has this number
+            while dealt.ordinal in self._reserved:
                 dealt = self._new(names)
-        self._open[dealt.ordinal] = dealt
         return dealt
 
     def _new(self, names: Sequence[str]) -> Dealt:
@@ -68,15 +68,9 @@ class Deal:
         self.next += 1
         return dealt
 
-    def done(self, dealt: Iterable[Dealt]) -> None:
-        """These were trained on or given up: they are not dealt again."""
-        for one in dealt:
-            self._open.pop(one.ordinal, None)
-
     def put_back(self, dealt: Iterable[Dealt]) -> None:
         """These were dealt for nothing and are dealt again, before what is new."""
-        found = [d for d in dealt if self._open.pop(d.ordinal, None) is not None]
-        self._again = sorted([*self._again, *found])
+        self._again = sorted([*self._again, *dealt])
 
     def forget(self, ordinals: Collection[int]) -> None:
         """These were trained on by an earlier process after all: they are not dealt again."""
@@ -95,9 +89,9 @@ class Deal:
 
     # --- between two processes ----------------------------------------------------------------------------------------
 
-    def state(self) -> SamplerState:
-        """Everything; what is under way is to be dealt again."""
-        waiting = sorted([*self._open.values(), *self._again])
+    def snapshot(self, outstanding: Iterable[Dealt]) -> SamplerState:
+        """Return the state in which the examples `outstanding`, which are under way now, are drawn again."""
+        waiting = sorted([*outstanding, *self._again])
         again = {d.ordinal for d in waiting}
         # What is dealt again is scored again; of what was filtered nothing else would be left.
         scores = [(d, reward) for d, reward in sorted(self._scores) if d.ordinal not in again]
@@ -108,18 +102,20 @@ class Deal:
             buffer=self.buffer.state(),
         )
 
-    def restore(self, state: SamplerState) -> None:
-        """Continue from `state`; groups that live on keep their ordinals."""
+    def restore(self, state: SamplerState, outstanding: Iterable[Dealt] = ()) -> None:
+        """Continue from `state`. Examples that are still under way, `outstanding`, keep their ordinals."""
+        taken = {dealt.ordinal for dealt in outstanding}
         self.buffer.restore(state.buffer)
         self.next = state.next
-        self._again = [d for d in self._known(state.again) if d.ordinal not in self._open]
+        self._again = [d for d in self._known(state.again) if d.ordinal not in taken]
+        self._reserved = {ordinal for ordinal in (*taken, *(d.ordinal for d in self._again)) if ordinal >= self.next}
         self._scores = [(d, reward) for d, reward in _scores(state) if self.buffer.holds(d.example)]
 
-    def restart(self) -> None:
-        """Goes back to where the run began."""
-        self.restore(self._origin)
+    def restart(self, outstanding: Iterable[Dealt] = ()) -> None:
+        """Go back to where the run began."""
+        self.restore(self._origin, outstanding)
 
-    def begin_with(self, state: SamplerState) -> None:
+    def begin_with(self, state: SamplerState, outstanding: Iterable[Dealt] = ()) -> None:
         """Begins a run of its own in the middle of another run's draw, of which `state` tells.
 
         The other run's examples that were under way come first, under this run's ordinals from 0 on; then those that
@@ -127,13 +123,13 @@ class Deal:
         pools. What was scored there and not settled is settled here. Environments are matched by name: one that the
         other run did not have, or whose data set has another size, begins its first epoch.
         """
-        self.restart()
+        self.restart(outstanding)
         self.buffer.restore(state.buffer)
         for dealt, mean_reward in sorted(_scores(state)):
             if self.buffer.holds(dealt.example):
                 self.buffer.scored(dealt.example, mean_reward)
         again = [Dealt(ordinal, dealt.example) for ordinal, dealt in enumerate(self._known(state.again))]
-        self._again = [dealt for dealt in again if dealt.ordinal not in self._open]
+        self._again = [dealt for dealt in again if dealt.ordinal not in self._reserved]
         self.next = len(again)
 
     def _known(self, listed: Iterable[tuple[int, str, int]]) -> list[Dealt]:

@@ -53,15 +53,18 @@ class Demonstrations:
         self._batch_size = batch_size
         self._seq_len = seq_len
         self._room = asyncio.Semaphore(PARALLEL)
+        self._outstanding: list[Dealt] = []
 
     async def batch(self) -> list[Lesson]:
         """The next `batch_size` demonstrations, in the order of their draw. Raises FatalError."""
         lessons: list[Lesson] = []
         for _ in range(MAX_ROUNDS):
             drawn = [self._draw() for _ in range(self._batch_size - len(lessons))]
+            self._outstanding += drawn
             found = await asyncio.gather(*(self._lesson(dealt) for dealt in drawn))
             lessons += [lesson for lesson in found if lesson.sequence.token_ids]
-            self._deal.done(lesson.dealt for lesson in found if not lesson.sequence.token_ids)
+            too_long = {lesson.dealt for lesson in found if not lesson.sequence.token_ids}
+            self._outstanding = [dealt for dealt in self._outstanding if dealt not in too_long]
             if len(lessons) == self._batch_size:
                 return lessons
             log.warning("%d demonstrations do not fit into seqLen", sum(not f.sequence.token_ids for f in found))
@@ -70,6 +73,19 @@ class Demonstrations:
             "choose a model with a higher seqLen"
         )
         raise FatalError(Problem(reason="DemonstrationsTooLong", message=message), EXIT_CONFIGURATION)
+
+    def outstanding(self) -> list[Dealt]:
+        """Return the examples of the batch that is collected or in hand."""
+        return list(self._outstanding)
+
+    def complete_batch(self) -> None:
+        """Forget the batch: the trainer has learnt from it, or it is lost."""
+        self._outstanding = []
+
+    def return_batch(self) -> None:
+        """Let the examples of the batch be drawn again, because the trainer has made its step of another one."""
+        self._deal.put_back(self._outstanding)
+        self._outstanding = []
 
     def _draw(self) -> Dealt:
         dealt = self._deal.draw(self._environments.members)

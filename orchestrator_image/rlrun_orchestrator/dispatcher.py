@@ -1,7 +1,7 @@
 """Keeps the right number of groups in flight and turns what comes back into batches.
 
-The decisions are the scheduler's and the buffer's; here are the tasks, the requests and the clock. The pump dispatches
-while there is room, an environment that is well, and a replica that serves the policy.
+The state of the groups is the tracker's and the choice of examples the sampler's; here are the tasks, the requests and
+the clock. The pump dispatches while there are slots, an environment that is well, and a replica that serves the policy.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ from rlrun_orchestrator.drought import Drought
 from rlrun_orchestrator.environments import Environment, Environments
 from rlrun_orchestrator.filtering import Cause
 from rlrun_orchestrator.gateway.groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.group_tracker import GroupState, GroupTracker, TrackedGroup
 from rlrun_orchestrator.inference import ReplicaPool
 from rlrun_orchestrator.rollouts import Group, Scoring, score_group
-from rlrun_orchestrator.scheduler import Scheduler, Verdict
+from rlrun_orchestrator.scheduler import Verdict
 from rlrun_orchestrator.status_conditions import StatusConditions
 from rlrun_orchestrator.teacher import Teacher
 
@@ -47,12 +48,12 @@ class DispatchSettings:
 
 
 class Dispatcher:
-    """Owns all training groups between dispatch and batch."""
+    """Starts groups, waits for their results and hands out batches."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        deal: Deal,
+        tracker: GroupTracker,
+        sampler: Deal,
         environments: Environments,
         groups: LiveGroups,
         pool: ReplicaPool,
@@ -63,8 +64,8 @@ class Dispatcher:
         teacher: Teacher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.scheduler = scheduler
-        self.deal = deal
+        self.tracker = tracker
+        self.sampler = sampler
         self.failure: FatalError | None = None
         """Why no batch will ever come, if so."""
         self.cancelled = 0
@@ -81,19 +82,14 @@ class Dispatcher:
         self._progress = progress
         self._conditions = conditions
         self._clock = clock
-        self._policy: PolicyRef | None = None
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._dealt: dict[str, Dealt] = {}
-        """Of groups in flight."""
-        self._finished: dict[str, Group] = {}
-        """Ready ones."""
-        self._taken: list[Group] = []
+        self._cancelled_tasks: set[asyncio.Task[None]] = set()
+        """Those that have not ended yet."""
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self._drought = Drought(scheduler.limits.groups_per_batch, settings.empty_batch_backoff)
+        self._drought = Drought(tracker.limits.groups_per_batch, settings.empty_batch_backoff)
         self._no_replica_since: float | None = None
-        scheduler.schedule.subscribe(self._wake.set)
+        tracker.schedule.subscribe(self._wake.set)
 
     # --- for the loop -------------------------------------------------------------------------------------------------
 
@@ -103,56 +99,41 @@ class Dispatcher:
 
     def published(self, policy: PolicyRef) -> None:
         """From now on new groups are pinned to this policy."""
-        self._policy = policy
-        self.scheduler.published(policy.version)
+        self.tracker.publish(policy)
         self._progress.policy_version = policy.version
         self._wake.set()
 
     def take_batch(self) -> list[Group] | None:
         """The next batch, or None while it is not complete. Groups that it makes too old are cancelled."""
-        batch = self.scheduler.take_batch()
+        batch = self.tracker.take_batch()
         if batch is None:
             return None
-        self._taken = [self._finished.pop(group) for group in batch]
-        self._abandon(self.scheduler.expire())
-        self.deal.settle()
+        self._cancel(self.tracker.drop_stale())
+        self.sampler.settle()
         self._wake.set()
-        return self._taken
+        return [group.result for group in batch if group.result is not None]
 
-    def batch_trained(self) -> None:
-        """The trainer is done with the batch that was taken."""
-        self.scheduler.batch_trained()
-        self.deal.done(group.dealt for group in self._taken)
-        self._taken = []
+    def complete_batch(self) -> None:
+        """The trainer has made its step with the batch that was taken."""
+        self.tracker.complete_batch()
         self._count()
 
-    def acknowledge_batch(self, step: int, sent: SentBatch | None) -> None:
+    def return_batch(self, step: int, trained: SentBatch | None) -> None:
         """The trainer is at `step` now, with a batch of an earlier process (None: an unknown one). One that was taken
         waits for a later step, without the groups whose examples the other had as well.
         """
-        self.scheduler.put_back()
-        self.scheduler.stepped(step)
-        self._finished |= {group.id: group for group in self._taken}
-        self._taken = []
-        if sent is not None:
-            self.scheduler.trained_before(sent.groups)
-            self._abandon(self.scheduler.drop(sent.ordinals))
-            self.deal.forget(sent.ordinals)
-        self._abandon(self.scheduler.expire())
+        self._cancel(self.tracker.return_batch(step, trained))
+        if trained is not None:
+            self.sampler.forget(trained.ordinals)
         self._wake.set()
 
-    def stepped(self, step: int, dealt: Iterable[Dealt]) -> None:
-        """The trainer has learnt from demonstrations of these examples and is at `step` now."""
-        self.scheduler.stepped(step)
-        self.deal.done(dealt)
+    def advance(self, step: int) -> None:
+        """The trainer has learnt from demonstrations and is at `step` now."""
+        self.tracker.advance(step)
 
     def rewind(self, step: int) -> None:
         """The trainer is back at `step`."""
-        self._abandon(self.scheduler.rewind(step))
-        self.deal.done(group.dealt for group in self._taken)
-        self._taken = []
-        if self.scheduler.version is None:
-            self._policy = None
+        self._cancel(self.tracker.rewind(step))
         self._wake.set()
 
     def metrics(self) -> dict[str, float]:
@@ -160,7 +141,7 @@ class Dispatcher:
         share = self._settings.rollouts_per_example
         filtered = {f"filtered_rollouts/{cause}": float(self._causes[cause] * share) for cause in Cause}
         self._causes.clear()
-        return self.deal.buffer.metrics() | filtered
+        return self.sampler.buffer.metrics() | filtered
 
     async def changed(self, timeout: float) -> None:
         """Returns when a group has finished, or after `timeout` seconds."""
@@ -182,8 +163,8 @@ class Dispatcher:
     async def close(self) -> None:
         """Cancels everything in flight; it counts as stale."""
         await self.halt()
-        self._abandon(self.scheduler.close())
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._cancel(self.tracker.close())
+        await asyncio.gather(*self._cancelled_tasks, return_exceptions=True)
         self._count()
 
     @property
@@ -194,7 +175,7 @@ class Dispatcher:
     @property
     def in_flight(self) -> int:
         """Groups that environments work on now."""
-        return len(self.scheduler.in_flight)
+        return self.tracker.count(GroupState.in_flight)
 
     # --- the pump -----------------------------------------------------------------------------------------------------
 
@@ -226,13 +207,14 @@ class Dispatcher:
     def _dispatch(self, now: float) -> None:
         if self._environments.failure is not None:
             raise self._environments.failure
-        if self._policy is None or not self._replica_serves(self._policy, now) or not self._drought.open(now):
+        policy = self.tracker.policy
+        if policy is None or not self._replica_serves(policy, now) or not self._drought.open(now):
             return
-        while self.scheduler.room() > 0:
-            dealt = self.deal.draw(self._environments.available(now))
-            if dealt is None:
+        for _ in range(self.tracker.available_slots()):
+            example = self.sampler.draw(self._environments.available(now))
+            if example is None:
                 return
-            self._start(dealt, self._policy, now)
+            self._start(example, policy, now)
 
     def _replica_serves(self, policy: PolicyRef, now: float) -> bool:
         if self._pool.serving(policy.name):
@@ -247,13 +229,10 @@ class Dispatcher:
             raise FatalError(problem, EXIT_RESTART)
         return False
 
-    def _start(self, dealt: Dealt, policy: PolicyRef, now: float) -> None:
-        live = self._groups.open(policy, ordinal=dealt.ordinal)
-        self.scheduler.dispatched(live.id, dealt.ordinal)
-        self._dealt[live.id] = dealt
-        task = asyncio.create_task(self._roll_out(live, dealt, now), name=f"group {live.id}")
-        self._tasks[live.id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(live.id, None))
+    def _start(self, example: Dealt, policy: PolicyRef, now: float) -> None:
+        live = self._groups.open(policy, ordinal=example.ordinal)
+        group = self.tracker.start(live.id, example)
+        group.task = asyncio.create_task(self._roll_out(live, example, now), name=f"group {live.id}")
 
     async def _roll_out(self, live: LiveGroup, dealt: Dealt, started: float) -> None:
         example = dealt.example
@@ -299,21 +278,17 @@ class Dispatcher:
         self._conditions.add_warning(problem)
 
     def _finish(self, group: Group, live: LiveGroup, answered: bool, started: float) -> None:
-        if not self.scheduler.finished(live.id, group.verdict):
+        tracked = self.tracker.finish(live.id, group.verdict, group)
+        if tracked is None:
             return
-        dealt = self._dealt.pop(live.id)
         self._progress.record_group(group)
         self._drought.last_error = group.first_error or self._drought.last_error
         if group.verdict is not Verdict.errored:
             self._environments.members[group.example.environment].backoff.succeeded()
             if self._scoring.verify:
-                self.deal.scored(dealt, group.mean_reward)
+                self.sampler.scored(tracked.example, group.mean_reward)
         elif group.rollouts:
             self._environments.members[group.example.environment].backoff.failed(self._clock(), started)
-        if live.id in self.scheduler.ready:
-            self._finished[live.id] = group
-        else:
-            self.deal.done([dealt])
         if group.cause is not None:
             self.filtered += 1
             self._causes[group.cause] += 1
@@ -325,18 +300,15 @@ class Dispatcher:
         self._wake.set()
         self._done.set()
 
-    def _abandon(self, groups: list[str]) -> None:
+    def _cancel(self, groups: Iterable[TrackedGroup]) -> None:
         for group in groups:
-            self._groups.close(group)
-            finished = self._finished.pop(group, None)
-            dealt = finished.dealt if finished is not None else self._dealt.pop(group, None)
-            if dealt is not None:
-                self.deal.done([dealt])
-            task = self._tasks.get(group)
-            if task is not None:
-                task.cancel()
+            self._groups.close(group.id)
+            if group.state is GroupState.in_flight and group.task is not None:
+                group.task.cancel()
+                self._cancelled_tasks.add(group.task)
+                group.task.add_done_callback(self._cancelled_tasks.discard)
                 self.cancelled += 1
         self._count()
 
     def _count(self) -> None:
-        self._progress.groups = self.scheduler.counts()
+        self._progress.groups = self.tracker.counts()

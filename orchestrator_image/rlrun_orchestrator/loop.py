@@ -17,6 +17,7 @@ from rlrun.service.errors import FatalError
 from rlrun_orchestrator.batch import Batch, SentBatch
 from rlrun_orchestrator.board import RunProgress
 from rlrun_orchestrator.cadence import RunSchedule
+from rlrun_orchestrator.deal import Dealt
 from rlrun_orchestrator.demonstrations import Demonstrations
 from rlrun_orchestrator.dispatcher import Dispatcher
 from rlrun_orchestrator.evaluator import Evaluator
@@ -145,7 +146,7 @@ class RunLoop:
             self.step, self._sent = newest.step, list(newest.sent)
             self._reporter.restore(newest.reporter)
             self._evaluator.restore(newest.evaluator)
-            restore_sampler(self._dispatcher.deal, Exact(newest), newest.step)
+            restore_sampler(self._dispatcher.sampler, Exact(newest), newest.step)
             decision = decide(trainer, self._sent, at_step=newest.step, in_hand=None, posted=True)
         self._progress.rewind(self.step)
         self._dispatcher.rewind(self.step)
@@ -213,14 +214,14 @@ class RunLoop:
         if batch is None or made_of is None or batch.id != made_of.id:
             if batch is not None:
                 log.info("step %d is made of another batch: the one in hand waits for the next step", result.step)
-                if not batch.groups:
-                    self._dispatcher.deal.put_back(batch.dealt)
-            self._dispatcher.acknowledge_batch(result.step, made_of)
+            self._demonstrations.return_batch()
+            self._dispatcher.return_batch(result.step, made_of)
             return None
         if batch.groups:
-            self._dispatcher.batch_trained()
+            self._dispatcher.complete_batch()
         else:
-            self._dispatcher.stepped(result.step, batch.dealt)
+            self._demonstrations.complete_batch()
+            self._dispatcher.advance(result.step)
         return batch
 
     def _conclude(
@@ -259,7 +260,7 @@ class RunLoop:
         waited = 0.0
         while (groups := self._dispatcher.take_batch()) is None:
             self._check()
-            waits, before = self._dispatcher.scheduler.waits_for_policy, self._clock()
+            waits, before = self._dispatcher.tracker.waits_for_policy, self._clock()
             await self._dispatcher.changed(0.05 if waits else TICK_SECONDS)
             waited += self._clock() - before if waits else 0.0
         batch = Batch.of_groups(groups, self.step, self._rollouts_per_example)
@@ -356,16 +357,16 @@ class RunLoop:
                     self._conclude(None, None, result)
 
     def _rewind(self, step: int) -> None:
-        if self._batch is not None:
-            self._dispatcher.deal.done(self._batch.dealt)
         self._batch, self._sent = None, []
+        self._demonstrations.complete_batch()
         self._progress.rewind(step)
         self._reporter.rewound()
         self._dispatcher.rewind(step)
         self.step = step
 
     def _restore_sampler(self, step: int, states: KnownStates) -> None:
-        restore_sampler(self._dispatcher.deal, choose_sampler_state(self._run_uid, step, states), step)
+        choice = choose_sampler_state(self._run_uid, step, states)
+        restore_sampler(self._dispatcher.sampler, choice, step, self._outstanding())
 
     def _keep_state_of(self, step: int, states: KnownStates) -> None:
         """Keep the state of a checkpoint that has none, for the next process that resumes from it."""
@@ -414,11 +415,15 @@ class RunLoop:
             step=self.step,
             reward=self._progress.newest_reward,
             board=self._progress.to_state(),
-            deal=self._dispatcher.deal.state(),
+            deal=self._dispatcher.sampler.snapshot(self._outstanding()),
             sent=self._sent,
             reporter=self._reporter.state(),
             evaluator=self._evaluator.state(),
         )
+
+    def _outstanding(self) -> list[Dealt]:
+        """Return the examples that are under way."""
+        return [*self._dispatcher.tracker.outstanding(), *self._demonstrations.outstanding()]
 
     def _save_state(self) -> None:
         self._recorder.state(self.state().to_json())

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from rlrun.schema.wire import SessionState, StepResult
 
 from rlrun_orchestrator.batch import SentBatch
-from rlrun_orchestrator.deal import Deal
+from rlrun_orchestrator.deal import Deal, Dealt
 from rlrun_orchestrator.saved_state import SavedState
 
 log = logging.getLogger(__name__)
@@ -167,21 +167,21 @@ def choose_sampler_state(run_uid: str, step: int, states: KnownStates) -> Sample
     return Nearest(nearest) if nearest is not None else Initial()
 
 
-def restore_sampler(sampler: Deal, choice: SamplerChoice, step: int) -> None:
-    """Let the draw continue at `step` from what was chosen."""
+def restore_sampler(sampler: Deal, choice: SamplerChoice, step: int, outstanding: Sequence[Dealt] = ()) -> None:
+    """Let the draw continue at `step` from what was chosen, while the examples `outstanding` are still under way."""
     match choice:
         case Exact(state):
-            sampler.restore(state.deal)
+            sampler.restore(state.deal, outstanding)
         case OtherRun(state):
-            sampler.begin_with(state.deal)
+            sampler.begin_with(state.deal, outstanding)
         case Nearest(state):
             message = "the draw of step %d is not known, that of step %d is used: some examples may come twice or not"
             log.warning(message, step, state.step)
-            sampler.restore(state.deal)
+            sampler.restore(state.deal, outstanding)
         case Initial():
             if step > 0:
                 log.warning("the draw of step %d is not known: it begins anew", step)
-            sampler.restart()
+            sampler.restart(outstanding)
 
 
 def _own(run_uid: str, checkpoint: SavedState | None) -> SavedState | None:

@@ -8,6 +8,7 @@ from rlrun.artifacts.layout import S3Uri
 from rlrun.schema.resolved import ResolvedRun
 from rlrun.schema.wire import GroupCounts, PolicyKind, SessionSpec
 from rlrun_orchestrator import assembly
+from rlrun_orchestrator.batch import SentBatch
 from rlrun_orchestrator.filtering import Filtering
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trainer_session import session_spec
@@ -101,10 +102,10 @@ def test_the_difficulty_filter_is_as_the_run_says(world: World) -> None:
 def test_the_scheduler_counts_groups(world: World) -> None:
     run = resolved(world, batchSize=24, rolloutsPerExample=8, oversamplingFactor=1.5, algorithm={"sftSteps": 2})
     schedule = assembly.run_schedule(run, Settings())
-    scheduler = assembly.scheduler(run, schedule, GroupCounts())
-    limits = scheduler.limits
+    tracker = assembly.group_tracker(run, schedule, GroupCounts())
+    limits = tracker.limits
     assert (limits.groups_per_batch, limits.max_groups_in_flight, limits.max_async_level) == (3, 5, 2)
-    assert scheduler.schedule is schedule
+    assert tracker.schedule is schedule
     assert (schedule.max_steps, schedule.supervised_steps) == (5, 2)
 
 
@@ -112,12 +113,13 @@ def test_counts_of_the_process_before_add_up(world: World) -> None:
     before = GroupCounts(trained=5, filtered=1, errored=2, stale=3, in_flight=6)
     total = sum(before.model_dump().values())
     run = resolved(world)
-    scheduler = assembly.scheduler(run, assembly.run_schedule(run, Settings()), before)
+    tracker = assembly.group_tracker(run, assembly.run_schedule(run, Settings()), before)
+    batch = SentBatch("x", step=3, ordinals=[7, 8], groups=2, tokens=9, reward=0.5, values={})
     for trained, stale in ((5, 9), (7, 7)):
-        counts = scheduler.counts()
+        counts = tracker.counts()
         assert sum(counts.model_dump().values()) == total
         assert (counts.trained, counts.stale, counts.in_flight) == (trained, stale, 0)
-        scheduler.trained_before(2)
+        tracker.return_batch(4, batch)
 
 
 @pytest.mark.proves("sampling.seed", "seed")

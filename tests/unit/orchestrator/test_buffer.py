@@ -124,12 +124,10 @@ def run(one: Deal, steps: int, order: random.Random) -> list[list[Dealt]]:
             dealt = flying.pop(order.randrange(len(flying)))
             one.scored(dealt, (dealt.ordinal % 5) / 4)
             if dealt.ordinal % 3 == 0:
-                one.done([dealt])
                 flying.append(draw(one))
             else:
                 batch.append(dealt)
         one.settle()
-        one.done(batch)
         batches.append(sorted(batch))
     return batches
 
@@ -145,15 +143,14 @@ def test_a_deal_that_is_continued_is_dealt_the_same(stop: int, order: random.Ran
     one = deal()
     first = run(one, stop, order)
     two = deal()
-    two.restore(one.state())
+    two.restore(one.snapshot([]))
     assert first + run(two, 6 - stop, order) == whole
 
 
 def test_what_was_under_way_is_dealt_again_first_and_under_its_number() -> None:
     one = deal()
     dealt = [draw(one) for _ in range(6)]
-    one.done([dealt[0], dealt[3]])
-    state = one.state()
+    state = one.snapshot([dealt[1], dealt[2], dealt[4], dealt[5]])
     two = deal()
     two.restore(state)
     assert [draw(two) for _ in range(4)] == [dealt[1], dealt[2], dealt[4], dealt[5]]
@@ -167,10 +164,9 @@ def test_what_was_under_way_is_dealt_again_first_and_under_its_number() -> None:
 def test_a_group_that_outlives_a_rewind_is_not_dealt_a_second_time() -> None:
     one = deal()
     first = [draw(one) for _ in range(2)]
-    state = one.state()
+    state = one.snapshot(first)
     alive, lost = draw(one), draw(one)
-    one.done([first[0], first[1], lost])
-    one.restore(state)
+    one.restore(state, outstanding=[alive])
     again = [draw(one) for _ in range(4)]
     assert again[:2] == first
     assert again[2] == lost, "its number is free, the one before is still under way"
@@ -178,12 +174,24 @@ def test_a_group_that_outlives_a_rewind_is_not_dealt_a_second_time() -> None:
     assert alive not in again
 
 
+def test_a_number_that_outlives_a_rewind_stays_taken_when_its_group_has_ended_and_in_the_next_process() -> None:
+    one = deal()
+    first = [draw(one) for _ in range(2)]
+    state = one.snapshot(first)
+    alive, lost = draw(one), draw(one)
+    one.restore(state, outstanding=[alive])
+    two = deal()
+    two.restore(one.snapshot([alive]))
+    assert [draw(one).ordinal for _ in range(4)] == [0, 1, lost.ordinal, 4], "though nothing tells whether it ended"
+    assert [draw(two).ordinal for _ in range(5)] == [0, 1, alive.ordinal, lost.ordinal, 4]
+
+
 def test_examples_of_an_environment_that_is_away_wait_for_it() -> None:
     one = deal()
     dealt = [draw(one) for _ in range(8)]
     assert {d.example.environment for d in dealt} == {"a", "b"}
     two = deal()
-    two.restore(one.state())
+    two.restore(one.snapshot(dealt))
     only_a = [d for d in dealt if d.example.environment == "a"]
     assert [two.draw(["a"]) for _ in only_a] == only_a
     assert two.draw([]) is None

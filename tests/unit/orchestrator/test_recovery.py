@@ -43,10 +43,9 @@ def state_after(step: int, drawn: int, *, run: str = "uid") -> SavedState:
     progress, one = RunProgress(), sampler()
     progress.reward_errors = drawn
     dealt = [found for _ in range(drawn) if (found := one.draw(["a"])) is not None]
-    one.done(dealt[:-2])
     one.buffer.scored(Example("a", 7), 1.0)
     batch = Batch(step, [], dealt[-2:], 10, values={"reward/mean": 0.5}, reward=0.5, id="x")
-    return SavedState(run=run, step=step, board=progress.to_state(), deal=one.state(), sent=[batch.sent()])
+    return SavedState(run=run, step=step, board=progress.to_state(), deal=one.snapshot(dealt[-2:]), sent=[batch.sent()])
 
 
 def sent(*names: str) -> list[SentBatch]:
@@ -267,8 +266,7 @@ def test_what_was_scored_since_the_last_batch_counts_once() -> None:
     assert ready is not None
     for dealt in (filtered, ready):
         before.scored(dealt, 1.0)
-    before.done([filtered])
-    after.restore(before.state())
+    after.restore(before.snapshot([ready]))
     after.settle()
     assert after.buffer.state().pools["a"].easy == [filtered.example.index]
     assert after.draw(["a"]) == ready

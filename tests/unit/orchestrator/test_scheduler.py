@@ -1,140 +1,65 @@
+"""Rules of asynchrony: how many groups may start, and which ones are stale."""
+
+import pytest
 from rlrun_orchestrator.cadence import RunSchedule
-from rlrun_orchestrator.scheduler import Scheduler, SchedulingLimits, Verdict
+from rlrun_orchestrator.scheduler import SchedulingLimits, available_slots, batch_order, is_stale
 
 
-def scheduler(groups: int = 4, factor: float = 2.0, level: int = 2, max_steps: int = 100) -> Scheduler:
-    return Scheduler(
-        SchedulingLimits.from_rollouts(
-            batch_size=groups * 8, rollouts_per_example=8, oversampling_factor=factor, max_async_level=level
-        ),
-        RunSchedule(max_steps),
+def limits(groups: int = 4, factor: float = 2.0, level: int = 2) -> SchedulingLimits:
+    return SchedulingLimits.from_rollouts(
+        batch_size=groups * 8, rollouts_per_example=8, oversampling_factor=factor, max_async_level=level
     )
 
 
-def dispatch(s: Scheduler) -> list[str]:
-    started = [f"g{s.step}-{s.version}-{s.counts().in_flight + i}" for i in range(s.room())]
-    for ordinal, group in enumerate(started):
-        s.dispatched(group, ordinal)
-    return started
+def slots(
+    rules: SchedulingLimits, *, step: int, version: int, in_flight: int = 0, ready: int = 0, steps: int = 100
+) -> int:
+    schedule = RunSchedule(steps, supervised_steps=1)
+    return available_slots(rules, schedule, step=step, version=version, in_flight=in_flight, ready=ready)
 
 
 def test_groups_in_flight_are_the_oversampled_batch_rounded_up() -> None:
-    s = SchedulingLimits.from_rollouts(
+    found = SchedulingLimits.from_rollouts(
         batch_size=24, rollouts_per_example=8, oversampling_factor=1.5, max_async_level=2
     )
-    assert s.groups_per_batch == 3
-    assert s.max_groups_in_flight == 5
+    assert (found.groups_per_batch, found.max_groups_in_flight, found.max_async_level) == (3, 5, 2)
 
 
-def test_nothing_starts_without_a_policy() -> None:
-    assert scheduler().room() == 0
-
-
-def test_level_zero_starts_one_batch_per_version() -> None:
-    s = scheduler(level=0, factor=1.0)
-    s.published(0)
-    assert s.room() == 4
-    for group in dispatch(s):
-        s.finished(group, Verdict.usable)
-    assert s.room() == 0
-    assert len(s.take_batch() or []) == 4
-    assert s.room() == 0, "step 1 may only be trained on version 1"
-    s.batch_trained()
-    s.published(1)
-    assert s.room() == 4
-    assert s.counts().stale == 0
-
-
-def test_a_lost_group_is_replaced_on_policy() -> None:
-    s = scheduler(level=0, factor=1.0)
-    s.published(0)
-    first = dispatch(s)[0]
-    s.finished(first, Verdict.errored)
-    assert s.room() == 1
-
-
-def test_generation_goes_on_while_the_trainer_works() -> None:
-    s = scheduler(level=2)
-    s.published(0)
-    for group in dispatch(s)[:4]:
-        s.finished(group, Verdict.usable)
-    assert s.take_batch()
-    assert s.room() == 4, "two batches may be under way for steps 1 and 2, one is in flight already"
-
-
-def test_the_oldest_version_is_trained_first() -> None:
-    s = scheduler(groups=1, factor=2.0, level=2)
-    s.published(0)
-    s.dispatched("old", 0)
-    s.published(1)
-    s.dispatched("new", 1)
-    s.finished("new", Verdict.usable)
-    s.finished("old", Verdict.usable)
-    assert s.take_batch() == ["old"]
-
-
-def test_what_a_step_makes_too_old_is_dropped_and_counted() -> None:
-    s = scheduler(groups=1, factor=2.0, level=1)
-    s.published(0)
-    for ordinal, name in enumerate(("a", "b", "c")):
-        s.dispatched(name, ordinal)
-    s.finished("a", Verdict.usable)
-    s.take_batch()
-    s.batch_trained()
-    assert s.expire() == [], "b and c may still be trained at step 1"
-    s.finished("b", Verdict.usable)
-    s.take_batch()
-    assert s.expire() == ["c"]
-    assert not s.finished("c", Verdict.usable), "its result comes too late and is not counted twice"
-    assert s.counts().stale == 1
+@pytest.mark.parametrize(
+    ("level", "step", "version", "in_flight", "ready", "expected"),
+    [
+        (0, 1, 1, 0, 0, 4),
+        (0, 1, 1, 3, 0, 1),
+        (0, 1, 1, 0, 4, 0),
+        (0, 2, 1, 0, 0, 0),
+        (2, 1, 1, 0, 0, 8),
+        (2, 1, 1, 8, 0, 0),
+        (2, 2, 1, 4, 0, 4),
+        (2, 3, 1, 0, 3, 1),
+        (2, 3, 1, 0, 5, 0),
+    ],
+)
+def test_groups_start_while_the_steps_that_may_train_on_them_have_room(
+    level: int, step: int, version: int, in_flight: int, ready: int, expected: int
+) -> None:
+    rules = limits(factor=1.0 if level == 0 else 2.0, level=level)
+    assert slots(rules, step=step, version=version, in_flight=in_flight, ready=ready) == expected
 
 
 def test_no_group_starts_that_no_remaining_step_can_use() -> None:
-    s = scheduler(groups=4, level=2, max_steps=1)
-    s.published(0)
-    assert s.room() == 4
+    assert slots(limits(), step=1, version=1, steps=2) == 4
 
 
-def test_after_a_rewind_groups_of_the_future_are_gone_and_older_ones_stay() -> None:
-    s = scheduler(groups=1, factor=4.0, level=4)
-    s.step = 5
-    s.published(4)
-    s.dispatched("common", 0)
-    s.published(5)
-    s.dispatched("future", 1)
-    s.finished("future", Verdict.usable)
-    s.dispatched("taken", 2)
-    s.finished("taken", Verdict.usable)
-    s.take_batch()
-    assert sorted(s.rewind(4)) == ["future", "taken"]
-    assert list(s.in_flight) == ["common"]
-    assert (s.version, s.step) == (None, 4)
+def test_no_group_starts_with_a_policy_before_the_end_of_the_supervised_steps() -> None:
+    assert slots(limits(), step=0, version=0) == 0
+    assert slots(limits(), step=1, version=1) == 8
 
 
-def test_a_batch_is_in_the_order_of_dispatch_and_not_of_arrival() -> None:
-    s = scheduler(level=0, factor=1.0)
-    s.published(0)
-    started = dispatch(s)
-    for group in reversed(started):
-        s.finished(group, Verdict.usable)
-    assert s.take_batch() == started
+def test_a_group_is_stale_beyond_the_asynchrony_level() -> None:
+    assert not is_stale(limits(level=2), step=5, version=3)
+    assert is_stale(limits(level=2), step=6, version=3)
+    assert is_stale(limits(level=0), step=1, version=0)
 
 
-def test_steps_on_demonstrations_start_no_groups() -> None:
-    s = Scheduler(SchedulingLimits(2, 4, 2), RunSchedule(10, supervised_steps=3))
-    for step in range(3):
-        s.published(step)
-        assert s.room() == 0
-        s.stepped(step + 1)
-    s.published(3)
-    assert s.room() == 4
-    assert s.dispatched("g", 0) == 3
-
-
-def test_an_extended_schedule_makes_room_for_more_groups() -> None:
-    s = scheduler(groups=4, level=2, max_steps=1)
-    s.published(0)
-    assert len(dispatch(s)) == 4
-    assert s.room() == 0
-    s.schedule.extend(3)
-    assert s.room() == 4
+def test_older_versions_come_first_and_then_lower_ordinals() -> None:
+    assert sorted([(2, 0), (1, 7), (1, 3)], key=lambda found: batch_order(*found)) == [(1, 3), (1, 7), (2, 0)]

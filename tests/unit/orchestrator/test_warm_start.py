@@ -37,7 +37,6 @@ def train(one: Deal, dealt: list[Dealt]) -> None:
     for found in dealt:
         one.scored(found, rewards(found))
     one.settle()
-    one.done(dealt)
 
 
 def test_the_next_examples_are_those_of_the_uninterrupted_run() -> None:
@@ -45,8 +44,7 @@ def test_the_next_examples_are_those_of_the_uninterrupted_run() -> None:
     for _ in range(9):  # so that both environments are in a later epoch, with easy and hard examples
         train(source, draw(source, 8))
     under_way = draw(source, 6)
-    source.done(under_way[:2])
-    state = source.state()
+    state = source.snapshot(under_way[2:])
     warm = deal()
     warm.begin_with(state)
     found = draw(warm, 60)
@@ -59,7 +57,7 @@ def test_the_next_examples_are_those_of_the_uninterrupted_run() -> None:
 def test_the_difficulty_of_examples_goes_on_to_be_learnt() -> None:
     source, warm = deal(), deal()
     train(source, draw(source, 20))
-    warm.begin_with(source.state())
+    warm.begin_with(source.snapshot([]))
     for one in (source, warm):
         train(one, draw(one, 12))
     assert examples(draw(warm, 40)) == examples(draw(source, 40))
@@ -71,8 +69,7 @@ def test_what_was_scored_and_not_settled_counts() -> None:
     drawn = draw(source, 10)
     for dealt in drawn:
         source.scored(dealt, rewards(dealt))
-    source.done(drawn)
-    warm.begin_with(source.state())
+    warm.begin_with(source.snapshot([]))
     source.settle()
     assert warm.buffer.state() == source.buffer.state()
 
@@ -80,9 +77,8 @@ def test_what_was_scored_and_not_settled_counts() -> None:
 def test_an_environment_that_the_other_run_did_not_have_begins_its_first_epoch() -> None:
     source = Deal(Buffer({"words": 30}, None, POOLS))
     under_way = [source.draw(["words"]) for _ in range(5)]
-    assert all(under_way)
     warm = deal()
-    warm.begin_with(source.state())
+    warm.begin_with(source.snapshot(found for found in under_way if found is not None))
     fresh = deal()
     assert [found.example.environment for found in draw(warm, 5)] == ["words"] * 5
     sums = [dealt.example for dealt in draw(warm, 60) if dealt.example.environment == "sums"]
@@ -93,9 +89,8 @@ def test_an_environment_that_the_other_run_did_not_have_begins_its_first_epoch()
 def test_a_data_set_of_another_size_begins_its_first_epoch() -> None:
     source = deal()
     train(source, draw(source, 20))
-    draw(source, 4)
     warm = deal({"words": 30, "sums": 3})
-    warm.begin_with(source.state())
+    warm.begin_with(source.snapshot(draw(source, 4)))
     assert all(warm.buffer.holds(dealt.example) for dealt in draw(warm, 30))
 
 
