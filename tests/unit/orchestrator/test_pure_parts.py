@@ -82,23 +82,7 @@ def test_every_trained_token_was_drawn_after_exactly_the_tokens_before_it(
     assert trained == sum(len(t.completion_ids) for t in turns)
 
 
-# --- backoff, settings ------------------------------------------------------------------------------------------------
-
-
-def test_failures_that_began_before_the_pause_say_nothing_new() -> None:
-    backoff = Backoff(first=1.0, longest=8.0)
-    for _ in range(30):
-        backoff.failed(now=10.0, started=5.0)
-    assert backoff.pause == 1.0
-    backoff.failed(now=12.0, started=11.0)
-    assert backoff.pause == 2.0
-    assert not backoff.open(13.9)
-    assert backoff.open(14.0)
-    for now in range(100, 120):
-        backoff.failed(float(now), float(now))
-    assert backoff.pause == 8.0
-    backoff.succeeded()
-    assert backoff.open(0.0)
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 def test_settings_come_from_variables_and_bad_ones_name_themselves() -> None:
