@@ -62,6 +62,12 @@ def install_crds(api: client.ApiClient) -> None:
         time.sleep(0.1)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker waits for it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture
 def namespace(api: client.ApiClient) -> str:
     """A namespace of the test's own."""

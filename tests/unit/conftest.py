@@ -10,6 +10,8 @@ from rlrun.artifacts.store import Store
 from tests.support.sharing import folder_of_all_workers
 from tests.unit.artifacts.seaweedfs import S3Server, running_for_all_workers
 
+SLOW_FIXTURES = {"s3_server", "helm"}
+
 # How long an example takes tells how busy the machine is, and nothing else.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
@@ -31,7 +33,7 @@ def store(s3_server: S3Server) -> Iterator[Store]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what needs the S3 server: `make check` does not wait for its start."""
+    """Mark as slow what needs a server or a built program: `make check` waits for neither."""
     for item in items:
-        if "s3_server" in getattr(item, "fixturenames", ()):
+        if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)

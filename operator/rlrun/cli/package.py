@@ -129,9 +129,8 @@ class _BuildLog:
 
 def build_wheel(folder: Path) -> Wheel:
     """Build the project. Raises CliError with the end of the build's output."""
-    import build.env
-
     import build
+    import build.env
 
     failures = (build.BuildException, build.BuildBackendException, build.FailedProcessError)
     log = _BuildLog()

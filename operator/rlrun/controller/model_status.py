@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
+from rlrun.controller.plan.actions import ConditionChange
+from rlrun.controller.plan.draft import changed_condition, to_clock
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLMODEL, RLRUN
-from rlrun.controller.plan.actions import ConditionChange
-from rlrun.controller.plan.draft import changed_condition, to_clock
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import find_model
 from rlrun.schema.kube import API_VERSION

@@ -31,7 +31,7 @@ RUN = {
 }
 APPLY = "application/apply-patch+yaml"
 
-pytestmark = pytest.mark.xdist_group("chart")
+pytestmark = pytest.mark.xdist_group("chart and more")
 
 Helm = Callable[..., str]
 Client = Callable[[str], client.ApiClient]

@@ -4,6 +4,8 @@ import json
 import re
 from collections.abc import Callable
 
+import pytest
+
 from .conftest import ROOT, World
 
 RIGHTS: dict[str, tuple[str, ...]] = {
@@ -22,10 +24,13 @@ RIGHTS: dict[str, tuple[str, ...]] = {
 """What each request of boto3's client needs."""
 
 
+@pytest.mark.slow
 def test_continue(follow: Callable[..., int]) -> None:
     assert follow("continue.md") >= 12
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("chart and more")
 def test_operate(follow: Callable[..., int], world: World) -> None:
     world.start("reverse-text")
     assert follow("operate.md", lost=world.loses, runs=lambda *_: None) >= 10

@@ -40,6 +40,7 @@ def wheel(path: Path, name: str = "helper", body: str = "x = 1", date: int = 198
     return file
 
 
+@pytest.mark.slow
 def test_a_real_wheel_is_built_and_pushed(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
     answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b", "--prefix", "p")
     assert answer.code == 0, answer.err
@@ -58,6 +59,7 @@ def test_bucket_and_owner_can_come_from_elsewhere(rlrun: Rlrun, s3: FakeStore, p
     assert next(iter(s3.contents)).startswith("s3://b/environments/team/")
 
 
+@pytest.mark.slow
 def test_a_version_is_written_once(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
     arguments = ("env", "push", project, "--owner", "me", "--bucket", "b")
     rlrun(*arguments)

@@ -122,6 +122,7 @@ def test_the_undisturbed_run_is_what_the_others_are_compared_with() -> None:
     assert sum(key.startswith("RLCheckpoint/") for key in EXPECTED) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     order=st.permutations(sorted(INPUTS)),

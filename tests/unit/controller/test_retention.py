@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rlrun.artifacts.store import Unreachable
@@ -161,6 +162,7 @@ def claim_ready(world: World, number: int) -> None:
         claim(world, steps[number % len(steps)], on=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(actions=[*TWO_SAVED, ("save", None), ("race", 0)])
 @example(actions=[*TWO_SAVED, ("save", None), ("reconcile", None), ("cut", 1), ("cut", 1)])

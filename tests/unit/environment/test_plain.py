@@ -203,6 +203,7 @@ def test_missing_secrets_of_a_plain_environment_are_named(write_environment, tmp
         load(write_environment(code, preamble=""), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_plain_environment_pays_for_no_library_that_it_does_not_use(write_environment, tmp_path):
     settings = write_environment(harness("return 1.0"), preamble="")
     code = (

@@ -17,6 +17,8 @@ from rlrun.schema.wire import Demonstration, EnvironmentInfo, GroupRequest, Grou
 from rlrun_orchestrator.environment.server import EnvironmentServer
 from rlrun_orchestrator.environment.settings import Surroundings, settings_from
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = """
 def act(completion, answer):
     text = completion[-1]["content"]

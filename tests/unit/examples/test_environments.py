@@ -264,6 +264,7 @@ async def test_arguments_that_do_not_fit_are_named(table, folder, args, words):
         await table.roll_out(folder, lambda n, m: "", 1, args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "modules"),
     [

@@ -65,11 +65,13 @@ def wheel(tmp_path_factory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+@pytest.mark.slow
 def test_wheel_contains_both_modules_only(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert sorted(n for n in names if ".dist-info" not in n) == ["reverse_text.py", "reverse_text_data.py"]
 
 
+@pytest.mark.slow
 async def test_the_installed_package_loads_and_scores(wheel, tmp_path, monkeypatch):
     for module in ("reverse_text", "reverse_text_data"):
         monkeypatch.delitem(sys.modules, module, raising=False)

@@ -18,7 +18,6 @@ from typing import Any
 
 import typer.main
 import yaml
-from local_cluster.tools.binaries import ensure_program
 from local_cluster.paths import paths
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
@@ -72,6 +71,8 @@ from rlrun_orchestrator.sidecar.settings import SidecarSettings
 from rlrun_orchestrator.spool import Lane
 from rlrun_trainer.settings import Settings as TrainerSettings
 from rlrun_trainer.settings import parse as trainer_arguments
+
+from local_cluster.tools.binaries import ensure_program
 
 from . import source
 

@@ -12,6 +12,8 @@ from rlrun.schema.wire import RunPhase
 from tests.unit.orchestrator.conftest import RUN_URI, World
 from tests.unit.orchestrator.jittered import MakeWorld, jittered_worlds
 
+pytestmark = pytest.mark.slow
+
 STEPS = 7
 PLAIN: dict[str, Any] = {}
 POOLS: dict[str, Any] = {

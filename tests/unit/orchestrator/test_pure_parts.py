@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.schema.trajectory import TrajectoryStrategy
-from rlrun.service.backoff import Backoff
 from rlrun_orchestrator.advantages import group_advantages
 from rlrun_orchestrator.settings import Settings
 from rlrun_orchestrator.trajectories import Turn, build_trajectory

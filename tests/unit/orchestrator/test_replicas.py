@@ -11,6 +11,7 @@ from rlrun.schema.wire import PolicyKind, PolicyRef
 from rlrun_orchestrator.gateway.groups import LiveGroups
 from rlrun_orchestrator.inference import Endpoint, Replica, ReplicaPool
 
+from tests.support.waiting import until
 from tests.unit.orchestrator.fakes import policy, serve
 
 RUN = "s3://bucket/run"
@@ -132,13 +133,18 @@ async def test_weights_of_another_life_of_this_process_are_not_taken_for_newer_o
 
 async def test_a_publication_asks_a_busy_engine_once(setup: Setup) -> None:
     await setup.publish(weights(0))
-    for sidecar in setup.sidecars:
-        async with asyncio.timeout(5):
-            while sidecar.calls[-1] != "list":  # noqa: ASYNC110 (the look that follows a publication has no event)
-                await asyncio.sleep(0.005)
-        sidecar.calls.clear()
-    await setup.publish(weights(1))
-    assert [sidecar.calls[0] for sidecar in setup.sidecars] == [f"load {weights(1).name}"] * 2
+    loads_at_once = []
+    # On a busy machine another look may fall between two publications. If each began with a look, all of them would.
+    for version in range(1, 11):
+        for sidecar in setup.sidecars:
+            # The look that follows a publication.
+            await until(lambda sidecar=sidecar: sidecar.calls[-1] == "list")
+            sidecar.calls.clear()
+        await setup.publish(weights(version))
+        load = f"load {weights(version).name}"
+        assert [sidecar.calls.count(load) for sidecar in setup.sidecars] == [1, 1]
+        loads_at_once.append(all(sidecar.calls[0] == load for sidecar in setup.sidecars))
+    assert any(loads_at_once)
 
 
 async def test_closing_in_the_moment_of_a_wake_up_ends(setup: Setup) -> None:

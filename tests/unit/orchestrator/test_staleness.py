@@ -241,6 +241,7 @@ class Run(RuleBasedStateMachine):
             tracker.complete_batch()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("maxAsyncLevel", "oversamplingFactor")
 def test_staleness_accounting_and_progress_hold_for_any_order_of_events() -> None:
     run_state_machine_as_test(Run, settings=settings(max_examples=80, stateful_step_count=50, deadline=None))

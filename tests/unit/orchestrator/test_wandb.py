@@ -18,6 +18,8 @@ from tests.support.ports import claimed_ports
 from tests.unit.orchestrator.conftest import RUN_URI, World
 from tests.unit.orchestrator.fakes import MemoryStore
 
+pytestmark = pytest.mark.slow
+
 LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
 BLOCK = 32768
 

@@ -313,6 +313,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(args=st.dictionaries(st.text(min_size=1), TREES, max_size=4))
 def test_any_args_survive_toml(args: dict[str, object]) -> None:
