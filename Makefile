@@ -9,14 +9,14 @@ SHELL := /bin/bash
 
 export RLRUN_CACHE ?= $(HOME)/.cache/rlrun
 # The checkout itself is the installation: no step has to be repeated after an edit.
-export PYTHONPATH := operator:trainer_image:orchestrator_image:.
+export PYTHONPATH := core:operator:cli:trainer_image:orchestrator_image:.
 export PYTHONUNBUFFERED := 1
 
 PYTHON3 ?= python3
 VENV := $(RLRUN_CACHE)/venv/$(shell sha256sum requirements/dev.lock | cut -c1-16)
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-CODE := operator trainer_image orchestrator_image inference_image local_cluster demo examples bench docs/design/structure.py tests
+CODE := core operator cli trainer_image orchestrator_image inference_image local_cluster demo examples bench docs/design/structure.py tests
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=
@@ -95,7 +95,7 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 
 .PHONY: types
 types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
-	@$(PY) -m mypy -p rlrun -p rlrun_trainer -p rlrun_orchestrator -p local_cluster -p demo -p bench -p tests.chaos
+	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p local_cluster -p demo -p bench -p tests.chaos
 
 .PHONY: test-fast
 test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server
@@ -150,10 +150,10 @@ kubeconfig: $(VENV)/.complete ## Print the local cluster's kubeconfig: export KU
 
 .PHONY: generate
 generate: $(VENV)/.complete ## CRDs and reference pages from the schema, and the table of fields and their tests
-	@$(PY) -m rlrun.schema.crd
+	@$(PY) -m rlrun.codegen.crd
 	@$(PY) charts/rlrun/sync_crds.py
-	@$(PY) -m rlrun.schema.reference
-	@$(PY) -m tests.proofs
+	@$(PY) -m rlrun.codegen.reference_pages
+	@$(PY) -m tests.support.field_proofs
 
 .PHONY: lock
 lock: $(VENV)/.complete ## Resolve requirements/*.lock again from pyproject.toml

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
-from rlrun.schema.wire import Sample
+from rlrun.protocol.trainer import Sample
 from transformers import AutoModelForCausalLM
 
 

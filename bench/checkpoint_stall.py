@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from rlrun.artifacts.metric_lines import TRAINED, Line
+from rlrun.storage.metric_files import TRAINED, Line
 
 from bench.cluster_runs import BenchmarkCluster
 from bench.report import Result, at_most, record

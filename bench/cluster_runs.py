@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from rlrun.artifacts.layout import RunLayout
-from rlrun.artifacts.metric_lines import TRAINED, Line
-from rlrun.artifacts.store import StoreError
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.metric_files import TRAINED, Line
+from rlrun.storage.store import StoreError
 
 from bench.cpu_shares import Reading, read, spent
 from bench.prepare import ensure_in_s3

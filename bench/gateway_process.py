@@ -15,14 +15,14 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from rlrun.schema.wire import PolicyRef
+from rlrun.protocol.policy import PolicyRef
 from rlrun.service.server import make_runner
-from rlrun_orchestrator.gateway.groups import LiveGroups
-from rlrun_orchestrator.gateway.routing import Router
-from rlrun_orchestrator.gateway.sampling import SamplingRules
-from rlrun_orchestrator.gateway.server import Gateway
-from rlrun_orchestrator.inference import Endpoint, Replica, ReplicaPool
-from rlrun_orchestrator.sidecar_client import SidecarClient
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
+from rlrun_orchestrator.inference.gateway.request_router import Router
+from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
+from rlrun_orchestrator.inference.gateway.server import Gateway
+from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
+from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 
 POLICY = PolicyRef(version=0, digest="0" * 64, uri="s3://bench/policy")
 

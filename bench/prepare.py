@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.artifacts.manifest import ArtifactKind
+from rlrun.storage.manifest import ArtifactKind
 
 from bench import trl_venv
 from bench.tasks import MIDDLE, TINY, Model

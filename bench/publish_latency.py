@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from rlrun.artifacts.layout import S3Uri
-from rlrun.artifacts.metric_lines import TRAINED, Line, merged, parse_lines
-from rlrun.artifacts.store import Store
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.metric_files import TRAINED, Line, merged, parse_lines
+from rlrun.storage.store import Store
 
 from bench.report import Result, at_most, record
 

@@ -18,7 +18,7 @@ from datetime import datetime
 from statistics import median
 from typing import TypeVar
 
-from rlrun.artifacts.metric_lines import TRAINED
+from rlrun.storage.metric_files import TRAINED
 
 from bench.cluster_runs import NAMESPACE, BenchmarkCluster, first_line
 from bench.report import Result, at_most, record

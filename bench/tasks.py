@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rlrun.artifacts.layout import S3Uri
+from rlrun.storage.layout import S3Uri
 
 from demo.install import BUCKET, EXAMPLES
 

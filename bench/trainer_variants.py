@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import rlrun_trainer.step as trainer_step
+import rlrun_trainer.optimization.step as trainer_step
 import torch
 import torch.nn.functional as F
-from rlrun.schema.wire import Sample
-from rlrun_trainer.adapters import AdapterShape
-from rlrun_trainer.packing import MicroBatch, pack
-from rlrun_trainer.settings import Settings
-from rlrun_trainer.slots import load_base
-from rlrun_trainer.step import StepPlan, train_step
+from rlrun.protocol.trainer import Sample
+from rlrun_trainer.model.base_model import load_base
+from rlrun_trainer.model.peft_format import AdapterShape
+from rlrun_trainer.optimization.packing import MicroBatch, pack
+from rlrun_trainer.optimization.step import StepPlan, train_step
+from rlrun_trainer.runtime.settings import Settings
 
 from bench.baseline_loop import PlainLoop
 

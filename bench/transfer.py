@@ -22,9 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rlrun.artifacts.layout import S3Uri
-from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.artifacts.store import Store
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import Store
 
 from bench.report import Result, at_least, record
 from demo.cluster import local_cluster

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from rlrun.artifacts.layout import S3Uri
-from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.artifacts.store import Store
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import Store
 
 from demo.example_job import ScriptJob
 from demo.kubectl import Kubectl, wait_for
@@ -130,7 +130,7 @@ def ensure_model(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
 def push_environment(s3: S3Access, folder: Path, say: Say = print) -> None:
     """Push an environment with `rlrun env push`."""
     done = subprocess.run(
-        [sys.executable, "-m", "rlrun.cli", "env", "push", str(folder)],
+        [sys.executable, "-m", "rlrun_cli", "env", "push", str(folder)],
         env=os.environ | s3.environment() | {"RLRUN_S3_BUCKET": BUCKET},
         capture_output=True,
         text=True,

@@ -2,9 +2,9 @@
 
 from statistics import fmean
 
-from rlrun.artifacts.layout import RunLayout
-from rlrun.artifacts.metric_lines import Line, merged, parse_lines
-from rlrun.artifacts.store import Store
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.metric_files import Line, merged, parse_lines
+from rlrun.storage.store import Store
 
 __all__ = ["Line", "mean_of", "read_metrics"]
 

@@ -63,8 +63,8 @@ def local(source: str, downloads: Path, name: str) -> Path:
     """Return the folder, or the verified download of an artifact."""
     if not source.startswith("s3://"):
         return Path(source)
-    from rlrun.artifacts.layout import S3Uri
-    from rlrun.artifacts.store import Store
+    from rlrun.storage.layout import S3Uri
+    from rlrun.storage.store import Store
 
     Store().download(S3Uri.parse(source), downloads / name)
     return downloads / name

@@ -21,7 +21,7 @@ def sync() -> None:
     """Make the copy equal to the source, leftovers removed. Raises SystemExit when there is no source."""
     wanted = contents(SOURCE)
     if not wanted:
-        raise SystemExit(f"{SOURCE} holds no CRDs: run `python -m rlrun.schema.crd` first")
+        raise SystemExit(f"{SOURCE} holds no CRDs: run `python -m rlrun.codegen.crd` first")
     TARGET.mkdir(parents=True, exist_ok=True)
     for stale in contents(TARGET).keys() - wanted.keys():
         (TARGET / stale).unlink()

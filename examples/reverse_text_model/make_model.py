@@ -175,9 +175,9 @@ def main() -> None:
 
 def upload(folder: Path, uri: str, details: dict[str, object]) -> None:
     """Upload the folder to S3 as an artifact: files first, manifest last."""
-    from rlrun.artifacts.layout import S3Uri
-    from rlrun.artifacts.manifest import ArtifactKind
-    from rlrun.artifacts.store import Store
+    from rlrun.storage.layout import S3Uri
+    from rlrun.storage.manifest import ArtifactKind
+    from rlrun.storage.store import Store
 
     manifest = Store().upload_artifact(
         folder, S3Uri.parse(uri), kind=ArtifactKind.model, model=MODEL_ID, details=details

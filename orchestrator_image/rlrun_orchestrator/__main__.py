@@ -7,16 +7,18 @@ import logging
 import os
 
 from pydantic import ValidationError
-from rlrun.artifacts.store import Store, StoreError
-from rlrun.schema.resolved import ResolvedRun
-from rlrun.schema.wire import Problem, RunPhase, RunStatus
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
 from rlrun.service.errors import FatalError
-from rlrun.service.exit import EXIT_CONFIGURATION, termination_log
+from rlrun.service.exit import termination_log
 from rlrun.service.run_service import run_service
 from rlrun.service.server import stop_event
+from rlrun.storage.store import Store, StoreError
 
 from rlrun_orchestrator.app import attempt
-from rlrun_orchestrator.settings import Settings
+from rlrun_orchestrator.config import Settings
 
 log = logging.getLogger("rlrun_orchestrator")
 
@@ -27,8 +29,8 @@ async def serve(settings: Settings) -> int:
         run, store = ResolvedRun.load(settings.config), Store()
     except (OSError, ValueError, StoreError) as error:
         where = f"{settings.config}: " if isinstance(error, OSError | ValidationError) else ""
-        problem = Problem(reason="ConfigurationInvalid", message=f"{where}{error}"[:2000])
-        raise FatalError(problem, EXIT_CONFIGURATION) from error
+        problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"{where}{error}"[:2000])
+        raise FatalError(problem, ExitCode.CONFIGURATION) from error
     return await attempt(run, settings, stop_event(), store)
 
 

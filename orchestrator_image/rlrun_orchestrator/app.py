@@ -8,46 +8,47 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from rlrun.artifacts.layout import RunLayout, S3Uri
-from rlrun.artifacts.store import Store
-from rlrun.schema.resolved import EnvironmentUse, ResolvedRun
-from rlrun.schema.wire import Problem, RunStatus
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.orchestrator import RunStatus
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.service.errors import FatalError
-from rlrun.service.exit import EXIT_COMPLETED, EXIT_RESTART
 from rlrun.service.server import make_runner
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.store import Store
 
-from rlrun_orchestrator import assembly
-from rlrun_orchestrator.board import RunProgress
-from rlrun_orchestrator.deal import Deal
-from rlrun_orchestrator.demonstrations import Demonstrations
-from rlrun_orchestrator.dispatcher import Dispatcher
-from rlrun_orchestrator.environment_client import EnvironmentClient
-from rlrun_orchestrator.environments import Environments
-from rlrun_orchestrator.evaluator import Evaluator, measurements
-from rlrun_orchestrator.exposition import RunCollector, registry_of
-from rlrun_orchestrator.gateway.groups import LiveGroups
-from rlrun_orchestrator.gateway.packages import Packages
-from rlrun_orchestrator.gateway.routing import Router
-from rlrun_orchestrator.gateway.server import Gateway
-from rlrun_orchestrator.histogram import RewardHistograms
-from rlrun_orchestrator.inference import ReplicaPool, Resolver, dns_resolver
-from rlrun_orchestrator.live import ConfigWatcher
+from rlrun_orchestrator import config_mapping
+from rlrun_orchestrator.config import Settings
+from rlrun_orchestrator.config_watcher import ConfigWatcher
+from rlrun_orchestrator.data.example_sampler import Deal
+from rlrun_orchestrator.data.reward_histogram import RewardHistograms
+from rlrun_orchestrator.evaluation.evaluator import Evaluator, measurements
+from rlrun_orchestrator.inference.chat_tokenizer import Tokenizer
+from rlrun_orchestrator.inference.gateway.environment_packages import Packages
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
+from rlrun_orchestrator.inference.gateway.request_router import Router
+from rlrun_orchestrator.inference.gateway.server import Gateway
+from rlrun_orchestrator.inference.replica_pool import ReplicaPool, Resolver, dns_resolver
 from rlrun_orchestrator.loop import RunLoop
-from rlrun_orchestrator.recorder import Recorder
-from rlrun_orchestrator.recovery import KnownStates, checkpoint_lacks_state, newest_state
-from rlrun_orchestrator.reporter import Reporter
-from rlrun_orchestrator.run_status import build_run_status, termination_message
-from rlrun_orchestrator.saved_state import SavedState
-from rlrun_orchestrator.settings import Settings
-from rlrun_orchestrator.spool import Spool
-from rlrun_orchestrator.status_conditions import StatusConditions
-from rlrun_orchestrator.status_server import status_application
-from rlrun_orchestrator.storage import Storage
-from rlrun_orchestrator.teacher import Teacher
-from rlrun_orchestrator.tokenizer import Tokenizer
-from rlrun_orchestrator.trainer_client import TrainerClient
-from rlrun_orchestrator.trainer_session import TrainerSession
-from rlrun_orchestrator.wandb_log import wandb_log
+from rlrun_orchestrator.reporting.prometheus import RunCollector, registry_of
+from rlrun_orchestrator.reporting.step_reporter import Reporter
+from rlrun_orchestrator.reporting.wandb_client import wandb_log
+from rlrun_orchestrator.rollouts.demonstrations import Demonstrations
+from rlrun_orchestrator.rollouts.dispatcher import Dispatcher
+from rlrun_orchestrator.rollouts.distillation import Teacher
+from rlrun_orchestrator.rollouts.environment_client import EnvironmentClient
+from rlrun_orchestrator.rollouts.environments import Environments
+from rlrun_orchestrator.status.run_progress import RunProgress
+from rlrun_orchestrator.status.run_status import build_run_status, termination_message
+from rlrun_orchestrator.status.status_conditions import StatusConditions
+from rlrun_orchestrator.status.status_server import status_application
+from rlrun_orchestrator.storage.recovery import KnownStates, checkpoint_lacks_state, newest_state
+from rlrun_orchestrator.storage.run_recorder import Recorder
+from rlrun_orchestrator.storage.saved_state import SavedState
+from rlrun_orchestrator.storage.startup import Storage
+from rlrun_orchestrator.storage.upload_spool import Spool
+from rlrun_orchestrator.training.trainer_client import TrainerClient
+from rlrun_orchestrator.training.trainer_session import TrainerSession
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Orchestrator:
         resolve: Resolver | None = None,
     ) -> None:
         """`resolve` finds the inference replicas; DNS when not given."""
-        self._schedule = assembly.run_schedule(run, settings)
+        self._schedule = config_mapping.run_schedule(run, settings)
         self.progress = RunProgress()
         self._conditions = StatusConditions()
         self._run = run
@@ -92,7 +93,7 @@ class Orchestrator:
         self._router = Router(
             http, self._pool, self._groups, wait=settings.request_wait, deadline=settings.group_deadline
         )
-        self._rules = assembly.sampling_rules(run)
+        self._rules = config_mapping.sampling_rules(run)
         self._rewards = RewardHistograms()
         self._wandb = wandb_log(run, store, self._layout)
         self._reporter = Reporter(
@@ -103,7 +104,7 @@ class Orchestrator:
             self._rewards,
             self._wandb,
             rollouts_per_example=run.spec.rollouts_per_example,
-            learns_from_rewards=assembly.scoring(run).baseline,
+            learns_from_rewards=config_mapping.scoring(run).baseline,
         )
         self._environments = {
             use: Environments(
@@ -144,7 +145,7 @@ class Orchestrator:
         self._closing_deadline = min(self._settings.stop_deadline, self._settings.drain_deadline)
 
     async def _train(self) -> None:
-        timeouts = assembly.startup_timeouts(self._run, self._settings)
+        timeouts = config_mapping.startup_timeouts(self._run, self._settings)
         # S3 first, because everyone else needs it too and would complain in less clear words.
         s3 = Storage(self._store, self._layout, self._conditions, timeouts, self._spool)
         await s3.ready()
@@ -156,13 +157,13 @@ class Orchestrator:
             self._store,
             self._layout,
             self._conditions,
-            assembly.trainer_timeouts(self._settings),
+            config_mapping.trainer_timeouts(self._settings),
         )
         state, *_ = await _all_or_first_failure(
             session.open(timeouts.component),
             *(members.wait_ready(timeouts.component) for members in self._environments.values()),
         )
-        deal = Deal(assembly.buffer(self._run, self._examples()))
+        deal = Deal(config_mapping.buffer(self._run, self._examples()))
         uid = self._run.run.uid
         checkpoint = SavedState.parse(state.orchestrator_state, "the trainer's checkpoint")
         newest = newest_state(uid, saved, checkpoint)
@@ -188,13 +189,13 @@ class Orchestrator:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
-            assembly.group_tracker(run, self._schedule, self.progress.groups),
+            config_mapping.group_tracker(run, self._schedule, self.progress.groups),
             deal,
             environments,
             self._groups,
             self._pool,
-            assembly.scoring(run),
-            assembly.dispatch(run, settings),
+            config_mapping.scoring(run),
+            config_mapping.dispatch(run, settings),
             self.progress,
             self._conditions,
             self._teacher(),
@@ -215,7 +216,7 @@ class Orchestrator:
             self.progress,
             self._conditions,
             self._schedule,
-            assembly.evaluation(run, settings),
+            config_mapping.evaluation(run, settings),
             self._reporter.measured,
             save_state,
         )
@@ -231,8 +232,8 @@ class Orchestrator:
             self.progress,
             self._conditions,
             self._schedule,
-            assembly.loop_timeouts(settings),
-            assembly.publish_timeouts(settings),
+            config_mapping.loop_timeouts(settings),
+            config_mapping.publish_timeouts(settings),
             spec.rollouts_per_example,
         )
         return loop
@@ -247,7 +248,7 @@ class Orchestrator:
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         packages = Packages(self._store, self._run.artifacts.environments_uri)
-        exact = assembly.exact_prefixes(self._run)
+        exact = config_mapping.exact_prefixes(self._run)
         gateway = Gateway(self._groups, self._rules, self._router, packages, exact_prefixes=exact).application()
         registry = registry_of(
             RunCollector(
@@ -292,7 +293,7 @@ async def attempt(
             orchestrator.hurry()
             work.cancel()
             await asyncio.wait({work}, timeout=settings.stop_deadline + CLOSING_SECONDS)
-            return EXIT_RESTART
+            return ExitCode.RESTART
         stopped.cancel()
         code = _outcome(work, orchestrator.progress)
         _last_word(settings, orchestrator.status())
@@ -302,15 +303,15 @@ async def attempt(
 def _outcome(work: "asyncio.Task[None]", progress: RunProgress) -> int:
     error = work.exception()
     if error is None:
-        return EXIT_COMPLETED
+        return ExitCode.COMPLETED
     if isinstance(error, FatalError):
         log.error("the run failed: %s", error)
         progress.mark_failed(error.problem)
         return error.exit_code
     log.error("the orchestrator failed", exc_info=error)
     message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
-    progress.mark_failed(Problem(reason="InternalError", message=message[:1000]))
-    return EXIT_RESTART
+    progress.mark_failed(Problem(reason=Reason.INTERNAL_ERROR, message=message[:1000]))
+    return ExitCode.RESTART
 
 
 def _last_word(settings: Settings, status: RunStatus) -> None:

@@ -11,20 +11,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlrun.schema.wire import PolicyRef, Problem, RunPhase, SessionState, StepResult
+from rlrun.constants import Reason
+from rlrun.protocol.orchestrator import RunPhase
+from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import SessionState, StepResult
 from rlrun.service.errors import FatalError
 
-from rlrun_orchestrator.batch import Batch, SentBatch
-from rlrun_orchestrator.board import RunProgress
-from rlrun_orchestrator.cadence import RunSchedule
-from rlrun_orchestrator.deal import Dealt
-from rlrun_orchestrator.demonstrations import Demonstrations
-from rlrun_orchestrator.dispatcher import Dispatcher
-from rlrun_orchestrator.evaluator import Evaluator
-from rlrun_orchestrator.inference import ReplicaPool
-from rlrun_orchestrator.publishing import Publication, PublishTimeouts
-from rlrun_orchestrator.recorder import Recorder
-from rlrun_orchestrator.recovery import (
+from rlrun_orchestrator.data.example_sampler import Dealt
+from rlrun_orchestrator.data.schedule import RunSchedule
+from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.evaluation.evaluator import Evaluator
+from rlrun_orchestrator.inference.replica_pool import ReplicaPool
+from rlrun_orchestrator.reporting.step_reporter import Reporter, StepFacts, StepTimes
+from rlrun_orchestrator.rollouts.demonstrations import Demonstrations
+from rlrun_orchestrator.rollouts.dispatcher import Dispatcher
+from rlrun_orchestrator.status.run_progress import RunProgress
+from rlrun_orchestrator.status.status_conditions import StatusConditions
+from rlrun_orchestrator.storage.recovery import (
     Acknowledge,
     Continue,
     Decision,
@@ -38,12 +42,13 @@ from rlrun_orchestrator.recovery import (
     restore_sampler,
     trained_batch,
 )
-from rlrun_orchestrator.reporter import Reporter, StepFacts, StepTimes
-from rlrun_orchestrator.saved_state import SavedState
-from rlrun_orchestrator.saving import Saver
-from rlrun_orchestrator.status_conditions import StatusConditions
-from rlrun_orchestrator.trainer_client import SessionLost
-from rlrun_orchestrator.trainer_session import TrainerSession
+from rlrun_orchestrator.storage.run_recorder import Recorder
+from rlrun_orchestrator.storage.saved_state import SavedState
+from rlrun_orchestrator.training.batch import Batch
+from rlrun_orchestrator.training.checkpoint_requester import Saver
+from rlrun_orchestrator.training.policy_publisher import Publication, PublishTimeouts
+from rlrun_orchestrator.training.trainer_client import SessionLost
+from rlrun_orchestrator.training.trainer_session import TrainerSession
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +182,7 @@ class RunLoop:
         except FatalError as failure:
             message = f"the final policy is not evaluated: {failure.problem.message}"
             self._conditions.set_waiting("policy", None)
-            self._conditions.add_warning(Problem(reason="EvaluationTimeout", message=message[:500]))
+            self._conditions.add_warning(Problem(reason=Reason.EVALUATION_TIMEOUT, message=message[:500]))
             return
         self._evaluator.begin(state.step, state.policy)
 

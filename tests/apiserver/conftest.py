@@ -14,8 +14,8 @@ import yaml
 from kubernetes import client, config
 
 from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
+from tests.support.seaweedfs import S3Server, running_for_all_workers
 from tests.support.sharing import folder_of_all_workers, shared
-from tests.unit.artifacts.seaweedfs import S3Server, running_for_all_workers
 
 CRDS = Path(__file__).parents[2] / "crds"
 ESTABLISHED_SECONDS = 240

@@ -36,9 +36,9 @@ PROCESSES: dict[str, tuple[str, str, str]] = {
     "orchestrator": ("orchestrator", "rlrun_orchestrator", ""),
     "engine": ("inference", "VLLM::EngineCore", ""),
     "engine-server": ("inference", "vllm serve", ""),
-    "sidecar": ("inference", "rlrun_orchestrator.sidecar", ""),
-    "environment-server": ("environment", "rlrun_orchestrator.environment", "environment.worker"),
-    "environment-worker": ("environment", "rlrun_orchestrator.environment.worker", ""),
+    "sidecar": ("inference", "rlrun_adapter_sidecar", ""),
+    "environment-server": ("environment", "rlrun_environment", "environment.worker"),
+    "environment-worker": ("environment", "rlrun_environment.worker.__main__", ""),
 }
 """Name: role of the pod, what the command line contains, and what it does not."""
 
@@ -62,7 +62,7 @@ def kill_engine_in_a_call(run: ClusterRun) -> None:
 
 def kill_operator(platform: Platform) -> None:
     """SIGKILL to the operator's process."""
-    _kill(platform.kubectl.list("pods", SYSTEM_NAMESPACE, OPERATOR), "rlrun.controller", "")
+    _kill(platform.kubectl.list("pods", SYSTEM_NAMESPACE, OPERATOR), "rlrun_operator", "")
 
 
 def _kill(pods: list[Object], mark: str, without: str) -> None:
@@ -149,7 +149,7 @@ def s3_away(platform: Platform) -> Iterator[None]:
 
 
 def _wait_for_s3(platform: Platform) -> None:
-    from rlrun.artifacts.store import StoreError
+    from rlrun.storage.store import StoreError
 
     from demo.install import BUCKET
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rlrun.artifacts.layout import MANIFEST, RunLayout
-from rlrun.artifacts.metric_lines import TRAINED
-from rlrun.artifacts.s3errors import NotFound
+from rlrun.storage.errors import NotFound
+from rlrun.storage.layout import MANIFEST, RunLayout
+from rlrun.storage.metric_files import TRAINED
 
 from demo.cluster import local_cluster
 from demo.install import BUCKET, install_platform

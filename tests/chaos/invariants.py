@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.artifacts.layout import MANIFEST, S3Uri
-from rlrun.artifacts.manifest import Manifest
+from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.objects import label
-from rlrun.schema.labels import RUN_UID_LABEL
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import Manifest
 
 Obj = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 import math
 
-from rlrun.artifacts.layout import RunLayout
+from rlrun.storage.layout import RunLayout
 
 from demo.install import BUCKET
 from demo.kubectl import Object

@@ -4,7 +4,7 @@ import secrets
 import uuid
 
 import pytest
-from rlrun.artifacts.layout import RunLayout
+from rlrun.storage.layout import RunLayout
 
 from demo.install import BUCKET, CHART, RELEASE, SYSTEM_NAMESPACE
 from demo.kubectl import wait_for

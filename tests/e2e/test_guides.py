@@ -13,7 +13,7 @@ import yaml
 from demo.install import BUCKET, ROOT
 from demo.kubectl import Object, wait_for
 from tests.e2e.conftest import SECONDS, Platform
-from tests.guide import Runner, install_commands
+from tests.support.guide import Runner, install_commands
 
 INTERVALS = {"rlcheckpoints": 10, "rladapters": 15}
 """Steps between the artifacts of the example."""

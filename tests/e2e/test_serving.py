@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from rlrun.artifacts.layout import RunLayout
+from rlrun.storage.layout import RunLayout
 
 from demo.install import BUCKET, EXAMPLES
 from demo.kubectl import Object, wait_for

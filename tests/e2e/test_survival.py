@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from rlrun.artifacts.layout import RunLayout
+from rlrun.storage.layout import RunLayout
 
 from demo.install import BUCKET, SYSTEM_NAMESPACE
 from demo.kubectl import Kubectl, Object

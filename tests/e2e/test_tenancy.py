@@ -1,7 +1,7 @@
 """Two runs at once, in two namespaces, do not disturb one another."""
 
 import pytest
-from rlrun.artifacts.layout import RunLayout
+from rlrun.storage.layout import RunLayout
 
 from demo.install import BUCKET
 from demo.run_metrics import mean_of, read_metrics

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from rlrun.artifacts.store import Store
+from rlrun.storage.store import Store
 
+from tests.support.seaweedfs import S3Server, running_for_all_workers
 from tests.support.sharing import folder_of_all_workers
-from tests.unit.artifacts.seaweedfs import S3Server, running_for_all_workers
 
 SLOW_FIXTURES = {"s3_server", "helm"}
 

@@ -18,18 +18,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 from aiohttp import web
-from rlrun.artifacts.store import Store
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
+from rlrun.storage.store import Store
 
-from rlrun_trainer.compute import Compute
-from rlrun_trainer.crew import BEAT_SECONDS, Crew
-from rlrun_trainer.distributed import join
-from rlrun_trainer.loading import device_of
-from rlrun_trainer.server import Server
-from rlrun_trainer.sessions import Sessions
-from rlrun_trainer.settings import Settings, parse
-from rlrun_trainer.slots import BaseModel, load_base
+from rlrun_trainer.model.base_model import BaseModel, load_base
+from rlrun_trainer.model.loader import device_of
+from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.process_group import join
+from rlrun_trainer.runtime.settings import Settings, parse
+from rlrun_trainer.server.http_server import Server
+from rlrun_trainer.sessions.collective_executor import BEAT_SECONDS, Crew
+from rlrun_trainer.sessions.session_registry import Sessions
 
 log = logging.getLogger("rlrun_trainer")
 

@@ -62,7 +62,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s%s%s" (include "rlrun.repository" (list "operator" .)) (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
 {{- end }}
 
-{{/* The operator's settings file: operator/rlrun/resources/settings.py is its schema. */}}
+{{/* The operator's settings file: operator/rlrun_operator/config/settings.py is its schema. */}}
 {{- define "rlrun.settings" -}}
 {{- $root := . -}}
 images:

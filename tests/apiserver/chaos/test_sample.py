@@ -10,7 +10,7 @@ from tests.chaos.apiserver.place import Place, opened
 from tests.chaos.report import table
 from tests.chaos.runner import run_one
 from tests.chaos.scenario import Outcome
-from tests.unit.artifacts.seaweedfs import S3Server
+from tests.support.seaweedfs import S3Server
 
 SAMPLE = (
     "undisturbed",

@@ -7,21 +7,22 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.artifacts.store import StoreError
-from rlrun.controller.apply import Applier
-from rlrun.controller.artifacts import StoreArtifacts
-from rlrun.controller.metrics import RunDirectory
-from rlrun.controller.observe import Observer
-from rlrun.controller.reconcile import Reconciler, RunKey
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
+from rlrun.storage.store import StoreError
+from rlrun_operator.controller.applier import Applier
+from rlrun_operator.controller.artifact_store import StoreArtifacts
+from rlrun_operator.controller.observer import Observer
+from rlrun_operator.controller.reconciler import Reconciler
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.runtime.metrics import RunDirectory
 
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place
 from tests.chaos.scenario import Lost, Scenario
 from tests.chaos.unit.faults import Call, FaultyTransport, Gate, Rule
 from tests.chaos.unit.storms import Storm
-from tests.unit.controller.world import Crash, MemoryPoller
+from tests.support.operator_world import Crash, MemoryPoller
 
 WRITES = 64
 """At least as many writes as the life has: the scenario `undisturbed` fails where it has more."""

@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.artifacts.manifest import ArtifactKind
 from rlrun.kube.async_client import AsyncApiTransport, load_configuration
 from rlrun.kube.kinds import RLRUN
-from rlrun.schema.wire import RunPhase, RunStatus
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.storage.manifest import ArtifactKind
 
 from tests.chaos import invariants
 from tests.chaos.apiserver.place import Obj, Place, Site

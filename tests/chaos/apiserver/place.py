@@ -17,8 +17,6 @@ from typing import Any
 
 import yaml
 from kubernetes import client, config
-from rlrun.artifacts.layout import RunLayout
-from rlrun.artifacts.store import Store
 from rlrun.kube.async_client import AsyncKubeClient, AsyncTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
@@ -35,10 +33,12 @@ from rlrun.kube.kinds import (
     SERVICE_ACCOUNT,
 )
 from rlrun.kube.requests import KubeRequest, Verb
-from rlrun.resources.settings import Settings
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.store import Store
+from rlrun_operator.config.settings import Settings
 
 from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
-from tests.unit.artifacts.seaweedfs import S3Server, running
+from tests.support.seaweedfs import S3Server, running
 
 Obj = dict[str, Any]
 

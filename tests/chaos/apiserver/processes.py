@@ -59,7 +59,7 @@ class Story:
         env |= {"RLRUN_SETTINGS": str(file), "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT / "operator"))}
         with (self.folder / f"operator-{n}.log").open("ab") as log:
             self.processes.append(
-                subprocess.Popen([sys.executable, "-m", "rlrun.controller"], env=env, stdout=log, stderr=log, cwd=ROOT)
+                subprocess.Popen([sys.executable, "-m", "rlrun_operator"], env=env, stdout=log, stderr=log, cwd=ROOT)
             )
 
     def kill(self) -> None:

@@ -17,15 +17,15 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 from pydantic import ValidationError
-from rlrun.artifacts.layout import MANIFEST
-from rlrun.artifacts.manifest import Manifest
-from rlrun.artifacts.store import Store
-from rlrun.artifacts.transfer import Transfer
-from rlrun.controller.artifacts import StoreArtifacts
+from rlrun.storage.layout import MANIFEST
+from rlrun.storage.manifest import Manifest
+from rlrun.storage.store import Store
+from rlrun.storage.transfer import Transfer
+from rlrun_operator.controller.artifact_store import StoreArtifacts
 
 from tests.chaos.invariants import Stored
 from tests.chaos.unit.faults import FaultyBucket, Gate
-from tests.unit.controller.world import START
+from tests.support.operator_world import START
 
 BUCKET = "rlrun"
 PAGE = 1000

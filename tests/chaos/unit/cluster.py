@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
+from rlrun.api.adapter import RLAdapterStatus
+from rlrun.api.checkpoint import RLCheckpointStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.errors import ApiError
 from rlrun.kube.requests import KubeRequest
-from rlrun.schema.adapter import RLAdapterStatus
-from rlrun.schema.checkpoint import RLCheckpointStatus
-from rlrun.schema.run_status import RLRunStatus
 
-from tests.unit.controller.world import START, Clock, MemoryCluster
+from tests.support.operator_world import START, Clock, MemoryCluster
 
 Obj = dict[str, Any]
 

@@ -8,7 +8,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.controller.world import MemoryCluster, terminated
+from tests.support.operator_world import MemoryCluster, terminated
 
 Obj = dict[str, Any]
 HOLD = "tests/kubelet"

@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from rlrun.artifacts.layout import MANIFEST, RunLayout, S3Uri
-from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.artifacts.store import Store, StoreError
-from rlrun.controller.apply import Applier
-from rlrun.controller.metrics import RunDirectory
-from rlrun.controller.observe import Observer
-from rlrun.controller.reconcile import Reconciler, RunKey
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.schema.wire import RunPhase, RunStatus
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import Store, StoreError
+from rlrun_operator.controller.applier import Applier
+from rlrun_operator.controller.observer import Observer
+from rlrun_operator.controller.reconciler import Reconciler
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.runtime.metrics import RunDirectory
 
 from tests.chaos import invariants
 from tests.chaos.invariants import Picture
@@ -29,7 +30,7 @@ from tests.chaos.unit.bucket import BUCKET, BucketArtifacts, MemoryBucket, store
 from tests.chaos.unit.cluster import StrictCluster
 from tests.chaos.unit.faults import FaultyTransport, Gate, Rule
 from tests.chaos.unit.kubelet import Kubelet
-from tests.unit.controller.world import (
+from tests.support.operator_world import (
     SETTINGS,
     Clock,
     Crash,

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlrun.artifacts.layout import MANIFEST, S3Uri
-from rlrun.artifacts.manifest import ArtifactKind
-from rlrun.artifacts.store import Store, StoreError
-from rlrun.artifacts.transfer import PART_BYTES
-from rlrun.controller.artifacts import _purge
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import Store, StoreError
+from rlrun.storage.transfer import PART_BYTES
+from rlrun_operator.controller.artifact_store import _purge
 
 from tests.chaos.scenario import Lost, Scenario, require
 from tests.chaos.unit.bucket import BUCKET, MemoryBucket, store_of

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from rlrun.schema.model import RLModel
-from rlrun.schema.run import RLRun
+from rlrun.api.model import RLModel
+from rlrun.api.run import RLRun
 
 from bench import async_levels, trainer, trl
 from bench.report import Result, at_least, measured, record

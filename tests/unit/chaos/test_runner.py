@@ -5,7 +5,7 @@ import json
 import time
 from pathlib import Path
 
-from rlrun.artifacts.manifest import FileEntry
+from rlrun.storage.manifest import FileEntry
 
 from tests.chaos import invariants
 from tests.chaos.document import document
@@ -13,7 +13,7 @@ from tests.chaos.invariants import Picture, Stored
 from tests.chaos.report import Report, read, table
 from tests.chaos.runner import run_one
 from tests.chaos.scenario import Outcome, Result, Scenario, require
-from tests.unit.controller.world import manifest
+from tests.support.operator_world import manifest
 
 FOLDER = "team/uid-1/checkpoints/step-000002"
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import yaml
-from rlrun.controller.settings import parse_settings
-from rlrun.garbage.__main__ import arguments
+from rlrun.api.run_sections.infrastructure import ComputeSize
+from rlrun.garbage_collection.__main__ import arguments
 from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, SECRET
-from rlrun.schema.infrastructure import ComputeSize
+from rlrun_operator.config.settings import parse_settings
 
-from .conftest import CHART, LOCAL, Helm, Object, Render
+from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render
 
 CRDS = CHART.parent.parent / "crds"
 MINIMAL: Object = {"s3": {"bucket": "artifacts", "credentials": {"existingSecret": "s3"}}}
@@ -130,7 +130,7 @@ def test_operator_deployment(render: Render) -> None:
     deployment = render(EVERYTHING).one("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert deployment["spec"]["replicas"] == 2
-    assert container["command"] == ["python", "-m", "rlrun.controller"]
+    assert container["command"] == ["python", "-m", "rlrun_operator"]
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
     assert {"name": "HTTPS_PROXY", "value": "http://proxy"} in container["env"]
@@ -196,7 +196,7 @@ def test_the_job_lists_and_deletes_only_when_told_to(
     (container,) = spec["containers"]
     assert job["spec"]["schedule"] == "@weekly"
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
-    assert container["command"] == ["python", "-m", "rlrun.garbage"]
+    assert container["command"] == ["python", "-m", "rlrun.garbage_collection"]
     assert container["args"] == ["--older-than=24h", *(["--delete"] if delete else [])]
     options = arguments(container["args"])
     assert (options.delete, options.older_than.total_seconds()) == (delete, 86400)

@@ -1,8 +1,7 @@
 """The values of the pools that serve adapters."""
 
 import pytest
-from rlrun.controller.settings import parse_settings
-from rlrun.resources.settings import Serving
+from rlrun_operator.config.settings import Serving, parse_settings
 
 from tests.unit.chart.conftest import Helm, Render
 

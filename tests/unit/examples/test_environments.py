@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from rlrun.schema.environment_protocol import EnvironmentConfig
-from rlrun.schema.wire import GroupRequest, GroupResult
-from rlrun_orchestrator.environment.loading import load
-from rlrun_orchestrator.environment.packages import install, installed_version
-from rlrun_orchestrator.environment.worker import runner_for
+from rlrun.protocol.environment import EnvironmentConfig, GroupRequest, GroupResult
+from rlrun_environment.package_installer import install, installed_version
+from rlrun_environment.worker.__main__ import runner_for
+from rlrun_environment.worker.loading import load
 
 ENVIRONMENTS = Path(__file__).resolve().parents[3] / "examples" / "environments"
 Policy = Callable[[int, list[dict[str, Any]]], Any]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rlrun.schema import toml
-from rlrun.schema.model import RLModel
-from rlrun.schema.run import RLRun
+from rlrun.api.model import RLModel
+from rlrun.api.run import RLRun
+from rlrun.api.toml import loader
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -27,7 +27,7 @@ def test_every_environment_has_a_run():
 @pytest.mark.parametrize("name", RUNS)
 def test_yaml_and_toml_define_the_same_run(name):
     run = RLRun.from_object(read(f"{name}.yaml"))
-    loaded = toml.load(EXAMPLES / f"{name}.toml")
+    loaded = loader.load(EXAMPLES / f"{name}.toml")
     assert loaded.spec.model_copy(update={"name": None}) == run.spec
     assert loaded.spec.name == run.metadata.name
 

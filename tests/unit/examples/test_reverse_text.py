@@ -8,11 +8,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from rlrun.schema.environment_protocol import EnvironmentConfig
-from rlrun.schema.wire import GroupRequest
-from rlrun_orchestrator.environment.groups import GroupRunner
-from rlrun_orchestrator.environment.loading import load
-from rlrun_orchestrator.environment.packages import install, installed_version
+from rlrun.protocol.environment import EnvironmentConfig, GroupRequest
+from rlrun_environment.package_installer import install, installed_version
+from rlrun_environment.worker.loading import load
+from rlrun_environment.worker.verifiers_runner import GroupRunner
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "examples" / "environments" / "reverse_text"
@@ -88,7 +87,7 @@ async def test_the_installed_package_loads_and_scores(wheel, tmp_path, monkeypat
     async def canned(*_, **__):
         return {"role": "assistant", "content": next(answers)}
 
-    monkeypatch.setattr("rlrun_orchestrator.environment.groups.GatewayClient.get_response", _response_of(canned))
+    monkeypatch.setattr("rlrun_environment.worker.verifiers_runner.GatewayClient.get_response", _response_of(canned))
     request = GroupRequest(
         group_id="g", example_index=3, rollouts=2, base_url="http://x", model="m", deadline_seconds=9
     )

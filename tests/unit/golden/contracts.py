@@ -21,56 +21,53 @@ import yaml
 from local_cluster.paths import paths
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-from rlrun.artifacts.layout import RunLayout, environment_package
-from rlrun.artifacts.manifest import Manifest
-from rlrun.cli.errors import FAILED, INVALID
-from rlrun.cli.main import app
-from rlrun.cli.output import Format, emit
-from rlrun.kube.objects import artifact_name
-from rlrun.resources.children import children
-from rlrun.resources.naming import RunIdentity
-from rlrun.resources.orchestrator import CONFIGURATION_ERROR
-from rlrun.resources.platform import resolve, s3_variables
-from rlrun.resources.serving import PoolIdentity, pool_children
-from rlrun.resources.settings import Settings as OperatorSettings
-from rlrun.schema.constants import ConditionType, Reason
-from rlrun.schema.metric_names import SECTIONS
-from rlrun.schema.model import RLModelSpec
-from rlrun.schema.resolved import ResolvedRun
-from rlrun.schema.run import RLRunSpec
-from rlrun.schema.serving import ServedAdapter, ServingOrder, ServingReport, served_name
-from rlrun.schema.wire import (
+from rlrun.api.metric_catalog import SECTIONS
+from rlrun.api.model import RLModelSpec
+from rlrun.api.run import RLRunSpec
+from rlrun.constants import (
     ENVIRONMENT_PORT,
     GATEWAY_PORT,
     INFERENCE_PORT,
     ORCHESTRATOR_STATUS_PORT,
-    ROLLOUT_ID_HEADER,
     SIDECAR_PORT,
     TRAINER_PORT,
-    AdapterList,
-    CheckpointRequest,
+    ConditionType,
+    ExitCode,
+    Reason,
+)
+from rlrun.kube.objects import artifact_name
+from rlrun.protocol.environment import (
+    ROLLOUT_ID_HEADER,
     Demonstration,
     DemonstrationRequest,
     EnvironmentInfo,
     GroupRequest,
     GroupResult,
-    LoadRequest,
-    PolicyRef,
-    Problem,
-    RunStatus,
-    SessionSpec,
-    SessionState,
-    StepResult,
-    TrainBatch,
 )
-from rlrun.service.exit import EXIT_COMPLETED, EXIT_CONFIGURATION, EXIT_RESTART
-from rlrun_orchestrator.environment.settings import EnvironmentSettings, Surroundings
-from rlrun_orchestrator.serving.settings import ServingSettings
-from rlrun_orchestrator.settings import Settings as OrchestratorSettings
-from rlrun_orchestrator.sidecar.settings import SidecarSettings
-from rlrun_orchestrator.spool import Lane
-from rlrun_trainer.settings import Settings as TrainerSettings
-from rlrun_trainer.settings import parse as trainer_arguments
+from rlrun.protocol.inference import AdapterList, LoadRequest
+from rlrun.protocol.orchestrator import RunStatus
+from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.serving import ServedAdapter, ServingOrder, ServingReport, served_name
+from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult, TrainBatch
+from rlrun.storage.layout import RunLayout, environment_package
+from rlrun.storage.manifest import Manifest
+from rlrun_adapter_sidecar.policies.settings import SidecarSettings
+from rlrun_adapter_sidecar.serving.settings import ServingSettings
+from rlrun_cli.main import app
+from rlrun_cli.terminal.errors import FAILED, INVALID
+from rlrun_cli.terminal.output import Format, emit
+from rlrun_environment.settings import EnvironmentSettings, Surroundings
+from rlrun_operator.config.settings import Settings as OperatorSettings
+from rlrun_operator.resources.children import children
+from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.platform import resolve, s3_variables
+from rlrun_operator.resources.serving_pool import PoolIdentity, pool_children
+from rlrun_orchestrator.config import Settings as OrchestratorSettings
+from rlrun_orchestrator.storage.upload_spool import Lane
+from rlrun_trainer.runtime.settings import Settings as TrainerSettings
+from rlrun_trainer.runtime.settings import parse as trainer_arguments
 
 from local_cluster.tools.binaries import ensure_program
 
@@ -108,8 +105,12 @@ SETTINGS: dict[str, tuple[str, Any]] = {
 }
 
 EXIT_CODES = {
-    "orchestrator": {"completed": EXIT_COMPLETED, "restart": EXIT_RESTART, "configuration": EXIT_CONFIGURATION},
-    "operator": {"configuration": CONFIGURATION_ERROR},
+    "orchestrator": {
+        "completed": ExitCode.COMPLETED.value,
+        "restart": ExitCode.RESTART.value,
+        "configuration": ExitCode.CONFIGURATION.value,
+    },
+    "operator": {"configuration": ExitCode.CONFIGURATION.value},
     "command line": {"failed": FAILED, "invalid": INVALID},
 }
 

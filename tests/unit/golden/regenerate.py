@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from .contracts import documents
-from .files import FOLDER, path_of, to_text
+from tests.unit.golden.contracts import documents
+from tests.unit.golden.files import FOLDER, path_of, to_text
 
 
 def main(names: Sequence[str]) -> None:

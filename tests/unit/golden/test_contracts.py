@@ -4,8 +4,8 @@ import difflib
 
 import pytest
 
-from .contracts import documents
-from .files import COMMAND, FOLDER, path_of, to_text
+from tests.unit.golden.contracts import documents
+from tests.unit.golden.files import COMMAND, FOLDER, path_of, to_text
 
 HINT = f"""
 This is relied on by users, stored objects or processes of another version. If it is meant to change, write the files

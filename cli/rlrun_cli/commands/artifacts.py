@@ -1,0 +1,142 @@
+"""What there is to train, and what runs have made: models, checkpoints, adapters."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
+from rlrun.kube.objects import Obj
+
+from rlrun_cli.commands.runs import Output
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
+from rlrun_cli.terminal import output
+
+MODELS_EPILOG = """Examples:
+
+  rlrun models
+
+  rlrun models -o json"""
+CHECKPOINTS_EPILOG = """Examples:
+
+  rlrun checkpoints
+
+  rlrun checkpoints reverse-text-x7k2p
+
+To start from one, write its name as checkpoint_id in the next run's file."""
+ADAPTERS_EPILOG = """Examples:
+
+  rlrun adapters reverse-text-x7k2p
+
+  rlrun download reverse-text-x7k2p-step-000030-842409bd adapter/"""
+
+RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only of this run.")]
+
+
+def model_row(item: Obj) -> list[output.Cell]:
+    """One line of `rlrun models`."""
+    spec = item["spec"]
+    trainer, inference = spec.get("trainer") or {}, spec.get("inference") or {}
+    runs = (item.get("status") or {}).get("runs")
+    return [
+        spec["id"],
+        str(spec.get("seqLen", "-")),
+        str((spec.get("lora") or {}).get("rank", "-")),
+        shape(trainer.get("nodes", 1), trainer.get("gpus", 1)),
+        shape(inference.get("replicas", 1), inference.get("gpus", 1)),
+        "-" if runs is None else str(runs),
+        spec.get("source"),
+        output.age(item),
+    ]
+
+
+def shape(pods: int, gpus: int) -> str:
+    """`2x8 GPU`, or `1x CPU`."""
+    return f"{pods}x{gpus} GPU" if gpus else f"{pods}x CPU"
+
+
+def artifact_row(item: Obj) -> list[output.Cell]:
+    """One line of `rlrun checkpoints`."""
+    spec, status = item["spec"], item.get("status") or {}
+    return [
+        item["metadata"]["name"],
+        spec.get("runName"),
+        str(spec.get("step", "-")),
+        output.phase(status.get("phase") or "Pending"),
+        output.number(status.get("reward")),
+        output.size(status.get("sizeBytes")),
+        output.age(item),
+        spec.get("uri"),
+    ]
+
+
+def adapter_row(item: Obj) -> list[output.Cell]:
+    """One line of `rlrun adapters`."""
+    row = artifact_row(item)
+    deployment = (item.get("status") or {}).get("deploymentState") or "NotDeployed"
+    return [*row[:6], deployment, *row[6:]]
+
+
+def _of_run(api: RemoteCluster, kind: ResourceKind, run: str | None) -> list[Obj]:
+    items = api.list(kind)
+    if run is not None:
+        items = [i for i in items if i["spec"].get("runName") == run]
+        if not items:
+            api.get(RLRUN, run)  # a misspelt name is an error, a run without artifacts is not
+    return sorted(items, key=lambda i: (str(i["spec"].get("runName")), int(i["spec"].get("step") or 0)))
+
+
+def _show(
+    items: list[Obj],
+    kind: ResourceKind,
+    fmt: output.Format | None,
+    headers: list[str],
+    row: Callable[[Obj], list[output.Cell]],
+    nothing: str,
+) -> None:
+    if fmt:
+        output.emit(items, kind.plural, fmt, single=False)
+    elif items:
+        output.print_table(headers, [row(i) for i in items])
+    else:
+        output.say(nothing)
+
+
+def models(
+    ctx: typer.Context,
+    fmt: Output = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the models that runs can train."""
+    items = sorted(cluster(ctx, kubeconfig, context, None).list(RLMODEL), key=lambda i: str(i["spec"]["id"]))
+    headers = ["MODEL", "SEQ-LEN", "RANK", "TRAINER", "INFERENCE", "RUNS", "SOURCE", "AGE"]
+    _show(items, RLMODEL, fmt, headers, model_row, "No models: the platform team adds them as RLModel objects.")
+
+
+def checkpoints(
+    ctx: typer.Context,
+    run: RunName = None,
+    fmt: Output = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List checkpoints: what a later run can start from."""
+    items = _of_run(cluster(ctx, kubeconfig, context, namespace), RLCHECKPOINT, run)
+    headers = ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "AGE", "URI"]
+    _show(items, RLCHECKPOINT, fmt, headers, artifact_row, "No checkpoints yet.")
+
+
+def adapters(
+    ctx: typer.Context,
+    run: RunName = None,
+    fmt: Output = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List adapters: what training was for."""
+    items = _of_run(cluster(ctx, kubeconfig, context, namespace), RLADAPTER, run)
+    headers = ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "DEPLOYMENT", "AGE", "URI"]
+    _show(items, RLADAPTER, fmt, headers, adapter_row, "No adapters yet: the first comes with the last step.")

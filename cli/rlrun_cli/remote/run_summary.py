@@ -1,0 +1,91 @@
+"""What a person wants to know of a run at a glance, read from its object. Pure."""
+
+from dataclasses import dataclass
+
+from rlrun.api.run_status import Phase
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.objects import Obj
+
+from rlrun_cli.terminal.output import duration
+
+FINISHED = frozenset(p.value for p in Phase if p.finished)
+BLOCKING = (
+    ConditionType.VALIDATED,
+    ConditionType.TRAINER_READY,
+    ConditionType.INFERENCE_READY,
+    ConditionType.ENVIRONMENTS_READY,
+    ConditionType.ORCHESTRATOR_READY,
+)
+"""Conditions in the order in which a run needs them: the first that does not hold is what it waits for."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One look at a run."""
+
+    phase: str
+    reason: str
+    message: str
+    step: int
+    max_steps: int
+    reward: float | None
+    eta: float | None
+    """Seconds."""
+    restarts: int
+    policy_version: int
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run never runs again."""
+        return self.phase in FINISHED
+
+    @property
+    def left(self) -> str:
+        """`about 5m left`; empty when nobody can say, or nothing is left."""
+        return "" if self.eta is None or self.finished else f"about {duration(self.eta)} left"
+
+
+def _why(status: Obj) -> tuple[str, str]:
+    if status.get("reason"):
+        return str(status["reason"]), str(status.get("message") or "")
+    held = {c.get("type"): c for c in status.get("conditions") or []}
+    for kind in BLOCKING:
+        found = held.get(kind)
+        if found and found.get("status") != "True":
+            return str(found.get("reason") or ""), str(found.get("message") or "")
+    return "", ""
+
+
+def view(run: Obj) -> View:
+    """The view of an RLRun as the API server sends it; a run that the operator has not seen yet is Pending."""
+    status = run.get("status") or {}
+    progress = status.get("progress") or {}
+    spec = run.get("spec") or {}
+    reason, message = _why(status)
+    if not status.get("phase") and not reason:
+        reason, message = Reason.NOT_SEEN_YET, "the operator has not looked at the run yet"
+    return View(
+        phase=status.get("phase") or Phase.pending.value,
+        reason=reason,
+        message=message,
+        step=int(progress.get("step") or 0),
+        max_steps=int(progress.get("maxSteps") or spec.get("maxSteps") or 0),
+        reward=progress.get("reward"),
+        eta=progress.get("etaSeconds"),
+        restarts=int(status.get("restarts") or 0),
+        policy_version=int(progress.get("policyVersion") or 0),
+    )
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: list[float], width: int = 24) -> str:
+    """The newest values as bars between their own lowest and highest."""
+    shown = values[-width:]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    span = (high - low) or 1.0
+    top = len(BLOCKS) - 1
+    return "".join(BLOCKS[round((v - low) / span * top)] if high > low else BLOCKS[top // 2] for v in shown)

@@ -1,0 +1,107 @@
+"""Validation errors as people read them: one line per problem, with the path as it stands in their file."""
+
+import difflib
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rlrun.api.base.names import snake, snake_words
+
+
+@dataclass(frozen=True)
+class FieldProblem:
+    """What is wrong with one field."""
+
+    path: str
+    """`spec.env[0].id` in an object, `env[0].id` in a TOML file."""
+    message: str
+    """What is wrong and what to change."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def path_of(location: Iterable[str | int]) -> str:
+    """('spec', 'env', 0, 'id') -> 'spec.env[0].id'; pydantic's own marks such as '[key]' are left out."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part != "[key]":
+            path += f".{part}" if path else part
+    return path
+
+
+def problems(error: ValidationError, model: type[BaseModel], *, by_name: bool = False) -> list[FieldProblem]:
+    """Every problem of a validation of `model`, in the order of the fields.
+
+    `by_name` gives snake_case paths, for input that was validated by field names (TOML).
+    """
+    found = []
+    for detail in error.errors():
+        location = tuple(
+            part for piece in detail["loc"] for part in (piece.split(".") if isinstance(piece, str) else [piece])
+        )
+        found.append(_problem(detail, location, model, by_name))
+    return found
+
+
+def unknown_field(name: str, known: Iterable[str]) -> str:
+    """What to say about a field that does not exist."""
+    close = difflib.get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
+    if close:
+        return f"unknown field; did you mean {next(k for k in known if k.lower() == close[0])}?"
+    return f"unknown field; remove it (known here: {', '.join(sorted(known))})"
+
+
+def fields_at(model: type[BaseModel], location: Iterable[str | int], *, by_name: bool) -> list[str]:
+    """Names of the fields of the section at a location; empty where the section is free-form."""
+    section: Any = model
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = next((f for n, f in section.model_fields.items() if part in (n, f.alias)), None)
+        section = _model_in(field.annotation) if field else None
+        if section is None:
+            return []
+    return [name if by_name else (field.alias or name) for name, field in section.model_fields.items()]
+
+
+def _problem(
+    detail: ErrorDetails, location: tuple[str | int, ...], model: type[BaseModel], by_name: bool
+) -> FieldProblem:
+    message = detail["msg"].replace("Input should be", "must be")
+    if detail["type"] == "extra_forbidden":
+        message = unknown_field(str(location[-1]), fields_at(model, location[:-1], by_name=by_name))
+    elif detail["type"] == "missing":
+        message = "required, and missing"
+    elif detail["type"] == "string_pattern_mismatch":
+        message = f"{detail['input']!r} does not have the right form ({detail['ctx']['pattern']})"
+    elif detail["type"] != "rule":
+        message = f"{message[0].lower()}{message[1:]}, not {_shown(detail['input'])}"
+    if by_name:
+        # pydantic and the rules speak camelCase; a key that does not exist stands as the file has it.
+        as_written = len(location) - 1 if detail["type"] == "extra_forbidden" else len(location)
+        location = tuple(
+            snake(part) if isinstance(part, str) and place < as_written else part for place, part in enumerate(location)
+        )
+        message = snake_words(message)
+    return FieldProblem(path_of(location), message)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in typing.get_args(annotation):
+        if found := _model_in(argument):
+            return found
+    return None

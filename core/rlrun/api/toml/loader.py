@@ -1,0 +1,139 @@
+"""The hosted TOML schema <-> RLRunSpec: the same fields in snake_case, `[[env]]` and `[[eval.env]]` as lists.
+
+`loads` finds all problems of a file at once, each under its TOML path, and knows the neighbouring dialects:
+`id@version` in environments, `env_files`, and the keys of self-managed trainers, which are translated where this schema
+says the same thing and refused with a way out where it does not.
+"""
+
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlrun.api.base.field_errors import FieldProblem, fields_at, problems, unknown_field
+from rlrun.api.run import RLRunSpec
+from rlrun.api.toml.dialects import Translation, translate
+from rlrun.api.toml.writer import write_toml
+
+ENV_FILE_KEYS = ("env_file", "env_files")
+FREE_FORM = ("args", "taskset", "harness")
+
+
+@dataclass(frozen=True)
+class RunToml:
+    """What a TOML file says."""
+
+    spec: RLRunSpec
+    env_files: list[str] = field(default_factory=list)
+    """Files of NAME=value lines, relative to the TOML file: the secrets of the environments."""
+
+
+class TomlError(ValueError):
+    """A file that is no valid run, with every problem in it."""
+
+    def __init__(self, found: Sequence[FieldProblem]):
+        super().__init__("\n".join(map(str, found)))
+        self.problems = list(found)
+
+
+def load(path: Path) -> RunToml:
+    """Read a TOML file. Raises OSError when it cannot be read, TomlError when it is no valid run."""
+    try:
+        return loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise TomlError(
+            [FieldProblem(str(path), f"is not UTF-8 text: {error.reason} at byte {error.start}")]
+        ) from error
+
+
+def loads(text: str) -> RunToml:
+    """The run that a TOML text describes. Raises TomlError with all problems, each under its TOML path."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TomlError([FieldProblem("TOML", f"cannot be read: {error}")]) from error
+    found: list[FieldProblem] = []
+    env_files = _env_files(table, found)
+    translation = translate(table)
+    found += translation.problems
+    found += _not_json(translation.table)
+    try:
+        spec = RLRunSpec.model_validate(translation.table, by_name=True, by_alias=False)
+    except ValidationError as error:
+        found += [_in_the_words_of_the_file(p, translation) for p in problems(error, RLRunSpec, by_name=True)]
+    else:
+        if not found:
+            return RunToml(spec, env_files)
+    raise TomlError(found)
+
+
+def dumps(spec: RLRunSpec, env_files: Sequence[str] = ()) -> str:
+    """A TOML text that `loads` reads back as the same run; what has its default value is left out.
+
+    Raises TomlError for a null in args, taskset or harness, which TOML cannot say.
+    """
+    table = spec.model_dump(mode="json", by_alias=False, exclude_defaults=True)
+    nulls = [path for path, value in _walk(table, "") if value is None and _is_free_form(path)]
+    if nulls:
+        raise TomlError([FieldProblem(path, "is null, which TOML cannot say: remove it") for path in nulls])
+    if env_files:
+        table = {"env_file": list(env_files), **table}
+    return write_toml(table)
+
+
+def _env_files(table: dict[str, Any], found: list[FieldProblem]) -> list[str]:
+    files: list[str] = []
+    for key in ENV_FILE_KEYS:
+        value = table.pop(key, [])
+        if isinstance(value, list) and all(isinstance(file, str) and file for file in value):
+            files += value
+        else:
+            found.append(FieldProblem(key, 'must be a list of file names, as in ["secrets.env"]'))
+    return files
+
+
+def _in_the_words_of_the_file(problem: FieldProblem, translation: Translation) -> FieldProblem:
+    """Under the key that the file has, where the problem is with a translated one."""
+    path, message = translation.origins.get(problem.path, problem.path), problem.message
+    if path != problem.path:
+        for ours, theirs in translation.origins.items():
+            message = message.replace(ours.rpartition(".")[2], theirs.rpartition(".")[2])
+    if path in translation.table and problem.message.startswith("unknown field"):
+        known = [*fields_at(RLRunSpec, (), by_name=True), *ENV_FILE_KEYS]
+        return FieldProblem(path, unknown_field(path, known))
+    return FieldProblem(path, message)
+
+
+def _not_json(table: dict[str, Any]) -> list[FieldProblem]:
+    """What TOML can say and JSON cannot, in the free-form tables."""
+    found = []
+    for path, value in _walk(table, ""):
+        if not _is_free_form(path):
+            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            found.append(FieldProblem(path, f"{value} cannot be sent as JSON: use a finite number"))
+        elif value is not None and not isinstance(value, str | int | float | bool | list | dict):
+            found.append(FieldProblem(path, f"a {type(value).__name__} cannot be sent as JSON: put it in quotes"))
+    return found
+
+
+def _is_free_form(path: str) -> bool:
+    return any(f".{name}" in path for name in FREE_FORM)
+
+
+def _walk(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Every value below `value`, with its path."""
+    found: list[tuple[str, Any]] = []
+    items: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        items = [(f"{path}.{key}" if path else str(key), below) for key, below in value.items()]
+    elif isinstance(value, list):
+        items = [(f"{path}[{index}]", below) for index, below in enumerate(value)]
+    for place, below in items:
+        found.append((place, below))
+        found += _walk(below, place)
+    return found

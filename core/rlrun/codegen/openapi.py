@@ -1,0 +1,174 @@
+"""From a pydantic model to the structural OpenAPI v3 schema that a CustomResourceDefinition wants.
+
+pydantic writes JSON Schema (2020-12) with $refs; Kubernetes wants OpenAPI 3.0, everything in place, no unions, and its
+own words for free-form objects, list keys and rules. The fields, limits and descriptions are the same ones.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+from rlrun.api.base.rules import FROZEN_MESSAGE, LIST_MAP_KEYS, LIST_TYPE, Rule, Spec, Transition
+
+VALIDATIONS = "x-kubernetes-validations"
+INT_OR_STRING = "x-kubernetes-int-or-string"
+PRESERVE = "x-kubernetes-preserve-unknown-fields"
+
+_KEPT = (
+    "type",
+    "format",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    LIST_MAP_KEYS,
+    LIST_TYPE,
+    VALIDATIONS,
+)
+
+Json = dict[str, Any]
+
+
+def structural(model: type[BaseModel], *, defaults: bool = True) -> Json:
+    """The structural schema of a model, with its rules as CEL.
+
+    With `defaults` false, defaults are left out: in a status what the operator has not written stays absent.
+    Raises TypeError for what a structural schema cannot say (a union, a tuple).
+    """
+    document = model.model_json_schema(by_alias=True, mode="validation")
+    return _Converter(document.get("$defs", {}), _models_below(model), defaults).model(model, document)
+
+
+class _Converter:
+    def __init__(self, definitions: Json, models: dict[str, type[BaseModel]], defaults: bool):
+        self.definitions, self.models, self.defaults = definitions, models, defaults
+
+    def model(self, cls: type[BaseModel], source: Json) -> Json:
+        properties: Json = {}
+        for name, field in cls.model_fields.items():
+            outside = field.alias or name
+            converted = self.value(source["properties"][outside])
+            default = _default(field)
+            if self.defaults and default is not None:
+                converted["default"] = default
+            properties[outside] = converted
+        result: Json = {"type": "object"}
+        if "description" in source:
+            result["description"] = source["description"]
+        if required := source.get("required"):
+            result["required"] = sorted(required)
+        result["properties"] = properties
+        if issubclass(cls, Spec) and (validations := cel_rules(cls)):
+            result[VALIDATIONS] = validations
+        return result
+
+    def value(self, source: Json) -> Json:
+        description = source.get("description")
+        if options := source.get("anyOf"):
+            if source.get(INT_OR_STRING):
+                result: Json = {INT_OR_STRING: True, **{k: source[k] for k in ("pattern", "maxLength")}}
+                result["anyOf"] = options
+            else:
+                chosen = [o for o in options if o.get("type") != "null"]
+                if len(chosen) != 1:
+                    raise TypeError(f"a structural schema has no unions: {source}")
+                result = self.value(chosen[0])
+        elif reference := source.get("$ref"):
+            result = self.reference(reference.rsplit("/", 1)[-1])
+        else:
+            result = self.plain(source)
+        if description:
+            result = {"description": description, **{k: v for k, v in result.items() if k != "description"}}
+        return result
+
+    def reference(self, name: str) -> Json:
+        target = self.definitions[name]
+        return self.model(self.models[name], target) if name in self.models else self.plain(target)
+
+    def plain(self, source: Json) -> Json:
+        if "const" in source:
+            source = {**source, "enum": [source["const"]]}
+        result = {key: source[key] for key in _KEPT if key in source}
+        for bound in ("Minimum", "Maximum"):
+            if (value := source.get(f"exclusive{bound}")) is not None:
+                result[bound.lower()] = value
+                result[f"exclusive{bound}"] = True
+        match result.get("type"):
+            case "integer":
+                result["format"] = "int64"
+            case "number":
+                result["format"] = "double"
+            case "array":
+                result["items"] = self.value(source["items"])
+                result.setdefault(LIST_TYPE, "map" if LIST_MAP_KEYS in result else "atomic")
+            case "object":
+                values = source.get("additionalProperties", True)
+                if values is True:
+                    result[PRESERVE] = True
+                else:
+                    result["additionalProperties"] = self.value(values)
+            case "string" | "boolean":
+                pass
+            case other:
+                raise TypeError(f"a structural schema has no type {other!r}: {source}")
+        return result
+
+
+def cel_rules(cls: type[Spec]) -> list[Json]:
+    """The rules, transitions and frozen fields of a model as x-kubernetes-validations."""
+    result: list[Json] = []
+    statements: tuple[Rule | Transition, ...] = (*cls.spec_rules, *cls.spec_transitions)
+    for statement in statements:
+        result.append({"rule": statement.cel, "message": statement.message, "fieldPath": f".{statement.field}"})
+    if cls.mutable is not None:
+        for name, field in cls.model_fields.items():
+            if name in cls.mutable:
+                continue
+            outside = field.alias or name
+            now, before = f"self.{outside}", f"oldSelf.{outside}"
+            rule = f"{now} == {before}"
+            if not field.is_required() and _default(field) is None:
+                rule = f"has({now}) == has({before}) && (!has({now}) || {rule})"
+            result.append(
+                {
+                    "rule": rule,
+                    "message": f"{outside} {FROZEN_MESSAGE}",
+                    "fieldPath": f".{outside}",
+                    "reason": "FieldValueForbidden",
+                }
+            )
+    return result
+
+
+def _default(field: FieldInfo) -> Any:
+    """A field's default as JSON; None where the API server fills nothing in."""
+    if field.default_factory is not None:
+        made = field.get_default(call_default_factory=True, validated_data={})
+        # In full: the API server tries a section's rules on its default before it fills in the section's own.
+        return to_jsonable_python(made, by_alias=True, exclude_none=True)
+    return None if field.default is PydanticUndefined else to_jsonable_python(field.default)
+
+
+def _models_below(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Every model class used in a model, by the name pydantic gives it in $defs."""
+    found: dict[str, type[BaseModel]] = {}
+
+    def visit(annotation: Any) -> None:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            if found.setdefault(annotation.__name__, annotation) is not annotation:
+                raise TypeError(f"two models are called {annotation.__name__}: rename one")
+            for field in annotation.model_fields.values():
+                visit(field.annotation)
+        for argument in getattr(annotation, "__args__", ()):
+            visit(argument)
+
+    visit(model)
+    return found

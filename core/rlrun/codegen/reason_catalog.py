@@ -1,0 +1,991 @@
+"""What every reason means and what to do about it. docs/reference/conditions.md is generated from this."""
+
+from dataclasses import dataclass
+
+from rlrun.constants import ConditionType, Reason
+
+NOTHING = "Nothing."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One reason for people."""
+
+    reason: Reason
+    meaning: str
+    action: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """Reasons that belong together."""
+
+    title: str
+    text: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def anchor(self) -> str:
+        """The heading's anchor in the page."""
+        return self.title.lower().replace(",", "").replace(" ", "-")
+
+
+@dataclass(frozen=True)
+class ConditionDescription:
+    """A condition type and the reasons that it may carry."""
+
+    type: ConditionType
+    kind: str
+    meaning: str
+    """What the condition says when it is True."""
+    when_true: tuple[Reason | Section | ConditionType, ...]
+    when_false: tuple[Reason | Section | ConditionType, ...]
+    """A condition type among them stands for the reasons that this one has when it is True."""
+
+
+def _section(title: str, text: str, *rows: tuple[Reason, str, str]) -> Section:
+    return Section(title, text, tuple(Entry(*row) for row in rows))
+
+
+LIFE = _section(
+    "Life of a run",
+    "",
+    (Reason.VALID, "The spec is valid, and everything that it refers to exists.", NOTHING),
+    (Reason.NOT_STARTED, "No pod is created yet, because the run waits for something else.", "See `Validated`."),
+    (
+        Reason.STARTING,
+        "Pods are created and not all of them are ready, or the first step of the attempt has not begun.",
+        "Wait. Models and environment packages are being downloaded; `startDeadlineSeconds` limits the time.",
+    ),
+    (Reason.READY, "All pods of the role are ready.", NOTHING),
+    (Reason.RUNNING, "The first step of the attempt has begun.", NOTHING),
+    (Reason.PENDING, "Event: the run waits for its first step.", "See the conditions of the run."),
+    (
+        Reason.WAITING_FOR_PREVIOUS_PODS,
+        "Pods of an earlier attempt, or of an earlier run of the same name, are terminating.",
+        "Wait. If it takes long, look for pods on nodes that do not respond.",
+    ),
+    (
+        Reason.RESTARTING,
+        "An attempt failed, and the next one begins after a pause. The message says when and after which failure.",
+        "Wait, or correct the cause that the message names. `failurePolicy` decides what follows a failure.",
+    ),
+    (
+        Reason.SUSPENDED,
+        "`spec.suspend` is true: the run has no pods.",
+        "Set `spec.suspend` to false to continue from the newest checkpoint.",
+    ),
+    (
+        Reason.STOPPED,
+        "`spec.stop` is true: the run has ended, and its artifacts are kept.",
+        "To continue, start a new run with `checkpointId`.",
+    ),
+    (
+        Reason.FINISHING,
+        "The orchestrator has ended, and the operator waits for S3 to list the last artifacts.",
+        "Wait. After 120 s the run ends without them.",
+    ),
+    (Reason.RUN_FINISHED, "The run has ended, and its pods are removed.", NOTHING),
+    (Reason.COMPLETED, "All steps are done.", "Download the adapter: `rlrun adapters`."),
+    (Reason.NOT_COMPLETED, "The run has not completed.", NOTHING),
+    (Reason.FAILED, "The run failed, and no other reason is known.", "See the conditions and the logs of the run."),
+    (Reason.NOT_FAILED, "The run has not failed.", NOTHING),
+    (Reason.LISTED, "The operator has read the run's artifacts from S3.", NOTHING),
+    (Reason.CLEANED_UP, "Retention deletes old artifacts again, after a time in which it could not.", NOTHING),
+    (
+        Reason.DELETING_ARTIFACTS,
+        "The run is being deleted, and its files in S3 with it (`artifactPolicy: Delete`).",
+        "Wait, or set the annotation `rlrun.dev/skip-artifact-deletion=true` to delete the run without its files.",
+    ),
+    (
+        Reason.NOT_SEEN_YET,
+        "Command line only: the run has no status yet.",
+        "Wait. If it stays, check that the operator runs and watches the namespace.",
+    ),
+)
+
+REFERENCES = _section(
+    "Spec and references",
+    "The run waits until the cause is removed or `startDeadlineSeconds` has passed.",
+    (
+        Reason.INVALID_SPEC,
+        "The spec is not valid for this version of the operator. The message names the fields.",
+        "Correct these fields and apply the run again.",
+    ),
+    (
+        Reason.MODEL_NOT_FOUND,
+        "No RLModel has the id in `spec.model`; or there is no complete model at the source of the RLModel.",
+        "Choose one of `rlrun models`; or correct `spec.source` of the RLModel.",
+    ),
+    (Reason.MODEL_INVALID, "The RLModel is not valid for this version of the operator.", "Correct the RLModel."),
+    (
+        Reason.MAX_TOKENS_TOO_LARGE,
+        "`sampling.maxTokens` leaves no room for a prompt in the model's `seqLen`.",
+        "Set `sampling.maxTokens` below the `seqLen` of the RLModel.",
+    ),
+    (
+        Reason.FULL_FINE_TUNING_NOT_ALLOWED,
+        "`lora.enabled` is false, and the RLModel allows adapters only.",
+        "Remove `lora.enabled`, or set `trainer.fullFineTuning` in the RLModel.",
+    ),
+    (
+        Reason.LORA_RANK_TOO_HIGH,
+        "`lora.rank` is higher than the rank that the RLModel's engines serve.",
+        "Lower `lora.rank`, or raise it in the RLModel.",
+    ),
+    (
+        Reason.LORA_TARGETS_UNKNOWN,
+        "`lora.targetModules` names modules that the RLModel does not list.",
+        "Choose among those that the message lists.",
+    ),
+    (
+        Reason.CHECKPOINT_NOT_FOUND,
+        "The RLCheckpoint of `checkpointId` does not exist.",
+        "`rlrun checkpoints` lists those that exist.",
+    ),
+    (
+        Reason.CHECKPOINT_NOT_READY,
+        "The RLCheckpoint of `checkpointId` is not Ready, or is not a valid object.",
+        "Wait for its upload, or choose another checkpoint.",
+    ),
+    (
+        Reason.CHECKPOINT_NOT_SHARED,
+        "The checkpoint is in another namespace and not shared with this one.",
+        "Its owner adds this namespace to `spec.sharedWith` of the RLCheckpoint.",
+    ),
+    (
+        Reason.CHECKPOINT_INCOMPLETE,
+        "The checkpoint's files in S3 are not complete.",
+        "Choose another checkpoint.",
+    ),
+    (
+        Reason.CHECKPOINT_MODEL_MISMATCH,
+        "The checkpoint was trained from another model.",
+        "Choose a checkpoint of the model in `spec.model`.",
+    ),
+    (
+        Reason.SECRETS_MISSING,
+        "A Secret of `envFrom` does not exist; or an environment needs variables that no Secret gives.",
+        "Create the Secret, or add the variables to it. The message names them.",
+    ),
+    (
+        Reason.S3_CREDENTIALS_MISSING,
+        "The platform's S3 Secret does not exist or lacks a key.",
+        "An administrator creates it. The message names the Secret and the key.",
+    ),
+    (
+        Reason.INVALID_CONFIGURATION,
+        "A process of the run cannot use the configuration that it was given, so that a restart would not help.",
+        "Correct what the message names. If it names nothing of yours, operator and images differ in version.",
+    ),
+)
+
+PODS = _section(
+    "Pods",
+    "",
+    (
+        Reason.IMAGE_PULL_FAILED,
+        "The image of a container cannot be pulled.",
+        "Correct the image in the RLModel or the chart's values, or give the nodes access to its registry.",
+    ),
+    (
+        Reason.CREATE_CONTAINER_CONFIG_ERROR,
+        "A container refers to a Secret, ConfigMap or key that does not exist.",
+        "Create it, or correct the reference.",
+    ),
+    (
+        Reason.CREATE_FAILED,
+        "The container runtime could not create or start a container. The message gives its error.",
+        "Correct what the error names; often a command, a volume or the node.",
+    ),
+    (
+        Reason.UNSCHEDULABLE,
+        "No node has room for a pod.",
+        "Free or add nodes, or lower what the RLModel or `infrastructure.computeSize` asks for.",
+    ),
+    (
+        Reason.TRAINER_OUT_OF_MEMORY,
+        "The trainer exceeded the memory limit of its container, or a step did not fit into its memory.",
+        "Lower `trainer.microBatchTokens` or `seqLen` in the RLModel, or give the trainer more memory.",
+    ),
+    (
+        Reason.INFERENCE_OUT_OF_MEMORY,
+        "An inference container exceeded its memory limit.",
+        "Give inference more memory in the RLModel.",
+    ),
+    (
+        Reason.ENVIRONMENT_OUT_OF_MEMORY,
+        "An environment container exceeded its memory limit.",
+        "Use a larger `infrastructure.computeSize`.",
+    ),
+    (
+        Reason.ORCHESTRATOR_OUT_OF_MEMORY,
+        "The orchestrator exceeded its memory limit.",
+        "Raise the orchestrator's resources in the chart's values.",
+    ),
+    *(
+        (reason, f"{who} ended with an error that it did not explain.", "Read the log that the message names.")
+        for reason, who in (
+            (Reason.TRAINER_CRASHED, "A container of the trainer"),
+            (Reason.INFERENCE_CRASHED, "A container of an inference pod"),
+            (Reason.ENVIRONMENT_CRASHED, "A container of an environment pod"),
+            (Reason.ORCHESTRATOR_CRASHED, "A container of the orchestrator's pod"),
+        )
+    ),
+    (
+        Reason.ORCHESTRATOR_FAILED,
+        "The orchestrator's Job failed, and its pods left no explanation.",
+        "Read the log of the orchestrator: `rlrun logs --role orchestrator`.",
+    ),
+    (
+        Reason.TOO_MANY_RESTARTS,
+        "A component crashed more often than `maxRestarts` allows.",
+        "Read its log: `rlrun logs`. Raise `maxRestarts` if the cause is outside the run.",
+    ),
+)
+
+DEADLINES = _section(
+    "Deadlines",
+    "",
+    (
+        Reason.START_DEADLINE_EXCEEDED,
+        "The first step did not begin within `startDeadlineSeconds`.",
+        "See the conditions and the pods' logs, or raise `startDeadlineSeconds`.",
+    ),
+    (
+        Reason.STALL_DEADLINE_EXCEEDED,
+        "No step was finished within `stallDeadlineSeconds`.",
+        "See what the run waited for in the message, or raise `stallDeadlineSeconds`.",
+    ),
+    (
+        Reason.ACTIVE_DEADLINE_EXCEEDED,
+        "The run was active for `activeDeadlineSeconds`. Its checkpoints are kept.",
+        "Start a new run with `checkpointId`.",
+    ),
+)
+
+S3 = _section(
+    "S3",
+    "",
+    (
+        Reason.S3_UNREACHABLE,
+        "The S3 endpoint does not respond, or responds with server errors.",
+        "Check the endpoint, its DNS name and network policies. Requests are repeated.",
+    ),
+    (
+        Reason.S3_ACCESS_DENIED,
+        "S3 rejects the credentials, or there are none, or they may not do this.",
+        "Check the keys in the S3 Secret and their permission to read, write, list and delete.",
+    ),
+    (Reason.S3_BUCKET_MISSING, "The bucket does not exist.", "Create it, or correct the S3 settings of the chart."),
+    (
+        Reason.S3_NOT_FOUND,
+        "There is no object, or no complete artifact, at a place in S3.",
+        "Check the URI, and whether retention has deleted it.",
+    ),
+    (
+        Reason.S3_ARTIFACT_CORRUPT,
+        "The files of an artifact do not match its manifest.",
+        "Use another checkpoint or adapter. A run that resumes tries an older checkpoint by itself.",
+    ),
+    (Reason.S3_ERROR, "S3 rejected a request for another cause.", "See S3's answer in the message."),
+)
+
+BASE_MODEL = _section(
+    "Base model",
+    "Reported by the container that downloads the model to the pod.",
+    (
+        Reason.INVALID_MODEL_SOURCE,
+        "`spec.source` of the RLModel is not a source.",
+        "Write `s3://bucket/path`, `hf://owner/name[@revision]` or `pvc://claim/path`.",
+    ),
+    (
+        Reason.MODEL_ACCESS_DENIED,
+        "The model on the Hugging Face hub is gated.",
+        "Accept its licence, and give the pods a token in `HF_TOKEN`.",
+    ),
+    (
+        Reason.MODEL_HUB_UNREACHABLE,
+        "The Hugging Face hub did not deliver the model.",
+        "Check the network of the pods. The download is repeated.",
+    ),
+    (
+        Reason.MODEL_FOLDER_NOT_WRITABLE,
+        "The folder for the model cannot be written.",
+        "Check the volume that holds the model.",
+    ),
+    (
+        Reason.DISK_FULL,
+        "The model does not fit on the disk of the pod.",
+        "Give the pod more ephemeral storage, or use a `pvc://` source.",
+    ),
+)
+
+WAITING = _section(
+    "Waiting",
+    "Shown while the orchestrator waits; the reason of the failure when it has waited too long.",
+    (
+        Reason.WAITING_FOR_TRAINER,
+        "The trainer does not respond.",
+        "See the message, the trainer's pod and its events.",
+    ),
+    (
+        Reason.WAITING_FOR_INFERENCE,
+        "No inference replica is ready with the current policy.",
+        "See the message, the inference pods and their events.",
+    ),
+    (
+        Reason.WAITING_FOR_ENVIRONMENT,
+        "An environment is not ready.",
+        "See the message and the environment's pod.",
+    ),
+    (
+        Reason.WAITING_FOR_ARTIFACTS,
+        "All steps are done, and the last checkpoint and adapter are being uploaded.",
+        "Wait.",
+    ),
+    (
+        Reason.WAITING_FOR_EVALUATION,
+        "All steps are done, and the final policy is being evaluated.",
+        "Wait.",
+    ),
+)
+
+TRAINER = _section(
+    "Trainer",
+    "",
+    (Reason.TRAINER_LOADING, "The trainer is loading the base model.", "Wait."),
+    (Reason.TRAINER_STOPPING, "The trainer is shutting down.", "Wait for the pod that replaces it."),
+    (
+        Reason.MODEL_MISSING,
+        "The trainer's model folder holds no `config.json`.",
+        "Check `spec.source` of the RLModel and the log of the container that downloads the model.",
+    ),
+    (
+        Reason.MODEL_LOAD_FAILED,
+        "The base model cannot be loaded.",
+        "See the error in the message; often a damaged or unknown model.",
+    ),
+    (
+        Reason.MODEL_UNSUPPORTED,
+        "The trainer cannot train this model in this way. The message says why.",
+        "Use another model, or what the message proposes.",
+    ),
+    (
+        Reason.MODEL_MISMATCH,
+        "The trainer serves another model than the run trains.",
+        "Make the trainer's `--model` and the run's `spec.model` agree.",
+    ),
+    (
+        Reason.DEVICE_MISSING,
+        "The trainer is to use CUDA, and there is no GPU.",
+        "Set `trainer.gpus` of the RLModel to 0, or use nodes with GPUs.",
+    ),
+    (Reason.NO_FREE_SLOT, "All adapter slots of the trainer are taken.", "Wait until another session ends."),
+    (
+        Reason.ADAPTER_INVALID,
+        "`targetModules` names modules that are not linear layers of the model.",
+        "Choose among those that the message lists.",
+    ),
+    (Reason.SESSION_INVALID, "The trainer cannot use the session's URIs.", "Report it: operator and images disagree."),
+    (
+        Reason.SESSION_CONFLICT,
+        "The trainer has a session of this run with other settings, or keeps losing the session.",
+        "Nothing: the session is opened again from the newest checkpoint. If it repeats, read the trainer's log.",
+    ),
+    (
+        Reason.SESSION_MISSING,
+        "The trainer was restarted and does not have the session.",
+        "Nothing: the orchestrator opens it again.",
+    ),
+    *(
+        (reason, f"The trainer cannot read {what}.", "Report it: the images differ in version.")
+        for reason, what in (
+            (Reason.SESSION_SPEC_INVALID, "the request that opens a session"),
+            (Reason.TRAIN_BATCH_INVALID, "a batch"),
+            (Reason.CHECKPOINT_REQUEST_INVALID, "a request for a checkpoint"),
+        )
+    ),
+    (
+        Reason.CHECKPOINT_MISMATCH,
+        "The checkpoint does not fit the run: it has another shape, belongs to another run, or is damaged.",
+        "Choose a checkpoint that fits, or correct the `lora` settings. The message names the difference.",
+    ),
+    (
+        Reason.STEP_CONFLICT,
+        "The orchestrator asked for a step that is not the trainer's next one.",
+        "Nothing: the orchestrator continues at the trainer's step.",
+    ),
+    (
+        Reason.STEP_NOT_FINITE,
+        "Loss, mismatch or gradient norm of a step are not finite; the update was not made.",
+        "Lower `learningRate`, or continue from an older checkpoint.",
+    ),
+    (Reason.BATCH_INVALID, "A batch has no trainable token, or a sample is malformed.", "Report it with the message."),
+    (Reason.RUN_COMPLETE, "All steps of the session are done.", "Raise `maxSteps` to train further."),
+    (
+        Reason.POLICY_MISSING,
+        "The trainer does not keep the policy that an engine asked for.",
+        "Nothing: the engine downloads it from S3.",
+    ),
+    (
+        Reason.TRAINER_DISK_FULL,
+        "The trainer cannot write to its disk; usually it is full.",
+        "Give the trainer more ephemeral storage, or raise the interval of checkpoints and adapters.",
+    ),
+    (Reason.TRAINER_ERROR, "The trainer failed unexpectedly.", "Read the trainer's log, and report it."),
+    (
+        Reason.UPLOAD_FAILED,
+        "An upload failed for another cause than S3.",
+        "Read the trainer's log. After three such failures the artifact is not uploaded.",
+    ),
+    (
+        Reason.UPLOADS_BEHIND,
+        "Uploads take longer than the interval of checkpoints and adapters; there is no room for another.",
+        "Raise the interval, or make S3 faster.",
+    ),
+    (
+        Reason.CHECKPOINT_SKIPPED,
+        "A checkpoint was left out, because earlier uploads still wait.",
+        "Raise `checkpoints.interval`, or check S3.",
+    ),
+    (
+        Reason.ADAPTER_SKIPPED,
+        "An adapter was left out, because earlier uploads still wait.",
+        "Raise `adapters.interval`, or check S3.",
+    ),
+)
+
+INFERENCE = _section(
+    "Inference",
+    "",
+    (
+        Reason.INFERENCE_FAILED,
+        "An engine did not respond to a request, or responded with an error.",
+        "Read the log of the inference pods. The request is repeated on another replica.",
+    ),
+    (
+        Reason.INFERENCE_ANSWER_UNUSABLE,
+        "An engine's response lacks token ids or log-probabilities, which vLLM 0.10.2 and newer give.",
+        "Check the image and `inference.extraArgs` of the RLModel.",
+    ),
+    (
+        Reason.ENGINE_UNREACHABLE,
+        "The engine in the pod does not respond to its sidecar.",
+        "Read the log of the `vllm` container.",
+    ),
+    (
+        Reason.ADAPTER_DOWNLOAD_FAILED,
+        "A policy or adapter could not be downloaded.",
+        "See the cause in the message; usually S3, or a deleted adapter.",
+    ),
+    (
+        Reason.ADAPTER_LOAD_REJECTED,
+        "The engine rejected an adapter. The message gives its error.",
+        "Check the adapter's rank and target modules against the RLModel.",
+    ),
+    (Reason.ADAPTER_UNLOAD_REJECTED, "The engine did not unload an adapter.", "It is repeated; or delete the pod."),
+    (
+        Reason.WEIGHTS_LOAD_REJECTED,
+        "The engine rejected new weights of the whole model.",
+        "See the engine's error in the message and its log.",
+    ),
+    (
+        Reason.POLICY_KIND_WRONG,
+        "An engine that serves adapters was sent whole weights, or the other way round.",
+        "Report it: operator and images disagree.",
+    ),
+    (
+        Reason.ADAPTERS_FOLDER_NOT_WRITABLE,
+        "The sidecar cannot write the folder that it shares with the engine.",
+        "Check the volume `adapters` of the pod.",
+    ),
+)
+
+ENVIRONMENTS = _section(
+    "Environments and demonstrations",
+    "",
+    (Reason.ENVIRONMENT_STARTING, "The environment is being installed, loaded or restarted.", "Wait."),
+    (
+        Reason.ENVIRONMENT_PACKAGE_MISSING,
+        "The environment's package or version is not in the bucket.",
+        "Push it: `rlrun env push`.",
+    ),
+    (
+        Reason.ENVIRONMENT_INSTALL_FAILED,
+        "The environment's package could not be installed. The message gives pip's error.",
+        "Build the package again for the image's Python, and push a new version.",
+    ),
+    (
+        Reason.ENVIRONMENT_LOAD_FAILED,
+        "`load_environment` failed, took too long or gave no examples. The message names the line.",
+        "Correct the environment or its `args`, and push a new version.",
+    ),
+    (
+        Reason.ENVIRONMENT_TIMEOUT,
+        "A rollout or a group did not end in time.",
+        "Look for calls that hang, or use a larger `infrastructure.computeSize`.",
+    ),
+    (Reason.ENVIRONMENT_BUSY, "The environment did not give a demonstration in time.", "The request is repeated."),
+    (
+        Reason.ENVIRONMENT_WORKER_DIED,
+        "A worker process of the environment died or was killed; it is restarted.",
+        "See the cause in the message; most often memory or code that blocks.",
+    ),
+    (
+        Reason.ORCHESTRATOR_UNREACHABLE,
+        "The environment cannot download its package, because the orchestrator does not respond.",
+        "See the orchestrator's pod. The download is repeated.",
+    ),
+    (
+        Reason.EXAMPLE_NOT_FOUND,
+        "The environment was asked for an example that its dataset does not have.",
+        "Keep the number of examples the same between restarts of an environment.",
+    ),
+    (Reason.NO_EXAMPLES, "No environment has examples to train on.", "Let `load_environment` give a dataset."),
+    (
+        Reason.DEMONSTRATIONS_MISSING,
+        "An example has no prompt or no answer, which supervised steps need.",
+        "Add `completion` or `answer` to each row, or train without `algorithm.sftSteps`.",
+    ),
+    (
+        Reason.DEMONSTRATIONS_INVALID,
+        "A demonstration has no message of the role `assistant`.",
+        "Correct the rows of the dataset.",
+    ),
+    (
+        Reason.DEMONSTRATIONS_TOO_LONG,
+        "Most demonstrations fill the model's `seqLen` with their prompt.",
+        "Shorten the prompts, or choose a model with a higher `seqLen`.",
+    ),
+    (
+        Reason.CHAT_TEMPLATE_FAILED,
+        "The engine cannot render a demonstration with its chat template.",
+        "See the engine's error in the message; correct the messages or the template.",
+    ),
+    (
+        Reason.CHAT_TEMPLATE_MISMATCH,
+        "The chat template renders a prompt differently once an answer follows it.",
+        "Use a template whose generation prompt is a prefix of the whole conversation.",
+    ),
+)
+
+ROLLOUTS = _section(
+    "Rollouts",
+    "A failed rollout is counted and not trained on. These reasons stand in the rollout's `error` and in messages.",
+    (
+        Reason.REWARD_FUNCTION_ERRORS,
+        "Rollouts had no valid reward. The message gives their number and the first error.",
+        "Correct the reward functions; `rlrun rollouts` shows the errors.",
+    ),
+    (
+        Reason.ROLLOUT_ERRORS,
+        "Rollouts failed. The message gives their number and the first error.",
+        "`rlrun rollouts` shows the errors; read the environment's log.",
+    ),
+    (Reason.NO_ERRORS, "No rollout had an invalid reward.", NOTHING),
+    (
+        Reason.REWARD_FUNCTION_ERROR,
+        "A reward function raised an exception.",
+        "Correct the line that the message names.",
+    ),
+    (
+        Reason.REWARD_NOT_FINITE,
+        "A reward is missing or not a finite number.",
+        "Let the reward function return a finite number.",
+    ),
+    (
+        Reason.ROLLOUT_FAILED,
+        "The environment raised an exception in a rollout.",
+        "Correct the line that the message names.",
+    ),
+    (
+        Reason.ROLLOUT_NOT_RECORDED,
+        "The environment reports a rollout that sent no request with its `X-Rollout-Id`.",
+        "Send the id with every request to the given base URL.",
+    ),
+    (Reason.ROLLOUT_REPEATED, "The environment reported the same rollout twice.", "Give every rollout its own id."),
+    (
+        Reason.ROLLOUT_UNASKED,
+        "The environment reported more rollouts than it was asked for.",
+        "Report as many rollouts as the request asks for.",
+    ),
+    (Reason.GROUP_FAILED, "The orchestrator could not process a group.", "Read the orchestrator's log, and report it."),
+    (
+        Reason.EMPTY_BATCHES,
+        "A whole batch of groups gave nothing to train on. After five batches in a row the run fails.",
+        "See the message: correct the errors, or the difficulty of the examples and the filters.",
+    ),
+)
+
+GATEWAY = _section(
+    "Requests of environments",
+    "The rollout gateway gives these as the `type` of an OpenAI error to code in environments.",
+    (
+        Reason.GROUP_UNKNOWN,
+        "The group does not exist or has ended; its results are discarded.",
+        "Stop sending requests for it.",
+    ),
+    (Reason.TOO_MANY_REQUESTS, "The group has too many requests at the same time.", "Wait for one of them."),
+    (Reason.TOO_MANY_ROLLOUTS, "The group has too many rollout ids.", "Use one id per rollout."),
+    (Reason.TOO_MANY_TURNS, "The rollout has made too many requests.", "End the rollout earlier."),
+    (Reason.BODY_TOO_LARGE, "The body of a request is too large.", "Send less."),
+    (Reason.BODY_TOO_SLOW, "The body of a request did not arrive in time.", "Send it again."),
+)
+
+SURROUNDINGS = _section(
+    "Evaluation, teacher and metrics",
+    "",
+    (
+        Reason.BASE_MODEL_NOT_MEASURED,
+        "The base model is not evaluated, because the engines hold the weights that the run starts from.",
+        "Set `eval.evalBaseModel` to false, or evaluate it in a run without `checkpointId`.",
+    ),
+    (
+        Reason.EVALUATION_ERRORS,
+        "Examples could not be evaluated.",
+        "See the cause in the message and the environment's log.",
+    ),
+    (Reason.EVALUATION_FAILED, "An evaluation failed unexpectedly.", "Read the orchestrator's log."),
+    (
+        Reason.EVALUATION_SKIPPED,
+        "An evaluation was left out, because the one before was still running.",
+        "Raise the interval, or lower `numExamples`.",
+    ),
+    (
+        Reason.EVALUATION_TIMEOUT,
+        "The final evaluation did not end in time.",
+        "Lower `eval.numExamples`, or see why engines are slow.",
+    ),
+    (
+        Reason.TEACHER_UNREACHABLE,
+        "The teacher of a distillation does not respond.",
+        "Check `algorithm.teacher.url` and the teacher's server.",
+    ),
+    (
+        Reason.TEACHER_REFUSED,
+        "The teacher rejects the requests.",
+        "Check `algorithm.teacher` and the teacher's maximum length.",
+    ),
+    (
+        Reason.TEACHER_ANSWER_UNUSABLE,
+        "The teacher's response lacks log-probabilities of the tokens.",
+        "Use a vLLM server whose model has the tokenizer of the trained model.",
+    ),
+    (
+        Reason.WANDB_FAILED,
+        "Metrics do not reach Weights & Biases. The run continues.",
+        "See the cause in the message; usually the key or the network.",
+    ),
+    (Reason.NO_WARNINGS, "Earlier warnings no longer apply.", NOTHING),
+)
+
+TRAINING_ISSUES = _section(
+    "Training issues",
+    "Found in the metrics of the newest steps; the run continues.",
+    (
+        Reason.REWARD_FLAT_AT_ZERO,
+        "The mean reward has been 0 for ten steps.",
+        "Use easier examples, check the reward on some rollouts, or begin with `algorithm.sftSteps`.",
+    ),
+    (
+        Reason.REWARD_FLAT_AT_ONE,
+        "The mean reward has been 1 for ten steps.",
+        "Use harder examples, or stop the run; check that the reward is not too easy.",
+    ),
+    (
+        Reason.NO_REWARD_DIVERSITY,
+        "In nearly all groups of five steps, all rollouts had the same reward.",
+        "Raise `rolloutsPerExample` or `sampling.temperature`, or reward partial success.",
+    ),
+    (
+        Reason.MOST_GROUPS_FILTERED,
+        "At least 80 % of the rollouts of five steps were filtered for their rewards.",
+        "Choose examples of other difficulty, or loosen the filters.",
+    ),
+    (
+        Reason.REWARD_COLLAPSED,
+        "The mean reward fell to half of its best or lower.",
+        "Continue from the best checkpoint with a lower `learningRate` or a `klPenalty`.",
+    ),
+    (
+        Reason.POLICY_MISMATCH,
+        "Trainer and engines disagree on probabilities by 0.1 nats per token or more.",
+        "Lower `learningRate` and `maxAsyncLevel`; check `inference.extraArgs`.",
+    ),
+    (
+        Reason.TOKENS_MASKED,
+        "At least 30 % of the tokens are left out of the loss for their importance ratio.",
+        "Lower `maxAsyncLevel` and `learningRate`, or widen `loss.ratioLow` and `loss.ratioHigh`.",
+    ),
+    (
+        Reason.ENTROPY_COLLAPSED,
+        "The policy's entropy fell near 0 while the reward is not high.",
+        "Continue from an earlier checkpoint with a lower `learningRate` or a `klPenalty`.",
+    ),
+    (
+        Reason.THROUGHPUT_STALLED,
+        "The newest steps took more than four times as long as usual.",
+        "See in the message which side is slow, and its pods.",
+    ),
+)
+
+TRAINING_HINTS = _section(
+    "Training is healthy",
+    "",
+    (Reason.NOTHING_UNUSUAL, "The metrics show no issue.", NOTHING),
+    (
+        Reason.ROLLOUT_BOUND,
+        "At least 70 % of the time goes to waiting for rollouts.",
+        "To be faster: more inference replicas, or a larger `infrastructure.computeSize`.",
+    ),
+    (
+        Reason.TRAINER_BOUND,
+        "At least 70 % of the time goes to waiting for the trainer.",
+        "To be faster: a faster trainer, or a larger `trainer.microBatchTokens`.",
+    ),
+)
+
+DEPLOYMENT = _section(
+    "Deployed adapters",
+    "They stand in `status.deploymentMessage` of the RLAdapter and in its Events.",
+    (
+        Reason.ADAPTER_NOT_READY,
+        "The adapter is not uploaded completely, or is being deleted.",
+        "Wait for its upload, or deploy another adapter.",
+    ),
+    (
+        Reason.POOL_NOT_READY,
+        "No engine of the serving pool became ready in time.",
+        "`kubectl describe` the Deployment that the message names, and read the logs of its pods.",
+    ),
+    (
+        Reason.POOL_REFUSED,
+        "The API server rejects an object of the serving pool; usually a quota or an admission rule.",
+        "Change what the message names.",
+    ),
+    (Reason.ADAPTERS_LOADING, "An engine is loading adapters and takes no requests yet.", "Wait."),
+    (
+        Reason.NOT_AN_ADAPTER,
+        "The files are a whole model, not an adapter.",
+        "Make them the source of an RLModel, and set `spec.deployed` to false.",
+    ),
+    (
+        Reason.ADAPTER_RANK_TOO_HIGH,
+        "The adapter's rank is higher than the engines of the pool accept.",
+        "Raise `lora.rank` in the RLModel.",
+    ),
+    (Reason.DEPLOY_FAILED, "Event: the adapter cannot be served.", "See the cause in the message."),
+    (Reason.UNLOAD_FAILED, "Event: an engine does not unload the adapter; it is repeated.", "Delete the named pod."),
+    (Reason.ADAPTER_DEPLOYED, "Event: the adapter is served. The message gives its model name and URL.", NOTHING),
+    (Reason.ADAPTER_UNDEPLOYED, "Event: the adapter is no longer served.", NOTHING),
+)
+
+EVENTS = _section(
+    "Events only",
+    "A run has an Event for each phase it reaches, and for each new reason of a readiness condition that is False.",
+    (Reason.ATTEMPT_STARTED, "Another attempt has begun.", NOTHING),
+    (Reason.CHECKPOINT_READY, "A checkpoint is complete in S3.", NOTHING),
+    (Reason.RUN_RESTARTING, "An attempt failed, and another one follows.", "See the cause in the message."),
+    (
+        Reason.ARTIFACTS_NOT_DELETED,
+        "The run was deleted, and its files stay in S3: by annotation, or because S3 took too long.",
+        "Delete them with an S3 client or `rlrun gc`.",
+    ),
+)
+
+REQUESTS = _section(
+    "Requests between processes",
+    "`HTTP404`, `HTTP502` and the like stand for an error of a server or proxy that is not part of this project; "
+    "`NotFound` and other names of HTTP statuses come from a trainer of another version.",
+    (Reason.UNREACHABLE, "A process does not respond.", "See its pod. Requests are repeated."),
+    (
+        Reason.ANSWER_INVALID,
+        "A process cannot read the response of another one.",
+        "Make the images agree in version.",
+    ),
+    (Reason.ANSWER_TOO_LARGE, "The response of a process is larger than allowed.", "See the message."),
+    (Reason.INVALID_REQUEST, "A process rejects a malformed request.", "Make the images agree in version."),
+    (
+        Reason.INTERNAL_ERROR,
+        "A process failed unexpectedly: an error of this project.",
+        "Read the log of the process, and report it.",
+    ),
+)
+
+SECTIONS = (
+    LIFE,
+    REFERENCES,
+    PODS,
+    DEADLINES,
+    S3,
+    BASE_MODEL,
+    WAITING,
+    TRAINER,
+    INFERENCE,
+    ENVIRONMENTS,
+    ROLLOUTS,
+    GATEWAY,
+    SURROUNDINGS,
+    TRAINING_ISSUES,
+    TRAINING_HINTS,
+    DEPLOYMENT,
+    EVENTS,
+    REQUESTS,
+)
+
+STARTING_OR_OVER = (
+    Reason.NOT_STARTED,
+    Reason.STARTING,
+    Reason.RESTARTING,
+    Reason.SUSPENDED,
+    Reason.RUN_FINISHED,
+)
+CONDITIONS = (
+    ConditionDescription(
+        ConditionType.VALIDATED,
+        "RLRun",
+        "The spec is valid, and what it refers to exists.",
+        (Reason.VALID,),
+        (REFERENCES, S3),
+    ),
+    ConditionDescription(
+        ConditionType.TRAINER_READY,
+        "RLRun",
+        "All pods of the trainer are ready.",
+        (Reason.READY,),
+        (*STARTING_OR_OVER, Reason.WAITING_FOR_TRAINER, PODS, TRAINER, Reason.MODEL_NOT_FOUND, BASE_MODEL, S3),
+    ),
+    ConditionDescription(
+        ConditionType.INFERENCE_READY,
+        "RLRun",
+        "All inference replicas are ready.",
+        (Reason.READY,),
+        (
+            *STARTING_OR_OVER,
+            Reason.WAITING_FOR_INFERENCE,
+            PODS,
+            INFERENCE,
+            Reason.MODEL_NOT_FOUND,
+            BASE_MODEL,
+            S3,
+            Reason.INVALID_CONFIGURATION,
+        ),
+    ),
+    ConditionDescription(
+        ConditionType.ENVIRONMENTS_READY,
+        "RLRun",
+        "All environment servers are ready.",
+        (Reason.READY,),
+        (
+            *STARTING_OR_OVER,
+            Reason.WAITING_FOR_ENVIRONMENT,
+            PODS,
+            ENVIRONMENTS,
+            Reason.SECRETS_MISSING,
+            Reason.INVALID_CONFIGURATION,
+        ),
+    ),
+    ConditionDescription(
+        ConditionType.ORCHESTRATOR_READY,
+        "RLRun",
+        "The orchestrator's pod is ready, and it waits for none of the reasons on the right.",
+        (Reason.READY,),
+        (*STARTING_OR_OVER, ConditionType.FAILED),
+    ),
+    ConditionDescription(
+        ConditionType.RUNNING,
+        "RLRun",
+        "The first step of this attempt has begun.",
+        (Reason.RUNNING,),
+        (
+            Reason.STARTING,
+            Reason.WAITING_FOR_PREVIOUS_PODS,
+            Reason.RESTARTING,
+            Reason.SUSPENDED,
+            Reason.STOPPED,
+            Reason.COMPLETED,
+            Reason.FAILED,
+            REFERENCES,
+        ),
+    ),
+    ConditionDescription(
+        ConditionType.REWARD_FUNCTIONS_HEALTHY,
+        "RLRun",
+        "No rollout of the run had an invalid reward.",
+        (Reason.NO_ERRORS,),
+        (Reason.REWARD_FUNCTION_ERRORS,),
+    ),
+    ConditionDescription(
+        ConditionType.TRAINING_HEALTHY,
+        "RLRun",
+        "The metrics of the newest steps show no issue.",
+        (TRAINING_HINTS,),
+        (TRAINING_ISSUES,),
+    ),
+    ConditionDescription(
+        ConditionType.WARNINGS,
+        "RLRun",
+        "The run continues, and the message says what needs attention.",
+        (
+            Reason.ROLLOUT_ERRORS,
+            Reason.CHECKPOINT_SKIPPED,
+            Reason.ADAPTER_SKIPPED,
+            Reason.UPLOAD_FAILED,
+            S3,
+            SURROUNDINGS,
+            ENVIRONMENTS,
+            Reason.GROUP_FAILED,
+            REQUESTS,
+        ),
+        (Reason.NO_WARNINGS,),
+    ),
+    ConditionDescription(
+        ConditionType.ARTIFACTS_LISTED,
+        "RLRun",
+        "The operator has read the run's artifacts from S3.",
+        (Reason.LISTED,),
+        (S3, Reason.S3_CREDENTIALS_MISSING),
+    ),
+    ConditionDescription(
+        ConditionType.ARTIFACTS_CLEANED_UP,
+        "RLRun",
+        "Retention deletes old artifacts; absent as long as it always could.",
+        (Reason.CLEANED_UP,),
+        (S3,),
+    ),
+    ConditionDescription(
+        ConditionType.COMPLETED,
+        "RLRun",
+        "All steps are done.",
+        (Reason.COMPLETED,),
+        (Reason.NOT_COMPLETED, Reason.STOPPED, ConditionType.FAILED),
+    ),
+    ConditionDescription(
+        ConditionType.FAILED,
+        "RLRun",
+        "The run failed; the reason is that of the failure.",
+        (
+            REFERENCES,
+            PODS,
+            DEADLINES,
+            S3,
+            BASE_MODEL,
+            WAITING,
+            TRAINER,
+            INFERENCE,
+            ENVIRONMENTS,
+            Reason.EMPTY_BATCHES,
+            SURROUNDINGS,
+            REQUESTS,
+        ),
+        (Reason.NOT_FAILED,),
+    ),
+    ConditionDescription(
+        ConditionType.DELETED,
+        "RLCheckpoint, RLAdapter",
+        "Never True: with the files the object goes.",
+        (),
+        (S3,),
+    ),
+)

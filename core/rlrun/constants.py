@@ -1,0 +1,352 @@
+"""Names and numbers that more than one program relies on: the API, labels, ports, exit codes, conditions, reasons.
+
+They are part of the interface. A changed value breaks stored objects, running runs or clients.
+"""
+
+from enum import IntEnum, StrEnum
+from typing import Literal
+
+# --- API ------------------------------------------------------------------------------------------------------------
+
+ApiVersion = Literal["rlrun.dev/v1alpha1"]
+
+GROUP = "rlrun.dev"
+VERSION = "v1alpha1"
+API_VERSION: ApiVersion = "rlrun.dev/v1alpha1"
+
+MAX_RUN_NAME = 40
+"""Characters of an RLRun's name: children add up to 23 (`-orchestrator-a12` and a pod's suffix) and may have 63."""
+
+# --- labels and annotations -----------------------------------------------------------------------------------------
+
+RUN_LABEL = "rlrun.dev/run"
+ROLE_LABEL = "rlrun.dev/role"
+COMPONENT_LABEL = "rlrun.dev/component"
+ATTEMPT_LABEL = "rlrun.dev/attempt"
+RUN_UID_LABEL = "rlrun.dev/run-uid"
+STEP_LABEL = "rlrun.dev/step"
+SERVING_LABEL = "rlrun.dev/serving"
+"""Name of the serving pool that an object belongs to."""
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+"""Set on every object that the operator creates for runs and serving pools; its value is FIELD_MANAGER."""
+
+GENERATION_ANNOTATION = "rlrun.dev/generation"
+"""metadata.generation of the RLRun that a child was built for."""
+CONFIG_ANNOTATION = "rlrun.dev/config"
+"""Digest of a changed configuration, set on the pod that reads it."""
+MODEL_ANNOTATION = "rlrun.dev/model"
+"""Id of the base model of a serving pool's object; too long for a label."""
+HASH_ANNOTATION = "rlrun.dev/desired"
+"""Digest of the object as the operator built it, without what others or the API server add."""
+SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
+"""With the value "true" on an RLRun that is being deleted: the run goes at once and its files stay in S3."""
+
+FINALIZER = "rlrun.dev/artifacts"
+
+FIELD_MANAGER = "rlrun-operator"
+SERVING_FIELD_MANAGER = "rlrun-serving"
+"""Owner of the status fields of adapters that describe their deployment."""
+CLI_FIELD_MANAGER = "rlrun-cli"
+
+LEASE_NAME = "rlrun-operator"
+
+# --- ports ----------------------------------------------------------------------------------------------------------
+
+TRAINER_PORT = 8080
+ENVIRONMENT_PORT = 8080
+INFERENCE_PORT = 8000
+SIDECAR_PORT = 8001
+GATEWAY_PORT = 8000
+ORCHESTRATOR_STATUS_PORT = 8080
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+class Role(StrEnum):
+    """The parts of a run, as in the label `rlrun.dev/role`."""
+
+    trainer = "trainer"
+    inference = "inference"
+    environment = "environment"
+    orchestrator = "orchestrator"
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the processes of a run and of the operator."""
+
+    COMPLETED = 0
+    RESTART = 1
+    """A new attempt may succeed."""
+    CONFIGURATION = 64
+    """A new attempt would fail in the same way (EX_USAGE of sysexits)."""
+
+
+# --- HTTP statuses of failed requests between processes -------------------------------------------------------------
+
+SESSION_MISSING = 404
+CONFLICT = 409
+UNPROCESSABLE = 422
+FAILED_DEPENDENCY = 424
+LATER = 503
+OUT_OF_MEMORY = 507
+
+# --- conditions -----------------------------------------------------------------------------------------------------
+
+
+class ConditionType(StrEnum):
+    """Types of the conditions in the status of this project's objects."""
+
+    VALIDATED = "Validated"
+    TRAINER_READY = "TrainerReady"
+    INFERENCE_READY = "InferenceReady"
+    ENVIRONMENTS_READY = "EnvironmentsReady"
+    ORCHESTRATOR_READY = "OrchestratorReady"
+    RUNNING = "Running"
+    REWARD_FUNCTIONS_HEALTHY = "RewardFunctionsHealthy"
+    TRAINING_HEALTHY = "TrainingHealthy"
+    WARNINGS = "Warnings"
+    ARTIFACTS_LISTED = "ArtifactsListed"
+    ARTIFACTS_CLEANED_UP = "ArtifactsCleanedUp"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    DELETED = "Deleted"
+    """Of RLCheckpoint and RLAdapter: whether their files are deleted."""
+
+
+class Reason(StrEnum):
+    """Reasons of conditions, Events and failed requests. `reasons.py` says what each means and what to do."""
+
+    # Life of a run
+    VALID = "Valid"
+    NOT_STARTED = "NotStarted"
+    STARTING = "Starting"
+    READY = "Ready"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    STOPPED = "Stopped"
+    FINISHING = "Finishing"
+    RUN_FINISHED = "RunFinished"
+    COMPLETED = "Completed"
+    NOT_COMPLETED = "NotCompleted"
+    FAILED = "Failed"
+    NOT_FAILED = "NotFailed"
+    PENDING = "Pending"
+    WAITING_FOR_PREVIOUS_PODS = "WaitingForPreviousPods"
+    DELETING_ARTIFACTS = "DeletingArtifacts"
+    LISTED = "Listed"
+    CLEANED_UP = "CleanedUp"
+    NOT_SEEN_YET = "NotSeenYet"
+
+    # Spec and references
+    INVALID_SPEC = "InvalidSpec"
+    MODEL_NOT_FOUND = "ModelNotFound"
+    MODEL_INVALID = "ModelInvalid"
+    MAX_TOKENS_TOO_LARGE = "MaxTokensTooLarge"
+    FULL_FINE_TUNING_NOT_ALLOWED = "FullFineTuningNotAllowed"
+    LORA_RANK_TOO_HIGH = "LoraRankTooHigh"
+    LORA_TARGETS_UNKNOWN = "LoraTargetsUnknown"
+    CHECKPOINT_NOT_FOUND = "CheckpointNotFound"
+    CHECKPOINT_NOT_READY = "CheckpointNotReady"
+    CHECKPOINT_NOT_SHARED = "CheckpointNotShared"
+    CHECKPOINT_INCOMPLETE = "CheckpointIncomplete"
+    CHECKPOINT_MODEL_MISMATCH = "CheckpointModelMismatch"
+    SECRETS_MISSING = "SecretsMissing"
+    S3_CREDENTIALS_MISSING = "S3CredentialsMissing"
+    INVALID_CONFIGURATION = "InvalidConfiguration"
+
+    # Pods
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    CREATE_CONTAINER_CONFIG_ERROR = "CreateContainerConfigError"
+    CREATE_FAILED = "CreateFailed"
+    UNSCHEDULABLE = "Unschedulable"
+    TRAINER_OUT_OF_MEMORY = "TrainerOutOfMemory"
+    INFERENCE_OUT_OF_MEMORY = "InferenceOutOfMemory"
+    ENVIRONMENT_OUT_OF_MEMORY = "EnvironmentOutOfMemory"
+    ORCHESTRATOR_OUT_OF_MEMORY = "OrchestratorOutOfMemory"
+    TRAINER_CRASHED = "TrainerCrashed"
+    INFERENCE_CRASHED = "InferenceCrashed"
+    ENVIRONMENT_CRASHED = "EnvironmentCrashed"
+    ORCHESTRATOR_CRASHED = "OrchestratorCrashed"
+    ORCHESTRATOR_FAILED = "OrchestratorFailed"
+    TOO_MANY_RESTARTS = "TooManyRestarts"
+
+    # Deadlines
+    START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
+    STALL_DEADLINE_EXCEEDED = "StallDeadlineExceeded"
+    ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded"
+
+    # S3
+    S3_UNREACHABLE = "S3Unreachable"
+    S3_ACCESS_DENIED = "S3AccessDenied"
+    S3_BUCKET_MISSING = "S3BucketMissing"
+    S3_NOT_FOUND = "S3NotFound"
+    S3_ARTIFACT_CORRUPT = "S3ArtifactCorrupt"
+    S3_ERROR = "S3Error"
+
+    # Base model
+    INVALID_MODEL_SOURCE = "InvalidModelSource"
+    MODEL_ACCESS_DENIED = "ModelAccessDenied"
+    MODEL_HUB_UNREACHABLE = "ModelHubUnreachable"
+    MODEL_FOLDER_NOT_WRITABLE = "ModelFolderNotWritable"
+    DISK_FULL = "DiskFull"
+
+    # Waiting
+    WAITING_FOR_TRAINER = "WaitingForTrainer"
+    WAITING_FOR_INFERENCE = "WaitingForInference"
+    WAITING_FOR_ENVIRONMENT = "WaitingForEnvironment"
+    WAITING_FOR_ARTIFACTS = "WaitingForArtifacts"
+    WAITING_FOR_EVALUATION = "WaitingForEvaluation"
+
+    # Trainer
+    TRAINER_LOADING = "TrainerLoading"
+    TRAINER_STOPPING = "TrainerStopping"
+    MODEL_MISSING = "ModelMissing"
+    MODEL_LOAD_FAILED = "ModelLoadFailed"
+    MODEL_UNSUPPORTED = "ModelUnsupported"
+    MODEL_MISMATCH = "ModelMismatch"
+    DEVICE_MISSING = "DeviceMissing"
+    NO_FREE_SLOT = "NoFreeSlot"
+    ADAPTER_INVALID = "AdapterInvalid"
+    SESSION_INVALID = "SessionInvalid"
+    SESSION_CONFLICT = "SessionConflict"
+    SESSION_MISSING = "SessionMissing"
+    SESSION_SPEC_INVALID = "SessionSpecInvalid"
+    TRAIN_BATCH_INVALID = "TrainBatchInvalid"
+    CHECKPOINT_REQUEST_INVALID = "CheckpointRequestInvalid"
+    CHECKPOINT_MISMATCH = "CheckpointMismatch"
+    STEP_CONFLICT = "StepConflict"
+    STEP_NOT_FINITE = "StepNotFinite"
+    BATCH_INVALID = "BatchInvalid"
+    RUN_COMPLETE = "RunComplete"
+    POLICY_MISSING = "PolicyMissing"
+    TRAINER_DISK_FULL = "TrainerDiskFull"
+    TRAINER_ERROR = "TrainerError"
+    UPLOAD_FAILED = "UploadFailed"
+    UPLOADS_BEHIND = "UploadsBehind"
+    CHECKPOINT_SKIPPED = "CheckpointSkipped"
+    ADAPTER_SKIPPED = "AdapterSkipped"
+
+    # Inference
+    INFERENCE_FAILED = "InferenceFailed"
+    INFERENCE_ANSWER_UNUSABLE = "InferenceAnswerUnusable"
+    ENGINE_UNREACHABLE = "EngineUnreachable"
+    ADAPTER_DOWNLOAD_FAILED = "AdapterDownloadFailed"
+    ADAPTER_LOAD_REJECTED = "AdapterLoadRejected"
+    ADAPTER_UNLOAD_REJECTED = "AdapterUnloadRejected"
+    WEIGHTS_LOAD_REJECTED = "WeightsLoadRejected"
+    POLICY_KIND_WRONG = "PolicyKindWrong"
+    ADAPTERS_FOLDER_NOT_WRITABLE = "AdaptersFolderNotWritable"
+
+    # Environments
+    ENVIRONMENT_STARTING = "EnvironmentStarting"
+    ENVIRONMENT_PACKAGE_MISSING = "EnvironmentPackageMissing"
+    ENVIRONMENT_INSTALL_FAILED = "EnvironmentInstallFailed"
+    ENVIRONMENT_LOAD_FAILED = "EnvironmentLoadFailed"
+    ENVIRONMENT_TIMEOUT = "EnvironmentTimeout"
+    ENVIRONMENT_BUSY = "EnvironmentBusy"
+    ENVIRONMENT_WORKER_DIED = "EnvironmentWorkerDied"
+    ORCHESTRATOR_UNREACHABLE = "OrchestratorUnreachable"
+    EXAMPLE_NOT_FOUND = "ExampleNotFound"
+    NO_EXAMPLES = "NoExamples"
+    DEMONSTRATIONS_MISSING = "DemonstrationsMissing"
+    DEMONSTRATIONS_INVALID = "DemonstrationsInvalid"
+    DEMONSTRATIONS_TOO_LONG = "DemonstrationsTooLong"
+    CHAT_TEMPLATE_FAILED = "ChatTemplateFailed"
+    CHAT_TEMPLATE_MISMATCH = "ChatTemplateMismatch"
+
+    # Rollouts
+    REWARD_FUNCTION_ERRORS = "RewardFunctionErrors"
+    ROLLOUT_ERRORS = "RolloutErrors"
+    NO_ERRORS = "NoErrors"
+    REWARD_FUNCTION_ERROR = "RewardFunctionError"
+    REWARD_NOT_FINITE = "RewardNotFinite"
+    ROLLOUT_FAILED = "RolloutFailed"
+    ROLLOUT_NOT_RECORDED = "RolloutNotRecorded"
+    ROLLOUT_REPEATED = "RolloutRepeated"
+    ROLLOUT_UNASKED = "RolloutUnasked"
+    GROUP_FAILED = "GroupFailed"
+    EMPTY_BATCHES = "EmptyBatches"
+
+    # Gateway
+    GROUP_UNKNOWN = "GroupUnknown"
+    TOO_MANY_REQUESTS = "TooManyRequests"
+    TOO_MANY_ROLLOUTS = "TooManyRollouts"
+    TOO_MANY_TURNS = "TooManyTurns"
+    BODY_TOO_LARGE = "BodyTooLarge"
+    BODY_TOO_SLOW = "BodyTooSlow"
+
+    # Evaluation, teacher, metrics
+    BASE_MODEL_NOT_MEASURED = "BaseModelNotMeasured"
+    EVALUATION_ERRORS = "EvaluationErrors"
+    EVALUATION_FAILED = "EvaluationFailed"
+    EVALUATION_SKIPPED = "EvaluationSkipped"
+    EVALUATION_TIMEOUT = "EvaluationTimeout"
+    TEACHER_UNREACHABLE = "TeacherUnreachable"
+    TEACHER_REFUSED = "TeacherRefused"
+    TEACHER_ANSWER_UNUSABLE = "TeacherAnswerUnusable"
+    WANDB_FAILED = "WandbFailed"
+    NO_WARNINGS = "NoWarnings"
+
+    # Training
+    NOTHING_UNUSUAL = "NothingUnusual"
+    REWARD_FLAT_AT_ZERO = "RewardFlatAtZero"
+    REWARD_FLAT_AT_ONE = "RewardFlatAtOne"
+    NO_REWARD_DIVERSITY = "NoRewardDiversity"
+    MOST_GROUPS_FILTERED = "MostGroupsFiltered"
+    REWARD_COLLAPSED = "RewardCollapsed"
+    POLICY_MISMATCH = "PolicyMismatch"
+    TOKENS_MASKED = "TokensMasked"
+    ENTROPY_COLLAPSED = "EntropyCollapsed"
+    THROUGHPUT_STALLED = "ThroughputStalled"
+    ROLLOUT_BOUND = "RolloutBound"
+    TRAINER_BOUND = "TrainerBound"
+
+    # Adapter deployment
+    ADAPTER_NOT_READY = "AdapterNotReady"
+    POOL_NOT_READY = "PoolNotReady"
+    POOL_REFUSED = "PoolRefused"
+    ADAPTERS_LOADING = "AdaptersLoading"
+    NOT_AN_ADAPTER = "NotAnAdapter"
+    ADAPTER_RANK_TOO_HIGH = "AdapterRankTooHigh"
+    DEPLOY_FAILED = "DeployFailed"
+    UNLOAD_FAILED = "UnloadFailed"
+    ADAPTER_DEPLOYED = "AdapterDeployed"
+    ADAPTER_UNDEPLOYED = "AdapterUndeployed"
+
+    # Events
+    ATTEMPT_STARTED = "AttemptStarted"
+    CHECKPOINT_READY = "CheckpointReady"
+    RUN_RESTARTING = "RunRestarting"
+    ARTIFACTS_NOT_DELETED = "ArtifactsNotDeleted"
+
+    # Requests between processes
+    UNREACHABLE = "Unreachable"
+    ANSWER_INVALID = "AnswerInvalid"
+    ANSWER_TOO_LARGE = "AnswerTooLarge"
+    INVALID_REQUEST = "InvalidRequest"
+    INTERNAL_ERROR = "InternalError"
+
+
+class TrainingIssue(StrEnum):
+    """Reasons of `TrainingHealthy` when it is False: every process is well, but the training leads nowhere."""
+
+    reward_flat_at_zero = Reason.REWARD_FLAT_AT_ZERO
+    reward_flat_at_one = Reason.REWARD_FLAT_AT_ONE
+    no_reward_diversity = Reason.NO_REWARD_DIVERSITY
+    most_groups_filtered = Reason.MOST_GROUPS_FILTERED
+    reward_collapsed = Reason.REWARD_COLLAPSED
+    policy_mismatch = Reason.POLICY_MISMATCH
+    tokens_masked = Reason.TOKENS_MASKED
+    entropy_collapsed = Reason.ENTROPY_COLLAPSED
+    throughput_stalled = Reason.THROUGHPUT_STALLED
+
+
+class Hint(StrEnum):
+    """Reasons of `TrainingHealthy` when it is True: what would make the run faster."""
+
+    rollout_bound = Reason.ROLLOUT_BOUND
+    trainer_bound = Reason.TRAINER_BOUND
+
+
+Use = Literal["train", "eval"]

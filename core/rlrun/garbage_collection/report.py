@@ -1,0 +1,55 @@
+"""Garbage in words and in JSON, for the command line and for the periodic job alike. Pure."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from rlrun.garbage_collection.planner import MEANING, Garbage
+from rlrun.garbage_collection.sweep import Removed
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_age(text: str) -> timedelta:
+    """`24h`, `90m`, `7d`, `0s`. Raises ValueError."""
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
+    if not found:
+        raise ValueError(f"{text!r} is not an age: write a number and s, m, h or d, as in 24h")
+    return timedelta(seconds=int(found[1]) * UNITS[found[2]])
+
+
+def as_dict(item: Garbage, removed: Removed | None = None) -> dict[str, Any]:
+    """One entry of the JSON output; `removed` and `problem` are there only after a removal was tried."""
+    entry: dict[str, Any] = {
+        "kind": item.kind,
+        "namespace": item.namespace,
+        "name": item.name,
+        "reason": item.reason.value,
+        "message": MEANING[item.reason],
+        "sizeBytes": item.size,
+        "newest": item.newest.isoformat(),
+    }
+    if removed is not None:
+        entry["removed"] = removed.problem is None
+        if removed.problem is not None:
+            entry["problem"] = removed.problem
+    return entry
+
+
+def document(items: Sequence[Garbage], removed: Sequence[Removed], notes: Sequence[str]) -> dict[str, Any]:
+    """The whole JSON output. With `removed` empty nothing was removed."""
+    done = {id(r.item): r for r in removed}
+    return {
+        "items": [as_dict(i, done.get(id(i))) for i in items],
+        "sizeBytes": sum(i.size or 0 for i in items),
+        "notes": list(notes),
+    }
+
+
+def line(item: Garbage, now: datetime) -> str:
+    """One line of a log."""
+    hours = (now - item.newest).total_seconds() / 3600
+    size = "" if item.size is None else f", {item.size} bytes"
+    place = item.name if item.name.startswith("s3://") else f"{item.namespace}/{item.name}"
+    return f"{item.kind} {place}: {item.reason.value}, {MEANING[item.reason]} (last written {hours:.1f} h ago{size})"

@@ -1,0 +1,207 @@
+"""Kubernetes client of the operator: every kind alike, on plain dictionaries.
+
+It rests on the ApiClient of `kubernetes.aio` rather than on the typed APIs: those parse every answer into thousands of
+attributes that are not read, and have no server-side apply for arbitrary kinds.
+"""
+
+import builtins
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+import aiohttp
+from kubernetes.aio import client, config
+from typing_extensions import override
+
+from rlrun.constants import FIELD_MANAGER
+from rlrun.kube import requests
+from rlrun.kube.errors import FAILED, TIMEOUT, UNREACHABLE, ApiError
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.requests import KubeRequest
+
+REQUEST_SECONDS = 20.0
+CONNECTIONS = 64
+LOG_LINES = 200_000
+"""The API server counts a log's bytes from its beginning, so its end is asked for in lines."""
+LOG_CHUNK = 1 << 16
+
+
+class AsyncTransport(Protocol):
+    """Sends requests to an API server. Tests replace it."""
+
+    async def send(self, request: KubeRequest) -> Obj:
+        """Return the answer. Raises ApiError."""
+        ...
+
+    def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open the answer as chunks of bytes. Raises ApiError, also while it is read."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class AsyncKubeClient:
+    """Client of the API server. It reads from the server itself, never from a cache, and every request has a deadline.
+
+    Writes carry the operator's field manager.
+    """
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
+        """Return the object, or None if it does not exist. Raises ApiError, also for a kind that is not installed."""
+        try:
+            return await self._transport.send(requests.get(kind, namespace, name))
+        except ApiError as error:
+            if error.is_object_missing:
+                return None
+            raise
+
+    async def list(
+        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+    ) -> builtins.list[Obj]:
+        """Return all objects with these labels, complete or not at all; of all namespaces without a namespace.
+
+        Raises ApiError.
+        """
+        found: builtins.list[Obj] = []
+        token = ""
+        while True:
+            request = requests.list_page(kind, namespace, labels, token)
+            items, token = requests.parse_page(request, await self._transport.send(request))
+            found += items
+            if not token:
+                return found
+
+    async def create(self, obj: Obj) -> Obj:
+        """Create the object. Raises ApiError 409 where it exists."""
+        return await self._transport.send(requests.create(obj, FIELD_MANAGER))
+
+    async def replace(self, obj: Obj) -> Obj:
+        """Replace the object. With a resourceVersion in it, ApiError 409 means that it was changed since."""
+        return await self._transport.send(requests.replace(obj, FIELD_MANAGER))
+
+    async def apply(self, obj: Obj) -> Obj:
+        """Apply the object on the server side. Raises ApiError."""
+        return await self._transport.send(requests.apply(obj, FIELD_MANAGER))
+
+    async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
+        """Apply the object's status on the server side. Raises ApiError 404 where the object does not exist.
+
+        A manager owns the fields that it applied last: fields that it leaves out are removed, those of others stay.
+        """
+        return await self._transport.send(requests.apply(obj, manager, "status"))
+
+    async def patch(self, kind: ResourceKind, namespace: str | None, name: str, changes: Obj) -> Obj:
+        """Change the object by a JSON merge patch. Raises ApiError."""
+        return await self._transport.send(requests.patch(kind, namespace, name, changes, FIELD_MANAGER))
+
+    async def delete(self, kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> bool:
+        """Delete the object, exactly the one with the uid if one is given. Returns False if it was gone already.
+
+        Raises ApiError.
+        """
+        try:
+            await self._transport.send(requests.delete(kind, namespace, name, uid))
+        except ApiError as error:
+            # 409: another object has taken the name since, so the one to delete is gone.
+            if error.is_object_missing or error.status == 409:
+                return False
+            raise
+        return True
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
+        """Return the last `limit` bytes that the container wrote, or None where there is no log. Raises ApiError."""
+        request = requests.log(namespace, pod, container, previous=previous, tail_lines=LOG_LINES)
+        kept = bytearray()
+        try:
+            async with self._transport.stream(request) as chunks:
+                async for chunk in chunks:
+                    kept += chunk
+                    if len(kept) > 2 * limit:
+                        del kept[:-limit]
+        except ApiError as error:
+            # 400: the container has not started, or has no previous instance.
+            if error.status in (400, 404):
+                return None
+            raise
+        return bytes(kept[-limit:])
+
+
+class AsyncApiTransport(AsyncTransport):
+    """Transport over HTTP with the credentials of a kubernetes configuration."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        configuration.connection_pool_maxsize = CONNECTIONS
+        self._host = str(configuration.host)
+        self._api = client.ApiClient(configuration)
+
+    @override
+    async def close(self) -> None:
+        await self._api.close()
+
+    @override
+    async def send(self, request: KubeRequest) -> Obj:
+        async with self._open(request) as response:
+            return requests.parse_object(request, await response.read())
+
+    @override
+    @asynccontextmanager
+    async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with self._open(request) as response:
+            yield response.content.iter_chunked(LOG_CHUNK)
+
+    @asynccontextmanager
+    async def _open(self, request: KubeRequest) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the unread answer. Raises ApiError, also for what fails while it is read."""
+        action = str(request)
+        try:
+            response = await self._api.call_api(
+                request.path,
+                request.method,
+                query_params=list(request.parameters.items()),
+                header_params=request.headers,
+                body=request.body,
+                auth_settings=["BearerToken"],
+                response_types_map={},
+                _preload_content=False,
+                _request_timeout=REQUEST_SECONDS,
+            )
+            try:
+                if response.status >= 400:
+                    raise ApiError.from_response(response.status, await response.read(), action)
+                yield response
+            finally:
+                response.release()
+        except client.ApiException as error:
+            # Depending on where it fails, the client raises with the body read or unread.
+            if error.status:
+                raise ApiError.from_response(error.status, error.body or error.reason, action) from None
+            raise ApiError(0, FAILED, str(error.reason), action=action) from None
+        except TimeoutError:
+            message = f"the API server at {self._host} gave no answer in {REQUEST_SECONDS:.0f} s"
+            raise ApiError(0, TIMEOUT, message, action=action) from None
+        except aiohttp.ClientError as error:
+            message = f"the API server at {self._host} does not answer ({error})"
+            raise ApiError(0, UNREACHABLE, message, action=action) from error
+
+
+async def load_configuration(kubeconfig: str | None = None, context: str | None = None) -> client.Configuration:
+    """Load the credentials of the kubeconfig if one is given, else those of the pod's ServiceAccount.
+
+    Raises ConfigException.
+    """
+    configuration = client.Configuration()
+    if kubeconfig:
+        await config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+    else:
+        config.load_incluster_config(client_configuration=configuration)
+    return configuration

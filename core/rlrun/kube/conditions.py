@@ -1,0 +1,29 @@
+"""Conditions, messages and times of a status."""
+
+from datetime import datetime
+
+from rlrun.api.base.kubernetes_types import Condition
+from rlrun.api.run_status import RLRunStatus
+
+MESSAGE_LIMIT = 2000
+"""Characters of a message in a status."""
+
+
+def find_condition(status: RLRunStatus, kind: str) -> Condition | None:
+    """Return the condition of that type, if there is one."""
+    return next((c for c in status.conditions if c.type == kind), None)
+
+
+def shorten(message: str, limit: int = MESSAGE_LIMIT) -> str:
+    """Return at most `limit` characters of the message; the end is cut, because the beginning says what happened."""
+    return message if len(message) <= limit else message[: limit - 1] + "…"
+
+
+def seconds(value: datetime | None, now: datetime) -> float:
+    """Return the seconds from `value` to `now`: 0 without a value, and where the clock was set back since."""
+    return max(0.0, (now - value).total_seconds()) if value is not None else 0.0
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Return the time of an API server's timestamp."""
+    return datetime.fromisoformat(text) if text else None

@@ -1,0 +1,63 @@
+"""The kinds of objects that the project reads and writes, and where the API server keeps them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.constants import GROUP, VERSION
+
+
+@dataclass(frozen=True)
+class ResourceKind:
+    """One kind of object. The core group is the empty string."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """The kind's `apiVersion`: `v1`, `apps/v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """Return the URL path of an object, or of the collection without a name."""
+        parts = ["/apis" if self.group else "/api", self.api_version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/".join(parts)
+
+
+RLRUN = ResourceKind(GROUP, VERSION, "rlruns", "RLRun")
+RLMODEL = ResourceKind(GROUP, VERSION, "rlmodels", "RLModel", namespaced=False)
+RLCHECKPOINT = ResourceKind(GROUP, VERSION, "rlcheckpoints", "RLCheckpoint")
+RLADAPTER = ResourceKind(GROUP, VERSION, "rladapters", "RLAdapter")
+JOB = ResourceKind("batch", "v1", "jobs", "Job")
+DEPLOYMENT = ResourceKind("apps", "v1", "deployments", "Deployment")
+SERVICE = ResourceKind("", "v1", "services", "Service")
+NETWORK_POLICY = ResourceKind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+CONFIG_MAP = ResourceKind("", "v1", "configmaps", "ConfigMap")
+SECRET = ResourceKind("", "v1", "secrets", "Secret")
+SERVICE_ACCOUNT = ResourceKind("", "v1", "serviceaccounts", "ServiceAccount")
+POD = ResourceKind("", "v1", "pods", "Pod")
+EVENT = ResourceKind("", "v1", "events", "Event")
+LEASE = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
+
+ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
+"""Kinds of the objects that record a run's artifacts."""
+CHILDREN = (JOB, DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
+"""Kinds of a run's children. Leftovers are removed in this order: the Job whose process writes goes first."""
+
+ALL: Mapping[str, ResourceKind] = {
+    kind.kind: kind for kind in (RLRUN, RLMODEL, *ARTIFACTS, *CHILDREN, POD, EVENT, LEASE)
+}
+"""Every kind by its name."""
+
+
+def ref_of(obj: Mapping[str, Any]) -> tuple[ResourceKind, str | None, str]:
+    """Return kind, namespace and name of an object. Raises KeyError for a kind that is not in `ALL`."""
+    metadata = obj["metadata"]
+    return ALL[obj["kind"]], metadata.get("namespace"), metadata.get("name", "")

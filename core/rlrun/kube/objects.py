@@ -1,0 +1,68 @@
+"""Pure helpers for objects as the API server sends them: dictionaries with metadata, labels and annotations."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.api.artifact import ArtifactPhase
+from rlrun.constants import ATTEMPT_LABEL
+
+Obj = dict[str, Any]
+"""A Kubernetes object as the API server sends it."""
+Labels = Mapping[str, str]
+"""Labels to select objects by. An empty value selects every object that has the label."""
+
+
+@dataclass(frozen=True)
+class ObjectRef:
+    """Reference to an object that was observed. The uid protects a younger object of the same name from deletion."""
+
+    kind: str
+    name: str
+    uid: str | None = None
+
+    @classmethod
+    def of(cls, obj: Mapping[str, Any]) -> "ObjectRef":
+        """Return the reference to an object."""
+        return cls(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("uid"))
+
+
+def label(obj: Mapping[str, Any], key: str) -> str:
+    """Return the label's value, or an empty string where it is missing."""
+    return str((obj.get("metadata", {}).get("labels") or {}).get(key, ""))
+
+
+def annotation(obj: Mapping[str, Any], key: str) -> str:
+    """Return the annotation's value, or an empty string where it is missing."""
+    return str((obj.get("metadata", {}).get("annotations") or {}).get(key, ""))
+
+
+def attempt_of(obj: Mapping[str, Any]) -> int:
+    """Return the attempt that a child belongs to, or 0 where its label is missing or not a number."""
+    text = label(obj, ATTEMPT_LABEL)
+    return int(text) if text.isdigit() else 0
+
+
+def phase_of(obj: Mapping[str, Any]) -> str:
+    """Return the phase in the object's status, or an empty string where it has none yet."""
+    return str((obj.get("status") or {}).get("phase") or "")
+
+
+def is_artifact_ready(obj: Mapping[str, Any] | None) -> bool:
+    """True if the RLCheckpoint or RLAdapter exists and is Ready."""
+    return obj is not None and phase_of(obj) == ArtifactPhase.ready.value
+
+
+def artifact_name(run: str, run_uid: str, step: int) -> str:
+    """Return the name of the RLCheckpoint or RLAdapter of one step.
+
+    The run's uid is part of it: artifacts outlive their run, and a later run of the same name must not take the names
+    of its predecessor's artifacts.
+    """
+    return f"{run}-step-{step:06d}-{run_uid[:8]}"
+
+
+def model_object_name(model_id: str) -> str:
+    """Return a valid object name for a model id such as `Qwen/Qwen3-4B`."""
+    return re.sub(r"[^a-z0-9]+", "-", model_id.lower()).strip("-")

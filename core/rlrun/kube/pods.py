@@ -1,0 +1,123 @@
+"""Pure reading of pods: their state, their containers and how those ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rlrun.constants import COMPONENT_LABEL, ROLE_LABEL
+from rlrun.kube.conditions import parse_time
+from rlrun.kube.objects import Obj, label
+
+DISRUPTION_REASONS = frozenset({"Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost"})
+"""Reasons of a pod's status by which the cluster, not a process, ended the pod."""
+
+
+@dataclass(frozen=True)
+class Termination:
+    """The end of one container."""
+
+    container: str
+    exit_code: int
+    reason: str
+    message: str
+    finished_at: datetime | None
+
+
+def role_of(pod: Obj) -> str:
+    """Return the role of the pod's process: trainer, inference, environment or orchestrator."""
+    return label(pod, ROLE_LABEL)
+
+
+def component_of(pod: Obj) -> str:
+    """Return the part of the run that the pod belongs to: trainer, env-0, ..."""
+    return label(pod, COMPONENT_LABEL)
+
+
+def is_ready(pod: Obj) -> bool:
+    """True if the pod reports Ready and is not being deleted."""
+    return _has_condition(pod, "Ready") and not is_leaving(pod)
+
+
+def is_leaving(pod: Obj) -> bool:
+    """True if the pod is being deleted."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def is_alive(pod: Obj) -> bool:
+    """True if the pod has, or may yet get, a running container."""
+    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def is_disrupted(pod: Obj) -> bool:
+    """True if the cluster ended the pod (eviction, preemption, node shutdown), which does not count as a crash."""
+    return _has_condition(pod, "DisruptionTarget") or pod.get("status", {}).get("reason") in DISRUPTION_REASONS
+
+
+def container_statuses(pod: Obj) -> list[Obj]:
+    """Return the statuses of the init containers, then those of the containers."""
+    status = pod.get("status", {})
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def terminations(pod: Obj) -> list[Termination]:
+    """Return the newest failed end of every container that has ended with an error at least once."""
+    found = []
+    for status in container_statuses(pod):
+        for state in (status.get("state") or {}, status.get("lastState") or {}):
+            ended: Obj | None = state.get("terminated")
+            if ended and ended.get("exitCode", 0) != 0:
+                found.append(_termination(status["name"], ended))
+                break
+    return found
+
+
+def termination_of(pod: Obj, container: str) -> Termination | None:
+    """Return how that container ended, or None while it runs or has not started."""
+    for status in container_statuses(pod):
+        ended = (status.get("state") or {}).get("terminated")
+        if status["name"] == container and ended:
+            return _termination(container, ended)
+    return None
+
+
+def container_image(pod: Obj, container: str) -> str:
+    """Return the image of that container, or an empty string for one that the pod does not have."""
+    return str(_container(pod, container).get("image", ""))
+
+
+def memory_limit(pod: Obj, container: str) -> str:
+    """Return the memory limit of that container as its spec has it, or an empty string without one."""
+    return str(((_container(pod, container).get("resources") or {}).get("limits") or {}).get("memory", ""))
+
+
+def relevant_pods(pods: Sequence[Obj]) -> list[Obj]:
+    """Return every living pod, and for a component without one its newest dead pod."""
+    alive = [p for p in pods if is_alive(p)]
+    covered = {component_of(p) for p in alive}
+    dead: dict[str, Obj] = {}
+    for pod in sorted((p for p in pods if not is_alive(p)), key=lambda p: p["metadata"].get("creationTimestamp") or ""):
+        if component_of(pod) not in covered:
+            dead[component_of(pod)] = pod
+    return [*alive, *dead.values()]
+
+
+def _has_condition(pod: Obj, kind: str) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
+
+
+def _termination(name: str, ended: Mapping[str, Any]) -> Termination:
+    return Termination(
+        container=name,
+        exit_code=int(ended.get("exitCode", 0)),
+        reason=str(ended.get("reason") or ""),
+        message=str(ended.get("message") or ""),
+        finished_at=parse_time(ended.get("finishedAt")),
+    )
+
+
+def _container(pod: Obj, name: str) -> Obj:
+    spec = pod.get("spec", {})
+    containers: list[Obj] = [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+    return next((c for c in containers if c["name"] == name), {})

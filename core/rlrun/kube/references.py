@@ -1,0 +1,40 @@
+"""References from a run to other objects: its model and the checkpoint that it starts from."""
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from rlrun.api.model import RLModel, RLModelSpec
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj
+from rlrun.protocol.problem import Problem
+
+
+def find_model(model_id: str, models: Sequence[Obj]) -> RLModelSpec | Problem:
+    """Return the spec of the RLModel with that id, or the problem to show to the user."""
+    ids: list[str] = []
+    for obj in models:
+        found_id = str(obj.get("spec", {}).get("id", ""))
+        ids.append(found_id)
+        if found_id != model_id:
+            continue
+        try:
+            return RLModel.from_object({k: v for k, v in obj.items() if k != "status"}).spec
+        except ValidationError as error:
+            first = error.errors()[0]
+            return Problem(
+                reason=Reason.MODEL_INVALID,
+                message=f"RLModel {obj['metadata']['name']} is not valid ({'.'.join(map(str, first['loc']))}: "
+                f"{first['msg']}): ask the platform team to correct it.",
+            )
+    known = ", ".join(sorted(ids)) if ids else "none; the platform team adds RLModels"
+    return Problem(
+        reason=Reason.MODEL_NOT_FOUND,
+        message=f"spec.model: no RLModel has the id {model_id!r}. Available models: {known}.",
+    )
+
+
+def checkpoint_place(checkpoint_id: str, namespace: str) -> tuple[str, str]:
+    """Return namespace and name of a checkpoint id, `name` or `namespace/name`."""
+    first, slash, second = checkpoint_id.partition("/")
+    return (first, second) if slash else (namespace, first)

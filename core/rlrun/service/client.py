@@ -1,0 +1,105 @@
+"""HTTP requests to the other processes of the project, and the two ways in which they fail.
+
+`ServiceUnavailable`: no response, or "not now". The same request may succeed later. `RequestRejected`: the server
+understood the request and rejected it.
+"""
+
+import json
+from typing import Any, TypeVar
+
+import aiohttp
+from pydantic import BaseModel, ValidationError
+
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import RequestRejected, ServiceUnavailable
+
+RETRYABLE_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
+CONNECT_SECONDS = 5.0
+TEXT_LIMIT = 500
+"""Characters of an error's text that are kept."""
+ASK_SECONDS = 3.0
+ASK_BYTES = 1 << 20
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class HttpClient:
+    """Client of many small servers: one connection pool, short answers, within `timeout` seconds each."""
+
+    def __init__(self, timeout: float = ASK_SECONDS) -> None:
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, method: str, url: str, model: type[M], body: Any = None) -> M:
+        """Send `body` as JSON and return the response as `model`. Raises RequestError."""
+        if self._session is None:
+            # Names and addresses pass from one pod to the next: no connection outlives its request by much.
+            connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=5, ttl_dns_cache=5)
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
+        data = None if body is None else json.dumps(body).encode()
+        answer = await request(self._session, method, url, body=data, timeout=self._timeout, max_bytes=ASK_BYTES)
+        return parse(model, answer, f"{method} {url}")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+async def request(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    *,
+    body: bytes | None = None,
+    timeout: float,
+    max_bytes: int | None = None,
+) -> bytes:
+    """Send one request and return the body of the successful response.
+
+    Waits `timeout` seconds at most and reads little more than `max_bytes`. Raises ServiceUnavailable, RequestRejected.
+    """
+    limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
+    headers = {"Content-Type": "application/json"} if body is not None else None
+    try:
+        async with session.request(method, url, data=body, headers=headers, timeout=limits) as response:
+            data = await _read(response, url, max_bytes)
+            if response.status < 400:
+                return data
+            problem = problem_from_response(response.status, data, url)
+            error_class = ServiceUnavailable if response.status in RETRYABLE_STATUSES else RequestRejected
+            raise error_class(problem, response.status)
+    except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        message = f"{method} {url}: {str(error) or type(error).__name__}"[:TEXT_LIMIT]
+        raise ServiceUnavailable(Problem(reason=Reason.UNREACHABLE, message=message)) from error
+
+
+async def _read(response: aiohttp.ClientResponse, url: str, limit: int | None) -> bytes:
+    if limit is None:
+        return await response.read()
+    data = bytearray()
+    async for chunk in response.content.iter_any():
+        data += chunk
+        if len(data) > limit:
+            message = f"the answer of {url} is larger than {limit} bytes"
+            raise RequestRejected(Problem(reason=Reason.ANSWER_TOO_LARGE, message=message), response.status)
+    return bytes(data)
+
+
+def parse(model: type[M], data: bytes, source: str) -> M:
+    """Read a response as `model`. Raises RequestRejected where it does not fit, as between two versions."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        message = f"the answer of {source} is no {model.__name__} of this version: {error.errors()[0]['msg']}"
+        raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message)) from error
+
+
+def problem_from_response(status: int, body: bytes, url: str) -> Problem:
+    """Return the `Problem` in the body of an error, or one made of its status and text."""
+    try:
+        return Problem.model_validate_json(body)
+    except ValidationError:
+        text = body.decode("utf-8", "replace")[:TEXT_LIMIT]
+        return Problem(reason=f"HTTP{status}", message=f"{url} answered {status}: {text}")

@@ -1,0 +1,90 @@
+"""Parts of an HTTP server: JSON responses, problems instead of exceptions, probes, metrics, and the end by SIGTERM."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import ValidationError
+
+from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 5.0
+"""Time in seconds for requests in progress to finish after SIGTERM."""
+
+
+def json_response(body: Schema, status: int = 200) -> web.Response:
+    """Return a response with the schema as JSON."""
+    return web.json_response(body.to_json_dict(), status=status)
+
+
+@web.middleware
+async def problem_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every exception of a handler into a `Problem`; only unexpected ones are logged, with their traceback."""
+    try:
+        return await handler(request)
+    except ProblemError as error:
+        return json_response(error.problem, error.status)
+    except ValidationError as error:
+        return json_response(Problem(reason=Reason.INVALID_REQUEST, message=_validation_message(error)), 422)
+    except web.HTTPException:
+        raise
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        message = f"{type(error).__name__}: {error}. This is an error of the server: see its log"
+        return json_response(Problem(reason=Reason.INTERNAL_ERROR, message=message), 500)
+
+
+def metrics_handler(registry: CollectorRegistry) -> Any:
+    """Return the handler of GET /metrics."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return metrics
+
+
+async def healthz(_: web.Request) -> web.Response:
+    """Handle GET /healthz: the event loop runs."""
+    return web.Response(text="ok\n")
+
+
+def make_runner(app: web.Application) -> web.AppRunner:
+    """Return a runner that cancels a handler when its client disconnects."""
+    return web.AppRunner(app, handler_cancellation=True, shutdown_timeout=DRAIN_SECONDS, access_log=None)
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
+    """Serve the application on all addresses of this host while the context is open."""
+    runner = make_runner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def stop_event() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def _validation_message(error: ValidationError) -> str:
+    details = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors())
+    return f"the request does not fit the schema: {details}"

@@ -1,0 +1,118 @@
+"""Places of artifacts in S3: names only, no I/O.
+
+{prefix}/{namespace}/{run-uid}/run.json
+                              /policy/v000041-1a2b3c4d/     adapters that engines load during the run (pruned)
+                              /checkpoints/step-000040/     complete state to resume from
+                              /adapters/step-000040/        adapters for download and deployment
+                              /metrics/part-*.jsonl  /rollouts/step-000040.jsonl.zst
+                              /logs/attempt-1/{pod}/{container}.log
+{prefix}/environments/{owner}/{name}/{version}/*.whl
+{prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
+"""
+
+from dataclasses import dataclass
+
+from rlrun.protocol.policy import PolicyKind
+
+MANIFEST = "manifest.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""File with the weights of a LoRA adapter, as peft names it."""
+MODEL_WEIGHTS = "model.safetensors"
+"""File with all weights of a model, as transformers names it."""
+WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHTS}
+"""File whose digest is part of a policy's name."""
+
+
+@dataclass(frozen=True)
+class S3Uri:
+    """`s3://bucket/key` with path arithmetic."""
+
+    bucket: str
+    key: str
+
+    @classmethod
+    def parse(cls, text: str) -> "S3Uri":
+        """Parse s3://bucket[/key]. Raises ValueError."""
+        if not text.startswith("s3://"):
+            raise ValueError(f"{text!r} is not an s3:// uri: write s3://bucket/path")
+        bucket, _, key = text.removeprefix("s3://").partition("/")
+        if not bucket:
+            raise ValueError(f"{text!r} names no bucket: write s3://bucket/path")
+        return cls(bucket, key.strip("/"))
+
+    def __truediv__(self, part: str) -> "S3Uri":
+        return S3Uri(self.bucket, f"{self.key}/{part}".strip("/"))
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """Places of one run below its root `{prefix}/{namespace}/{run-uid}`."""
+
+    root: S3Uri
+
+    @classmethod
+    def of(cls, bucket: str, prefix: str, namespace: str, run_uid: str) -> "RunLayout":
+        """Return the layout of the run with that uid in that namespace."""
+        return cls(S3Uri(bucket, "/".join(p for p in (prefix.strip("/"), namespace, run_uid) if p)))
+
+    @property
+    def run_json(self) -> S3Uri:
+        """Resolved run, written once when the run starts."""
+        return self.root / "run.json"
+
+    def policy(self, version: int, digest: str) -> S3Uri:
+        """Return the folder of a published policy. The digest distinguishes two trainings of the same version."""
+        return self.root / f"policy/v{version:06d}-{digest[:8]}"
+
+    @property
+    def checkpoints(self) -> S3Uri:
+        """Folder of all checkpoints."""
+        return self.root / "checkpoints"
+
+    def checkpoint(self, step: int) -> S3Uri:
+        """Return the folder of the checkpoint after that many steps."""
+        return self.checkpoints / f"step-{step:06d}"
+
+    @property
+    def adapters(self) -> S3Uri:
+        """Folder of all adapter artifacts."""
+        return self.root / "adapters"
+
+    def adapter(self, step: int) -> S3Uri:
+        """Return the folder of the adapter artifact after that many steps."""
+        return self.adapters / f"step-{step:06d}"
+
+    def metrics(self, part: str) -> S3Uri:
+        """Return the place of one file of metric lines."""
+        return self.root / f"metrics/{part}.jsonl"
+
+    def rollouts(self, step: int) -> S3Uri:
+        """Return the place of the rollouts that the step trained on."""
+        return self.root / f"rollouts/step-{step:06d}.jsonl.zst"
+
+    @property
+    def logs(self) -> S3Uri:
+        """Folder of the container logs of all attempts."""
+        return self.root / "logs"
+
+    def log(self, attempt: int, pod: str, container: str, previous: bool = False) -> S3Uri:
+        """Return the place of one container's log. `previous`: that of the container before its latest restart."""
+        name = f"{container}.previous.log" if previous else f"{container}.log"
+        return self.logs / f"attempt-{attempt}/{pod}/{name}"
+
+
+def step_of(folder: str) -> int:
+    """Return the step in a folder name like `step-000040`. Raises ValueError on any other name."""
+    name = folder.rstrip("/").rsplit("/", 1)[-1]
+    head, _, digits = name.partition("-")
+    if head != "step" or not digits.isdigit():
+        raise ValueError(f"{folder!r} is not a step folder")
+    return int(digits)
+
+
+def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:
+    """Return the folder with one subfolder per version of an environment package."""
+    return S3Uri(bucket, "/".join(p for p in (prefix.strip("/"), "environments", owner, name) if p))

@@ -1,0 +1,52 @@
+"""The manifest that completes an artifact.
+
+The manifest is uploaded after the files: a folder without one is an unfinished upload and must not be read. It lists
+every file with size and SHA-256, so that an artifact can be checked with a listing of the bucket, and a download
+verified.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from rlrun.api.base.schema import Schema
+
+
+class ArtifactKind(StrEnum):
+    """Content of a folder in S3."""
+
+    policy = "Policy"
+    checkpoint = "Checkpoint"
+    adapter = "Adapter"
+    model = "Model"
+
+
+class FileEntry(Schema):
+    """One file of an artifact, with its name below the artifact's folder."""
+
+    name: str
+    size: int = Field(ge=0)
+    sha256: str
+
+
+class Manifest(Schema):
+    """Description of an artifact and its files."""
+
+    kind: ArtifactKind
+    files: list[FileEntry]
+    created_at: datetime
+    run_name: str | None = None
+    run_uid: str | None = None
+    namespace: str | None = None
+    model: str | None = None
+    step: int | None = None
+    policy_version: int | None = None
+    details: dict[str, Any] = Field(default_factory=dict)
+    """Details of the kind: LoRA rank and alpha of an adapter, reward at the time of a checkpoint."""
+
+    @property
+    def size(self) -> int:
+        """Size of all files in bytes."""
+        return sum(f.size for f in self.files)

@@ -1,0 +1,409 @@
+"""Client of S3 for objects and artifacts.
+
+Synchronous and thread-safe (async code calls it through a thread pool). Every request has a deadline: 5 s to connect,
+60 s between two bytes, four tries. The manifest of an artifact is written last and deleted first, so that a folder with
+a manifest is complete at any time. A download is verified against the manifest and appears under its name at once.
+Credentials and endpoint come from the usual AWS_* variables unless given.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from pydantic import ValidationError
+
+from rlrun.storage.errors import (
+    AccessDenied,
+    BucketMissing,
+    Corrupt,
+    NotFound,
+    StoreError,
+    Unreachable,
+    translated,
+)
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.storage.transfer import PARALLEL, PART_BYTES, Incoming, Outgoing, Transfer, size_of
+
+__all__ = [
+    "AccessDenied",
+    "BucketMissing",
+    "Corrupt",
+    "NotFound",
+    "Store",
+    "StoreError",
+    "StoredObject",
+    "Unreachable",
+    "Upload",
+]
+
+CONNECT_SECONDS = 5
+READ_SECONDS = 60
+TRIES = 4
+DELETE_BATCH = 1000
+"""Maximum number of keys in one DeleteObjects request of S3."""
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One object of a listing."""
+
+    key: str
+    size: int
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An unfinished multipart upload. Its parts take space, but are not in listings of objects."""
+
+    key: str
+    upload_id: str
+    initiated: datetime
+
+
+class Store:
+    """Client of S3: small objects, artifacts, listings, deletion. All methods raise StoreError."""
+
+    def __init__(
+        self,
+        *,
+        endpoint_url: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        session_token: str | None = None,
+        region: str | None = None,
+    ) -> None:
+        endpoint = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+        region = region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or "us-east-1"
+        # Servers other than AWS rarely have a DNS name per bucket, and not all know the newest checksum headers.
+        config = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": TRIES},
+            max_pool_connections=4 * PARALLEL,
+            s3={"addressing_style": "path" if endpoint else "auto"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        session = boto3.session.Session()
+        self.endpoint = endpoint or f"AWS S3 ({region})"
+        with translated("s3://", self.endpoint):
+            self._s3: Any = session.client(
+                "s3",
+                endpoint_url=endpoint,
+                aws_access_key_id=access_key_id,
+                aws_secret_access_key=secret_access_key,
+                aws_session_token=session_token,
+                region_name=region,
+                config=config,
+            )
+        self._transfer = Transfer(self._s3, self.endpoint)
+
+    @classmethod
+    def from_variables(cls, variables: Mapping[str, str]) -> "Store":
+        """Return a store with these AWS_* variables, as a Secret holds them. Raises StoreError."""
+        return cls(
+            endpoint_url=variables.get("AWS_ENDPOINT_URL_S3"),
+            access_key_id=variables.get("AWS_ACCESS_KEY_ID"),
+            secret_access_key=variables.get("AWS_SECRET_ACCESS_KEY"),
+            session_token=variables.get("AWS_SESSION_TOKEN"),
+            region=variables.get("AWS_DEFAULT_REGION"),
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transfer.close()
+        self._s3.close()
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+        """Write one object, replacing an existing one."""
+        with translated(uri, self.endpoint):
+            self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data)
+
+    def get_bytes(self, uri: S3Uri) -> bytes:
+        """Return the object's bytes. Raises NotFound."""
+        with translated(uri, self.endpoint):
+            data: bytes = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)["Body"].read()
+            return data
+
+    # --- artifacts --------------------------------------------------------------------------------------------------
+
+    def upload_artifact(
+        self,
+        source: Path | Mapping[str, bytes],
+        uri: S3Uri,
+        kind: ArtifactKind,
+        *,
+        created_at: datetime | None = None,
+        run_name: str | None = None,
+        run_uid: str | None = None,
+        namespace: str | None = None,
+        model: str | None = None,
+        step: int | None = None,
+        policy_version: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """Upload the files of a folder (or of a mapping of name to bytes), then the manifest that completes them.
+
+        Uploading the same files with the same facts again writes nothing and returns the first manifest. Other files
+        replace older ones after the older manifest is deleted, so that no reader sees a mixture.
+        """
+        facts = Manifest(
+            kind=kind,
+            files=[],
+            created_at=created_at or datetime.now(UTC),
+            run_name=run_name,
+            run_uid=run_uid,
+            namespace=namespace,
+            model=model,
+            step=step,
+            policy_version=policy_version,
+            details=dict(details or {}),
+        )
+        return self.upload(source, uri, facts)
+
+    def upload(self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest) -> Manifest:
+        """Upload like `upload_artifact`, with all facts in one manifest. If it lists the files, it is trusted."""
+        files = _outgoing(source)
+        if not files:
+            raise ValueError(f"nothing to upload to {uri}: the source has no files")
+        try:
+            older = self.read_manifest(uri)
+            taken = older is not None
+        except Corrupt:
+            older, taken = None, True
+        if older is not None:
+            manifest = manifest if manifest.files else described(source, manifest)
+            if older.model_copy(update={"created_at": manifest.created_at}) == manifest:
+                return older
+        if taken:
+            with translated(uri, self.endpoint):
+                self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
+        if any(size_of(file) > PART_BYTES for file in files):
+            # Left by a process that died during this upload.
+            self._abort_uploads(uri)
+        entries = self._transfer.upload(files, uri)
+        if manifest.files and sorted(entries, key=_name) != sorted(manifest.files, key=_name):
+            raise StoreError(f"the files changed while they were uploaded to {uri}: upload them again")
+        manifest = manifest.model_copy(update={"files": entries})
+        self.put_bytes(uri / MANIFEST, manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1).encode())
+        return manifest
+
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        """Return the artifact's manifest, None if there is none (yet). Raises Corrupt if it is invalid."""
+        try:
+            text = self.get_bytes(uri / MANIFEST)
+        except NotFound:
+            return None
+        try:
+            return Manifest.model_validate_json(text)
+        except ValidationError as error:
+            raise Corrupt(
+                f"{uri / MANIFEST} is not a manifest of this version ({error.error_count()} errors, first: "
+                f"{error.errors()[0]['msg']}): delete the folder or upload it again"
+            ) from error
+
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+        """Download an artifact to the folder `dest`, all or nothing, each file verified by size and SHA-256.
+
+        `dest` is replaced by rename, so it must not be a mount point; its parent is created if missing. `manifest`
+        saves reading it again. Raises NotFound without a manifest, Corrupt if a file does not match it.
+        """
+        manifest = manifest or self.read_manifest(uri)
+        if manifest is None:
+            raise NotFound(f"{uri} has no {MANIFEST}: the upload is not complete, or the uri is wrong")
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        room = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
+        try:
+            files = [Incoming(entry, _place_for(entry, room, uri)) for entry in manifest.files]
+            for entry, found in zip(manifest.files, self._transfer.download(files, uri), strict=True):
+                _check(entry, found, uri)
+            text = manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
+            (room / MANIFEST).write_text(text, encoding="utf-8")
+            room.chmod(0o755)
+            _put_in_place(room, dest)
+        finally:
+            shutil.rmtree(room, ignore_errors=True)
+        return manifest
+
+    def is_complete(self, uri: S3Uri) -> bool:
+        """Return whether the artifact has a manifest and all of its files exist with their sizes."""
+        manifest = self.read_manifest(uri)
+        if manifest is None:
+            return False
+        sizes = dict(self.list_files(uri))
+        return all(sizes.get(entry.name) == entry.size for entry in manifest.files)
+
+    # --- folders ----------------------------------------------------------------------------------------------------
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        """Return the sorted names of the folders directly below `uri`, without slashes."""
+        prefix = _folder(uri)
+        names: set[str] = set()
+        with translated(uri, self.endpoint):
+            for page in self._pages(uri.bucket, prefix, delimiter="/"):
+                for item in page.get("CommonPrefixes", []):
+                    names.add(str(item["Prefix"]).removeprefix(prefix).rstrip("/"))
+        return sorted(names)
+
+    def list_files(self, uri: S3Uri) -> list[tuple[str, int]]:
+        """Return (name below `uri`, size in bytes) of every object at any depth, sorted by name."""
+        prefix = _folder(uri)
+        found: list[tuple[str, int]] = []
+        with translated(uri, self.endpoint):
+            for page in self._pages(uri.bucket, prefix):
+                found += [(str(o["Key"]).removeprefix(prefix), int(o["Size"])) for o in page.get("Contents", [])]
+        return sorted((name, size) for name, size in found if name and not name.endswith("/"))
+
+    def delete_prefix(self, uri: S3Uri) -> int:
+        """Delete every object below the folder `uri`, manifests first, and return their number.
+
+        Raises ValueError for a whole bucket, which no caller intends to delete.
+        """
+        if not uri.key:
+            raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
+        prefix = _folder(uri)
+        self._abort_uploads(uri)
+        with translated(uri, self.endpoint):
+            keys = [str(o["Key"]) for page in self._pages(uri.bucket, prefix) for o in page.get("Contents", [])]
+        manifests = [key for key in keys if key.rsplit("/", 1)[-1] == MANIFEST]
+        others = [key for key in keys if key.rsplit("/", 1)[-1] != MANIFEST]
+        # Servers on a file system (SeaweedFS, MinIO's gateway) keep the emptied folders until their own key is deleted.
+        folders = {prefix} if keys else set()
+        for key in keys:
+            parents = key.removeprefix(prefix).split("/")[:-1]
+            folders |= {prefix + "/".join(parents[: depth + 1]) + "/" for depth in range(len(parents))}
+        depths = sorted({folder.count("/") for folder in folders}, reverse=True)
+        rounds = [[folder for folder in folders if folder.count("/") == depth] for depth in depths]
+        # In rounds, because the server chooses the order of deletion within one request.
+        for group in (manifests, others, *rounds):
+            for start in range(0, len(group), DELETE_BATCH):
+                self._delete(uri, group[start : start + DELETE_BATCH])
+        return len(keys)
+
+    def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
+        """Yield every object below the folder `uri` at any depth, page by page, without the keys of folders."""
+        with translated(uri, self.endpoint):
+            for page in self._pages(uri.bucket, _folder(uri)):
+                for o in page.get("Contents", []):
+                    if not str(o["Key"]).endswith("/"):
+                        yield StoredObject(str(o["Key"]), int(o["Size"]), o["LastModified"])
+
+    def uploads(self, uri: S3Uri) -> list[Upload]:
+        """Return the unfinished multipart uploads below the folder `uri`."""
+        with translated(uri, self.endpoint):
+            pages = self._s3.get_paginator("list_multipart_uploads").paginate(Bucket=uri.bucket, Prefix=_folder(uri))
+            return [
+                Upload(str(u["Key"]), str(u["UploadId"]), u["Initiated"]) for p in pages for u in p.get("Uploads", [])
+            ]
+
+    def abort_upload(self, bucket: str, upload: Upload) -> None:
+        """Abort an unfinished upload. One that does not exist is no error."""
+        with translated(f"s3://{bucket}/{upload.key}", self.endpoint):
+            try:
+                self._s3.abort_multipart_upload(Bucket=bucket, Key=upload.key, UploadId=upload.upload_id)
+            except self._s3.exceptions.NoSuchUpload:
+                return
+
+    def check(self, bucket: str) -> None:
+        """Check that the bucket exists and these credentials may list it. Raises StoreError."""
+        with translated(f"s3://{bucket}", self.endpoint):
+            self._s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
+
+    def _abort_uploads(self, uri: S3Uri) -> None:
+        # Many credentials may not list uploads; then a rule of the bucket must clean up.
+        with contextlib.suppress(AccessDenied):
+            for upload in self.uploads(uri):
+                self.abort_upload(uri.bucket, upload)
+
+    def _delete(self, uri: S3Uri, keys: list[str]) -> None:
+        with translated(uri, self.endpoint):
+            answer = self._s3.delete_objects(
+                Bucket=uri.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            )
+        for error in answer.get("Errors", []):
+            if error.get("Code") not in ("NoSuchKey", "NotFound"):
+                raise StoreError(f"could not delete s3://{uri.bucket}/{error.get('Key')}: {error.get('Code')}")
+
+    def _pages(self, bucket: str, prefix: str, delimiter: str | None = None) -> Iterable[dict[str, Any]]:
+        arguments = {"Bucket": bucket, "Prefix": prefix} | ({"Delimiter": delimiter} if delimiter else {})
+        pages: Iterable[dict[str, Any]] = self._s3.get_paginator("list_objects_v2").paginate(**arguments)
+        return pages
+
+
+def _folder(uri: S3Uri) -> str:
+    # With the slash, `step-1` is not a prefix of `step-10`.
+    return f"{uri.key}/" if uri.key else ""
+
+
+def described(source: Path | Mapping[str, bytes], facts: Manifest) -> Manifest:
+    """Return `facts` with the source's files: the manifest of its upload."""
+    entries = [
+        _hash_bytes(file.name, file.content) if isinstance(file.content, bytes) else _hash_file(file.name, file.content)
+        for file in _outgoing(source)
+    ]
+    return facts.model_copy(update={"files": entries})
+
+
+def _outgoing(source: Path | Mapping[str, bytes]) -> list[Outgoing]:
+    if isinstance(source, Mapping):
+        return [Outgoing(name, bytes(data)) for name, data in sorted(source.items())]
+    if not source.is_dir():
+        raise ValueError(f"{source} is not a folder")
+    paths = {p.relative_to(source).as_posix(): p for p in sorted(source.rglob("*")) if p.is_file()}
+    paths.pop(MANIFEST, None)
+    return [Outgoing(name, path) for name, path in paths.items()]
+
+
+def _place_for(entry: FileEntry, room: Path, uri: S3Uri) -> Path:
+    parts = PurePosixPath(entry.name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise Corrupt(f"the manifest of {uri} names a file outside its folder: {entry.name!r}")
+    path = room / parts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _check(entry: FileEntry, found: FileEntry, uri: S3Uri) -> None:
+    if found != entry:
+        raise Corrupt(
+            f"{uri / entry.name} has {found.size} bytes with SHA-256 {found.sha256[:12]}, its manifest says "
+            f"{entry.size} and {entry.sha256[:12]}: delete the artifact and use an older one"
+        )
+
+
+def _name(entry: FileEntry) -> str:
+    return entry.name
+
+
+def _hash_bytes(name: str, data: bytes) -> FileEntry:
+    return FileEntry(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _hash_file(name: str, path: Path) -> FileEntry:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileEntry(name=name, size=file.tell(), sha256=digest)
+
+
+def _put_in_place(room: Path, dest: Path) -> None:
+    if dest.is_dir() and any(dest.iterdir()):
+        # No portable call swaps two folders: the old one is renamed first.
+        old = Path(tempfile.mkdtemp(prefix=f".{dest.name}-old-", dir=dest.parent))
+        dest.rename(old)
+        room.rename(dest)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        room.rename(dest)

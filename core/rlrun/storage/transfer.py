@@ -1,0 +1,309 @@
+"""Transfer of files to and from S3 in parts, with bounded memory and one pass over the bytes.
+
+The caller's thread reads and hashes while a few other threads send requests, so that files and parts of files are
+transferred concurrently. All callers together hold at most PARALLEL parts in memory. An object appears complete or not
+at all: a failed multipart upload is aborted.
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from rlrun.storage.errors import SILENCE, StoreError, translated
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.manifest import FileEntry
+
+PART_BYTES = 16 * 1024**2
+PARALLEL = 8
+"""Concurrent requests. At most PART_BYTES * PARALLEL bytes are in memory."""
+MOST_PARTS = 10_000
+"""Maximum number of parts of one object in S3."""
+BODY_TRIES = 4
+"""Tries for one part whose body is interrupted. botocore repeats only requests without a response."""
+
+
+def part_bytes(size: int) -> int:
+    """Return the size of the parts of an object of `size` bytes: PART_BYTES, unless these are too many parts."""
+    return max(PART_BYTES, math.ceil(size / MOST_PARTS))
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A file to upload: its name in the artifact and its content."""
+
+    name: str
+    content: Path | bytes
+
+
+def size_of(file: Outgoing) -> int:
+    """Return the current size of the file in bytes."""
+    return len(file.content) if isinstance(file.content, bytes) else file.content.stat().st_size
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A file to download and its path on disk."""
+
+    entry: FileEntry
+    path: Path
+
+
+@dataclass
+class _Batch:
+    """Requests of one upload."""
+
+    tasks: list[Future[None]] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+
+    def done(self, task: Future[None]) -> None:
+        """Record the end of a request."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failures.append(error)
+
+    def check(self) -> None:
+        """Raise the first failure."""
+        if self.failures:
+            raise self.failures[0]
+
+
+@dataclass
+class _Multipart:
+    """Multipart upload in progress."""
+
+    place: S3Uri
+    id: str
+    etags: dict[int, str] = field(default_factory=dict)
+    complete: bool = False
+
+
+class _Arriving:
+    """Download in progress: parts arrive in any order and are hashed in the order of the file."""
+
+    def __init__(self, incoming: Incoming) -> None:
+        self.entry = incoming.entry
+        self.size = 0
+        self._hash = hashlib.sha256()
+        self._file = os.open(incoming.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Write one part, in any order and from any thread."""
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._file, memoryview(data)[done:], offset + done)
+
+    def next(self, data: bytes) -> None:
+        """Hash the next part in order."""
+        self._hash.update(data)
+        self.size += len(data)
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    @property
+    def found(self) -> FileEntry:
+        """Entry of the file as downloaded so far."""
+        return FileEntry(name=self.entry.name, size=self.size, sha256=self._hash.hexdigest())
+
+
+class Transfer:
+    """Transfers the files of artifacts for all threads of a process. All methods raise StoreError."""
+
+    def __init__(self, s3: Any, endpoint: str, parallel: int = PARALLEL) -> None:
+        self._s3 = s3
+        self._endpoint = endpoint
+        self._parallel = parallel
+        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="s3")
+        self._room = threading.BoundedSemaphore(parallel)
+
+    def close(self) -> None:
+        """Accept no more transfers and do not wait for those in progress."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- up -----------------------------------------------------------------------------------------------------------
+
+    def upload(self, files: Sequence[Outgoing], to: S3Uri) -> list[FileEntry]:
+        """Upload the files below `to` and return their entries in the same order.
+
+        After a failure, each file is either complete or absent.
+        """
+        batch = _Batch()
+        multiparts: list[_Multipart] = []
+        try:
+            entries = [self._send(file, to, batch, multiparts) for file in files]
+            wait(batch.tasks)
+            batch.check()
+            for multipart in multiparts:
+                self._complete(multipart)
+        except BaseException:
+            for task in batch.tasks:
+                task.cancel()
+            wait(batch.tasks)
+            for multipart in multiparts:
+                self._abort(multipart)
+            raise
+        return entries
+
+    def _send(self, file: Outgoing, to: S3Uri, batch: _Batch, multiparts: list[_Multipart]) -> FileEntry:
+        place = to / file.name
+        size = size_of(file)
+        multipart = self._begin(place) if size > PART_BYTES else None
+        if multipart is not None:
+            multiparts.append(multipart)
+        digest, sent = hashlib.sha256(), 0
+        for number, data in enumerate(_parts(file.content, size), 1):
+            # After a failure the remaining files need not be read.
+            batch.check()
+            if multipart is not None:
+                self._start(batch, self._put_part, multipart, number, data)
+            elif number == 1:
+                self._start(batch, self._put, place, data)
+            else:
+                raise StoreError(f"{file.name} grew while it was uploaded to {place}: upload it when nobody writes it")
+            digest.update(data)
+            sent += len(data)
+        return FileEntry(name=file.name, size=sent, sha256=digest.hexdigest())
+
+    def _start(self, batch: _Batch, function: Callable[..., None], *arguments: Any) -> None:
+        self._room.acquire()
+        try:
+            task = self._threads.submit(function, *arguments)
+        except BaseException:
+            self._room.release()
+            raise
+        batch.tasks.append(task)
+        # In this order: the thread that the release admits must see the failure.
+        task.add_done_callback(batch.done)
+        task.add_done_callback(lambda _: self._room.release())
+
+    def _put(self, place: S3Uri, data: bytes) -> None:
+        with translated(place, self._endpoint):
+            self._s3.put_object(Bucket=place.bucket, Key=place.key, Body=data)
+
+    def _begin(self, place: S3Uri) -> _Multipart:
+        with translated(place, self._endpoint):
+            answer = self._s3.create_multipart_upload(Bucket=place.bucket, Key=place.key)
+        return _Multipart(place, str(answer["UploadId"]))
+
+    def _put_part(self, multipart: _Multipart, number: int, data: bytes) -> None:
+        place = multipart.place
+        with translated(place, self._endpoint):
+            answer = self._s3.upload_part(
+                Bucket=place.bucket, Key=place.key, UploadId=multipart.id, PartNumber=number, Body=data
+            )
+        multipart.etags[number] = str(answer["ETag"])
+
+    def _complete(self, multipart: _Multipart) -> None:
+        place = multipart.place
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(multipart.etags.items())]
+        with translated(place, self._endpoint):
+            self._s3.complete_multipart_upload(
+                Bucket=place.bucket, Key=place.key, UploadId=multipart.id, MultipartUpload={"Parts": parts}
+            )
+        multipart.complete = True
+
+    def _abort(self, multipart: _Multipart) -> None:
+        if multipart.complete:
+            return
+        # The original failure is reported. Remaining parts are aborted by the next upload or with the folder.
+        with contextlib.suppress(StoreError), translated(multipart.place, self._endpoint):
+            self._s3.abort_multipart_upload(
+                Bucket=multipart.place.bucket, Key=multipart.place.key, UploadId=multipart.id
+            )
+
+    # --- down ---------------------------------------------------------------------------------------------------------
+
+    def download(self, files: Sequence[Incoming], below: S3Uri) -> Iterator[FileEntry]:
+        """Download the files from the folder `below` and yield the entry of each as downloaded.
+
+        The folders of the paths must exist. A caller that stops early may leave incomplete files.
+        """
+        window: deque[tuple[_Arriving, bool, Future[bytes]]] = deque()
+        arriving: list[_Arriving] = []
+        try:
+            for incoming in files:
+                file = _Arriving(incoming)
+                arriving.append(file)
+                place, size = below / incoming.entry.name, incoming.entry.size
+                step = part_bytes(size)
+                for offset in range(0, max(size, 1), step):
+                    # A caller that holds parts must not wait for those of others: that could be a deadlock.
+                    while not self._room.acquire(blocking=not window):
+                        yield from self._arrived(window)
+                    whole, last = size <= step, offset + step >= size
+                    count = None if whole else min(step, size - offset)
+                    task = self._threads.submit(self._get, file, place, offset, count)
+                    window.append((file, last, task))
+                    if len(window) >= self._parallel:
+                        yield from self._arrived(window)
+            while window:
+                yield from self._arrived(window)
+        finally:
+            for _, _, task in window:
+                task.cancel()
+            wait([task for _, _, task in window])
+            for _ in window:
+                self._room.release()
+            for file in arriving:
+                file.close()
+
+    def _arrived(self, window: deque[tuple[_Arriving, bool, Future[bytes]]]) -> Iterator[FileEntry]:
+        file, last, task = window[0]
+        data = task.result()
+        window.popleft()
+        self._room.release()
+        file.next(data)
+        if last:
+            file.close()
+            yield file.found
+
+    def _get(self, file: _Arriving, place: S3Uri, offset: int, count: int | None) -> bytes:
+        where = {} if count is None else {"Range": f"bytes={offset}-{offset + count - 1}"}
+        with translated(place, self._endpoint):
+            for tries in range(1, BODY_TRIES + 1):
+                try:
+                    data: bytes = self._s3.get_object(Bucket=place.bucket, Key=place.key, **where)["Body"].read()
+                    break
+                except SILENCE:
+                    if tries == BODY_TRIES:
+                        raise
+                except ClientError as error:
+                    if error.response.get("Error", {}).get("Code") != "InvalidRange":
+                        raise
+                    # The object is too short; the digest will not match.
+                    return b""
+        file.write(data, offset)
+        return data
+
+
+def _parts(content: Path | bytes, size: int) -> Iterator[bytes]:
+    step = part_bytes(size)
+    if isinstance(content, bytes):
+        yield from (content[start : start + step] for start in range(0, max(len(content), 1), step))
+        return
+    with content.open("rb", buffering=0) as file:
+        first = True
+        while (data := _read(file, step)) or first:
+            yield data
+            first = False
+
+
+def _read(file: Any, count: int) -> bytes:
+    # A raw read may return fewer bytes, and all parts but the last must have the same size.
+    pieces = []
+    while count > 0 and (piece := file.read(count)):
+        pieces.append(piece)
+        count -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,0 +1,39 @@
+"""`python -m rlrun_operator`: the operator, until SIGTERM."""
+
+import asyncio
+import logging
+import sys
+
+from rlrun.constants import ExitCode
+
+from rlrun_operator.config.settings import Settings, SettingsError, load_settings
+from rlrun_operator.operator_process import Operator
+from rlrun_operator.runtime.leader_election import LeaseLost
+
+
+def main() -> int:
+    """The exit code: 0 when asked to stop, 1 when the lease was lost, 64 with settings nobody can work with."""
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.CONFIGURATION
+    logging.basicConfig(
+        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+    # kopf tells of every event it passes on.
+    logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLevelName(settings.log_level)))
+    try:
+        asyncio.run(_run(settings))
+    except LeaseLost as error:
+        logging.getLogger(__name__).error("%s: ending, so that no two operators act", error)
+        return 1
+    return 0
+
+
+async def _run(settings: Settings) -> None:
+    await Operator(settings).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

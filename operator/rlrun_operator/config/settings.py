@@ -1,0 +1,194 @@
+"""What the platform team decides for all runs: images, S3, sizes, pace. The chart writes it to a file.
+
+images:
+  orchestrator: {repository: rlrun-orchestrator, tag: "0.1.0", pullPolicy: IfNotPresent}
+  trainer:      {repository: rlrun-trainer, tag: "0.1.0"}
+  inference:    {repository: vllm/vllm-openai, tag: v0.11.0}
+s3:
+  endpointUrl: http://s3.rlrun-system.svc:8333
+  bucket: rlrun
+  prefix: ""
+  credentialsSecret: {namespace: rlrun-system, name: rlrun-s3}
+computeSizes:
+  S: {cpu: "1", memory: 2Gi, workers: 1}
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+from rlrun.api.base.kubernetes_types import Quantity, Resources
+from rlrun.api.base.schema import Schema
+from rlrun.api.run_sections.infrastructure import ComputeSize
+
+PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+
+
+class Image(Schema):
+    """A container image."""
+
+    repository: str = Field(min_length=1)
+    tag: str = "latest"
+    pull_policy: PullPolicy = "IfNotPresent"
+
+    @property
+    def reference(self) -> str:
+        """What a container's `image` says; a tag that is a digest is joined with @."""
+        return f"{self.repository}{'@' if self.tag.startswith('sha256:') else ':'}{self.tag}"
+
+
+class Images(Schema):
+    """The images of the run's pods. The orchestrator's also runs environments, sidecars and fetchers."""
+
+    orchestrator: Image = Image(repository="rlrun-orchestrator")
+    trainer: Image = Image(repository="rlrun-trainer")
+    inference: Image = Image(repository="vllm/vllm-openai")
+
+
+class SecretRef(Schema):
+    """A Secret by namespace and name."""
+
+    namespace: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+
+
+class S3Settings(Schema):
+    """Where artifacts go, and the Secret (keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) that opens the door."""
+
+    endpoint_url: str | None = None
+    """None is AWS itself."""
+    region: str = "us-east-1"
+    bucket: str = Field(min_length=3)
+    prefix: str = ""
+    credentials_secret: SecretRef
+
+
+class ComputeShape(Schema):
+    """Room of one environment pod."""
+
+    cpu: Quantity
+    memory: Quantity
+    workers: int = Field(ge=1, le=64)
+    """Processes that run rollouts."""
+
+
+DEFAULT_SIZES = {
+    ComputeSize.small: ComputeShape(cpu="1", memory="2Gi", workers=1),
+    ComputeSize.medium: ComputeShape(cpu="4", memory="8Gi", workers=4),
+    ComputeSize.large: ComputeShape(cpu="8", memory="32Gi", workers=8),
+}
+
+
+def _room(cpu: str, memory: str, limit: str) -> Resources:
+    return Resources(requests={"cpu": cpu, "memory": memory}, limits={"memory": limit})
+
+
+class Defaults(Schema):
+    """What holds for runs that do not say."""
+
+    checkpoint_interval: int = Field(default=50, ge=1)
+    """Steps between checkpoints."""
+
+
+class Serving(Schema):
+    """The pools that serve deployed adapters: one for each namespace and base model with any."""
+
+    replicas: int = Field(default=1, ge=1, le=256)
+    """Engines of each pool."""
+    max_loras: int = Field(default=8, ge=1, le=256)
+    """Adapters that one batch of an engine may use; each takes GPU memory. More may be deployed: they take turns."""
+    max_cpu_loras: int = Field(default=32, ge=1, le=4096)
+    """Adapters that an engine keeps in its pod's memory; the others are read from disk when they are asked for."""
+
+
+class Settings(Schema):
+    """Everything the operator is told at its start."""
+
+    images: Images = Field(default_factory=Images)
+    image_pull_secrets: list[str] = Field(default_factory=list)
+    """Names of Secrets in the run's namespace."""
+    s3: S3Settings
+    compute_sizes: dict[ComputeSize, ComputeShape] = Field(default_factory=lambda: dict(DEFAULT_SIZES))
+    orchestrator_resources: Resources = Field(default_factory=lambda: _room("500m", "1Gi", "8Gi"))
+    sidecar_resources: Resources = Field(default_factory=lambda: _room("50m", "128Mi", "1Gi"))
+    fetcher_resources: Resources = Field(default_factory=lambda: _room("100m", "256Mi", "4Gi"))
+    shm_size: Quantity = "2Gi"
+    """Shared memory (/dev/shm) of trainer and inference pods; it counts toward their memory."""
+    network_policies: bool = True
+    """Whether runs get NetworkPolicies."""
+    defaults: Defaults = Field(default_factory=Defaults)
+    serving: Serving = Field(default_factory=Serving)
+    """The pools that serve deployed adapters."""
+
+    poll_seconds: float = Field(default=2.0, gt=0, le=60)
+    """Between two looks at a run that is under way."""
+    resync_seconds: float = Field(default=120.0, ge=5, le=3600)
+    """Between two authoritative lists of all runs."""
+    workers: int = Field(default=8, ge=1, le=256)
+    """Runs that are reconciled at the same time."""
+    s3_threads: int = Field(default=8, ge=1, le=64)
+    """S3 requests at the same time."""
+    artifact_deletion_seconds: float = Field(default=300.0, gt=0)
+    """How long the deletion of a run waits for its files in S3 to go (artifactPolicy Delete)."""
+    watch_namespaces: list[str] = Field(default_factory=list)
+    """Namespaces to serve; all when empty."""
+    status_url_template: str = "http://{name}-orchestrator.{namespace}.svc:8080/status"
+    """Where a run's orchestrator answers; {name} and {namespace} are the run's."""
+    serving_url_template: str = "http://{ip}:8001/adapters"
+    """Where a pod of a serving pool takes orders; {ip}, {name} and {namespace} are the pod's."""
+    kubeconfig: str | None = None
+    """For an operator outside the cluster; inside, the pod's ServiceAccount is used."""
+    lease_namespace: str = "rlrun-system"
+    lease_name: str = "rlrun-operator"
+    http_port: int = Field(default=8080, ge=0, le=65535)
+    """For /healthz, /readyz and /metrics."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes_over_defaults(cls, data: object) -> object:
+        # A platform that changes only M keeps S and L.
+        if isinstance(data, dict):
+            for key in ("computeSizes", "compute_sizes"):
+                if isinstance(data.get(key), dict):
+                    data = {**data, key: {**{k.value: v for k, v in DEFAULT_SIZES.items()}, **data[key]}}
+        return data
+
+
+VARIABLE = "RLRUN_SETTINGS"
+DEFAULT_PATH = Path("/etc/rlrun/settings.yaml")
+
+
+class SettingsError(Exception):
+    """The operator cannot start with these settings."""
+
+
+def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings in the file that RLRUN_SETTINGS names (YAML, or JSON). Raises SettingsError."""
+    path = Path(environment.get(VARIABLE) or DEFAULT_PATH)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"cannot read the settings {path} ({error.strerror}): set {VARIABLE} to their path"
+        ) from error
+    return parse_settings(text, str(path))
+
+
+def parse_settings(text: str, source: str = "settings") -> Settings:
+    """The settings in YAML or JSON text. Raises SettingsError."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{source} is not valid YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise SettingsError(f"{source} must be a table of settings; it is {json.dumps(data)[:80]}")
+    try:
+        return Settings.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        lines = [f"  {'.'.join(map(str, e['loc'])) or source}: {e['msg']}" for e in error.errors()]
+        raise SettingsError(f"{source} has {len(lines)} mistakes:\n" + "\n".join(lines)) from error

@@ -1,0 +1,76 @@
+"""The status of every RLModel: if its entry is valid, and how many runs use it."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+from rlrun.api.model import RLModelStatus
+from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.constants import API_VERSION, ConditionType, Reason
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLMODEL, RLRUN
+from rlrun.kube.objects import Obj
+from rlrun.kube.references import find_model
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.planning.plan.actions import ConditionChange
+from rlrun_operator.planning.plan.status_builder import changed_condition, to_clock
+
+log = logging.getLogger(__name__)
+
+
+class ModelStatusWriter:
+    """Keeps the status of the RLModels up to date, with a write only where something has changed."""
+
+    def __init__(self, cluster: AsyncKubeClient, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._cluster = cluster
+        self._clock = clock
+
+    async def write(self, all_runs: Iterable[Obj] | None) -> None:
+        """Write what the runs of all namespaces tell about the models; None lists the runs first.
+
+        Models belong to the whole cluster: operators that watch different namespaces have to agree on the numbers. A
+        status that cannot be written is logged, and tried again at the next resync.
+        """
+        try:
+            runs = await self._cluster.list(RLRUN) if all_runs is None else all_runs
+            used = Counter(str((run.get("spec") or {}).get("model", "")) for run in runs if uses_model(run))
+            for model in await self._cluster.list(RLMODEL):
+                status = model_status(model, used[model["spec"]["id"]], to_clock(self._clock()))
+                if status != model.get("status"):
+                    await self._cluster.apply_status(_status_object(model, status))
+        except ApiError as error:
+            log.warning("The status of the RLModels is not up to date, since the API server refused it: %s", error)
+
+
+def uses_model(run: Obj) -> bool:
+    """Return True if the run has pods of its model, or is about to get them."""
+    phase = RLRunStatus.parse(run.get("status")).phase
+    ends = bool(run["metadata"].get("deletionTimestamp"))
+    return not ends and phase is not Phase.suspended and not (phase is not None and phase.finished)
+
+
+def model_status(model: Obj, runs: int, now: datetime) -> Obj:
+    """Return the status of an RLModel that so many `runs` use."""
+    try:
+        old = RLModelStatus.model_validate(model.get("status") or {}, by_alias=True, by_name=False)
+    except ValidationError:
+        old = RLModelStatus()
+    generation = int(model["metadata"].get("generation") or 0)
+    found = find_model(str(model["spec"]["id"]), (model,))
+    if isinstance(found, Problem):
+        change = ConditionChange(ConditionType.VALIDATED, False, found.reason, found.message)
+    else:
+        change = ConditionChange(ConditionType.VALIDATED, True, Reason.VALID)
+    known = next((c for c in old.conditions if c.type == change.type), None)
+    condition = changed_condition(known, change, generation, now)
+    return RLModelStatus(observed_generation=generation, runs=runs, conditions=[condition]).to_json_dict()
+
+
+def _status_object(model: Obj, status: Obj) -> Obj:
+    # The uid makes the API server refuse the status of a model that was deleted, or made anew, in the meantime.
+    metadata = {"name": model["metadata"]["name"], "uid": model["metadata"]["uid"]}
+    return {"apiVersion": API_VERSION, "kind": "RLModel", "metadata": metadata, "status": status}

@@ -1,0 +1,232 @@
+"""One look at a run: everything the plan needs, from the API server, from S3 and from the orchestrator.
+
+Nothing here comes from a watch cache. Secrets are read by name, never listed. What a run in its phase does not need is
+not asked for.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    NETWORK_POLICY,
+    POD,
+    RLADAPTER,
+    RLCHECKPOINT,
+    RLMODEL,
+    RLRUN,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+)
+from rlrun.kube.objects import Obj, is_artifact_ready, label
+from rlrun.kube.pods import role_of
+from rlrun.kube.references import checkpoint_place
+from rlrun.protocol.orchestrator import RunStatus
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import RequestError
+from rlrun.storage.store import StoreError
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.controller.artifact_store import Artifacts
+from rlrun_operator.controller.orchestrator_client import Poller
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.validation import parse_spec
+from rlrun_operator.resources.naming import s3_secret_name
+from rlrun_operator.resources.platform import (
+    credentials_problem,
+    decode_secret,
+    run_layout,
+    s3_variables,
+)
+from rlrun_operator.runtime.metrics import POLL_ERRORS
+
+log = logging.getLogger(__name__)
+
+SOURCE_SECONDS = 10.0
+"""How long the platform's S3 Secret is remembered."""
+
+
+class Observer:
+    """Looks at runs."""
+
+    def __init__(self, cluster: AsyncKubeClient, artifacts: Artifacts, poller: Poller, settings: Settings) -> None:
+        self._cluster = cluster
+        self._artifacts = artifacts
+        self._poller = poller
+        self._settings = settings
+        self._source: tuple[float, dict[str, str] | None] | None = None
+
+    async def observe(self, namespace: str, name: str) -> RunObservation | None:
+        """Everything about that run; None when there is no such run. Raises ApiError."""
+        run = await self._cluster.get(RLRUN, namespace, name)
+        if run is None:
+            return None
+        status = RLRunStatus.parse(run.get("status"))
+        uid = run["metadata"]["uid"]
+        children, pods, artifact_objects = await asyncio.gather(
+            self._children(namespace, name),
+            self._cluster.list(POD, namespace, {RUN_LABEL: name}),
+            self._artifact_objects(namespace, uid),
+        )
+        variables, s3_problem = await self._s3(status)
+        seen: dict[str, Any] = {}
+        folders: list[ObservedArtifact] | None = None
+        deleted = bool(run["metadata"].get("deletionTimestamp"))
+        if not deleted:
+            if needs_references(status, children, uid):
+                seen |= await self._references(run, namespace, variables)
+            # The listing comes after the pods: an orchestrator that was seen to have ended has written everything.
+            folders, seen["artifacts_problem"] = await self._listing(run, status, variables, artifact_objects)
+            seen |= await self._poll(namespace, name, pods, status)
+        spec = parse_spec(run)
+        catalog = ArtifactCatalog.build(run, artifact_objects, folders, None if isinstance(spec, Problem) else spec)
+        finalizing = deleted and FINALIZER in (run["metadata"].get("finalizers") or [])
+        if finalizing or (not isinstance(spec, Problem) and catalog.has_deletions):
+            catalog = await self._with_references(catalog, namespace)
+        return RunObservation(
+            run=run,
+            children=tuple(children),
+            pods=tuple(pods),
+            catalog=catalog,
+            s3_variables=variables,
+            s3_problem=s3_problem,
+            **seen,
+        )
+
+    async def pods(self, namespace: str, name: str) -> list[Obj]:
+        """Pods of all runs that have, or had, that name. Raises ApiError."""
+        return await self._cluster.list(POD, namespace, {RUN_LABEL: name})
+
+    async def _with_references(self, catalog: ArtifactCatalog, namespace: str) -> ArtifactCatalog:
+        # After the listing, and from the API server itself: every run that starts from a Ready checkpoint is seen.
+        try:
+            return catalog.with_references(namespace, await self._cluster.list(RLRUN))
+        except ApiError as error:
+            log.warning("retention waits, since the runs that start from checkpoints cannot be listed: %s", error)
+            return catalog
+
+    async def _children(self, namespace: str, name: str) -> list[Obj]:
+        selector = {RUN_LABEL: name}
+        kinds = (DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
+        lists = await asyncio.gather(
+            *(self._cluster.list(kind, namespace, selector) for kind in kinds),
+        )
+        secret = await self._cluster.get(SECRET, namespace, s3_secret_name(name))
+        found = [obj for objects in lists for obj in objects]
+        if secret is not None and label(secret, RUN_LABEL) == name:
+            found.append(secret)
+        return found
+
+    async def _artifact_objects(self, namespace: str, uid: str) -> list[Obj]:
+        selector = {RUN_UID_LABEL: uid}
+        lists = await asyncio.gather(
+            self._cluster.list(RLCHECKPOINT, namespace, selector),
+            self._cluster.list(RLADAPTER, namespace, selector),
+        )
+        return [obj for objects in lists for obj in objects]
+
+    async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
+        """The platform's S3 credentials, decoded; None without the Secret. Remembered for a moment unless `fresh`."""
+        if not fresh and self._source is not None and time.monotonic() - self._source[0] < SOURCE_SECONDS:
+            return self._source[1]
+        ref = self._settings.s3.credentials_secret
+        secret = await self._cluster.get(SECRET, ref.namespace, ref.name)
+        decoded = None if secret is None else decode_secret(secret)
+        self._source = (time.monotonic(), decoded)
+        return decoded
+
+    async def _s3(self, status: RLRunStatus) -> tuple[dict[str, str], Problem | None]:
+        # A run seen for the first time is judged by the credentials of now: it starts with them.
+        source = await self.source_secret(fresh=status.phase is None)
+        problem = credentials_problem(self._settings, source)
+        if problem is not None:
+            return {}, problem
+        variables = s3_variables(self._settings, source or {})
+        if status.phase is not None and status.phase.finished:
+            return variables, None
+        return variables, await self._artifacts.check(variables, self._settings.s3.bucket)
+
+    async def _references(self, run: Obj, namespace: str, variables: dict[str, str]) -> dict[str, Any]:
+        spec = run.get("spec") or {}
+        models = await self._cluster.list(RLMODEL)
+        found: dict[str, Any] = {"models": tuple(models)}
+        checkpoint_id = spec.get("checkpointId")
+        if checkpoint_id:
+            place, name = checkpoint_place(checkpoint_id, namespace)
+            checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, place, name)
+            if is_artifact_ready(checkpoint) and variables:
+                found["warm_start_problem"] = await self._lacks(checkpoint, variables)
+        missing = []
+        for entry in spec.get("envFrom") or []:
+            ref = entry.get("secretRef") or {}
+            if ref.get("optional") or await self._cluster.get(SECRET, namespace, ref.get("name", "")):
+                continue
+            missing.append(str(ref.get("name")))
+        found["missing_secrets"] = tuple(missing)
+        return found
+
+    async def _lacks(self, checkpoint: Obj | None, variables: dict[str, str]) -> str | None:
+        # The run that made it may be gone, and then nobody has looked for a long time.
+        uri = str(((checkpoint or {}).get("spec") or {}).get("uri") or "")
+        try:
+            return await self._artifacts.verify(variables, uri)
+        except ValueError as error:
+            return str(error)
+        except StoreError:
+            return None  # S3 is away; that is said elsewhere.
+
+    async def _listing(
+        self, run: Obj, status: RLRunStatus, variables: dict[str, str], objects: list[Obj]
+    ) -> tuple[list[ObservedArtifact] | None, Problem | None]:
+        """The folders in S3, None while they are unknown, and why S3 did not list them."""
+        if status.start_time is None or not variables:
+            return None, None
+        metadata = run["metadata"]
+        ready = {
+            (o["kind"], int(o["spec"]["step"])): int(o["status"]["sizeBytes"])
+            for o in objects
+            if is_artifact_ready(o) and "sizeBytes" in o["status"]
+        }
+        layout = run_layout(self._settings, metadata["namespace"], metadata["uid"])
+        try:
+            return await self._artifacts.list(variables, layout, ready), None
+        except StoreError as error:
+            return None, error.problem
+
+    async def _poll(self, namespace: str, name: str, pods: list[Obj], status: RLRunStatus) -> dict[str, Any]:
+        running = any(
+            label(p, ATTEMPT_LABEL) == str(status.attempt)
+            and role_of(p) == "orchestrator"
+            and p.get("status", {}).get("phase") == "Running"
+            for p in pods
+        )
+        if not running or (status.phase is not None and status.phase.finished):
+            return {}
+        try:
+            told: RunStatus = await self._poller.status(namespace, name)
+        except RequestError as error:
+            POLL_ERRORS.inc()
+            return {"poll_error": error.problem.message}
+        return {"poll": told}
+
+
+def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:
+    """Whether the catalogue and the like matter: until the coming attempt has its configuration."""
+    if status.phase is not None and status.phase.finished:
+        return False
+    if status.attempt_start_time is None:
+        return True
+    return not any(
+        c["kind"] == "ConfigMap" and label(c, RUN_UID_LABEL) == uid and label(c, ATTEMPT_LABEL) == str(status.attempt)
+        for c in children
+    )

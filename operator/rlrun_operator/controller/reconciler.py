@@ -1,0 +1,65 @@
+"""The loop: take a key, look, decide, act."""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from rlrun.constants import RUN_UID_LABEL
+from rlrun.kube.objects import label
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.controller.applier import Applier
+from rlrun_operator.controller.observer import Observer
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan_run import plan_run
+from rlrun_operator.planning.policies.log_copies import logs_of_pods
+from rlrun_operator.resources.platform import run_layout, s3_variables
+from rlrun_operator.runtime.metrics import RunDirectory
+
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Reconciles one run at a time per worker."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        applier: Applier,
+        settings: Settings,
+        directory: RunDirectory,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._observer = observer
+        self._applier = applier
+        self._settings = settings
+        self._directory = directory
+        self._clock = clock
+
+    async def reconcile(self, key: RunKey) -> float | None:
+        """One round. Returns when to look again, in seconds; None: when something happens."""
+        seen = await self._observer.observe(key.namespace, key.name)
+        if seen is None:
+            self._directory.note(key.namespace, key.name, None)
+            await self._keep_last_words(key)
+            return None
+        plan = plan_run(seen, self._settings, self._clock())
+        await self._applier.apply(seen, plan)
+        if plan.status is not None and plan.status.phase is not None:
+            self._directory.note(key.namespace, key.name, plan.status.phase.value)
+        return plan.requeue_after
+
+    async def _keep_last_words(self, key: RunKey) -> None:
+        """The logs of a run that was deleted and whose pods are ending."""
+        pods = [p for p in await self._observer.pods(key.namespace, key.name) if label(p, RUN_UID_LABEL)]
+        copies = [
+            copy
+            for uid in sorted({label(p, RUN_UID_LABEL) for p in pods})
+            for copy in logs_of_pods(
+                run_layout(self._settings, key.namespace, uid), [p for p in pods if label(p, RUN_UID_LABEL) == uid]
+            )
+        ]
+        if copies:
+            source = await self._observer.source_secret()
+            variables = s3_variables(self._settings, source) if source else {}
+            await self._applier.logs.keep(key.namespace, variables, copies)

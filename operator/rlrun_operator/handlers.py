@@ -1,0 +1,143 @@
+"""kopf as a thin edge: watch streams in, keys out.
+
+Only plain event handlers: they store nothing in the objects, patch nothing, and cannot fail. kopf's indexes are not
+used, because an object that is deleted while a watch has a gap stays in them for ever; for the same reason the
+operator lists all runs again and again (see operator.py).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import kopf
+from kubernetes.aio import client
+from rlrun.constants import FIELD_MANAGER, GROUP, MANAGED_BY_LABEL, RUN_LABEL, SERVING_LABEL, VERSION
+from rlrun.kube.objects import label
+
+from rlrun_operator.planning.plan.observation import RunKey
+
+log = logging.getLogger(__name__)
+
+TOKEN_SECONDS = 600
+"""ServiceAccount tokens are rotated: kopf asks for the credentials again after this time."""
+CHILDREN = (("apps", "v1", "deployments"), ("batch", "v1", "jobs"), ("", "v1", "pods"))
+ARTIFACTS = ("rlcheckpoints", "rladapters")
+
+Enqueue = Callable[[RunKey], None]
+
+
+class Pools(Protocol):
+    """Who looks after the pools that serve adapters."""
+
+    def see(self, obj: Mapping[str, Any]) -> None:
+        """An RLAdapter or an object of a pool has changed."""
+
+    def see_models(self) -> None:
+        """The catalogue has changed."""
+
+
+def run_key(obj: Mapping[str, Any]) -> RunKey | None:
+    """The run that a labelled object belongs to."""
+    name, namespace = label(obj, RUN_LABEL), obj.get("metadata", {}).get("namespace")
+    return RunKey(namespace, name) if name and namespace else None
+
+
+def is_own_status_write(event: str | None, model: Mapping[str, Any]) -> bool:
+    """Return True for the event of a status that the operator wrote for a spec which it has seen already."""
+    observed = (model.get("status") or {}).get("observedGeneration")
+    return event == "MODIFIED" and observed == model["metadata"].get("generation")
+
+
+def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
+    """kopf's credentials from the operator's own configuration: there is one source for both."""
+    key = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization")
+    scheme, _, token = key.partition(" ") if key else ("", "", "")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert or None,
+        insecure=not configuration.verify_ssl,
+        scheme=scheme.capitalize() or None if token else None,
+        token=token or scheme or None,
+        certificate_path=configuration.cert_file or None,
+        private_key_path=configuration.key_file or None,
+        expiration=datetime.now(UTC) + timedelta(seconds=TOKEN_SECONDS),
+    )
+
+
+def registry(
+    configure: Callable[[], Awaitable[client.Configuration]],
+    enqueue: Enqueue,
+    enqueue_waiting: Callable[[], None],
+    pools: Pools,
+) -> kopf.OperatorRegistry:
+    """The handlers; `configure` loads fresh credentials, `enqueue_waiting` asks for all runs that wait."""
+
+    async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure_kopf(settings)
+
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return connection(await configure())
+
+    async def run_event(namespace: str, name: str, **_: Any) -> None:
+        enqueue(RunKey(namespace, name))
+
+    async def model_event(type: str | None, body: kopf.Body, **_: Any) -> None:
+        if is_own_status_write(type, body):
+            return
+        enqueue_waiting()
+        pools.see_models()
+
+    async def pool_event(body: kopf.Body, **_: Any) -> None:
+        pools.see(body)
+
+    async def child_event(body: kopf.Body, **_: Any) -> None:
+        key = run_key(body)
+        if key is not None:
+            enqueue(key)
+
+    async def artifact_event(body: kopf.Body, **_: Any) -> None:
+        await child_event(body)
+        # Somebody may wait for this checkpoint to start from.
+        enqueue_waiting()
+
+    found = kopf.OperatorRegistry()
+    kopf.on.startup(registry=found)(startup)
+    kopf.on.login(registry=found)(login)
+    kopf.on.event(GROUP, VERSION, "rlruns", registry=found)(run_event)
+    kopf.on.event(GROUP, VERSION, "rlmodels", registry=found)(model_event)
+    kopf.on.event(GROUP, VERSION, "rladapters", registry=found, id="deployed")(pool_event)
+    for plural in ARTIFACTS:
+        kopf.on.event(GROUP, VERSION, plural, registry=found)(artifact_event)
+    for group, version, plural in CHILDREN:
+        kopf.on.event(group, version, plural, labels={RUN_LABEL: kopf.PRESENT}, registry=found)(child_event)
+        kopf.on.event(group, version, plural, labels={SERVING_LABEL: kopf.PRESENT}, registry=found)(pool_event)
+    return found
+
+
+def configure_kopf(settings: kopf.OperatorSettings) -> None:
+    """Nothing written to objects, filters on the server's side, streams that cannot go silent."""
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.watching.server_timeout = 290
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.watching.chunk_size = 500
+    for group, version, plural in CHILDREN:
+        # As a tuple: kopf takes the text "apps/v1/deployments" for one name, which then matches nothing.
+        settings.watching.label_selectors[group, version, plural] = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+    settings.networking.request_timeout = 30
+    settings.persistence.finalizer = f"{GROUP}/unused"
+
+
+async def watch(found: kopf.OperatorRegistry, namespaces: list[str], stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Watches until `stop` is set; `ready` is set when all streams are open."""
+    await kopf.operator(
+        registry=found,
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        stop_flag=stop,
+        ready_flag=ready,
+    )

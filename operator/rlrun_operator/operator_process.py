@@ -1,0 +1,196 @@
+"""All parts of the operator put together: web server, lease, watches, workers, resync."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+from aiohttp import web
+from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN
+
+from rlrun_operator import handlers
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.controller.applier import Applier
+from rlrun_operator.controller.artifact_store import StoreArtifacts
+from rlrun_operator.controller.model_status import ModelStatusWriter
+from rlrun_operator.controller.observer import Observer
+from rlrun_operator.controller.orchestrator_client import HttpPoller
+from rlrun_operator.controller.reconciler import Reconciler
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.probes import Heartbeat, web_app
+from rlrun_operator.runtime.leader_election import Lease, LeaseLost
+from rlrun_operator.runtime.metrics import LEADING, REGISTRY, RunDirectory
+from rlrun_operator.runtime.work_queue import WorkQueue, work
+from rlrun_operator.serving.reconciler import Serving
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 3.0
+"""For kopf to close its streams; what it has not closed by then ends with the process."""
+
+
+class Operator:
+    """One process of the operator. `run` returns when it was asked to stop, and raises LeaseLost."""
+
+    def __init__(self, settings: Settings, identity: str | None = None) -> None:
+        self._settings = settings
+        self._identity = identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        self._queue: WorkQueue[RunKey] = WorkQueue()
+        self._directory = RunDirectory(lambda: len(self._queue), lambda: self._queue.delayed)
+        self._heartbeat = Heartbeat()
+        self._stop = asyncio.Event()
+        self._watching = asyncio.Event()
+        self._leading = False
+        self.port: int | None = None
+        """Where the web server listens, once it does."""
+
+    def stop(self) -> None:
+        """Asks `run` to return."""
+        self._stop.set()
+
+    def not_ready(self) -> str | None:
+        """Why this process is not ready; one that waits for the lease is ready to take over."""
+        if self._leading and not self._watching.is_set():
+            return "watches are not open yet"
+        return None
+
+    async def run(self) -> None:
+        """Until `stop`, a signal, or the loss of the lease."""
+        self._listen_to_signals()
+        configuration = await self._configure()
+        cluster = AsyncKubeClient(AsyncApiTransport(configuration))
+        artifacts = StoreArtifacts(self._settings.s3_threads)
+        poller = HttpPoller(self._settings.status_url_template)
+        runner = web.AppRunner(web_app(self._heartbeat.alive, self.not_ready, REGISTRY), access_log=None)
+        lease = Lease(cluster, self._settings.lease_namespace, self._settings.lease_name, self._identity)
+        REGISTRY.register(self._directory)
+        try:
+            await self._serve(runner)
+            async with _Tasks() as tasks:
+                tasks.start(self._heartbeat.beat())
+                await self._lead(tasks, lease, cluster, artifacts, poller)
+        finally:
+            LEADING.set(0)
+            REGISTRY.unregister(self._directory)
+            self._queue.close()
+            await runner.cleanup()
+            await poller.close()
+            artifacts.close()
+            await cluster.close()
+
+    async def _lead(
+        self, tasks: "_Tasks", lease: Lease, cluster: AsyncKubeClient, artifacts: StoreArtifacts, poller: HttpPoller
+    ) -> None:
+        stopped = tasks.start(self._stop.wait())
+        acquired = tasks.start(lease.acquire())
+        await asyncio.wait({stopped, acquired}, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            return
+        acquired.result()
+        self._leading = True
+        LEADING.set(1)
+        observer = Observer(cluster, artifacts, poller, self._settings)
+        reconciler = Reconciler(observer, Applier(cluster, artifacts), self._settings, self._directory)
+        serving = Serving(cluster, observer, self._settings)
+        found = handlers.registry(self._configure, self._queue.add, self._enqueue_waiting, serving)
+        kopf_stop = asyncio.Event()
+        watching = tasks.start(handlers.watch(found, self._settings.watch_namespaces, kopf_stop, self._watching))
+        holding = tasks.start(lease.hold())
+        working = [tasks.start(self._resync(cluster))]
+        working += [tasks.start(work(self._queue, reconciler.reconcile)) for _ in range(self._settings.workers)]
+        working += [tasks.start(job) for job in serving.jobs()]
+        tasks.start(self._keep_signals())
+        done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
+        # First nothing is written any more, then the lease is given away, then the watches end.
+        await _end([*working, holding])
+        await serving.close()
+        lost = holding in done and isinstance(holding.exception(), LeaseLost)
+        if not lost:
+            await lease.release()
+        kopf_stop.set()
+        await asyncio.wait({watching}, timeout=STOP_SECONDS)
+        for task in done:
+            task.result()
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # In a thread other than the main one (tests) there are no signals to listen to.
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self._stop.set)
+
+    async def _keep_signals(self) -> None:
+        # kopf takes the signals for itself when it starts, and then ends too late for the workers.
+        await self._watching.wait()
+        self._listen_to_signals()
+
+    async def _configure(self) -> Any:
+        return await load_configuration(self._settings.kubeconfig)
+
+    async def _serve(self, runner: web.AppRunner) -> None:
+        await runner.setup()
+        site = web.TCPSite(runner, "0.0.0.0", self._settings.http_port)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        log.info("serving /healthz, /readyz and /metrics on port %s", self.port)
+
+    async def _resync(self, cluster: AsyncKubeClient) -> None:
+        """An authoritative list of all runs, now and again: what a watch missed is found here."""
+        while True:
+            try:
+                await self._list_runs(cluster)
+            except ApiError as error:
+                log.warning("resync: %s", error)
+                await asyncio.sleep(5)
+                continue
+            await asyncio.sleep(self._settings.resync_seconds)
+
+    async def _list_runs(self, cluster: AsyncKubeClient) -> None:
+        namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
+        keys = {RunKey(*known) for known in self._directory.keys()}  # noqa: SIM118
+        runs = [run for namespace in namespaces for run in await cluster.list(RLRUN, namespace)]
+        for run in runs:
+            key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
+            keys.add(key)
+            phase = RLRunStatus.parse(run.get("status")).phase
+            self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
+        for key in keys:
+            self._queue.add(key)
+        await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
+
+    def _enqueue_waiting(self) -> None:
+        for namespace, name in self._directory.pending():
+            self._queue.add(RunKey(namespace, name))
+
+
+class _Tasks:
+    """Tasks that end with their block."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Starts a task."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    async def __aenter__(self) -> "_Tasks":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await _end(self._tasks)
+
+
+async def _end(tasks: "list[asyncio.Task[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=STOP_SECONDS)

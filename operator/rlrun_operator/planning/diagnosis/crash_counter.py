@@ -1,0 +1,110 @@
+"""Counting restarts and crashes so that no deletion, and no absence of the operator, makes them shrink.
+
+Kubernetes forgets a pod's restarts with the pod. So the status remembers each living pod and what of it is counted;
+whatever is new since then is added. The memory travels in the one status write, hence nothing is counted twice.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlrun.api.run_status import ComponentStatus, PodRecord
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import (
+    Termination,
+    component_of,
+    container_statuses,
+    is_disrupted,
+    is_leaving,
+    is_ready,
+    role_of,
+    termination_of,
+    terminations,
+)
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.planning.diagnosis.pod_diagnostics import explain_end
+
+MAX_RECORDS = 256
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A container's end by its own fault that was not counted before."""
+
+    role: str
+    component: str
+    exit_code: int
+    reason: str
+    """As the pod reports it: OOMKilled, Error, ..."""
+    problem: Problem
+    message: str = ""
+    """The container's termination message, as it left it."""
+    pod: str = ""
+    container: str = ""
+    restarted: bool = False
+    """Whether the container runs again, or is about to: its log is then the previous one."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The memory after this look."""
+
+    components: list[ComponentStatus]
+    restarts: int
+    """New restarts and replacements."""
+    crashes: list[Crash]
+
+
+def count_restarts(old: Sequence[ComponentStatus], pods: Sequence[Obj]) -> Counted:
+    """`pods` are those of the running attempt, `old` the memory of the same attempt."""
+    by_component: dict[str, list[Obj]] = defaultdict(list)
+    for pod in pods:
+        by_component[component_of(pod)].append(pod)
+    memory = {c.name: c for c in old}
+    components, crashes, restarts = [], [], 0
+    for name in sorted({*by_component, *memory}):
+        before = memory.get(name, ComponentStatus(name=name))
+        records = {r.uid: r for r in before.pods}
+        kept: list[PodRecord] = []
+        crash_count = before.crashes
+        for pod in by_component[name]:
+            record = records.pop(pod["metadata"]["uid"], PodRecord(uid=pod["metadata"]["uid"]))
+            updated, found = _look(pod, record)
+            restarts += updated.restarts - record.restarts + (updated.ended and not record.ended)
+            crash_count += len(found)
+            crashes += found
+            kept.append(updated)
+        restarts += sum(not r.ended for r in records.values())
+        ready = sum(is_ready(p) for p in by_component[name])
+        components.append(ComponentStatus(name=name, ready=ready, crashes=crash_count, pods=kept[-MAX_RECORDS:]))
+    return Counted(components, restarts, crashes)
+
+
+def _look(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
+    total = sum(int(s.get("restartCount", 0)) for s in container_statuses(pod))
+    fresh = max(0, total - record.restarts)
+    failed = pod.get("status", {}).get("phase") == "Failed"
+    ended = record.ended or failed or is_leaving(pod)
+    updated = record.model_copy(update={"restarts": max(total, record.restarts), "ended": ended})
+    if is_leaving(pod) or is_disrupted(pod):
+        return updated, []
+    ends = sorted(terminations(pod), key=lambda e: str(e.finished_at or ""))
+    if not ends:
+        return updated, []
+    crashed = fresh + (failed and not record.ended)
+    return updated, [_crash(pod, ends[-1])] * crashed
+
+
+def _crash(pod: Obj, end: Termination) -> Crash:
+    return Crash(
+        role=role_of(pod),
+        component=component_of(pod),
+        exit_code=end.exit_code,
+        reason=end.reason,
+        problem=explain_end(pod, end),
+        message=end.message,
+        pod=pod["metadata"]["name"],
+        container=end.container,
+        restarted=termination_of(pod, end.container) is None,
+    )

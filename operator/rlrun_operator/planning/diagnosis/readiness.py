@@ -1,0 +1,121 @@
+"""One condition per role: ready, or what it waits for."""
+
+from collections.abc import Mapping, Sequence
+
+from rlrun.api.model import RLModelSpec
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.conditions import find_condition
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import component_of, is_ready
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.planning.diagnosis.pod_diagnostics import Trouble
+from rlrun_operator.planning.diagnosis.quota_queue import QueuedWorkload, quota_problem
+from rlrun_operator.planning.plan.actions import ConditionChange
+from rlrun_operator.planning.plan.status_builder import is_true
+from rlrun_operator.resources.environment import environment_entries
+
+CONDITION_OF = {
+    "trainer": ConditionType.TRAINER_READY,
+    "inference": ConditionType.INFERENCE_READY,
+    "environment": ConditionType.ENVIRONMENTS_READY,
+    "orchestrator": ConditionType.ORCHESTRATOR_READY,
+}
+
+
+def wanted_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, int]]:
+    """Pods that each component of each role should have."""
+    return {
+        "trainer": {"trainer": model.trainer.nodes},
+        "inference": {"inference": model.inference.replicas},
+        "environment": {item.component: 1 for item in environment_entries(spec)},
+        "orchestrator": {"orchestrator": 1},
+    }
+
+
+def role_blamed(problem: Problem) -> str:
+    """The role that a problem is about, by its reason: `EnvironmentLoadFailed`, `WaitingForTrainer`, ..."""
+    for role, word in (("environment", "Environment"), ("trainer", "Trainer"), ("inference", "Inference")):
+        if word in problem.reason:
+            return role
+    return "orchestrator"
+
+
+def readiness_conditions(
+    wanted: Mapping[str, Mapping[str, int]],
+    pods: Sequence[Obj],
+    troubles: Sequence[Trouble],
+    waiting_for: Problem | None,
+    queued: Sequence[QueuedWorkload] = (),
+) -> tuple[ConditionChange, ...]:
+    """Return the conditions of the four roles.
+
+    Trouble of a pod comes first, then a queue: both are nearer to the cause than what other processes wait for.
+    """
+    return tuple(
+        _role_condition(role, components, pods, troubles, waiting_for, [w for w in queued if w.role == role])
+        for role, components in wanted.items()
+    )
+
+
+def _role_condition(
+    role: str,
+    components: Mapping[str, int],
+    pods: Sequence[Obj],
+    troubles: Sequence[Trouble],
+    waiting_for: Problem | None,
+    queued: Sequence[QueuedWorkload],
+) -> ConditionChange:
+    kind = CONDITION_OF[role]
+    trouble = next((t for t in troubles if t.role == role), None)
+    if trouble:
+        return ConditionChange(kind, False, trouble.problem.reason, trouble.problem.message)
+    quota = quota_problem(queued)
+    if quota:
+        return ConditionChange(kind, False, quota.reason, quota.message)
+    if waiting_for and role_blamed(waiting_for) == role:
+        return ConditionChange(kind, False, waiting_for.reason, waiting_for.message)
+    missing = {
+        name: count - ready
+        for name, count in components.items()
+        if (ready := sum(is_ready(p) for p in pods if component_of(p) == name)) < count
+    }
+    if missing:
+        names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(missing.items()))
+        return ConditionChange(kind, False, Reason.STARTING, f"waiting for pods to become ready: {names}")
+    return ConditionChange(kind, True, Reason.READY)
+
+
+def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) -> tuple[ConditionChange, ...]:
+    """Return the roles' conditions of a run without pods: what was ready ends, what was broken stays readable."""
+    changes = []
+    for role, kind in CONDITION_OF.items():
+        found = find_condition(status, kind)
+        if problem and role_blamed(problem) == role and problem.reason != Reason.ORCHESTRATOR_FAILED:
+            changes.append(ConditionChange(kind, False, problem.reason, problem.message))
+        elif found is None or found.status.value == "True" or _only_waited(found.reason):
+            changes.append(ConditionChange(kind, False, reason))
+    return tuple(changes)
+
+
+def _only_waited(reason: str | None) -> bool:
+    return reason == Reason.STARTING or (reason or "").startswith("WaitingFor")
+
+
+def blocking_problem(status: RLRunStatus) -> Problem | None:
+    """Return the first thing that is not in order, in the order in which a run starts."""
+    for kind in (ConditionType.VALIDATED, *CONDITION_OF.values()):
+        found = find_condition(status, kind)
+        if (
+            found is not None
+            and found.status.value != "True"
+            and found.reason not in (Reason.NOT_STARTED, Reason.STARTING)
+        ):
+            return Problem(reason=found.reason, message=found.message)
+    for kind in CONDITION_OF.values():
+        found = find_condition(status, kind)
+        if found is not None and found.reason == Reason.STARTING and not is_true(status, "Running"):
+            return Problem(reason=Reason.STARTING, message=f"{kind}: {found.message}")
+    return None

@@ -1,0 +1,177 @@
+"""Decisions of the planner, as plain values: what one policy contributes, and the plan that all of them make."""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TypedDict
+
+from rlrun.api.run_status import ArtifactSummary, ComponentStatus, Groups, Phase, Progress, RLRunStatus
+from rlrun.kube.events import EventRecord
+from rlrun.kube.objects import Obj, ObjectRef
+from rlrun.protocol.problem import Problem
+
+
+@dataclass(frozen=True)
+class ConfigRefresh:
+    """An annotation on a pod, which makes the kubelet read the pod's changed ConfigMap at once instead of later."""
+
+    pod: str
+    uid: str
+    digest: str
+    """Digest of the ConfigMap's new content."""
+
+
+@dataclass(frozen=True)
+class ArtifactDeletion:
+    """An artifact that retention removes: the files first, then the object that remembers them."""
+
+    obj: Obj
+    """The RLCheckpoint or RLAdapter, in phase Deleting."""
+    uri: str
+
+
+@dataclass(frozen=True)
+class LogCopy:
+    """A container's log to be kept in S3."""
+
+    pod: str
+    container: str
+    uri: str
+    previous: bool = False
+    """True for the log of the container before its newest restart."""
+
+
+@dataclass(frozen=True)
+class RunFilesDeletion:
+    """The deletion of all files of a run in S3, except for some folders."""
+
+    root: str
+    keep: tuple[str, ...] = ()
+    """Uris of the folders that stay."""
+
+
+@dataclass
+class ArtifactPlan:
+    """Changes of the artifacts' objects and files, and the artifacts that the run's status lists."""
+
+    removals: list[ArtifactDeletion] = field(default_factory=list)
+    deletes: list[ObjectRef] = field(default_factory=list)
+    applies: list[Obj] = field(default_factory=list)
+    statuses: list[Obj] = field(default_factory=list)
+    checkpoints: list[ArtifactSummary] = field(default_factory=list)
+    adapters: list[ArtifactSummary] = field(default_factory=list)
+    marked: bool = False
+    """True if an object enters phase Deleting: the next reconcile, which deletes the files, should follow soon."""
+    not_deleted: Problem | None = None
+    """Reason why files that retention removes are still there."""
+
+
+class StatusFields(TypedDict, total=False):
+    """The fields of a run's status that policies set, besides its conditions."""
+
+    phase: Phase | None
+    reason: str | None
+    message: str | None
+    progress: Progress | None
+    groups: Groups | None
+    attempt: int
+    attempt_start_time: datetime | None
+    past_active_seconds: int
+    restarts: int
+    run_restarts: int
+    run_restarts_toward_max: int
+    restart_backoff_seconds: int
+    next_restart_time: datetime | None
+    components: list[ComponentStatus]
+    start_time: datetime | None
+    completion_time: datetime | None
+    checkpoints: list[ArtifactSummary]
+    adapters: list[ArtifactSummary]
+    last_checkpoint: str | None
+
+
+@dataclass(frozen=True)
+class ConditionChange:
+    """The new content of one condition."""
+
+    type: str
+    value: bool | None
+    """None is the status Unknown."""
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class StatusChange:
+    """Conditions and fields of a run's status to set. Of two changes of the same one the later holds."""
+
+    conditions: tuple[ConditionChange, ...] = ()
+    fields: StatusFields = field(default_factory=StatusFields)
+
+    def then(self, later: "StatusChange") -> "StatusChange":
+        """Return this change followed by a later one."""
+        return StatusChange((*self.conditions, *later.conditions), {**self.fields, **later.fields})
+
+
+@dataclass(frozen=True)
+class PlanPart:
+    """Contribution of one policy to the plan."""
+
+    status: StatusChange = field(default_factory=StatusChange)
+    deletes: tuple[ObjectRef, ...] = ()
+    applies: tuple[Obj, ...] = ()
+    refreshes: tuple[ConfigRefresh, ...] = ()
+    logs: tuple[LogCopy, ...] = ()
+    events: tuple[EventRecord, ...] = ()
+    artifacts: ArtifactPlan | None = None
+    requeue_after: float | None = None
+    """Seconds until the next reconcile; the earliest of all parts counts. None: this part needs none."""
+    status_first: bool = False
+    """True if the status must be written before anything is deleted."""
+    discard_writes: bool = False
+    """True if the attempt ends, so that the `applies` and `refreshes` of earlier parts are not needed."""
+    delete_run: bool = False
+    final: bool = False
+    """True if no later policy has a say."""
+
+    def then(self, later: "PlanPart") -> "PlanPart":
+        """Return this part followed by a later one."""
+        first = replace(self, applies=(), refreshes=()) if later.discard_writes else self
+        times = [t for t in (self.requeue_after, later.requeue_after) if t is not None]
+        return PlanPart(
+            status=first.status.then(later.status),
+            deletes=(*first.deletes, *later.deletes),
+            applies=(*first.applies, *later.applies),
+            refreshes=(*first.refreshes, *later.refreshes),
+            logs=(*first.logs, *later.logs),
+            events=(*first.events, *later.events),
+            artifacts=later.artifacts or first.artifacts,
+            requeue_after=min(times, default=None),
+            status_first=first.status_first or later.status_first,
+            discard_writes=first.discard_writes or later.discard_writes,
+            delete_run=first.delete_run or later.delete_run,
+            final=first.final or later.final,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything to do, in this order. Every step may be repeated; the next reconcile continues after a crash."""
+
+    add_finalizer: bool = False
+    logs: tuple[LogCopy, ...] = ()
+    """Copied within a bounded time; their pods are deleted next."""
+    status_first: bool = False
+    """True if the status is written before the deletions: it cannot be reconstructed without the deleted pods."""
+    deletes: tuple[ObjectRef, ...] = ()
+    applies: tuple[Obj, ...] = ()
+    refreshes: tuple[ConfigRefresh, ...] = ()
+    artifact_statuses: tuple[Obj, ...] = ()
+    status: RLRunStatus | None = None
+    """The whole new status; None leaves it as it is."""
+    events: tuple[EventRecord, ...] = ()
+    removals: tuple[ArtifactDeletion, ...] = ()
+    purge: RunFilesDeletion | None = None
+    remove_finalizer: bool = False
+    delete_run: bool = False
+    requeue_after: float | None = None
+    """Seconds until the next reconcile if nothing happens before. None: only when something happens."""

@@ -1,0 +1,148 @@
+"""Checkpoints and adapters of a run, by step: their objects in the cluster and their folders in S3.
+
+The catalog is built once per reconcile. The observer completes it with the references of other runs where something
+may have to be deleted; planning and deletion read it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from rlrun.api.artifact import ArtifactPhase
+from rlrun.api.run import RLRunSpec
+from rlrun.kube.objects import Obj, artifact_name, is_artifact_ready, phase_of
+from rlrun.storage.manifest import Manifest
+
+from rlrun_operator.planning.plan.checkpoint_references import claimed_steps
+
+ArtifactObjectKind = Literal["RLCheckpoint", "RLAdapter"]
+
+KEEP_ALL = -1
+
+
+@dataclass(frozen=True)
+class ObservedArtifact:
+    """One folder of a checkpoint or an adapter in S3."""
+
+    kind: ArtifactObjectKind
+    step: int
+    uri: str
+    manifest: Manifest | None = None
+    """None during the upload, and where the artifact's object is Ready already and the manifest was not read again."""
+    problem: str | None = None
+    """Reason why the folder is incomplete although it should be complete. None: no problem."""
+
+
+@dataclass(frozen=True)
+class KindCatalog:
+    """Artifacts of one kind, by step."""
+
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Names of the objects, also of those that do not exist yet."""
+    objects: Mapping[int, Obj] = field(default_factory=dict)
+    folders: Mapping[int, ObservedArtifact] = field(default_factory=dict)
+    keep: int = KEEP_ALL
+    """Number of the newest artifacts that retention keeps."""
+    referenced: frozenset[int] = frozenset()
+    """Steps that other runs start from."""
+
+    @cached_property
+    def deployed(self) -> frozenset[int]:
+        """Steps that are served, or are to be."""
+        return frozenset(step for step, obj in self.objects.items() if obj["spec"].get("deployed"))
+
+    @cached_property
+    def complete(self) -> frozenset[int]:
+        """Steps of which every file is in S3."""
+        return frozenset(
+            step
+            for step, folder in self.folders.items()
+            if folder.problem is None and (folder.manifest is not None or is_artifact_ready(self.objects.get(step)))
+        )
+
+    @cached_property
+    def deleting_steps(self) -> frozenset[int]:
+        """Steps whose objects are in phase Deleting."""
+        return frozenset(step for step, obj in self.objects.items() if phase_of(obj) == ArtifactPhase.deleting.value)
+
+    @cached_property
+    def surplus_steps(self) -> frozenset[int]:
+        """Steps that retention removes: expired ones, broken older ones, and what is left of unfinished deletions."""
+        expired = frozenset(expired_steps(self.complete, self.keep, self.deployed, self.referenced))
+        kept = self.complete - expired - self.deployed
+        broken = {step for step, folder in self.folders.items() if step not in self.complete and folder.problem}
+        older = {step for step in broken if 0 < self.keep <= len(kept) and step < min(kept)}
+        remains = {step for step in self.deleting_steps if step in self.folders and step not in self.complete}
+        return expired | (older - self.deployed - self.referenced) | remains
+
+
+@dataclass(frozen=True)
+class ArtifactCatalog:
+    """All artifacts of one run."""
+
+    checkpoints: KindCatalog = field(default_factory=KindCatalog)
+    adapters: KindCatalog = field(default_factory=KindCatalog)
+    is_listed: bool = False
+    """False while S3 was not listed: what is there is then unknown, and nothing may be deleted."""
+    has_references: bool = False
+    """False while it is unknown which checkpoints other runs start from."""
+
+    @classmethod
+    def build(
+        cls, run: Obj, objects: Sequence[Obj], folders: Iterable[ObservedArtifact] | None, spec: RLRunSpec | None
+    ) -> "ArtifactCatalog":
+        """Index the objects and the folders of `run`. Without a valid `spec` retention keeps everything."""
+        listed = tuple(folders or ())
+
+        def of_kind(kind: ArtifactObjectKind, keep: int) -> KindCatalog:
+            own = {int(o["spec"]["step"]): o for o in objects if o["kind"] == kind}
+            found = {folder.step: folder for folder in listed if folder.kind == kind}
+            metadata = run["metadata"]
+            names = {step: artifact_name(metadata["name"], metadata["uid"], step) for step in found}
+            names |= {step: str(obj["metadata"]["name"]) for step, obj in own.items()}
+            return KindCatalog(names, own, found, keep)
+
+        return cls(
+            checkpoints=of_kind("RLCheckpoint", KEEP_ALL if spec is None else spec.checkpoints.keep_cloud),
+            adapters=of_kind("RLAdapter", KEEP_ALL if spec is None else spec.adapters.keep_last),
+            is_listed=folders is not None,
+        )
+
+    @property
+    def has_deletions(self) -> bool:
+        """True if retention may delete something, for which the references of all runs must be known."""
+        kinds = (self.checkpoints, self.adapters)
+        return self.is_listed and any(kind.surplus_steps or kind.deleting_steps for kind in kinds)
+
+    def with_references(self, namespace: str, all_runs: Iterable[Obj]) -> "ArtifactCatalog":
+        """Return the catalog with the checkpoints that `all_runs` start from; `namespace` is that of its own run."""
+        found = claimed_steps(namespace, self.checkpoints.names, self.checkpoints.objects, all_runs)
+        checkpoints = replace(self.checkpoints, referenced=frozenset(found))
+        return replace(self, checkpoints=checkpoints, has_references=True)
+
+    @property
+    def objects(self) -> list[Obj]:
+        """All RLCheckpoints and RLAdapters of the run."""
+        return [*self.checkpoints.objects.values(), *self.adapters.objects.values()]
+
+    @property
+    def objects_in_use(self) -> list[Obj]:
+        """Objects of deployed adapters and of checkpoints that other runs start from."""
+        deployed = [self.adapters.objects[step] for step in sorted(self.adapters.deployed)]
+        referenced = sorted(self.checkpoints.referenced & self.checkpoints.objects.keys())
+        return [*deployed, *(self.checkpoints.objects[step] for step in referenced)]
+
+
+def expired_steps(
+    ready: Collection[int], keep: int, deployed: Collection[int] = (), claimed: Collection[int] = ()
+) -> list[int]:
+    """Return the steps to delete, oldest first: all but the newest `keep`; -1 keeps all.
+
+    Deployed steps are never deleted and do not take the place of others; claimed ones, which another run starts from,
+    stay as well. The newest step stays whatever `keep` is: a run that restarts continues from it.
+    """
+    if keep < 0:
+        return []
+    counted = sorted(set(ready) - set(deployed))
+    return [step for step in counted[: -max(keep, 1)] if step not in set(claimed)]

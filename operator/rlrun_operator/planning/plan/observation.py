@@ -1,0 +1,91 @@
+"""Input of the planner: everything that one reconcile has read about a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlrun.constants import RUN_UID_LABEL
+from rlrun.kube.objects import Obj, attempt_of, label
+from rlrun.protocol.orchestrator import RunStatus
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
+from rlrun_operator.resources.naming import RunIdentity
+
+
+@dataclass(frozen=True)
+class RunObservation:
+    """Everything that concerns a run, as read at the begin of one reconcile."""
+
+    run: Obj
+    children: tuple[Obj, ...] = ()
+    """Deployments, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
+    pods: tuple[Obj, ...] = ()
+    catalog: ArtifactCatalog = field(default_factory=ArtifactCatalog)
+    """Checkpoints and adapters of this run (by uid)."""
+    artifacts_problem: Problem | None = None
+    """Reason why S3 could not be listed."""
+
+    models: tuple[Obj, ...] = ()
+    """The catalogue; looked at only until the attempt has its configuration."""
+    warm_start: Obj | None = None
+    """The RLCheckpoint that spec.checkpointId names, if it exists."""
+    missing_secrets: tuple[str, ...] = ()
+    """Secrets of spec.envFrom that are not there and not optional."""
+    s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
+    s3_problem: Problem | None = None
+    """Why runs cannot use S3 now."""
+    warm_start_problem: str | None = None
+    """What S3 lacks of the checkpoint that spec.checkpointId names."""
+
+    poll: RunStatus | None = None
+    """The orchestrator's answer; None when it was not asked or did not answer."""
+    poll_error: str | None = None
+
+    @property
+    def generation(self) -> int:
+        """Generation of the spec."""
+        return int(self.run["metadata"].get("generation") or 0)
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return str(self.run["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """The run's namespace."""
+        return str(self.run["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        """The run's uid."""
+        return str(self.run["metadata"]["uid"])
+
+    def own(self, *kinds: str) -> list[Obj]:
+        """Children of this run, not of an earlier one of the same name; only of these kinds, if any are given."""
+        return [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
+
+    def identity(self, attempt: int) -> RunIdentity:
+        """Return the identity of the children of one attempt."""
+        return RunIdentity(self.namespace, self.name, self.uid, attempt, self.generation)
+
+    @property
+    def own_pods(self) -> list[Obj]:
+        """Pods of all attempts of this run."""
+        return [p for p in self.pods if label(p, RUN_UID_LABEL) == self.uid]
+
+    def pods_of(self, attempt: int) -> list[Obj]:
+        """The pods of one attempt of this run."""
+        return [p for p in self.own_pods if attempt_of(p) == attempt]
+
+
+@dataclass(frozen=True, order=True)
+class RunKey:
+    """A run by namespace and name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"run {self.namespace}/{self.name}"

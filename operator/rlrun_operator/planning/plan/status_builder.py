@@ -1,0 +1,80 @@
+"""The status of a run: how a change is applied to it, and how it is read."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from rlrun.api.base.kubernetes_types import Condition, ConditionStatus
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import ConditionType
+from rlrun.kube.conditions import find_condition, shorten
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange, StatusFields
+
+CONDITION_ORDER: tuple[str, ...] = (
+    ConditionType.VALIDATED,
+    ConditionType.TRAINER_READY,
+    ConditionType.INFERENCE_READY,
+    ConditionType.ENVIRONMENTS_READY,
+    ConditionType.ORCHESTRATOR_READY,
+    ConditionType.RUNNING,
+    ConditionType.REWARD_FUNCTIONS_HEALTHY,
+    ConditionType.TRAINING_HEALTHY,
+    ConditionType.WARNINGS,
+    ConditionType.ARTIFACTS_LISTED,
+    ConditionType.ARTIFACTS_CLEANED_UP,
+    ConditionType.COMPLETED,
+    ConditionType.FAILED,
+)
+STATUS_OF = {True: ConditionStatus.true, False: ConditionStatus.false, None: ConditionStatus.unknown}
+
+
+def new_status(raw: dict[str, Any] | None, generation: int) -> RLRunStatus:
+    """Return the status that a reconcile of this generation of the spec starts from."""
+    return RLRunStatus.parse(raw).model_copy(update={"observed_generation": generation})
+
+
+def apply_change(status: RLRunStatus, change: StatusChange, now: datetime) -> RLRunStatus:
+    """Return `status` with the change; `status` itself stays as it is."""
+    conditions = {c.type: c for c in status.conditions}
+    for new in change.conditions:
+        conditions[new.type] = changed_condition(conditions.get(new.type), new, status.observed_generation or 0, now)
+    rank = {kind: i for i, kind in enumerate(CONDITION_ORDER)}
+    ordered = sorted(conditions.values(), key=lambda c: (rank.get(c.type, len(rank)), c.type))
+    return status.model_copy(update={**change.fields, "conditions": ordered})
+
+
+def changed_condition(old: Condition | None, new: ConditionChange, generation: int, now: datetime) -> Condition:
+    """Return the new condition; its transition time moves only with its status."""
+    value = STATUS_OF[new.value]
+    return Condition(
+        type=new.type,
+        status=value,
+        reason=new.reason,
+        message=shorten(new.message),
+        last_transition_time=old.last_transition_time if old is not None and old.status is value else now,
+        observed_generation=generation,
+    )
+
+
+def reason_fields(problem: Problem | None) -> StatusFields:
+    """Return the fields that say why the run is in its phase."""
+    message = shorten(problem.message) if problem and problem.message else None
+    return {"reason": problem.reason if problem else None, "message": message}
+
+
+def is_true(status: RLRunStatus, kind: str) -> bool:
+    """Return True if the condition exists and is True."""
+    found = find_condition(status, kind)
+    return found is not None and found.status is ConditionStatus.true
+
+
+def transition_time(status: RLRunStatus, kind: str) -> datetime | None:
+    """Return the time at which the condition's status changed last."""
+    found = find_condition(status, kind)
+    return found.last_transition_time if found is not None else None
+
+
+def to_clock(now: datetime) -> datetime:
+    """Return the time in UTC and whole seconds, as a status stores it."""
+    return now.astimezone(UTC).replace(microsecond=0)

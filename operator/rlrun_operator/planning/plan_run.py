@@ -1,0 +1,93 @@
+"""The plan of one reconcile. Pure: the same observation at the same time gives the same plan."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.planning.plan.actions import Plan, PlanPart
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.plan_builder import PlanBuilder
+from rlrun_operator.planning.plan.status_builder import to_clock
+from rlrun_operator.planning.policies.artifacts import list_artifacts
+from rlrun_operator.planning.policies.attempts import begin_attempt, plan_restart_wait
+from rlrun_operator.planning.policies.deadlines import enforce_deadlines
+from rlrun_operator.planning.policies.deletion import plan_deletion
+from rlrun_operator.planning.policies.failure_policy import apply_failure_policy
+from rlrun_operator.planning.policies.log_copies import copy_ended_logs
+from rlrun_operator.planning.policies.phase import report_phase, report_progress
+from rlrun_operator.planning.policies.run_endings import (
+    plan_finished,
+    plan_outcome,
+    plan_stopped,
+    plan_suspended,
+)
+from rlrun_operator.planning.policies.startup import (
+    create_children,
+    plan_invalid_spec,
+    report_readiness,
+    validate_references,
+    wait_for_previous_pods,
+)
+from rlrun_operator.planning.policies.validation import parse_spec
+
+
+class Policy(Protocol):
+    """One decision about a run that has a valid spec and is not being deleted. None: the policy adds nothing."""
+
+    def __call__(
+        self, observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime, /
+    ) -> PlanPart | None:
+        """Return the policy's part of the plan; `status` has the changes of the policies before it."""
+
+
+POLICIES: tuple[Policy, ...] = (
+    # The listed artifacts follow S3 in every phase.
+    list_artifacts,
+    # A run without work: finished, stopped or suspended.
+    plan_finished,
+    plan_stopped,
+    plan_suspended,
+    # An attempt begins: the first one, or another one after a pause.
+    plan_restart_wait,
+    begin_attempt,
+    wait_for_previous_pods,
+    # The references of the spec are resolved once and then frozen in the attempt's ConfigMap.
+    validate_references,
+    # The orchestrator's final status ends the run, before anything is created again.
+    plan_outcome,
+    create_children,
+    report_readiness,
+    apply_failure_policy,
+    report_progress,
+    enforce_deadlines,
+    report_phase,
+)
+"""All policies in the order in which they are asked; the first final part ends the list."""
+
+
+def plan_run(
+    observation: RunObservation, settings: Settings, now: datetime, policies: Sequence[Policy] = POLICIES
+) -> Plan:
+    """Return what to do about a run."""
+    if observation.run["metadata"].get("deletionTimestamp"):
+        return plan_deletion(observation, settings, now)
+    now = to_clock(now)
+    builder = PlanBuilder(observation, now)
+    builder.merge(copy_ended_logs(observation, settings))
+    spec = parse_spec(observation.run)
+    if isinstance(spec, Problem):
+        builder.merge(plan_invalid_spec(observation, builder.status, spec, settings, now))
+        return builder.build(None)
+    for policy in policies:
+        part = policy(observation, builder.status, spec, settings, now)
+        if part is None:
+            continue
+        builder.merge(part)
+        if part.final:
+            break
+    return builder.build(spec)

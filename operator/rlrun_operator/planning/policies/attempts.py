@@ -1,0 +1,97 @@
+"""Attempts of a run: how one begins, and how the next one waits to begin."""
+
+from datetime import datetime
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.constants import Reason
+from rlrun.kube.conditions import seconds
+from rlrun.kube.events import EventRecord
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.planning.diagnosis.readiness import closed_readiness
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import reason_fields
+from rlrun_operator.planning.policies.children import workloads
+from rlrun_operator.planning.policies.restart_backoff import next_restart, remaining_wait
+from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, delete_workloads
+
+
+def begin_attempt(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Begin an attempt unless one is under way."""
+    return PlanPart(status=attempt_start(status, now)) if status.attempt_start_time is None else None
+
+
+def attempt_start(status: RLRunStatus, now: datetime) -> StatusChange:
+    """Return the change that begins the first attempt, or the next one."""
+    first = status.start_time is None
+    return StatusChange(
+        (ConditionChange("Running", False, Reason.STARTING),),
+        {
+            "start_time": now if first else status.start_time,
+            "attempt": status.attempt if first else status.attempt + 1,
+            "attempt_start_time": now,
+            "next_restart_time": None,
+            "components": [],
+        },
+    )
+
+
+def plan_restart(
+    observation: RunObservation,
+    status: RLRunStatus,
+    settings: Settings,
+    now: datetime,
+    problem: Problem,
+    *,
+    toward_max: bool,
+) -> PlanPart:
+    """End this attempt; another one begins when its wait is over and the pods are gone."""
+    wait, due = next_restart(status, now)
+    when = f"attempt {status.attempt + 1} begins at {due:%Y-%m-%dT%H:%M:%SZ}, in {wait} s"
+    message = f"{when}, after {problem.reason}: {problem.message}"
+    change = StatusChange(
+        (
+            ConditionChange("Running", False, Reason.RESTARTING, problem.message),
+            *closed_readiness(status, Reason.RESTARTING, None),
+        ),
+        {
+            "phase": Phase.pending,
+            "restart_backoff_seconds": wait,
+            "next_restart_time": due,
+            "run_restarts": status.run_restarts + 1,
+            "run_restarts_toward_max": status.run_restarts_toward_max + toward_max,
+            "restarts": status.restarts + 1,
+            "past_active_seconds": status.past_active_seconds + int(seconds(status.attempt_start_time, now)),
+            "attempt_start_time": None,
+            **reason_fields(Problem(reason=Reason.RESTARTING, message=message)),
+        },
+    )
+    restart = PlanPart(
+        status=change,
+        events=(EventRecord(Reason.RUN_RESTARTING, message, warning=True),),
+        requeue_after=min(settings.poll_seconds, wait),
+        status_first=True,
+        discard_writes=True,
+        final=True,
+    )
+    return delete_workloads(observation, settings, workloads(observation)).then(restart)
+
+
+def plan_restart_wait(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Wait while the next attempt is not due; the status says already why."""
+    left = remaining_wait(status, now)
+    if left <= 0:
+        return None
+    wait = PlanPart(
+        status=StatusChange(NOT_FINISHED, {"phase": Phase.pending}),
+        requeue_after=min(settings.poll_seconds, left),
+        final=True,
+    )
+    return delete_workloads(observation, settings, workloads(observation)).then(wait)

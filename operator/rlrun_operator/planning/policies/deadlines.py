@@ -1,0 +1,105 @@
+"""Deadlines of a run, each computed from timestamps in the status, so that no restart of the operator resets one."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.constants import Reason
+from rlrun.kube.conditions import find_condition, seconds
+from rlrun.kube.pods import relevant_pods
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.planning.diagnosis.readiness import CONDITION_OF, blocking_problem
+from rlrun_operator.planning.diagnosis.startup_failures import overdue
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import is_true, reason_fields, transition_time
+from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, mark_finished
+
+
+def enforce_deadlines(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Fail a run that has not started, or not made progress, in time."""
+    current = relevant_pods(observation.pods_of(status.attempt))
+    expired = overdue(spec.failure_policy, status.components, current, now)
+    expired = expired or expired_deadline(status, spec, now, blocking_problem(status))
+    if expired is None:
+        return None
+    failed = mark_finished(observation, status, settings, now, Phase.failed, expired)
+    return replace(failed, discard_writes=True)
+
+
+def plan_waiting(
+    observation: RunObservation,
+    status: RLRunStatus,
+    spec: RLRunSpec,
+    settings: Settings,
+    now: datetime,
+    problem: Problem,
+) -> PlanPart:
+    """Wait for what `problem` is about, until a deadline expires."""
+    expired = expired_deadline(status, spec, now, problem)
+    if expired is not None:
+        return mark_finished(observation, status, settings, now, Phase.failed, expired)
+    running = is_true(status, "Running")
+    conditions = () if running else (ConditionChange("Running", False, problem.reason), *_not_started_yet(status))
+    phase = Phase.running if running else Phase.pending
+    change = StatusChange((*conditions, *NOT_FINISHED), {"phase": phase, **reason_fields(problem)})
+    return PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)
+
+
+def expired_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime, blocking: Problem | None) -> Problem | None:
+    """Return the deadline that has expired, if any. `blocking` is what the run waits for now, if that is known."""
+    active = status.past_active_seconds + seconds(status.attempt_start_time, now)
+    if spec.active_deadline_seconds is not None and active >= spec.active_deadline_seconds:
+        return Problem(
+            reason=Reason.ACTIVE_DEADLINE_EXCEEDED,
+            message=f"the run was active for {spec.active_deadline_seconds} s (activeDeadlineSeconds). Its checkpoints "
+            "are kept: start a new run with checkpointId to go on.",
+        )
+    if not is_true(status, "Running"):
+        if seconds(status.attempt_start_time, now) < spec.start_deadline_seconds:
+            return None
+        return _not_started(spec.start_deadline_seconds, blocking)
+    if seconds(last_sign_of_progress(status), now) >= spec.stall_deadline_seconds:
+        waits = f" It waits for: {blocking.message}" if blocking else ""
+        return Problem(
+            reason=Reason.STALL_DEADLINE_EXCEEDED,
+            message=f"no step was finished for {spec.stall_deadline_seconds} s (stallDeadlineSeconds).{waits}",
+        )
+    return None
+
+
+def last_sign_of_progress(status: RLRunStatus) -> datetime | None:
+    """Return the time at which the newest step of this attempt was done, or the attempt began to run."""
+    times = [
+        transition_time(status, "Running"),
+        status.progress.last_step_time if status.progress else None,
+        status.attempt_start_time,
+    ]
+    return max((t for t in times if t is not None), default=None)
+
+
+def _not_started_yet(status: RLRunStatus) -> tuple[ConditionChange, ...]:
+    unknown = (kind for kind in CONDITION_OF.values() if find_condition(status, kind) is None)
+    return tuple(ConditionChange(kind, False, Reason.NOT_STARTED) for kind in unknown)
+
+
+def _not_started(limit: int, blocking: Problem | None) -> Problem:
+    if blocking is None:
+        return Problem(
+            reason=Reason.START_DEADLINE_EXCEEDED,
+            message=f"the first step had not begun after {limit} s (startDeadlineSeconds): look at the conditions and "
+            "the pods' logs, or raise the deadline.",
+        )
+    if blocking.reason == Reason.STARTING:
+        return Problem(
+            reason=Reason.START_DEADLINE_EXCEEDED,
+            message=f"the first step had not begun after {limit} s (startDeadlineSeconds). {blocking.message}",
+        )
+    return Problem(
+        reason=blocking.reason, message=f"not started within {limit} s (startDeadlineSeconds): {blocking.message}"
+    )

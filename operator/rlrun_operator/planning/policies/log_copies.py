@@ -1,0 +1,68 @@
+"""Whose logs are kept in S3, and where: a pod's log goes with the pod, and it is the first thing a person asks for.
+
+Before pods are removed the logs of all their containers are kept, after a crash the one of the container that crashed,
+and while a pod is ending those of its containers that have ended: they hold the last words.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from rlrun.kube.objects import Obj, attempt_of
+from rlrun.kube.pods import container_statuses, is_leaving
+from rlrun.storage.layout import RunLayout
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.planning.diagnosis.crash_counter import Crash
+from rlrun_operator.planning.plan.actions import LogCopy, PlanPart
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.resources.platform import run_layout
+
+
+def logs_of_pods(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
+    """Logs of all containers that have ever started."""
+    return [
+        _copy(layout, pod, status["name"]) for pod in pods for status in container_statuses(pod) if _started(status)
+    ]
+
+
+def copy_ended_logs(observation: RunObservation, settings: Settings) -> PlanPart:
+    """Copy the logs of containers that have ended in pods that are being deleted."""
+    layout = run_layout(settings, observation.namespace, observation.uid)
+    return PlanPart(logs=tuple(last_words(layout, observation.own_pods)))
+
+
+def last_words(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
+    """Logs of containers that have ended in pods that are being deleted."""
+    return [
+        _copy(layout, pod, status["name"])
+        for pod in pods
+        if is_leaving(pod)
+        for status in container_statuses(pod)
+        if _ended(status)
+    ]
+
+
+def logs_of_crashes(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> list[LogCopy]:
+    """Logs of the containers that have crashed."""
+    found = {
+        str(uri): LogCopy(c.pod, c.container, str(uri), c.restarted)
+        for c in crashes
+        if c.pod and (uri := layout.log(attempt, c.pod, c.container, previous=c.restarted))
+    }
+    return list(found.values())
+
+
+def _copy(layout: RunLayout, pod: Obj, container: str) -> LogCopy:
+    name = pod["metadata"]["name"]
+    return LogCopy(name, container, str(layout.log(attempt_of(pod), name, container)))
+
+
+def _state(status: Obj) -> Obj:
+    return status.get("state") or {}
+
+
+def _ended(status: Obj) -> bool:
+    return bool(_state(status).get("terminated"))
+
+
+def _started(status: Obj) -> bool:
+    return "running" in _state(status) or _ended(status) or bool((status.get("lastState") or {}).get("terminated"))

@@ -1,0 +1,180 @@
+"""The ways in which a run ends or pauses: completed, failed, stopped, suspended."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.constants import Reason
+from rlrun.kube.conditions import seconds
+from rlrun.kube.objects import Obj, ObjectRef, attempt_of
+from rlrun.kube.pods import role_of
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.planning.diagnosis.readiness import closed_readiness
+from rlrun_operator.planning.diagnosis.run_outcome import Ending, find_ending
+from rlrun_operator.planning.diagnosis.run_progress import progress_change, warning_conditions
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange, StatusFields
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
+from rlrun_operator.planning.policies.children import finished_workloads, workloads
+from rlrun_operator.planning.policies.log_copies import logs_of_pods
+from rlrun_operator.planning.policies.requeue import next_look, time_to_live
+from rlrun_operator.resources.platform import run_layout
+
+FINISH_SECONDS = 120.0
+"""Time for which the end of a run waits for S3 to list its last artifacts."""
+NOT_FINISHED = (
+    ConditionChange("Completed", False, Reason.NOT_COMPLETED),
+    ConditionChange("Failed", False, Reason.NOT_FAILED),
+)
+"""The two conditions that tools wait for, of a run that has not finished."""
+
+
+def plan_finished(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Keep a finished run finished: list its last artifacts, and delete it after its time to live."""
+    if status.phase is None or not status.phase.finished:
+        return None
+    again = next_look(observation, now, settings.poll_seconds)
+    left = time_to_live(spec.ttl_seconds_after_finished, status.completion_time, now)
+    times = [again, left if left is not None and left > 0 else None]
+    rest = PlanPart(
+        # The last checkpoint of a pod gets its object before the run is deleted, unless that takes too long.
+        delete_run=left is not None and left <= 0 and (again is None or left <= -FINISH_SECONDS),
+        requeue_after=min((t for t in times if t is not None), default=None),
+        final=True,
+    )
+    return delete_workloads(observation, settings, finished_workloads(observation)).then(rest)
+
+
+def plan_stopped(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """End a run that its user stops."""
+    if not spec.stop:
+        return None
+    problem = Problem(reason=Reason.STOPPED, message="The run was stopped; its artifacts are kept.")
+    return mark_finished(observation, status, settings, now, Phase.stopped, problem)
+
+
+def plan_suspended(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """Delete the pods of a suspended run; the artifacts that they still write are listed."""
+    if not spec.suspend:
+        return None
+    problem = Problem(
+        reason=Reason.SUSPENDED, message="spec.suspend is true; set it to false to continue from the newest checkpoint"
+    )
+    suspended = PlanPart(
+        status=StatusChange(
+            (
+                ConditionChange("Running", False, Reason.SUSPENDED),
+                *closed_readiness(status, Reason.SUSPENDED, None),
+                *NOT_FINISHED,
+            ),
+            {"phase": Phase.suspended, **_attempt_end(status, now), **reason_fields(problem)},
+        ),
+        requeue_after=next_look(observation, now, settings.poll_seconds),
+        final=True,
+    )
+    return delete_workloads(observation, settings, workloads(observation)).then(suspended)
+
+
+def plan_outcome(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+) -> PlanPart | None:
+    """End the run as its orchestrator ended."""
+    ending = find_ending(_orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
+    if ending is None:
+        return None
+    last = _final_change(status, ending)
+    status = apply_change(status, last, now)
+    if ending.problem is not None:
+        end = mark_finished(observation, status, settings, now, Phase.failed, ending.problem)
+    elif not observation.catalog.is_listed and seconds(ending.finished_at, now) < FINISH_SECONDS:
+        waiting = Problem(reason=Reason.FINISHING, message="waiting for S3 to list the last artifacts")
+        change = StatusChange(fields=reason_fields(waiting))
+        end = PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)
+    else:
+        end = _complete(observation, status, spec, settings, now, ending)
+    return PlanPart(status=last).then(end)
+
+
+def mark_finished(
+    observation: RunObservation, status: RLRunStatus, settings: Settings, now: datetime, phase: Phase, problem: Problem
+) -> PlanPart:
+    """End the run for good."""
+    failed, completed = phase is Phase.failed, phase is Phase.completed
+    finished = PlanPart(
+        status=StatusChange(
+            (
+                ConditionChange("Running", False, phase.value, "" if completed else problem.message),
+                *closed_readiness(status, Reason.RUN_FINISHED, problem if failed else None),
+                ConditionChange("Completed", completed, problem.reason, problem.message),
+                ConditionChange(
+                    "Failed", failed, problem.reason if failed else Reason.NOT_FAILED, problem.message if failed else ""
+                ),
+            ),
+            {
+                "phase": phase,
+                "completion_time": status.completion_time or now,
+                **_attempt_end(status, now),
+                **reason_fields(problem),
+            },
+        ),
+        requeue_after=settings.poll_seconds,
+        status_first=failed,
+        final=True,
+    )
+    return delete_workloads(observation, settings, finished_workloads(observation)).then(finished)
+
+
+def delete_workloads(observation: RunObservation, settings: Settings, refs: Iterable[ObjectRef]) -> PlanPart:
+    """Delete objects that keep pods alive; the logs of all pods are copied before."""
+    deletes = tuple(refs)
+    if not deletes:
+        return PlanPart()
+    layout = run_layout(settings, observation.namespace, observation.uid)
+    return PlanPart(deletes=deletes, logs=tuple(logs_of_pods(layout, observation.own_pods)))
+
+
+def _orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
+    jobs = (j for j in observation.own("Job") if role_of(j) == "orchestrator")
+    return next((j for j in jobs if attempt_of(j) == attempt), None)
+
+
+def _final_change(status: RLRunStatus, ending: Ending) -> StatusChange:
+    if ending.last is None:
+        return StatusChange()
+    return StatusChange(warning_conditions(status, ending.last), progress_change(status, ending.last))
+
+
+def _complete(
+    observation: RunObservation,
+    status: RLRunStatus,
+    spec: RLRunSpec,
+    settings: Settings,
+    now: datetime,
+    ending: Ending,
+) -> PlanPart:
+    progress, steps = status.progress, spec.max_steps
+    if progress is not None:
+        # Without a final status all steps are known to be done, since the orchestrator ended with exit code 0.
+        steps = progress.step if ending.last is not None else progress.max_steps or progress.step
+        progress = progress.model_copy(update={"step": steps, "eta_seconds": 0.0})
+    done = PlanPart(status=StatusChange(fields={"progress": progress}))
+    problem = Problem(reason=Reason.COMPLETED, message=f"All {steps} steps are done.")
+    return done.then(mark_finished(observation, status, settings, now, Phase.completed, problem))
+
+
+def _attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
+    fields: StatusFields = {"next_restart_time": None}
+    if status.attempt_start_time is not None:
+        active = int(seconds(status.attempt_start_time, now))
+        fields["past_active_seconds"] = status.past_active_seconds + active
+        fields["attempt_start_time"] = None
+    return fields

@@ -1,0 +1,42 @@
+"""Everything that a run has in the cluster, as one list of objects."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlrun.protocol.resolved import ResolvedRun
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.resources.environment import environment, environment_entries
+from rlrun_operator.resources.inference import inference
+from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.network import network_policies
+from rlrun_operator.resources.orchestrator import orchestrator
+from rlrun_operator.resources.platform import config_map, s3_secret, service_account
+from rlrun_operator.resources.trainer import trainer
+
+Obj = dict[str, Any]
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""By this label Kueue knows which of its LocalQueues a workload waits in."""
+
+
+def children(
+    identity: RunIdentity, settings: Settings, resolved: ResolvedRun, s3_variables: Mapping[str, str]
+) -> list[Obj]:
+    """All children of one attempt, in the order in which they are to be made: what others need comes first."""
+    found = [
+        service_account(identity),
+        s3_secret(identity, s3_variables),
+        config_map(identity, resolved),
+        *(network_policies(identity, settings.lease_namespace) if settings.network_policies else []),
+    ]
+    for item in environment_entries(resolved.spec):
+        found += environment(identity, settings, resolved, item)
+    found += trainer(identity, settings, resolved)
+    found += inference(identity, settings, resolved)
+    found += orchestrator(identity, settings, resolved)
+    if queue := resolved.spec.queue_name:
+        for child in found:
+            if child["kind"] in ("Deployment", "Job"):
+                child["metadata"]["labels"][QUEUE_LABEL] = queue
+    return found

@@ -1,0 +1,90 @@
+"""The environments: one Deployment and Service each. User code runs here and nowhere else, without credentials."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_sections.environments import Environment
+from rlrun.constants import ENVIRONMENT_PORT, Role, Use
+from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
+from rlrun.protocol.resolved import ResolvedRun
+
+from rlrun_operator.config.settings import ComputeShape, Settings
+from rlrun_operator.resources.naming import RunIdentity, environment_component
+from rlrun_operator.resources.pod_templates import container, deployment, http_probes, pod_template, service
+
+Obj = dict[str, Any]
+
+STARTUP_SECONDS = 120
+PACKAGE_DIR = "/environment"
+
+
+@dataclass(frozen=True)
+class EnvironmentEntry:
+    """One entry of env or eval.env and its place in the run."""
+
+    index: int
+    use: Use
+    entry: Environment
+
+    @property
+    def component(self) -> str:
+        """`env-0`, `eval-1`, ..."""
+        return environment_component(self.index, self.use)
+
+
+def environment_entries(spec: RLRunSpec) -> Iterator[EnvironmentEntry]:
+    """Yield all environments of a run: env in order, then eval.env."""
+    for i, entry in enumerate(spec.env):
+        yield EnvironmentEntry(i, "train", entry)
+    for i, evaluation in enumerate(spec.eval.env if spec.eval else []):
+        yield EnvironmentEntry(i, "eval", evaluation)
+
+
+def environment_variable(entry: Environment, workers: int, gateway_url: str) -> str:
+    """Return the configuration of an environment server as JSON."""
+    config = EnvironmentConfig(
+        id=f"{entry.id}@{entry.version}" if entry.version else entry.id,
+        name=entry.effective_name,
+        args=entry.args,
+        taskset=entry.taskset or None,
+        harness=entry.harness or None,
+        workers=workers,
+        packages_url=gateway_url,
+    )
+    return config.to_variable()
+
+
+def environment(identity: RunIdentity, settings: Settings, resolved: ResolvedRun, item: EnvironmentEntry) -> list[Obj]:
+    """Deployment and Service of one environment."""
+    shape: ComputeShape = settings.compute_sizes[resolved.spec.infrastructure.compute_size]
+    name = identity.environment(item.index, item.use)
+    room = {"cpu": shape.cpu, "memory": shape.memory}
+    main = container(
+        "environment",
+        settings.images.orchestrator,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun_environment"],
+        env={VARIABLE: environment_variable(item.entry, shape.workers, resolved.endpoints.gateway_url)},
+        env_from=[e.to_json_dict() for e in resolved.spec.env_from],
+        ports={"http": ENVIRONMENT_PORT},
+        mounts={"package": PACKAGE_DIR},
+        resources={"requests": room, "limits": {"memory": shape.memory}},
+        probes=http_probes("http", startup_seconds=STARTUP_SECONDS),
+    )
+    template = pod_template(
+        identity,
+        settings,
+        Role.environment,
+        item.component,
+        containers=[main],
+        volumes={"package": {"emptyDir": {}}},
+        priority_class=resolved.spec.priority_class_name,
+        grace_seconds=10,
+    )
+    return [
+        deployment(identity, name, Role.environment, item.component, 1, template),
+        # The orchestrator asks unready environments for their problem, so this Service publishes them, too.
+        service(identity, name, Role.environment, item.component, {"http": ENVIRONMENT_PORT}, unready=True),
+    ]

@@ -1,0 +1,51 @@
+"""How a base model's weights get into a pod: an init container downloads them, a claim is mounted as it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.api.base.kubernetes_types import EnvVar
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.resources.naming import Identity
+from rlrun_operator.resources.pod_templates import MODEL_DIR, container, resources_of, s3_env_from
+
+Obj = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a pod needs for its model to lie at MODEL_DIR."""
+
+    init_containers: list[Obj]
+    volumes: dict[str, Obj]
+    mount: Obj
+    """The mount of the container that reads the model."""
+
+
+def weights(identity: Identity, settings: Settings, source: str, env: Sequence[EnvVar] = ()) -> Weights:
+    """`source` is hf://owner/name, s3://bucket/path or pvc://claim/path (the claim lies in the run's namespace).
+
+    The fetcher gets the variables of the Hugging Face hub out of `env` (HF_TOKEN, HF_ENDPOINT).
+    """
+    if source.startswith("pvc://"):
+        claim, _, path = source.removeprefix("pvc://").partition("/")
+        mount: Obj = {"name": "models", "mountPath": MODEL_DIR, "readOnly": True}
+        if path.strip("/"):
+            mount["subPath"] = path.strip("/")
+        return Weights([], {"models": {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}}, mount)
+    fetcher = container(
+        "fetch-model",
+        settings.images.orchestrator,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun_model_fetcher"],
+        args=[source, MODEL_DIR],
+        env={"HF_HOME": "/models/.cache"} if source.startswith("hf://") else {},
+        extra_env=[v for v in env if v.name.startswith("HF_") and v.name != "HF_HUB_OFFLINE"],
+        env_from=s3_env_from(identity),
+        mounts={"models": "/models"},
+        resources=resources_of(settings.fetcher_resources),
+    )
+    return Weights(
+        [fetcher], {"models": {"emptyDir": {}}}, {"name": "models", "mountPath": "/models", "readOnly": True}
+    )

@@ -1,0 +1,138 @@
+"""What every pod of a run stands on: its identity, its credentials for S3, and its configuration."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+from rlrun.api.model import RLModelSpec
+from rlrun.api.run import RLRunSpec
+from rlrun.constants import ENVIRONMENT_PORT, GATEWAY_PORT, TRAINER_PORT, Reason
+from rlrun.kube.objects import Obj
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import (
+    CONFIG_KEY,
+    ArtifactPlaces,
+    Endpoints,
+    EnvironmentEndpoint,
+    EnvironmentUse,
+    ResolvedRun,
+)
+from rlrun.protocol.resolved import RunIdentity as ResolvedIdentity
+from rlrun.storage.layout import RunLayout, S3Uri
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.resources.environment import EnvironmentEntry, environment_entries
+from rlrun_operator.resources.naming import Identity, RunIdentity
+
+REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+COPIED_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3")
+
+
+def service_account(identity: Identity) -> Obj:
+    """A ServiceAccount that may do nothing and whose token is mounted nowhere."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": identity.metadata(identity.service_account),
+        "automountServiceAccountToken": False,
+    }
+
+
+def s3_variables(settings: Settings, source: Mapping[str, str]) -> dict[str, str]:
+    """The AWS_* variables of a run: keys of the platform's Secret (decoded), region and endpoint of the settings."""
+    found = {"AWS_DEFAULT_REGION": settings.s3.region}
+    if settings.s3.endpoint_url:
+        found["AWS_ENDPOINT_URL_S3"] = settings.s3.endpoint_url
+    found.update({key: source[key] for key in COPIED_KEYS if source.get(key)})
+    return found
+
+
+def s3_secret(identity: Identity, variables: Mapping[str, str]) -> Obj:
+    """The Secret with the run's AWS_* variables."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": identity.metadata(identity.s3_secret),
+        "type": "Opaque",
+        "data": {k: base64.b64encode(v.encode()).decode() for k, v in sorted(variables.items())},
+    }
+
+
+def config_map(identity: RunIdentity, resolved: ResolvedRun) -> Obj:
+    """The ConfigMap with the resolved run as JSON."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": identity.metadata(identity.config),
+        "data": {CONFIG_KEY: resolved.model_dump_json(by_alias=True, exclude_none=True, indent=1)},
+    }
+
+
+def run_layout(settings: Settings, namespace: str, run_uid: str) -> RunLayout:
+    """Where the run's artifacts are."""
+    return RunLayout.of(settings.s3.bucket, settings.s3.prefix, namespace, run_uid)
+
+
+def _environment_url(identity: RunIdentity, item: EnvironmentEntry) -> str:
+    return f"http://{identity.service_host(identity.environment(item.index, item.use))}:{ENVIRONMENT_PORT}"
+
+
+def resolve(
+    identity: RunIdentity, settings: Settings, spec: RLRunSpec, model: RLModelSpec, warm_start_from: str | None
+) -> ResolvedRun:
+    """Everything that the attempt's processes need to know."""
+    if spec.checkpoints.interval is None:
+        checkpoints = spec.checkpoints.model_copy(update={"interval": settings.defaults.checkpoint_interval})
+        spec = spec.model_copy(update={"checkpoints": checkpoints})
+    root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
+    return ResolvedRun(
+        run=ResolvedIdentity(
+            namespace=identity.namespace, name=identity.name, uid=identity.uid, attempt=identity.attempt
+        ),
+        spec=spec,
+        model=model,
+        endpoints=Endpoints(
+            trainer_url=f"http://{identity.service_host(identity.trainer)}:{TRAINER_PORT}",
+            inference_host=identity.service_host(identity.inference),
+            gateway_url=f"http://{identity.service_host(identity.orchestrator)}:{GATEWAY_PORT}",
+            environments=[
+                EnvironmentEndpoint(
+                    name=item.entry.effective_name,
+                    id=item.entry.id,
+                    url=_environment_url(identity, item),
+                    use=EnvironmentUse(item.use),
+                )
+                for item in environment_entries(spec)
+            ],
+        ),
+        artifacts=ArtifactPlaces(
+            run_uri=str(run_layout(settings, identity.namespace, identity.uid).root),
+            environments_uri=str(root / "environments"),
+        ),
+        warm_start_from=warm_start_from,
+    )
+
+
+def decode_secret(secret: Obj) -> dict[str, str]:
+    """A Secret's data as text; keys that are not text are left out."""
+    decoded = {}
+    for key, value in (secret.get("data") or {}).items():
+        try:
+            decoded[key] = base64.b64decode(value).decode().strip()
+        except (binascii.Error, UnicodeDecodeError):
+            continue
+    return decoded
+
+
+def credentials_problem(settings: Settings, source: dict[str, str] | None) -> Problem | None:
+    """What is wrong with the platform's S3 Secret, before anybody asks S3."""
+    ref = settings.s3.credentials_secret
+    missing = [key for key in REQUIRED_KEYS if not (source or {}).get(key)]
+    if not missing:
+        return None
+    what = "does not exist" if source is None else f"has no {' and no '.join(missing)}"
+    return Problem(
+        reason=Reason.S3_CREDENTIALS_MISSING,
+        message=f"Secret {ref.namespace}/{ref.name} {what}: the platform team creates it with the keys "
+        f"{' and '.join(REQUIRED_KEYS)}.",
+    )

@@ -1,0 +1,224 @@
+"""A serving pool: the engines that serve the deployed adapters of one base model in one namespace.
+
+The same engine that a run samples from, with a sidecar that keeps the wanted adapters in it. Nobody owns a pool: it
+outlives the runs whose adapters it serves, and goes when the last adapter is undeployed.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.api.model import RLModelSpec
+from rlrun.constants import (
+    COMPONENT_LABEL,
+    FIELD_MANAGER,
+    HASH_ANNOTATION,
+    INFERENCE_PORT,
+    MANAGED_BY_LABEL,
+    MODEL_ANNOTATION,
+    ROLE_LABEL,
+    SERVING_LABEL,
+    SIDECAR_PORT,
+    Role,
+)
+from rlrun.kube.objects import annotation, model_object_name
+from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY, ServingOrder
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.resources.inference import (
+    ADAPTERS_DIR,
+    allowed_rank,
+    engine,
+    engine_volumes,
+    lora_args,
+    serve_args,
+)
+from rlrun_operator.resources.model_volumes import weights
+from rlrun_operator.resources.naming import s3_secret_name
+from rlrun_operator.resources.platform import s3_secret, service_account
+from rlrun_operator.resources.pod_templates import (
+    container,
+    deployment,
+    http_probes,
+    pod_template,
+    resources_of,
+    service,
+)
+
+Obj = dict[str, Any]
+
+NAME_LETTERS = 36
+COMPARED_DATA = ("ConfigMap", "Secret")
+ROLE: Role = Role.inference
+"""What is wrong with a pod of a pool, and its remedy, is what it would be for a run's engine."""
+
+
+@dataclass(frozen=True)
+class PoolIdentity:
+    """Which pool an object belongs to."""
+
+    namespace: str
+    model: str
+    """Id of the base model."""
+
+    @property
+    def name(self) -> str:
+        """`rlserve-<model>-<digest>`: ids that differ in a dot or a capital are different models."""
+        digest = hashlib.sha256(self.model.encode()).hexdigest()[:6]
+        return f"rlserve-{model_object_name(self.model)[:NAME_LETTERS].strip('-')}-{digest}"
+
+    @property
+    def service_account(self) -> str:
+        """Name of the ServiceAccount of the pods."""
+        return self.name
+
+    @property
+    def s3_secret(self) -> str:
+        """Name of the Secret with the S3 credentials."""
+        return s3_secret_name(self.name)
+
+    @property
+    def order(self) -> str:
+        """Name of the ConfigMap with what a pod serves when it starts."""
+        return f"{self.name}-order"
+
+    @property
+    def url(self) -> str:
+        """Base URL of the pool's OpenAI API."""
+        return f"http://{self.name}.{self.namespace}.svc:{INFERENCE_PORT}/v1"
+
+    def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
+        """Labels that select the pool's pods."""
+        return {SERVING_LABEL: self.name}
+
+    def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
+        """All labels of an object of the pool; without a run's, so that no run takes it for its own."""
+        found = {
+            **self.selector(),
+            "app.kubernetes.io/name": "rlrun",
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/component": "serving",
+            "app.kubernetes.io/part-of": "rlrun",
+            MANAGED_BY_LABEL: FIELD_MANAGER,
+        }
+        if role:
+            found[ROLE_LABEL] = role.value
+        if component:
+            found[COMPONENT_LABEL] = component
+        return found
+
+    def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> dict[str, Any]:
+        """Metadata of an object of the pool."""
+        return {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": self.labels(role, component),
+            "annotations": {MODEL_ANNOTATION: self.model},
+        }
+
+
+def pool_children(
+    identity: PoolIdentity, settings: Settings, model: RLModelSpec, order: ServingOrder, variables: Mapping[str, str]
+) -> list[Obj]:
+    """Everything that a pool has in the cluster; what others need comes first."""
+    found = [
+        service_account(identity),
+        s3_secret(identity, variables),
+        order_map(identity, order),
+        *([network_policy(identity, settings.lease_namespace)] if settings.network_policies else []),
+        pool_deployment(identity, settings, model),
+        service(identity, identity.name, ROLE, "serving", {"openai": INFERENCE_PORT}),
+    ]
+    for child in found:
+        if child["kind"] not in COMPARED_DATA:
+            child["metadata"]["annotations"][HASH_ANNOTATION] = _digest(child)
+    return found
+
+
+def differs(desired: Obj, existing: Obj | None) -> bool:
+    """Whether the object has to be written: it is missing, or was written from something else."""
+    if existing is None:
+        return True
+    if desired["kind"] in COMPARED_DATA:
+        return bool((existing.get("data") or {}) != desired["data"])
+    return annotation(existing, HASH_ANNOTATION) != annotation(desired, HASH_ANNOTATION)
+
+
+def order_map(identity: PoolIdentity, order: ServingOrder) -> Obj:
+    """The ConfigMap with what a pod serves when it starts."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": identity.metadata(identity.order),
+        "data": {ORDER_KEY: order.model_dump_json(by_alias=True, exclude_none=True, indent=1)},
+    }
+
+
+def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
+    """The namespace's pods may ask the engine, the operator may give orders to the sidecar."""
+    system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": identity.metadata(identity.name),
+        "spec": {
+            "podSelector": {"matchLabels": identity.selector()},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [{"podSelector": {}}], "ports": [{"port": INFERENCE_PORT, "protocol": "TCP"}]},
+                {"from": [system], "ports": [{"port": SIDECAR_PORT, "protocol": "TCP"}]},
+            ],
+        },
+    }
+
+
+def pool_deployment(identity: PoolIdentity, settings: Settings, model: RLModelSpec) -> Obj:
+    """The engines. What they serve is not in here: an adapter more restarts nothing."""
+    shape, serving = model.inference, settings.serving
+    base = weights(identity, settings, model.source, shape.env)
+    lora = [*lora_args(model, serving.max_loras), "--max-cpu-loras", str(max(serving.max_cpu_loras, serving.max_loras))]
+    vllm = engine(settings, model, serve_args(model, lora), PolicyKind.adapter, base.mount)
+    sidecar = container(
+        "sidecar",
+        settings.images.orchestrator,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun_adapter_sidecar.serving"],
+        env={
+            "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
+            "RLRUN_ENGINE_URL": f"http://127.0.0.1:{INFERENCE_PORT}",
+            "RLRUN_MAX_LORA_RANK": str(allowed_rank(model.lora.rank)),
+        },
+        ports={"sidecar": SIDECAR_PORT},
+        mounts={"adapters": ADAPTERS_DIR},
+        read_only_mounts={"order": ORDER_DIR, "credentials": CREDENTIALS_DIR},
+        resources=resources_of(settings.sidecar_resources),
+        probes=http_probes("sidecar", startup_seconds=120),
+    )
+    template = pod_template(
+        identity,
+        settings,
+        ROLE,
+        "serving",
+        containers=[vllm, sidecar],
+        init_containers=base.init_containers,
+        volumes={
+            **base.volumes,
+            **engine_volumes(settings),
+            "order": {"configMap": {"name": identity.order}},
+            # As files, which follow the Secret: a pool lives longer than a key.
+            "credentials": {"secret": {"secretName": identity.s3_secret}},
+        },
+        shape=shape,
+    )
+    template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model}
+    made = deployment(identity, identity.name, ROLE, "serving", serving.replicas, template)
+    # One engine after the other: no GPU is needed twice, and the others go on answering.
+    made["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    return made
+
+
+def _digest(child: Obj) -> str:
+    return hashlib.sha256(json.dumps(child, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,61 @@
+"""What Prometheus is told."""
+
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from rlrun.api.run_status import Phase
+
+REGISTRY = CollectorRegistry()
+
+RECONCILE_SECONDS = Histogram(
+    "rlrun_reconcile_duration_seconds",
+    "Time of one reconcile of one run.",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    registry=REGISTRY,
+)
+ERRORS = Counter(
+    "rlrun_reconcile_errors_total", "Reconciles that failed and are tried again.", ["reason"], registry=REGISTRY
+)
+POLL_ERRORS = Counter("rlrun_poll_errors_total", "Polls of orchestrators without an answer.", registry=REGISTRY)
+STATUS_WRITES = Counter("rlrun_status_writes_total", "Writes of a run's status.", registry=REGISTRY)
+RUN_PHASES = Counter(
+    "rlrun_run_transitions_total", "Runs that reached a phase, by phase.", ["phase"], registry=REGISTRY
+)
+LEADING = Gauge("rlrun_leading", "1 while this process holds the lease.", registry=REGISTRY)
+
+
+class RunDirectory(Collector):
+    """Phase of every run this process knows, and the depth of the queue, counted when they are asked for."""
+
+    def __init__(self, queue_depth: Callable[[], int], delayed: Callable[[], int]) -> None:
+        self._phases: dict[tuple[str, str], str] = {}
+        self._queue_depth = queue_depth
+        self._delayed = delayed
+
+    def note(self, namespace: str, name: str, phase: str | None) -> None:
+        """A run is in that phase; None: it is gone."""
+        if phase is None:
+            self._phases.pop((namespace, name), None)
+        else:
+            self._phases[(namespace, name)] = phase
+
+    def keys(self) -> list[tuple[str, str]]:
+        """(namespace, name) of every run."""
+        return list(self._phases)
+
+    def pending(self) -> list[tuple[str, str]]:
+        """Runs that wait for something."""
+        return [key for key, phase in self._phases.items() if phase == Phase.pending.value]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metrics of this moment."""
+        runs = GaugeMetricFamily("rlrun_runs", "Runs by phase.", labels=["phase"])
+        counts = Counts(self._phases.values())
+        for phase in Phase:
+            runs.add_metric([phase.value], counts.get(phase.value, 0))
+        yield runs
+        yield GaugeMetricFamily("rlrun_queue_depth", "Runs that wait for a worker.", value=self._queue_depth())
+        yield GaugeMetricFamily("rlrun_queue_delayed", "Runs that are to be looked at later.", value=self._delayed())

@@ -1,0 +1,183 @@
+"""The queue between events and reconciles, with the guarantees that client-go's work queue gives.
+
+A key waits in the queue at most once; it is never worked on by two workers at a time (a key that is added while it is
+being worked on is queued again when that work is done); a key that failed comes back after an exponentially growing
+delay; a key can be asked for at a later time, and the earliest such time wins.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from rlrun.kube.errors import ApiError
+from rlrun.storage.store import StoreError
+
+from rlrun_operator.runtime.metrics import ERRORS, RECONCILE_SECONDS
+
+K = TypeVar("K", bound=Hashable)
+
+
+class WorkQueue(Generic[K]):
+    """A de-duplicating queue of keys. Lives on one event loop; none of its methods may be called from threads."""
+
+    def __init__(self, *, base_delay: float = 0.5, max_delay: float = 60.0) -> None:
+        self._base_delay = base_delay
+        self._max_delay = max_delay
+        self._ready: deque[K] = deque()
+        self._dirty: set[K] = set()
+        self._processing: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._due: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._ids = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        """Keys that wait for a worker now (delayed ones not included)."""
+        return len(self._ready)
+
+    @property
+    def delayed(self) -> int:
+        """Keys that wait for their time."""
+        return len(self._due)
+
+    def add(self, key: K) -> None:
+        """Asks for a reconcile of the key as soon as a worker is free."""
+        self._due.pop(key, None)
+        if key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._processing:
+            self._make_ready(key)
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Asks for a reconcile in so many seconds, unless one is already asked for by then."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        when = asyncio.get_running_loop().time() + seconds
+        if key in self._due and self._due[key] <= when:
+            return
+        self._due[key] = when
+        heapq.heappush(self._heap, (when, next(self._ids), key))
+        self._arm()
+
+    def retry(self, key: K) -> float:
+        """Asks for another try after the key's backoff, which it returns in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        delay = min(self._max_delay, self._base_delay * 2 ** min(failures, 30))
+        self.add_after(key, delay)
+        return float(delay)
+
+    def forget(self, key: K) -> None:
+        """Resets the key's backoff after a success."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> K:
+        """The next key; whoever takes it must call `done` with it."""
+        while not self._ready:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                # The wake-up that this waiter got must not be lost with it.
+                if waiter.done() and not waiter.cancelled():
+                    self._wake()
+                raise
+        key = self._ready.popleft()
+        self._dirty.discard(key)
+        self._processing.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        """The worker is through with the key, whatever came of it."""
+        self._processing.discard(key)
+        if key in self._dirty:
+            self._make_ready(key)
+
+    def close(self) -> None:
+        """Drops the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _make_ready(self, key: K) -> None:
+        self._ready.append(key)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        if self._heap:
+            self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._release)
+
+    def _release(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._heap and self._heap[0][0] <= now + 1e-3:
+            when, _, key = heapq.heappop(self._heap)
+            if self._due.get(key) == when:
+                self.add(key)
+        self._arm()
+
+
+log = logging.getLogger(__name__)
+
+RECONCILE_DEADLINE = 180.0
+
+
+async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | None]]) -> None:
+    """One worker, until it is cancelled."""
+    while True:
+        key = await queue.get()
+        started = time.monotonic()
+        try:
+            again = await asyncio.wait_for(reconcile(key), RECONCILE_DEADLINE)
+        except asyncio.CancelledError:
+            queue.done(key)
+            raise
+        except Exception as error:
+            reason = error_reason(error)
+            ERRORS.labels(reason).inc()
+            delay = queue.retry(key)
+            expected = isinstance(error, ApiError | StoreError | TimeoutError)
+            log.log(
+                logging.WARNING if expected else logging.ERROR,
+                "%s: %s; again in %.1f s",
+                key,
+                error or reason,
+                delay,
+                exc_info=not expected,
+            )
+        else:
+            queue.forget(key)
+            if again is not None:
+                queue.add_after(key, again)
+        finally:
+            RECONCILE_SECONDS.observe(time.monotonic() - started)
+        queue.done(key)
+
+
+def error_reason(error: Exception) -> str:
+    """A label of low cardinality."""
+    if isinstance(error, ApiError):
+        return f"Api{error.reason}"
+    if isinstance(error, StoreError):
+        return error.reason
+    return type(error).__name__

@@ -1,0 +1,89 @@
+"""One look at a pool: its adapters, the catalogue, its objects and pods, and what its sidecars say."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Protocol
+
+from rlrun.constants import SERVING_LABEL
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    NETWORK_POLICY,
+    POD,
+    RLADAPTER,
+    RLMODEL,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+)
+from rlrun.kube.objects import Obj, label
+from rlrun.protocol.serving import ServingReport
+from rlrun.service.errors import RequestError
+
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.resources.platform import credentials_problem, s3_variables
+from rlrun_operator.serving.deployment_state import is_wanted, running
+from rlrun_operator.serving.observation import PoolKey, SeenPool
+from rlrun_operator.serving.sidecar_client import Sidecars, address
+
+log = logging.getLogger(__name__)
+
+KINDS = (DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
+
+
+class Credentials(Protocol):
+    """Where the platform's S3 credentials come from."""
+
+    async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
+        """The keys of the platform's Secret; None without it."""
+
+
+class PoolObserver:
+    """Looks at pools."""
+
+    def __init__(
+        self, cluster: AsyncKubeClient, credentials: Credentials, sidecars: Sidecars, settings: Settings
+    ) -> None:
+        self._cluster = cluster
+        self._credentials = credentials
+        self._sidecars = sidecars
+        self._settings = settings
+
+    async def observe(self, key: PoolKey) -> SeenPool:
+        """Everything about that pool. Raises ApiError."""
+        selector = key.identity.selector()
+        adapters, pods, *lists = await asyncio.gather(
+            self._cluster.list(RLADAPTER, key.namespace),
+            self._cluster.list(POD, key.namespace, selector),
+            *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
+        )
+        secret = await self._cluster.get(SECRET, key.namespace, key.identity.s3_secret)
+        children = [obj for objects in lists for obj in objects]
+        if secret is not None and label(secret, SERVING_LABEL) == key.identity.name:
+            children.append(secret)
+        mine = [a for a in adapters if a["spec"].get("model") == key.model]
+        seen = SeenPool(key, tuple(mine), (), tuple(children), tuple(pods), await self._reports(pods))
+        if not any(map(is_wanted, mine)):
+            return seen
+        models, source = await asyncio.gather(self._cluster.list(RLMODEL), self._credentials.source_secret())
+        problem = credentials_problem(self._settings, source)
+        return replace(
+            seen,
+            models=tuple(models),
+            s3_variables={} if problem else s3_variables(self._settings, source or {}),
+            s3_problem=problem,
+        )
+
+    async def _reports(self, pods: list[Obj]) -> dict[str, ServingReport]:
+        reachable = [p for p in running(tuple(pods)) if address(p) and p["status"].get("phase") == "Running"]
+        found = await asyncio.gather(*map(self._report, reachable))
+        return {p["metadata"]["name"]: r for p, r in zip(reachable, found, strict=True) if r is not None}
+
+    async def _report(self, pod: Obj) -> ServingReport | None:
+        try:
+            return await self._sidecars.report(pod)
+        except RequestError as error:
+            log.debug("pod %s: %s", pod["metadata"]["name"], error)
+            return None

@@ -1,0 +1,120 @@
+"""Policy files on disk: downloaded once, complete or not at all, and verified against the digest in their name.
+
+While S3 is unreachable, or does not have a policy yet, the files come from the trainer.
+"""
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+
+from rlrun.constants import Reason
+from rlrun.protocol.inference import LoadRequest
+from rlrun.protocol.policy import PolicyRef
+from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import MANIFEST, WEIGHTS, S3Uri
+from rlrun.storage.manifest import Manifest
+from rlrun.storage.reader import ArtifactReader
+from rlrun.storage.store import NotFound, StoreError, Unreachable
+
+from rlrun_adapter_sidecar.engine.metrics import Metrics
+from rlrun_adapter_sidecar.engine.trainer_fallback import Fallback, NotThere
+
+log = logging.getLogger(__name__)
+
+
+class Downloads:
+    """Manages the folder that sidecar and engine share. Times are seconds."""
+
+    def __init__(
+        self,
+        source: ArtifactReader,
+        folder: Path,
+        deadline: float,
+        metrics: Metrics,
+        fallback: Fallback | None = None,
+    ) -> None:
+        self._source = source
+        self._fallback = fallback
+        self._folder = folder
+        self._deadline = deadline
+        self._metrics = metrics
+
+    def place(self, name: str) -> Path:
+        """Return the folder of a policy's files."""
+        return self._folder / name
+
+    async def bring(self, policy: PolicyRef) -> Path:
+        """Return the folder with the policy's verified files. Raises ProblemError `AdapterDownloadFailed`."""
+        dest = self.place(policy.name)
+        if await asyncio.to_thread(_is_whole, dest, policy):
+            return dest
+        try:
+            uri = S3Uri.parse(policy.uri)
+            with self._metrics.download_seconds.time():
+                manifest = await asyncio.wait_for(self._bring(policy, uri, dest), self._deadline)
+        except ValueError as error:
+            raise _failed(422, str(error)) from error
+        except TimeoutError as error:
+            raise _failed(504, f"{policy.uri} took longer than {self._deadline:g} s") from error
+        except StoreError as error:
+            status = 503 if isinstance(error, Unreachable) else 424
+            raise _failed(status, f"{error.problem.reason}: {error.problem.message}") from error
+        except NotThere as error:
+            raise _failed(503, str(error)) from error
+        except OSError as error:
+            raise _failed(507, f"{dest} cannot be written: {error}") from error
+        self._metrics.bytes.inc(manifest.size)
+        if not _promises(manifest, policy):
+            await asyncio.to_thread(shutil.rmtree, dest, True)
+            raise _failed(424, f"{policy.uri} holds other weights than {policy.name}: publish the policy again")
+        return dest
+
+    async def _bring(self, policy: PolicyRef, uri: S3Uri, dest: Path) -> Manifest:
+        url = policy.fallback if isinstance(policy, LoadRequest) else None
+        if self._fallback is None or url is None:
+            return await asyncio.to_thread(self._source.download, uri, dest)
+        why = "S3Unreachable: S3 did not answer lately"
+        if not self._fallback.s3_is_away:
+            try:
+                return await self._fallback.from_s3(uri, dest)
+            except (Unreachable, NotFound) as error:
+                why = f"{error.problem.reason}: {error.problem.message}"
+        try:
+            manifest = await self._fallback.fetch(url, dest, lambda found: _promises(found, policy))
+        except NotThere as error:
+            raise NotThere(f"{why}; and from the trainer: {error}") from error
+        log.info("%s came from the trainer (%s)", policy.name, why)
+        return manifest
+
+    async def remove(self, name: str) -> None:
+        """Delete the policy's files, if there are any."""
+        await asyncio.to_thread(shutil.rmtree, self.place(name), True)
+
+    async def keep_only(self, names: set[str]) -> None:
+        """Delete all other policies and the remains of interrupted downloads."""
+        await asyncio.to_thread(self._keep_only, names)
+
+    def _keep_only(self, names: set[str]) -> None:
+        for path in self._folder.iterdir():
+            if path.is_dir() and path.name not in names:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _promises(manifest: Manifest, policy: PolicyRef) -> bool:
+    name = WEIGHTS[policy.kind]
+    return any(entry.name == name and entry.sha256 == policy.digest for entry in manifest.files)
+
+
+def _is_whole(folder: Path, policy: PolicyRef) -> bool:
+    # A folder appears by rename after verification; this only guards against another policy's files.
+    try:
+        manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    files = [(folder / entry.name, entry.size) for entry in manifest.files]
+    return _promises(manifest, policy) and all(path.is_file() and path.stat().st_size == size for path, size in files)
+
+
+def _failed(status: int, message: str) -> ProblemError:
+    return ProblemError.of(status, Reason.ADAPTER_DOWNLOAD_FAILED, message)

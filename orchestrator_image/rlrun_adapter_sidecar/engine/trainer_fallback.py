@@ -1,0 +1,148 @@
+"""Policies from the trainer while S3 is unreachable: the same files, verified against the same digests.
+
+One short request finds out that S3 is unreachable. The next one follows after a pause, so that an outage does not delay
+every step.
+"""
+
+import asyncio
+import hashlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import aiohttp
+from pydantic import ValidationError
+from rlrun.service.backoff import Backoff
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import FileEntry, Manifest
+from rlrun.storage.reader import ArtifactReader
+from rlrun.storage.store import NotFound, Unreachable
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 3.0
+"""Seconds for S3 to deliver a manifest of a few hundred bytes."""
+FIRST_PAUSE = 5.0
+LONGEST_PAUSE = 60.0
+"""Longest pause in seconds between two requests to an unreachable S3."""
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 30.0
+"""Longest pause in seconds between two chunks from the trainer."""
+CHUNK = 1024**2
+
+
+class NotThere(Exception):
+    """The trainer does not have the policy either. The text says why."""
+
+
+class Fallback:
+    """Fetches policies from S3 while it is reachable, else from the trainer. Times are seconds."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, source: ArtifactReader, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._http = http
+        self._source = source
+        self._clock = clock
+        self._pause = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        self._unanswered: asyncio.Future[Manifest | None] | None = None
+        """Abandoned request that still occupies one of few threads."""
+
+    @property
+    def s3_is_away(self) -> bool:
+        """True if S3 failed to respond recently, so that the trainer is asked first."""
+        return not self._pause.open(self._clock())
+
+    async def from_s3(self, uri: S3Uri, dest: Path) -> Manifest:
+        """Download the policy from S3 if S3 delivers its manifest in time.
+
+        Raises StoreError: Unreachable, NotFound if the policy has not arrived yet, or the error of S3.
+        """
+        try:
+            manifest = await self._ask(uri)
+            self._pause.succeeded()
+            if manifest is None:
+                raise NotFound(f"{uri} is not in S3 yet")
+            return await asyncio.to_thread(self._source.download, uri, dest, manifest)
+        except Unreachable:
+            self._gone()
+            raise
+
+    async def fetch(self, url: str, dest: Path, fits: Callable[[Manifest], bool]) -> Manifest:
+        """Download the policy from its folder at the trainer to `dest`, complete and verified or not at all.
+
+        `fits` decides whether a manifest is that of the policy. Raises NotThere, or OSError on a full disk.
+        """
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        room = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
+        try:
+            async with self._http.get(f"{url}/{MANIFEST}", timeout=limits) as answer:
+                manifest = Manifest.model_validate_json(await _good(answer).read())
+            if not fits(manifest):
+                raise NotThere(f"{url} holds other weights than its name says")
+            for entry in manifest.files:
+                async with self._http.get(f"{url}/{entry.name}", timeout=limits) as answer:
+                    await _save(_good(answer), entry, _place(entry, room))
+            await asyncio.to_thread(_put_in_place, room, dest, manifest)
+        except (TimeoutError, aiohttp.ClientError, ValidationError) as error:
+            raise NotThere(f"{url}: {error or type(error).__name__}") from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, room, True)
+        return manifest
+
+    async def _ask(self, uri: S3Uri) -> Manifest | None:
+        if self._unanswered is not None:
+            raise Unreachable("S3 still owes the answer to an earlier question")
+        question = asyncio.ensure_future(asyncio.to_thread(self._source.read_manifest, uri))
+        await asyncio.wait({question}, timeout=ASK_SECONDS)
+        if not question.done():
+            self._unanswered = question
+            question.add_done_callback(self._late)
+            raise Unreachable(f"S3 has not answered for {ASK_SECONDS:g} s")
+        return question.result()
+
+    def _late(self, question: "asyncio.Future[Manifest | None]") -> None:
+        self._unanswered = None
+        if not question.cancelled() and question.exception() is None:
+            self._pause.succeeded()
+
+    def _gone(self) -> None:
+        self._pause.failed(self._clock())
+        log.warning("S3 is unreachable. Retrying in %.0f s.", self._pause.pause)
+
+
+async def _save(answer: aiohttp.ClientResponse, entry: FileEntry, path: Path) -> None:
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        async for chunk in answer.content.iter_chunked(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+            file.write(chunk)
+    if (size, digest.hexdigest()) != (entry.size, entry.sha256):
+        raise NotThere(f"{answer.url} is not what its manifest says")
+
+
+def _good(answer: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+    if answer.status != 200:
+        raise NotThere(f"{answer.url} answered {answer.status}")
+    return answer
+
+
+def _place(entry: FileEntry, room: Path) -> Path:
+    parts = PurePosixPath(entry.name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise NotThere(f"a manifest names a file outside its folder: {entry.name!r}")
+    path = room / parts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _put_in_place(room: Path, dest: Path, manifest: Manifest) -> None:
+    text = manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
+    (room / MANIFEST).write_text(text, encoding="utf-8")
+    room.chmod(0o755)
+    shutil.rmtree(dest, ignore_errors=True)
+    room.rename(dest)

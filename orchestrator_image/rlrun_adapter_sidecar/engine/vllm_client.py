@@ -1,0 +1,123 @@
+"""Client of vLLM's routes for adapters and for whole weights.
+
+The engine's own model list and weight version are the only truth. After a restart of the engine's container they are
+those of the base model, which the next query shows.
+"""
+
+import json
+from typing import Any
+
+import aiohttp
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+
+UNNAMED = "replacing"
+"""Weight version during a replacement. No policy has this name."""
+_DEV_HINT = ". Start the engine with VLLM_SERVER_DEV_MODE=1, vLLM 0.32 or newer"
+LIST_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
+
+
+class Engine:
+    """Client of vLLM at `url`. All methods raise ProblemError `EngineUnreachable` (503) if it does not respond."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, load_deadline: float) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._load_timeout = aiohttp.ClientTimeout(total=load_deadline, connect=3)
+
+    async def adapters(self) -> list[str]:
+        """Return the names of the loaded adapters: the models with a parent."""
+        status, text = await self._call("GET", "/v1/models", None, LIST_TIMEOUT)
+        try:
+            models = json.loads(text)["data"] if status == 200 else None
+            if models is not None:
+                return sorted(model["id"] for model in models if model.get("parent"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass
+        raise ProblemError(503, _unreachable(f"GET /v1/models answered {status} {text[:200]}"))
+
+    async def load(self, name: str, path: str) -> None:
+        """Load the adapter at `path` under a new name.
+
+        Raises ProblemError `AdapterLoadRejected` with the engine's own words: 422 when it will not, 502 when it failed.
+        """
+        body = {"lora_name": name, "lora_path": path}
+        status, text = await self._call("POST", "/v1/load_lora_adapter", body, self._load_timeout)
+        if status == 200 or (status == 400 and "already been loaded" in text):
+            return
+        hint = ""
+        if status == 404 and "Not Found" in text:
+            hint = ". Start the engine with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+        message = f"the engine answered {status} to the load of {name}: {_words(text)}{hint}"
+        raise ProblemError.of(502 if status >= 500 else 422, Reason.ADAPTER_LOAD_REJECTED, message)
+
+    async def unload(self, name: str) -> None:
+        """Unload the adapter; one that is not loaded is no error. Raises ProblemError `AdapterUnloadRejected`."""
+        status, text = await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, LIST_TIMEOUT)
+        if status in (200, 404) or (status == 400 and "cannot be found" in text):
+            return
+        message = f"the engine answered {status} to the unload of {name}: {_words(text)}"
+        raise ProblemError.of(502, Reason.ADAPTER_UNLOAD_REJECTED, message)
+
+    # --- all weights --------------------------------------------------------------------------------------------------
+
+    async def weight_version(self) -> str:
+        """Return the version of the current weights, `default` after a start. Raises ProblemError."""
+        status, text = await self._call("GET", "/weight_info", None, LIST_TIMEOUT)
+        try:
+            if status == 200:
+                return str(json.loads(text)["weight_version"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise ProblemError(
+            503, _unreachable(f"GET /weight_info answered {status} {text[:200]}{_DEV_HINT * (status == 404)}")
+        )
+
+    async def replace_weights(self, name: str, path: str) -> None:
+        """Replace the weights by those in the folder `path` and set their version to `name`.
+
+        Requests in progress wait and continue with the new weights; their keys and values are recomputed. No token is
+        sampled from partly replaced weights: after a failure the engine stays paused and unnamed until the next
+        replacement. Raises ProblemError `WeightsLoadRejected` with the engine's own words: 422 when it will not,
+        502 when it failed.
+        """
+        await self._order(name, "/pause?mode=keep", None)
+        await self._order(name, "/update_weight_version", {"new_version": UNNAMED})
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        await self._order(name, "/collective_rpc", reload)
+        await self._order(name, "/reset_prefix_cache?reset_running_requests=true", None)
+        await self._order(name, "/update_weight_version", {"new_version": name})
+        await self._order(name, "/resume", None)
+
+    async def _order(self, name: str, path: str, body: dict[str, Any] | None) -> None:
+        status, text = await self._call("POST", path, body, self._load_timeout)
+        refused = path.startswith("/reset_prefix_cache") and '"success":false' in text.replace(" ", "")
+        if status == 200 and not refused:
+            return
+        message = f"the engine answered {status} to {path} for {name}: {_words(text)}{_DEV_HINT * (status == 404)}"
+        raise ProblemError.of(502 if status >= 500 or refused else 422, Reason.WEIGHTS_LOAD_REJECTED, message)
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout: aiohttp.ClientTimeout
+    ) -> tuple[int, str]:
+        try:
+            async with self._http.request(method, self._url + path, json=body, timeout=timeout) as response:
+                return response.status, await response.text()
+        except TimeoutError as error:
+            raise ProblemError(504, _unreachable(f"no answer to {method} {path} within {timeout.total:g} s")) from error
+        except aiohttp.ClientError as error:
+            raise ProblemError(503, _unreachable(f"{method} {path}: {error or type(error).__name__}")) from error
+
+
+def _unreachable(words: str) -> Problem:
+    return Problem(reason=Reason.ENGINE_UNREACHABLE, message=f"{words}: look at the engine's container in this pod")
+
+
+def _words(text: str) -> str:
+    try:
+        body = json.loads(text)
+        inner = body.get("error", body)
+        return str(inner.get("message", inner))[:500]
+    except (ValueError, AttributeError):
+        return text[:500]

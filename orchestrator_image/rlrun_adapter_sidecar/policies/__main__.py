@@ -1,0 +1,53 @@
+"""`python -m rlrun_adapter_sidecar`: serve until SIGTERM."""
+
+import logging
+import sys
+
+import aiohttp
+from rlrun.constants import ExitCode
+from rlrun.protocol.policy import PolicyKind
+from rlrun.service.errors import FatalError
+from rlrun.service.run_service import run_service
+from rlrun.service.server import serving, stop_event
+from rlrun.storage.store import Store, StoreError
+
+from rlrun_adapter_sidecar.engine.trainer_fallback import Fallback
+from rlrun_adapter_sidecar.engine.vllm_client import Engine
+from rlrun_adapter_sidecar.policies.adapters import Adapters, Policies
+from rlrun_adapter_sidecar.policies.server import sidecar_app
+from rlrun_adapter_sidecar.policies.settings import SidecarSettings, settings_from
+from rlrun_adapter_sidecar.policies.weights import Weights
+
+log = logging.getLogger("rlrun_adapter_sidecar")
+
+
+async def serve(settings: SidecarSettings) -> int:
+    """Serve until SIGTERM and return the exit code. Raises FatalError."""
+    stop = stop_event()
+    try:
+        store = Store()
+    except StoreError as error:
+        raise FatalError(error.problem, ExitCode.CONFIGURATION) from error
+    async with aiohttp.ClientSession() as http:
+        engine = Engine(http, settings.engine_url, settings.load_deadline)
+        folder, deadline = settings.adapters_dir, settings.download_deadline
+        adapters: Policies
+        fallback = Fallback(http, store)
+        if settings.policy_kind is PolicyKind.weights:
+            adapters = Weights(engine, store, folder, deadline, fallback)
+        else:
+            adapters = Adapters(engine, store, folder, deadline, settings.unload_grace, fallback)
+        async with serving(sidecar_app(adapters, folder), settings.sidecar_port):
+            log.info(
+                "sidecar on port %d for %s, which is brought %s",
+                settings.sidecar_port,
+                settings.engine_url,
+                settings.policy_kind,
+            )
+            await stop.wait()
+        await adapters.close()
+    return ExitCode.COMPLETED
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("rlrun_adapter_sidecar", settings_from, serve))

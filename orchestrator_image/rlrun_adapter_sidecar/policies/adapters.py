@@ -1,0 +1,153 @@
+"""The adapters of one replica: downloaded once, loaded once, confirmed by the engine, deleted after a delay.
+
+A name contains version and digest and is never reused, so all operations are idempotent: a repeated load finds the
+files or the adapter in place, and concurrent loads share one task.
+"""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Protocol
+
+from rlrun.constants import Reason
+from rlrun.protocol.inference import AdapterList
+from rlrun.protocol.policy import PolicyKind, PolicyRef
+from rlrun.service.errors import ProblemError
+from rlrun.storage.reader import ArtifactReader
+
+from rlrun_adapter_sidecar.engine.metrics import Metrics
+from rlrun_adapter_sidecar.engine.policy_files import Downloads
+from rlrun_adapter_sidecar.engine.trainer_fallback import Fallback
+from rlrun_adapter_sidecar.engine.vllm_client import Engine
+
+log = logging.getLogger(__name__)
+
+Names = list[str]
+CONFIRM_SECONDS = 10.0
+CONFIRM_PAUSE = 0.05
+
+
+class Policies(Protocol):
+    """Operations behind the sidecar's routes, implemented once per kind of policy. All methods raise ProblemError."""
+
+    metrics: Metrics
+
+    async def list(self) -> AdapterList:
+        """Return what the engine serves, by its own list."""
+        ...
+
+    async def load(self, policy: PolicyRef) -> AdapterList:
+        """Make the engine serve the policy and return once the engine confirms it."""
+        ...
+
+    async def unload(self, name: str) -> AdapterList:
+        """Release a policy that no group uses."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel all operations in progress. Files stay."""
+        ...
+
+
+class Adapters:
+    """Moves adapters from S3 through the shared folder into the engine. Times are seconds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: ArtifactReader,
+        folder: Path,
+        download_deadline: float,
+        unload_grace: float,
+        fallback: Fallback | None = None,
+    ) -> None:
+        self._engine = engine
+        self._unload_grace = unload_grace
+        self._seen: frozenset[str] = frozenset()
+        """Names in the engine's latest list."""
+        self._loads: dict[str, asyncio.Task[tuple[Names, float]]] = {}
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        self.metrics = Metrics()
+        self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
+
+    async def list(self) -> AdapterList:
+        """Return what the engine serves, by its own list. Raises ProblemError."""
+        return AdapterList(adapters=await self._listed())
+
+    async def load(self, policy: PolicyRef) -> AdapterList:
+        """Make the engine serve the policy under its name and return once the engine lists it. Raises ProblemError."""
+        if policy.kind is not PolicyKind.adapter:
+            message = f"{policy.name} is {policy.kind} and this replica's engine serves adapters"
+            raise ProblemError.of(422, Reason.POLICY_KIND_WRONG, message)
+        self._keep_files(policy.name)
+        # The engine is queried only for adapters that it has listed before: a busy engine is slow to respond.
+        if policy.name in self._seen and policy.name in (listed := await self.list()).adapters:
+            return listed
+        task = self._loads.get(policy.name)
+        if task is None:
+            task = asyncio.create_task(self._load(policy))
+            self._loads[policy.name] = task
+            task.add_done_callback(lambda _: self._loads.pop(policy.name, None))
+        # A caller that disconnects must not cancel the load that others wait for.
+        names, seconds = await asyncio.shield(task)
+        return AdapterList(adapters=names, load_seconds=seconds)
+
+    async def unload(self, name: str) -> AdapterList:
+        """Unload the adapter and delete its files after `unload_grace`. Raises ProblemError."""
+        task = self._loads.get(name)
+        if task is not None:
+            await asyncio.wait({task})
+        await self._engine.unload(name)
+        self.metrics.unloads.inc()
+        self._keep_files(name)
+        self._removals[name] = asyncio.create_task(self._remove_later(name))
+        return await self.list()
+
+    async def close(self) -> None:
+        """Cancel all operations in progress. Files stay."""
+        tasks = [*self._loads.values(), *self._removals.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load(self, policy: PolicyRef) -> tuple[Names, float]:
+        started = time.monotonic()
+        try:
+            path = await self._downloads.bring(policy)
+            await self._engine.load(policy.name, str(path))
+            names = await self._confirmed(policy.name)
+        except ProblemError as error:
+            self.metrics.loads.labels(error.problem.reason).inc()
+            log.error("load of %s: %s", policy.name, error)
+            raise
+        seconds = time.monotonic() - started
+        self.metrics.loads.labels("ok").inc()
+        self.metrics.seconds.observe(seconds)
+        log.info("loaded %s in %.2f s", policy.name, seconds)
+        return names, seconds
+
+    async def _confirmed(self, name: str) -> Names:
+        ends = time.monotonic() + CONFIRM_SECONDS
+        while name not in (names := await self._listed()):
+            if time.monotonic() > ends:
+                message = f"the engine accepted {name} and does not list it: look at the engine's log"
+                raise ProblemError.of(502, Reason.ADAPTER_LOAD_REJECTED, message)
+            await asyncio.sleep(CONFIRM_PAUSE)
+        return names
+
+    async def _listed(self) -> Names:
+        names = await self._engine.adapters()
+        self._seen = frozenset(names)
+        self.metrics.adapters.set(len(names))
+        return names
+
+    def _keep_files(self, name: str) -> None:
+        removal = self._removals.pop(name, None)
+        if removal is not None:
+            removal.cancel()
+
+    async def _remove_later(self, name: str) -> None:
+        await asyncio.sleep(self._unload_grace)
+        await self._downloads.remove(name)
+        self._removals.pop(name, None)

@@ -1,0 +1,62 @@
+"""HTTP routes of the sidecar."""
+
+import os
+from pathlib import Path
+
+from aiohttp import web
+from rlrun.constants import Reason
+from rlrun.protocol.inference import LoadRequest
+from rlrun.protocol.policy import NAME
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
+
+from rlrun_adapter_sidecar.policies.adapters import Policies
+
+
+def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
+    """Return the application: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics."""
+
+    async def get_adapters(_: web.Request) -> web.Response:
+        return json_response(await adapters.list())
+
+    async def put_adapter(request: web.Request) -> web.Response:
+        policy = LoadRequest.model_validate_json(await request.read())
+        name = _name_in(request)
+        if name != policy.name:
+            message = f"the path says {name}, the body is {policy.name}: they must be the same policy"
+            raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
+        return json_response(await adapters.load(policy))
+
+    async def delete_adapter(request: web.Request) -> web.Response:
+        return json_response(await adapters.unload(_name_in(request)))
+
+    async def readyz(_: web.Request) -> web.Response:
+        # The engine has its own probe; only the sidecar knows whether an adapter could be stored.
+        if os.access(folder, os.W_OK | os.X_OK):
+            return web.Response(text="ok\n")
+        return json_response(
+            Problem(reason=Reason.ADAPTERS_FOLDER_NOT_WRITABLE, message=f"{folder} cannot be written"), 503
+        )
+
+    app = web.Application(middlewares=[problem_middleware])
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", metrics_handler(adapters.metrics.registry)),
+            web.get("/adapters", get_adapters),
+            web.put("/adapters/{name}", put_adapter),
+            web.delete("/adapters/{name}", delete_adapter),
+        ]
+    )
+    return app
+
+
+def _name_in(request: web.Request) -> str:
+    name = request.match_info["name"]
+    # The name becomes a folder, so only names of policies are accepted.
+    if not NAME.fullmatch(name):
+        message = f"{name!r} is no policy name: use policy-v000041-1a2b3c4d"
+        raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
+    return name

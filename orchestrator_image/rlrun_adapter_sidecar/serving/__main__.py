@@ -1,0 +1,71 @@
+"""`python -m rlrun_adapter_sidecar.serving`: serve until SIGTERM."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from pathlib import Path
+
+import aiohttp
+from pydantic import ValidationError
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.serving import ServingOrder
+from rlrun.service.errors import FatalError
+from rlrun.service.run_service import run_service
+from rlrun.service.server import serving, stop_event
+
+from rlrun_adapter_sidecar.engine.vllm_client import Engine
+from rlrun_adapter_sidecar.serving.adapter_reconciler import Keeper
+from rlrun_adapter_sidecar.serving.adapter_source import MountedStore
+from rlrun_adapter_sidecar.serving.server import serving_app
+from rlrun_adapter_sidecar.serving.settings import ServingSettings, settings_from
+
+log = logging.getLogger("rlrun_adapter_sidecar.serving")
+
+
+async def serve(settings: ServingSettings) -> int:
+    """Serve until SIGTERM and return the exit code. Raises FatalError."""
+    stop = stop_event()
+    try:
+        order = read_order(settings.order_path)
+    except ValueError as error:
+        problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=str(error))
+        raise FatalError(problem, ExitCode.CONFIGURATION) from error
+    async with aiohttp.ClientSession() as http:
+        engine = Engine(http, settings.engine_url, settings.load_deadline)
+        keeper = Keeper(engine, MountedStore(settings.credentials_dir), settings, order)
+        async with serving(serving_app(keeper), settings.sidecar_port):
+            log.info(
+                "sidecar on port %d for %s: %s and %d adapters",
+                settings.sidecar_port,
+                settings.engine_url,
+                order.base,
+                len(order.adapters),
+            )
+            keeping = asyncio.create_task(keeper.keep())
+            stopped = asyncio.create_task(stop.wait())
+            await asyncio.wait({keeping, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            ended = keeping.done()
+            for task in (keeping, stopped):
+                task.cancel()
+        await keeper.close()
+        if ended:
+            keeping.result()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+    return ExitCode.COMPLETED
+
+
+def read_order(path: Path) -> ServingOrder:
+    """Read the order in the mounted ConfigMap. Raises ValueError."""
+    try:
+        return ServingOrder.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"the order {path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise ValueError(f"{path} is no order of this version: {error.errors()[0]['msg']}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("rlrun_adapter_sidecar.serving", settings_from, serve))

@@ -1,0 +1,233 @@
+"""Reconciliation of the adapters of one replica: ordered adapters are loaded, all others unloaded.
+
+The engine's own list is the only truth, so the next check notices a restart of the engine or an adapter that was
+unloaded by others. Every failure is reported as a state and retried after a pause that doubles up to five minutes.
+Adapters never wait for one another.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.serving import AdapterReport, LoadState, ServedAdapter, ServingOrder, ServingReport
+from rlrun.service.backoff import Backoff
+from rlrun.service.errors import ProblemError
+from rlrun.storage.reader import ArtifactReader
+
+from rlrun_adapter_sidecar.engine.metrics import Metrics
+from rlrun_adapter_sidecar.engine.policy_files import Downloads
+from rlrun_adapter_sidecar.engine.vllm_client import Engine
+from rlrun_adapter_sidecar.serving.adapter_source import policy_of
+from rlrun_adapter_sidecar.serving.settings import ServingSettings
+
+log = logging.getLogger(__name__)
+
+UNREACHABLE = Reason.ENGINE_UNREACHABLE
+BUSY = 504
+"""Status of an engine that did not respond in time; it may still serve."""
+
+
+@dataclass
+class Slot:
+    """One adapter that was ordered, or must be unloaded."""
+
+    adapter: ServedAdapter
+    state: LoadState = LoadState.loading
+    problem: Problem | None = None
+    was_loaded: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=5.0, longest=300.0))
+    task: "asyncio.Task[None] | None" = None
+
+    @property
+    def busy(self) -> bool:
+        """True while a load is in progress."""
+        return self.task is not None and not self.task.done()
+
+    def failed(self, problem: Problem, now: float) -> None:
+        """Record a failed try."""
+        self.problem = problem
+        self.backoff.failed(now)
+
+    def report(self) -> AdapterReport:
+        """Return the adapter's part of the report."""
+        return AdapterReport(name=self.adapter.name, state=self.state, problem=self.problem)
+
+
+class Keeper:
+    """Keeps the adapters of one engine as ordered. Times are seconds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        artifacts: ArtifactReader,
+        settings: ServingSettings,
+        order: ServingOrder,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._artifacts = artifacts
+        self._settings = settings
+        self._order = order
+        self._clock = clock
+        self._slots = {a.name: Slot(a) for a in order.adapters}
+        self._strays: dict[str, Slot] = {}
+        """Adapters in the engine that are not ordered."""
+        self._unused: dict[str, float] = {}
+        """Folders that no slot needs, with the time when this was first observed."""
+        self._changed = asyncio.Event()
+        self._settled = False
+        """True once every adapter was loaded, or tried, since the start of the process."""
+        self._engine_problem: Problem | None = Problem(reason=UNREACHABLE, message="the engine was not asked yet")
+        self.metrics = Metrics()
+
+    @property
+    def not_ready(self) -> Problem | None:
+        """Reason why the replica should get no requests, None if it is ready.
+
+        It is not ready while it loads an adapter that it served before or that was ordered at its start. An adapter
+        that is ordered later does not make it unready.
+        """
+        if self._engine_problem is not None:
+            return self._engine_problem
+        for slot in self._slots.values():
+            if slot.state is LoadState.loading and (slot.was_loaded or not self._settled):
+                return Problem(reason=Reason.ADAPTERS_LOADING, message=f"{slot.adapter.name} is on its way")
+        return None
+
+    def report(self) -> ServingReport:
+        """Return the state of this replica's adapters."""
+        slots = [*self._slots.values(), *self._strays.values()]
+        return ServingReport(order=self._order, adapters=[slot.report() for slot in slots])
+
+    def take(self, order: ServingOrder) -> None:
+        """Replace the order. Adapters that failed before are tried again at once."""
+        kept = {a.name: self._slots.get(a.name) for a in order.adapters}
+        slots = {}
+        for adapter in order.adapters:
+            slot = kept[adapter.name]
+            slots[adapter.name] = slot if slot is not None and slot.adapter == adapter else Slot(adapter)
+            slots[adapter.name].backoff.succeeded()
+        for name, slot in self._slots.items():
+            # In the engine, or being loaded: the next check finds out.
+            if name not in slots and (slot.state is LoadState.loaded or slot.busy):
+                self._strays[name] = Slot(slot.adapter, LoadState.unloading, task=slot.task)
+        self._order, self._slots = order, slots
+        self._strays = {name: slot for name, slot in self._strays.items() if name not in slots}
+        self._changed.set()
+
+    async def keep(self) -> None:
+        """Check the engine and reconcile, until cancelled."""
+        while True:
+            self._changed.clear()
+            await self.look()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._settings.check_pause)
+
+    async def look(self) -> None:
+        """Check the engine once. Loads run in their own tasks and trigger the next check when they end."""
+        try:
+            names = set(await self._engine.adapters())
+        except ProblemError as error:
+            if error.status != BUSY:
+                self._engine_problem = error.problem
+            return
+        now = self._clock()
+        self._engine_problem = None
+        self.metrics.adapters.set(len(names))
+        for name, slot in self._slots.items():
+            self._judge(slot, name in names, now)
+        await self._unload_others(names, now)
+        self._settled = self._settled or all(s.state is not LoadState.loading for s in self._slots.values())
+        await self._tidy(now)
+
+    async def close(self) -> None:
+        """Cancel all operations in progress. Files stay."""
+        slots = [*self._slots.values(), *self._strays.values()]
+        tasks = [slot.task for slot in slots if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _judge(self, slot: Slot, held: bool, now: float) -> None:
+        if held:
+            slot.state, slot.problem, slot.was_loaded = LoadState.loaded, None, True
+            slot.backoff.succeeded()
+            return
+        if slot.state is LoadState.loaded:
+            log.warning("%s is missing in the engine and is loaded again", slot.adapter.name)
+            slot.state = LoadState.loading
+        if not slot.busy and slot.backoff.open(now):
+            slot.task = asyncio.create_task(self._load(slot), name=f"load {slot.adapter.name}")
+
+    async def _load(self, slot: Slot) -> None:
+        started = time.monotonic()
+        adapter = slot.adapter
+        try:
+            policy = await asyncio.to_thread(policy_of, self._artifacts, adapter, self._settings.max_lora_rank)
+            path = await self._downloads(adapter).bring(policy)
+            await self._engine.load(adapter.name, str(path))
+        except ProblemError as error:
+            self._failed(slot, error.problem)
+        except Exception as error:
+            log.exception("load of %s", adapter.name)
+            message = f"{type(error).__name__}: {error}. This is an error of the sidecar: see its log"
+            self._failed(slot, Problem(reason=Reason.INTERNAL_ERROR, message=message))
+        else:
+            self.metrics.loads.labels("ok").inc()
+            self.metrics.seconds.observe(time.monotonic() - started)
+            log.info("loaded %s in %.2f s", adapter.name, time.monotonic() - started)
+        finally:
+            self._changed.set()
+
+    def _failed(self, slot: Slot, problem: Problem) -> None:
+        self.metrics.loads.labels(problem.reason).inc()
+        log.error("load of %s: %s: %s", slot.adapter.name, problem.reason, problem.message)
+        slot.failed(problem, self._clock())
+        # An unreachable engine says nothing about the adapter.
+        slot.state = LoadState.loading if problem.reason == UNREACHABLE else LoadState.failed
+
+    async def _unload_others(self, names: set[str], now: float) -> None:
+        self._strays = {name: slot for name, slot in self._strays.items() if name in names or slot.busy}
+        for name in sorted(names - self._slots.keys()):
+            slot = self._strays.setdefault(name, Slot(ServedAdapter(name=name, uri="", step=0), LoadState.unloading))
+            if not slot.backoff.open(now):
+                continue
+            try:
+                await self._engine.unload(name)
+            except ProblemError as error:
+                log.error("unload of %s: %s", name, error)
+                slot.failed(error.problem, now)
+            else:
+                log.info("unloaded %s", name)
+                self.metrics.unloads.inc()
+                del self._strays[name]
+
+    def _downloads(self, adapter: ServedAdapter) -> Downloads:
+        # One folder per uri: two runs may have made the same weights, and one of them may be deleted.
+        folder = self._settings.adapters_dir / folder_of(adapter)
+        return Downloads(self._artifacts, folder, self._settings.download_deadline, self.metrics)
+
+    async def _tidy(self, now: float) -> None:
+        needed = {folder_of(slot.adapter) for slot in self._slots.values()}
+        there = await asyncio.to_thread(_folders, self._settings.adapters_dir)
+        self._unused = {name: self._unused.get(name, now) for name in there - needed}
+        for name, since in self._unused.items():
+            if now - since >= self._settings.unload_grace:
+                await asyncio.to_thread(shutil.rmtree, self._settings.adapters_dir / name, True)
+
+
+def folder_of(adapter: ServedAdapter) -> str:
+    """Return the name of the folder with the adapter's files."""
+    return hashlib.sha256(adapter.uri.encode()).hexdigest()[:16]
+
+
+def _folders(place: Path) -> set[str]:
+    return {path.name for path in place.iterdir() if path.is_dir()} if place.is_dir() else set()

@@ -1,0 +1,79 @@
+"""Adapter artifacts in S3, read with credentials that may change at any time."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rlrun.constants import Reason
+from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.serving import ServedAdapter
+from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import ADAPTER_WEIGHTS, S3Uri
+from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun.storage.reader import ArtifactReader
+from rlrun.storage.store import Store, StoreError, Unreachable
+from typing_extensions import override
+
+
+class MountedStore(ArtifactReader):
+    """`ArtifactReader` with the credentials that the mounted Secret holds at the time of the call."""
+
+    def __init__(self, folder: Path, make: Callable[[Mapping[str, str]], ArtifactReader] | None = None) -> None:
+        self._folder = folder
+        self._make = make or Store.from_variables
+        self._held: tuple[dict[str, str], ArtifactReader] | None = None
+
+    @override
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        return self._store().read_manifest(uri)
+
+    @override
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+        return self._store().download(uri, dest, manifest)
+
+    @override
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return self._store().list_folders(uri)
+
+    def _store(self) -> ArtifactReader:
+        variables = read_variables(self._folder)
+        if self._held is None or self._held[0] != variables:
+            # The previous store is not closed: a download in another thread may still use it.
+            self._held = (variables, self._make(variables))
+        return self._held[1]
+
+
+def read_variables(folder: Path) -> dict[str, str]:
+    """Return the variables in a mounted Secret, none if the Secret is missing."""
+    if not folder.is_dir():
+        return {}
+    return {p.name: p.read_text("utf-8").strip() for p in sorted(folder.iterdir()) if p.name.startswith("AWS_")}
+
+
+def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) -> PolicyRef:
+    """Return what must be downloaded for the adapter. Raises ProblemError if it cannot be served."""
+    try:
+        manifest = artifacts.read_manifest(S3Uri.parse(adapter.uri))
+    except ValueError as error:
+        raise ProblemError.of(422, Reason.ADAPTER_DOWNLOAD_FAILED, str(error)) from error
+    except StoreError as error:
+        message = f"{error.problem.reason}: {error.problem.message}"
+        status = 503 if isinstance(error, Unreachable) else 424
+        raise ProblemError.of(status, Reason.ADAPTER_DOWNLOAD_FAILED, message) from error
+    if manifest is None:
+        message = f"nothing complete lies at {adapter.uri}: the adapter was deleted; deploy another one"
+        raise ProblemError.of(424, Reason.ADAPTER_DOWNLOAD_FAILED, message)
+    entry = next((f for f in manifest.files if f.name == ADAPTER_WEIGHTS), None)
+    if manifest.kind is not ArtifactKind.adapter or entry is None:
+        message = (
+            f"{adapter.uri} holds no LoRA adapter (a run with lora.enabled false makes whole models): make it the "
+            "source of an RLModel instead, and set spec.deployed to false"
+        )
+        raise ProblemError.of(422, Reason.NOT_AN_ADAPTER, message)
+    rank = manifest.details.get("rank")
+    if isinstance(rank, int) and rank > max_rank:
+        message = (
+            f"the adapter's rank is {rank} and the pool's engines take {max_rank} at most: raise lora.rank in the "
+            "RLModel, which starts the pool anew, or set spec.deployed to false"
+        )
+        raise ProblemError.of(422, Reason.ADAPTER_RANK_TOO_HIGH, message)
+    return PolicyRef(version=adapter.step, digest=entry.sha256, uri=adapter.uri)

@@ -1,0 +1,34 @@
+"""HTTP routes of the serving sidecar."""
+
+from aiohttp import web
+from rlrun.protocol.serving import ServingOrder
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
+
+from rlrun_adapter_sidecar.serving.adapter_reconciler import Keeper
+
+
+def serving_app(keeper: Keeper) -> web.Application:
+    """Return the application: GET and PUT /adapters, probes and metrics."""
+
+    async def get_adapters(_: web.Request) -> web.Response:
+        return json_response(keeper.report())
+
+    async def put_adapters(request: web.Request) -> web.Response:
+        keeper.take(ServingOrder.model_validate_json(await request.read()))
+        return json_response(keeper.report())
+
+    async def readyz(_: web.Request) -> web.Response:
+        problem = keeper.not_ready
+        return web.Response(text="ok\n") if problem is None else json_response(problem, 503)
+
+    app = web.Application(middlewares=[problem_middleware])
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", metrics_handler(keeper.metrics.registry)),
+            web.get("/adapters", get_adapters),
+            web.put("/adapters", put_adapters),
+        ]
+    )
+    return app

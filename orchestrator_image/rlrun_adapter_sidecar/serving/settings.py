@@ -1,0 +1,37 @@
+"""Settings of the serving sidecar, read from `RLRUN_*` variables."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+from rlrun.api.base.schema import Schema
+from rlrun.constants import INFERENCE_PORT, SIDECAR_PORT
+from rlrun.protocol.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY
+from rlrun.service.settings import read_settings
+
+
+class ServingSettings(Schema):
+    """Settings of the serving sidecar. Times are seconds."""
+
+    engine_url: str = Field(default=f"http://127.0.0.1:{INFERENCE_PORT}", pattern=r"^https?://")
+    adapters_dir: Path = Path("/adapters")
+    """Folder that is shared with the engine under the same path."""
+    order_path: Path = Path(ORDER_DIR) / ORDER_KEY
+    """File with the order to serve until the operator sends another one."""
+    credentials_dir: Path = Path(CREDENTIALS_DIR)
+    """Folder with one file per AWS_* variable, read again for every download."""
+    max_lora_rank: int = Field(ge=1)
+    """The engine's --max-lora-rank."""
+    sidecar_port: int = SIDECAR_PORT
+    download_deadline: float = Field(default=600.0, gt=0)
+    load_deadline: float = Field(default=120.0, gt=0)
+    unload_grace: float = Field(default=120.0, ge=0)
+    """Delay of the deletion of files after an unload: requests in progress may make the engine read them again."""
+    check_pause: float = Field(default=2.0, gt=0)
+    """Pause between two checks of the engine."""
+
+
+def settings_from(environment: Mapping[str, str] = os.environ) -> ServingSettings:
+    """Read the settings. Raises ValueError that names the invalid variable."""
+    return read_settings(ServingSettings, environment)

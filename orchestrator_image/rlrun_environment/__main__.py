@@ -1,0 +1,45 @@
+"""`python -m rlrun_environment`: serves one environment until SIGTERM."""
+
+import asyncio
+import logging
+import sys
+
+from rlrun.constants import ExitCode
+from rlrun.protocol.environment import EnvironmentConfig
+from rlrun.service.exit import write_termination_message
+from rlrun.service.run_service import run_service
+from rlrun.service.server import serving, stop_event
+
+from rlrun_environment.package_installer import PackageError
+from rlrun_environment.server import EnvironmentServer
+from rlrun_environment.settings import Surroundings, settings_from
+
+log = logging.getLogger("rlrun_environment")
+
+
+async def serve(settings: tuple[EnvironmentConfig, Surroundings]) -> int:
+    """Serve until SIGTERM and return the exit code."""
+    config, surroundings = settings
+    server = EnvironmentServer(config, surroundings)
+    stop = stop_event()
+    async with serving(server.app(), surroundings.port):
+        log.info("Environment %s on port %d with %d workers", config.id, surroundings.port, config.workers)
+        prepare = asyncio.create_task(server.prepare())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({prepare, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if prepare.done():
+                try:
+                    await prepare
+                except PackageError as error:
+                    write_termination_message(error.problem, surroundings.termination_log)
+                    return ExitCode.RESTART
+            await stopping
+            return ExitCode.COMPLETED
+        finally:
+            prepare.cancel()
+            await server.pool.close()
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("rlrun_environment", settings_from, serve))

@@ -1,0 +1,184 @@
+"""Installation of the environment's package: wheels from the orchestrator, installed by pip without an index.
+
+The pod needs neither S3 credentials nor internet access. Dependencies are part of the image, or further wheels in the
+same tar archive.
+"""
+
+import asyncio
+import importlib.metadata
+import io
+import logging
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import aiohttp
+from rlrun.constants import Reason
+from rlrun.protocol.environment import EnvironmentConfig
+from rlrun.protocol.problem import Problem
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 512 * 1024**2
+"""Largest size of a package with all its wheels."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=120, connect=5)
+INSTALL_SECONDS = 300.0
+
+
+class PackageError(Exception):
+    """The package could not be downloaded or installed."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.problem = Problem(reason=reason, message=message)
+
+
+async def fetch_wheels(
+    config: EnvironmentConfig, folder: Path, deadline: float, report: Callable[[Problem | None], None]
+) -> list[Path]:
+    """Download the package's wheels into `folder` and retry for `deadline` seconds.
+
+    While it retries, `report` receives problems that a user can resolve (a package that was not pushed), and None while
+    the orchestrator has not started yet. Raises PackageError at the deadline.
+    """
+    assert config.packages_url
+    assert config.owner
+    url = f"{config.packages_url.rstrip('/')}/environments/{config.owner}/{config.package}"
+    params = {"version": config.version} if config.version else {}
+    started, pause = time.monotonic(), FIRST_PAUSE
+    problem = Problem(reason=Reason.ORCHESTRATOR_UNREACHABLE, message=f"No request to {url} was made yet.")
+    async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as session:
+        while True:
+            try:
+                async with session.get(url, params=params) as response:
+                    if response.status == 200:
+                        return await asyncio.to_thread(_unpack, await _body(response, config.id), folder, config.id)
+                    problem = await _problem_of(response, config.id)
+                    report(problem if response.status < 500 else None)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                problem = Problem(
+                    reason=Reason.ORCHESTRATOR_UNREACHABLE,
+                    message=f"No answer from {url} ({type(error).__name__}: {error}). Check the orchestrator's pod.",
+                )
+                report(None)
+            if time.monotonic() - started + pause > deadline:
+                raise PackageError(problem.reason, f"No package after {deadline:.0f} s of retries: {problem.message}")
+            log.info("Could not get the package of %s, retrying in %.1f s: %s", config.id, pause, problem.message)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+async def install(wheels: list[Path], target: Path) -> None:
+    """Replace the contents of `target` by the installed wheels. Raises PackageError with pip's error output."""
+    await asyncio.to_thread(_empty, target)
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-cache-dir", "--no-compile"]
+    command += ["--disable-pip-version-check", "--target", str(target), *map(str, wheels)]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), INSTALL_SECONDS)
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise PackageError(
+            Reason.ENVIRONMENT_INSTALL_FAILED, f"pip took longer than {INSTALL_SECONDS:.0f} s."
+        ) from error
+    if process.returncode:
+        lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
+        names = ", ".join(wheel.name for wheel in wheels)
+        raise PackageError(
+            Reason.ENVIRONMENT_INSTALL_FAILED,
+            f"pip could not install {names}: {' '.join(errors)[:800]} Build the package again for this image's Python "
+            f"{sys.version_info.major}.{sys.version_info.minor} and push it",
+        )
+
+
+def _empty(folder: Path) -> None:
+    # The folder is a mount that survives a restart of the container: files of an older attempt must not be imported.
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in folder.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def installed_version(target: Path, package: str) -> str | None:
+    """Return the version of the package installed in `target`. Dashes, dots, underscores and case are equivalent."""
+    wanted = _normal(package)
+    for distribution in importlib.metadata.distributions(path=[str(target)]):
+        if _normal(distribution.metadata["Name"] or "") == wanted:
+            return distribution.version
+    return None
+
+
+async def provide(
+    config: EnvironmentConfig, target: Path, deadline: float, report: Callable[[Problem | None], None]
+) -> str | None:
+    """Install the package, unless it is part of the image, and return its version. Raises PackageError."""
+    if config.owner is None or config.packages_url is None:
+        log.info("%s has no owner or no packages URL: its module must be part of the image", config.id)
+        return installed_version(target, config.package) or config.version
+    with tempfile.TemporaryDirectory(prefix="rlrun-wheels-") as folder:
+        wheels = await fetch_wheels(config, Path(folder), deadline, report)
+        await install(wheels, target)
+    version = installed_version(target, config.package) or config.version
+    log.info("Installed %s %s from %d wheels", config.id, version, len(wheels))
+    return version
+
+
+async def _body(response: aiohttp.ClientResponse, what: str) -> bytes:
+    data = io.BytesIO()
+    async for chunk in response.content.iter_chunked(1024**2):
+        data.write(chunk)
+        if data.tell() > MAX_BYTES:
+            raise PackageError(
+                Reason.ENVIRONMENT_INSTALL_FAILED, f"The package of {what} is larger than {MAX_BYTES:,} bytes."
+            )
+    return data.getvalue()
+
+
+def _unpack(data: bytes, folder: Path, what: str) -> list[Path]:
+    wheels = []
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for member in archive:
+                name = PurePosixPath(member.name).name
+                source = archive.extractfile(member) if member.isfile() and name.endswith(".whl") else None
+                if source is not None:
+                    # Only the last part of the name: an archive must not write outside of the folder.
+                    (folder / name).write_bytes(source.read())
+                    wheels.append(folder / name)
+    except tarfile.TarError as error:
+        raise PackageError(
+            Reason.ENVIRONMENT_INSTALL_FAILED, f"The package of {what} is no tar archive: {error}"
+        ) from error
+    if not wheels:
+        raise PackageError(
+            Reason.ENVIRONMENT_PACKAGE_MISSING,
+            f"The package of {what} contains no wheel. Push it with `rlrun env push`.",
+        )
+    return wheels
+
+
+async def _problem_of(response: aiohttp.ClientResponse, what: str) -> Problem:
+    text = await response.text()
+    try:
+        return Problem.model_validate_json(text)
+    except ValueError:
+        pass
+    if response.status == 404:
+        message = f"Package {what} does not exist. Push it with `rlrun env push` or correct the id."
+        return Problem(reason=Reason.ENVIRONMENT_PACKAGE_MISSING, message=message)
+    return Problem(
+        reason=Reason.ORCHESTRATOR_UNREACHABLE,
+        message=f"Request for package {what} failed: {response.status} {text[:200]}",
+    )
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")

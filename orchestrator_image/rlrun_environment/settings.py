@@ -1,0 +1,31 @@
+"""Settings of the environment server, read from `RLRUN_ENVIRONMENT` and `RLRUN_ENVIRONMENT_*`."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+from rlrun.api.base.schema import Schema
+from rlrun.constants import ENVIRONMENT_PORT
+from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
+from rlrun.service.settings import read_settings
+
+
+class Surroundings(Schema):
+    """Paths and deadlines (seconds) of the process. Each has a variable `RLRUN_ENVIRONMENT_<FIELD>`."""
+
+    port: int = ENVIRONMENT_PORT
+    dir: Path = Path("/environment")
+    """Folder that the package is installed in. It is emptied first."""
+    package_deadline: float = Field(default=1800.0, gt=0)
+    """Time for the orchestrator to deliver the package."""
+    load_deadline: float = Field(default=900.0, gt=0)
+    """Time for `load_environment`."""
+    hang_grace: float = Field(default=10.0, ge=0)
+    """Time after a group's deadline until a worker that has not answered is killed."""
+    termination_log: Path = Path("/dev/termination-log")
+
+
+def settings_from(environment: Mapping[str, str] = os.environ) -> tuple[EnvironmentConfig, Surroundings]:
+    """Read all settings. Raises ValueError that names the variable that does not fit."""
+    return EnvironmentConfig.from_variables(environment), read_settings(Surroundings, environment, f"{VARIABLE}_")

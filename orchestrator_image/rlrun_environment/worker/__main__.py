@@ -1,0 +1,150 @@
+"""Worker process: loads the environment, then serves groups on a Unix socket until its parent ends.
+
+    python -m rlrun_environment.worker.__main__ <socket> --folder <folder> --version <version>
+
+The environment's configuration is in `RLRUN_ENVIRONMENT`. The server learns how loading went from GET /info and needs
+no other channel.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from aiohttp import web
+from rlrun.constants import Reason
+from rlrun.protocol.environment import (
+    MAX_REQUEST_BYTES,
+    DemonstrationRequest,
+    EnvironmentConfig,
+    EnvironmentInfo,
+    GroupRequest,
+    GroupResult,
+)
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import json_response, make_runner, problem_middleware, stop_event
+
+from rlrun_environment.worker.demonstrations import demonstrate
+from rlrun_environment.worker.loaded import Loaded
+from rlrun_environment.worker.loading import LoadError, load
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Command line of the worker."""
+
+    socket: Path
+    folder: Path
+    version: str
+
+
+class Runner(Protocol):
+    """Runs rollouts of one loaded environment."""
+
+    async def run(self, request: GroupRequest) -> GroupResult:
+        """Run one group. Failures are part of its rollouts."""
+
+    async def close(self) -> None:
+        """Release connections."""
+
+
+def runner_for(loaded: Loaded, folder: Path) -> Runner:
+    """Return the runner for the environment. Only verifiers environments import verifiers and openai: that is slow."""
+    if loaded.plain:
+        from rlrun_environment.worker.plain_runner import PlainRunner
+
+        return PlainRunner(loaded, folder)
+    from rlrun_environment.worker.verifiers_runner import GroupRunner
+
+    return GroupRunner(loaded, folder)
+
+
+def main() -> None:
+    """Load the environment in the main thread, where verifiers sets signal handlers, then serve."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(name)s: %(message)s")
+    for noisy in ("httpx", "httpx2", "httpcore", "openai"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    _die_with_parent()
+    arguments = _arguments(sys.argv[1:])
+    config = EnvironmentConfig.from_variables(os.environ)
+    loaded: Loaded | None = None
+    problem: Problem | None = None
+    try:
+        loaded = load(config, arguments.folder)
+    except LoadError as error:
+        problem = error.problem
+    # Returning from main runs the environment's teardown, which verifiers has registered with atexit. Its signal
+    # handlers would run it inside the event loop; `stop_event` replaces them.
+    asyncio.run(_serve(arguments, config, loaded, problem))
+
+
+def _arguments(arguments: Sequence[str]) -> Arguments:
+    parser = argparse.ArgumentParser(prog="python -m rlrun_environment.worker.__main__")
+    parser.add_argument("socket", type=Path, help="Unix socket to serve on")
+    parser.add_argument("--folder", type=Path, required=True, help="folder that the package is installed in")
+    parser.add_argument("--version", default="", help="installed version of the package, to report")
+    return Arguments(**vars(parser.parse_args(arguments)))
+
+
+async def _serve(
+    arguments: Arguments, config: EnvironmentConfig, loaded: Loaded | None, problem: Problem | None
+) -> None:
+    stop = stop_event()
+    info = EnvironmentInfo(
+        name=config.name or config.package,
+        id=config.id,
+        version=arguments.version or None,
+        ready=loaded is not None,
+        problem=problem,
+        train_examples=loaded.train_examples if loaded else 0,
+        eval_examples=loaded.eval_examples if loaded else 0,
+    )
+    groups = runner_for(loaded, arguments.folder) if loaded is not None else None
+
+    async def get_info(_: web.Request) -> web.Response:
+        return json_response(info)
+
+    async def post_group(request: web.Request) -> web.Response:
+        if groups is None:
+            raise ProblemError(503, problem or Problem(reason=Reason.ENVIRONMENT_LOAD_FAILED, message="not loaded"))
+        return json_response(await groups.run(GroupRequest.model_validate_json(await request.read())))
+
+    async def post_demonstration(request: web.Request) -> web.Response:
+        if loaded is None:
+            raise ProblemError(503, problem or Problem(reason=Reason.ENVIRONMENT_LOAD_FAILED, message="not loaded"))
+        return json_response(demonstrate(loaded, DemonstrationRequest.model_validate_json(await request.read())))
+
+    app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
+    app.add_routes([web.get("/info", get_info), web.post("/groups", post_group)])
+    app.add_routes([web.post("/demonstrations", post_demonstration)])
+    runner = make_runner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(arguments.socket)).start()
+    await stop.wait()
+    await runner.cleanup()
+    if groups is not None:
+        await groups.close()
+
+
+def _die_with_parent() -> None:
+    # The parent holds the other end of stdin. It closes when the parent ends for any reason.
+    def wait() -> None:
+        # The raw descriptor: a thread that holds sys.stdin's lock makes the interpreter's shutdown a fatal error.
+        while os.read(0, 4096):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

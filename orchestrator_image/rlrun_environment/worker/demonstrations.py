@@ -1,0 +1,56 @@
+"""Demonstrations for supervised steps: the reference answer to an example, from its dataset."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.protocol.environment import Demonstration, DemonstrationRequest
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+
+from rlrun_environment.worker.loaded import Loaded, row_of
+
+REASON = Reason.DEMONSTRATIONS_MISSING
+
+
+def demonstrate(loaded: Loaded, request: DemonstrationRequest) -> Demonstration:
+    """Return prompt and answer: the row's `completion` (messages or a string), else the string in its `answer`.
+
+    Raises ProblemError (404): ExampleNotFound, or DemonstrationsMissing with the columns that the row lacks.
+    """
+    row = row_of(loaded, request.split, request.example_index)
+    prompt = _messages(row.get("prompt"), "user") or _messages(row.get("question"), "user")
+    completion = _messages(row.get("completion"), "assistant") or _messages(row.get("answer"), "assistant")
+    which = f"Example {request.example_index} of the {request.split} split"
+    if not prompt:
+        raise _missing(which, row, "no `prompt` (messages or a string)", "Add one to each row.")
+    if not any(message["role"] == "assistant" for message in completion):
+        lack = "neither a `completion` (messages with one of the assistant, or a string) nor a string in `answer`"
+        raise _missing(which, row, lack, "Add one of the two, or train without supervised steps.")
+    return Demonstration(prompt=prompt, completion=completion)
+
+
+def _messages(value: Any, role: str) -> list[dict[str, Any]]:
+    """Return the chat messages in a column's value. Empty if it cannot be read as messages."""
+    if isinstance(value, str):
+        return [{"role": role, "content": value}] if value else []
+    if isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return []
+    messages = [_message(entry) for entry in value]
+    return [message for message in messages if message is not None] if all(messages) else []
+
+
+def _message(value: Any) -> dict[str, Any] | None:
+    if not isinstance(value, Mapping):
+        dump = getattr(value, "model_dump", None)
+        value = dump() if callable(dump) else {}
+    # A column of messages has the keys of all messages; those that a message lacks are None in it.
+    message = {str(key): entry for key, entry in value.items() if entry is not None}
+    return message if isinstance(message.get("role"), str) else None
+
+
+def _missing(which: str, row: Mapping[str, Any], lack: str, advice: str) -> ProblemError:
+    message = f"{which} has {lack}. Its columns are {', '.join(sorted(map(str, row)))}. {advice}"
+    return ProblemError(404, Problem(reason=REASON, message=message))

@@ -1,0 +1,172 @@
+"""Isolation of rollouts: a failure in one does not affect the others of its group.
+
+verifiers handles only its own exceptions: a KeyError in an environment's `env_response` would fail the whole group and
+leave its other rollouts running unobserved, and a SystemExit would end the process. Here an exception or a timeout of a
+rollout is recorded in that rollout's state, and the rest of the group is scored without it.
+"""
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.protocol.environment import GroupRequest
+from rlrun.protocol.problem import Problem
+
+from rlrun_environment.worker.sanitize import words
+from rlrun_environment.worker.tracebacks import user_line
+
+log = logging.getLogger(__name__)
+
+COLUMN = "rlrun_problem"
+"""Field of a rollout's state, and so column of verifiers' output, with its first problem as a dict."""
+ROLLOUT_SHARE = 0.9
+"""Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Limits of one group, for code that only sees one of its rollouts."""
+
+    score: bool
+    seconds: float
+    """Time for its rollouts."""
+    ends: float
+    """Value of `time.monotonic()` at which that time is over."""
+
+    @classmethod
+    def of(cls, request: GroupRequest) -> "Terms":
+        """Return the limits of a group that starts now."""
+        seconds = request.deadline_seconds * ROLLOUT_SHARE
+        return cls(request.score, seconds, time.monotonic() + seconds)
+
+
+TERMS: contextvars.ContextVar[Terms] = contextvars.ContextVar("terms")
+"""Set by the runner of a group. The tasks that verifiers creates for its rollouts inherit it."""
+
+
+class Failed(Exception):
+    """User code failed because of `problem`."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+async def walled(work: Awaitable[Any], terms: Terms, folder: Path) -> Any:
+    """Return the result of one rollout's code. Raises Failed if it raises anything or exceeds its time.
+
+    Only a cancellation from outside propagates.
+    """
+    try:
+        async with asyncio.timeout(terms.ends - time.monotonic()) as limit:
+            return await work
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if limit.expired() and isinstance(error, TimeoutError):
+            message = f"The rollout did not end within {terms.seconds:g} s, nine tenths of its group's deadline."
+            raise Failed(Problem(reason=Reason.ENVIRONMENT_TIMEOUT, message=message)) from None
+        if cancelled_from_outside(error):
+            raise
+        log.exception("A rollout failed")
+        raise Failed(raised(Reason.ROLLOUT_FAILED, "", error, folder)) from error
+
+
+def cancelled_from_outside(error: BaseException) -> bool:
+    """Return True if the current task was cancelled. False for a CancelledError that user code raised itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def raised(reason: str, what: str, error: BaseException, folder: Path) -> Problem:
+    """Return the problem that user code raised `error`. `what` is a prefix with a trailing space."""
+    where = user_line(error, folder)
+    text = f"{what}{words(error)}"
+    return Problem(reason=reason, message=f"{text} (at {where})" if where else text)
+
+
+def note(state: Any, problem: Problem) -> None:
+    """Record the problem in the rollout's state, unless it has one."""
+    if state.get(COLUMN) is None:
+        state[COLUMN] = problem.to_json_dict()
+
+
+def environments_of(environment: Any) -> Iterator[Any]:
+    """Yield the environment and, for an `EnvGroup`, all environments in it."""
+    yield environment
+    inner = getattr(environment, "env_map", None)
+    if isinstance(inner, Mapping):
+        for member in inner.values():
+            yield from environments_of(member)
+
+
+def contain(environment: Any, folder: Path) -> None:
+    """Isolate every rollout of a `verifiers.Environment`, and score only those that finished."""
+    for each in environments_of(environment):
+        harness = getattr(each, "harness", None)
+        if harness is not None and hasattr(each, "taskset"):
+            _contain_harness(harness, folder)
+        else:
+            _contain_rollouts(each, folder)
+        each.rubric.score_group = _scoring(each.rubric.score_group, each.rubric.dummy_score_group)
+
+
+def _contain_rollouts(environment: Any, folder: Path) -> None:
+    original: Callable[..., Awaitable[Any]] = environment.rollout
+
+    async def rollout(input: Any, client: Any, model: str, sampling_args: Any = None) -> Any:
+        try:
+            return await walled(original(input, client, model, sampling_args), TERMS.get(), folder)
+        except Failed as failed:
+            state = await environment.init_state(input, client, model, sampling_args)
+            state["completion"], state["is_completed"] = [], True
+            note(state, failed.problem)
+            return state
+
+    environment.rollout = rollout
+
+
+def _contain_harness(harness: Any, folder: Path) -> None:
+    # An environment of a taskset and a harness scores each rollout within its run.
+    original: Callable[..., Awaitable[Any]] = harness.run
+    score_group: Callable[..., Awaitable[Any]] = harness.score_group
+
+    async def run(task: Any, state: Any = None) -> Any:
+        terms = TERMS.get()
+        if state is None:  # Called by another harness: part of that one's rollout.
+            return await original(task, state)
+        state.runtime_state()["score_rollout"] = terms.score
+        try:
+            return await walled(original(task, state), terms, folder)
+        except Failed as failed:
+            state._set_completed()
+            note(state, failed.problem)
+            return state
+
+    async def score(tasks: list[Any], states: list[Any]) -> Any:
+        sound = [(task, state) for task, state in zip(tasks, states, strict=True) if not _failed(state)]
+        if TERMS.get().score and sound:
+            await score_group([task for task, _ in sound], [state for _, state in sound])
+        return states
+
+    harness.run, harness.score_group = run, score
+
+
+def _scoring(score: Callable[..., Awaitable[Any]], skip: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    async def score_group(states: list[Any]) -> None:
+        sound = [state for state in states if not _failed(state)] if TERMS.get().score else []
+        await skip([state for state in states if not any(state is one for one in sound)])
+        if sound:
+            await score(sound)
+
+    return score_group
+
+
+def _failed(state: Any) -> bool:
+    return bool(state.get(COLUMN) or state.get("error"))

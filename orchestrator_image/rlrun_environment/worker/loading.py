@@ -1,0 +1,124 @@
+"""Imports the user's module and calls its `load_environment`. Every failure becomes a message for users."""
+
+import importlib
+import inspect
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.protocol.environment import EnvironmentConfig
+from rlrun.protocol.problem import Problem
+
+from rlrun_environment.worker.loaded import Loaded
+from rlrun_environment.worker.plain_contract import plain_contract_violation
+from rlrun_environment.worker.sanitize import words
+from rlrun_environment.worker.tracebacks import user_line
+
+log = logging.getLogger(__name__)
+
+
+class LoadError(Exception):
+    """The environment cannot be used."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.problem = Problem(reason=reason, message=message)
+
+
+def load(config: EnvironmentConfig, folder: Path) -> Loaded:
+    """Load the environment from the package installed in `folder`. Raises LoadError.
+
+    Must run in the main thread: verifiers installs signal handlers.
+    """
+    _prepare_process(folder)
+    try:
+        loaded = _loaded(config)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Including SystemExit: user modules call sys.exit() when a key or a file is missing.
+        log.exception("Loading %s failed", config.id)
+        missing = next((e for e in _chain(error) if type(e).__name__ == "MissingKeyError"), None)
+        if missing is not None:
+            names = ", ".join(map(str, getattr(missing, "keys", None) or [missing]))
+            raise LoadError(
+                Reason.SECRETS_MISSING,
+                f"{config.id} needs the variables {names}. Store them in a Secret and list it in the run's envFrom.",
+            ) from error
+        raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, _in_words(config, error, folder)) from error
+    if not loaded.train_examples and not loaded.eval_examples:
+        raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, f"{config.id} has no examples: its datasets are empty.")
+    return loaded
+
+
+def _loaded(config: EnvironmentConfig) -> Loaded:
+    module = importlib.import_module(config.package.replace("-", "_"))
+    if not hasattr(module, "load_environment"):
+        where = getattr(module, "__file__", None)
+        raise AttributeError(f"module {module.__name__!r} ({where}) does not have a 'load_environment' function")
+    function, args = module.load_environment, config.load_args
+    if "verifiers" in sys.modules:
+        # Not imported for an environment without verifiers: it needs seconds and much memory.
+        from verifiers.utils.env_utils import coerce_typed_env_config
+
+        args = coerce_typed_env_config(function, inspect.signature(function), args)
+    environment = function(**args)
+    if "verifiers" in sys.modules:
+        import verifiers as vf
+
+        if isinstance(environment, vf.Environment):
+            environment.env_id = environment.env_id or config.id.split("@")[0]
+            environment.env_args = environment.env_args or args
+            train = environment.get_dataset() if _has(environment, "dataset") else None
+            evaluation = environment.get_eval_dataset() if _has(environment, "eval_dataset") else None
+            return Loaded(environment, train, evaluation)
+    reason = plain_contract_violation(environment)
+    if reason is not None:
+        raise TypeError(
+            f"load_environment returned {type(environment).__name__}, which is neither a verifiers.Environment nor "
+            f"a plain environment: {reason}"
+        )
+    return Loaded(
+        environment, getattr(environment, "dataset", None), getattr(environment, "eval_dataset", None), plain=True
+    )
+
+
+def _prepare_process(folder: Path) -> None:
+    # The root file system is read-only: libraries with caches in the home folder get a writable one.
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        os.environ["HOME"] = "/tmp"
+    os.environ.setdefault("HF_HOME", "/tmp/huggingface")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    if str(folder) not in sys.path:
+        # After the image's own packages: a user's package must not replace a library of this process.
+        sys.path.append(str(folder))
+
+
+def _has(environment: Any, which: str) -> bool:
+    return getattr(environment, which, None) is not None or getattr(environment, f"{which}_source", None) is not None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain, current = [], error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__  # type: ignore[assignment]
+    return chain
+
+
+def _in_words(config: EnvironmentConfig, error: BaseException, folder: Path) -> str:
+    where = user_line(error, folder)
+    message = f"{config.id} did not load: {words(error)}"
+    if where:
+        message += f" (at {where})"
+    module = config.package.replace("-", "_")
+    if isinstance(error, ModuleNotFoundError) and error.name == module:
+        return f"{message}. The package has no module {module!r}. Name its module like the id."
+    if isinstance(error, ModuleNotFoundError):
+        return f"{message}. Dependencies are not installed. Push a wheel of {error.name!r} too, or add it to the image."
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return f"{message}. Compare the run's env.args with the signature of load_environment."
+    return message

@@ -1,0 +1,40 @@
+"""The contract of environments that are written without verifiers.
+
+`load_environment` may return any object with a `dataset` and a method
+
+    async def rollout(self, example, *, base_url, api_key, model, sampling) -> float | dict
+
+A dict needs `reward` and may have `metrics`, `completion`, `stop_condition` and `is_truncated`. Each rollout gets its
+own base URL, so that the gateway can assign a request to its rollout for every client library. Functions that are not
+async run in a thread. With a method `score_group(example, rollouts)`, which receives what the rollouts of one example
+returned, rewards may depend on each other.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from rlrun_environment.worker import sanitize
+
+
+def plain_contract_violation(environment: Any) -> str | None:
+    """Return why the object is not a plain environment, as the end of a sentence. None if it is one."""
+    rollout = getattr(environment, "rollout", None)
+    if not callable(rollout):
+        return "it has no method rollout"
+    try:
+        inspect.signature(rollout).bind({}, base_url="", api_key="", model="", sampling={})
+    except TypeError as error:
+        wanted = "rollout(self, example, *, base_url, api_key, model, sampling)"
+        return f"its method must be {wanted}, but calling it so gives: {error}"
+    sets = {name: getattr(environment, name, None) for name in ("dataset", "eval_dataset")}
+    if all(rows is None for rows in sets.values()):
+        return "it has no dataset"
+    for name, rows in sets.items():
+        try:
+            fits = rows is None or len(rows) == 0 or isinstance(rows[0], Mapping)
+        except Exception:
+            fits = False
+        if not fits:
+            return f"its {name} is {sanitize.shown(rows)} instead of a list of dicts"
+    return None

@@ -1,0 +1,174 @@
+"""Runs groups of rollouts with environments written without verifiers (see `plain_contract`)."""
+
+import asyncio
+import copy
+import inspect
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.protocol.environment import GroupRequest, GroupResult, RolloutResult, failed_rollouts, timed_out
+from rlrun.protocol.problem import Problem
+
+from rlrun_environment.worker import sanitize
+from rlrun_environment.worker.isolation import Failed, Terms, cancelled_from_outside, raised, walled
+from rlrun_environment.worker.loaded import Loaded, row_of
+
+log = logging.getLogger(__name__)
+
+API_KEY = "none"
+"""Placeholder: the gateway needs no key, but OpenAI clients do not start without one."""
+Score = Callable[[dict[str, Any], list[dict[str, Any]]], Any]
+
+
+class PlainRunner:
+    """Runs rollouts of one loaded plain environment."""
+
+    def __init__(self, loaded: Loaded, folder: Path) -> None:
+        self.loaded = loaded
+        self.folder = folder
+        self._score: Score | None = getattr(loaded.environment, "score_group", None)
+
+    async def close(self) -> None:
+        """Do nothing: connections belong to the environment."""
+
+    async def run(self, request: GroupRequest) -> GroupResult:
+        """Run and score all rollouts of the group within `deadline_seconds`. Failures are part of the rollouts.
+
+        Raises ProblemError if the example does not exist.
+        """
+        row = row_of(self.loaded, request.split, request.example_index)
+        started = time.monotonic()
+        try:
+            rollouts = await asyncio.wait_for(self._group(request, row), request.deadline_seconds)
+        except TimeoutError:
+            rollouts = failed_rollouts(request, timed_out(request))
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    async def _group(self, request: GroupRequest, row: dict[str, Any]) -> list[RolloutResult]:
+        terms = Terms.of(request)
+        ids = [uuid.uuid4().hex for _ in range(request.rollouts)]
+        found = await asyncio.gather(*[self._rollout(request, copy.deepcopy(row), rollout, terms) for rollout in ids])
+        sound = [entry for entry in found if isinstance(entry, dict)]
+        if self._score is not None and request.score and sound:
+            verdicts = iter(await self._scored(self._score, row, sound))
+            found = [next(verdicts) if isinstance(entry, dict) else entry for entry in found]
+        return [_result(rollout, entry, request.score) for rollout, entry in zip(ids, found, strict=True)]
+
+    async def _rollout(
+        self, request: GroupRequest, row: dict[str, Any], rollout: str, terms: Terms
+    ) -> dict[str, Any] | Problem:
+        base = request.base_url.rstrip("/").removesuffix("/v1")
+        work = called(
+            self.loaded.environment.rollout,
+            row,
+            base_url=f"{base}/rollouts/{rollout}/v1",
+            api_key=API_KEY,
+            model=request.model,
+            sampling=dict(request.sampling),
+        )
+        try:
+            returned = await walled(work, terms, self.folder)
+        except Failed as failed:
+            return failed.problem
+        if not isinstance(returned, Mapping):
+            return {"reward": returned}
+        if "reward" not in returned and self._score is None:
+            keys = sanitize.shown(list(returned), 200)
+            return Problem(
+                reason=Reason.REWARD_NOT_FINITE,
+                message=f"rollout returned a dict without `reward`. Its keys are {keys}.",
+            )
+        return dict(returned)
+
+    async def _scored(
+        self, score: Score, row: dict[str, Any], sound: list[dict[str, Any]]
+    ) -> list[dict[str, Any] | Problem]:
+        try:
+            rewards = await called(score, row, sound)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if cancelled_from_outside(error):
+                raise
+            log.exception("score_group failed")
+            problem = raised(Reason.REWARD_FUNCTION_ERROR, "score_group raised ", error, self.folder)
+            return [problem] * len(sound)
+        if not isinstance(rewards, list | tuple) or len(rewards) != len(sound):
+            message = f"score_group returned {sanitize.shown(rewards)} instead of a list of {len(sound)} rewards."
+            return [Problem(reason=Reason.REWARD_NOT_FINITE, message=message)] * len(sound)
+        return [
+            {**entry, **(reward if isinstance(reward, Mapping) else {"reward": reward})}
+            for entry, reward in zip(sound, rewards, strict=True)
+        ]
+
+
+async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call the function and return its result: awaited if it is async, else in a new thread.
+
+    A thread cannot be stopped from outside. One that hangs is abandoned: it is a daemon, so the process can end, and
+    it does not belong to a pool, so it occupies no slot.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            # A future does not accept StopIteration, which user code may raise like any other exception.
+            future.set_result(_Raised(error))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as raised_there:
+            error = raised_there
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            log.info("A rollout ended after its worker")
+
+    threading.Thread(target=run, daemon=True, name="rollout").start()
+    value = await future
+    if isinstance(value, _Raised):
+        raise value.error
+    return await value if isinstance(value, Awaitable) else value
+
+
+class _Raised:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _result(rollout: str, entry: dict[str, Any] | Problem, score: bool) -> RolloutResult:
+    if isinstance(entry, Problem):
+        return RolloutResult(rollout_id=rollout, reward=0.0, error=entry)
+    reward = sanitize.finite(entry.get("reward")) if score else 0.0
+    error = None
+    if reward is None:
+        shown = sanitize.shown(entry.get("reward"))
+        error = Problem(
+            reason=Reason.REWARD_NOT_FINITE,
+            message=f"The rollout returned the reward {shown} instead of a finite number.",
+        )
+    stop = entry.get("stop_condition")
+    return RolloutResult(
+        rollout_id=rollout,
+        reward=reward or 0.0,
+        metrics=sanitize.metrics(entry.get("metrics")),
+        stop_condition=sanitize.clean(str(stop), sanitize.MAX_NAME) if stop is not None else None,
+        is_truncated=entry.get("is_truncated") is True,
+        completion=sanitize.completion(entry.get("completion")),
+        error=error,
+    )

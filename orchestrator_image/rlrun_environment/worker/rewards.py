@@ -1,0 +1,116 @@
+"""Detection of failed reward functions.
+
+verifiers turns a reward function that raises into a silent 0.0, which would train the policy on noise. Here every
+reward function of an environment is wrapped, and the wrapper records failures in the rollout's state.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+
+from rlrun_environment.worker.isolation import cancelled_from_outside, note, raised
+from rlrun_environment.worker.sanitize import finite, shown
+
+
+def watch_rewards(environment: Any, folder: Path) -> None:
+    """Make every rubric of a `verifiers.Environment` record failures in the problem field of the states."""
+    for rubric in rubrics_of(environment.rubric):
+        rubric._call_individual_reward_func = _individual(rubric._call_individual_reward_func, folder)
+        rubric._call_group_reward_func = _group(rubric._call_group_reward_func, folder)
+
+
+def rubrics_of(rubric: Any) -> Iterator[Any]:
+    """Yield the rubric and all nested ones: of rubric groups and of environment groups."""
+    yield rubric
+    for inner in getattr(rubric, "rubrics", None) or []:
+        yield from rubrics_of(inner)
+    environments = getattr(rubric, "env_map", None)
+    if isinstance(environments, Mapping):
+        for environment in environments.values():
+            yield from rubrics_of(environment.rubric)
+
+
+def _individual(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+    async def call(func: Callable[..., Any], state: dict[str, Any]) -> float:
+        def check(value: Any) -> float:
+            number = finite(value)
+            if number is None:
+                note(state, _not_finite(func, value))
+                return 0.0
+            return number
+
+        def fail(error: BaseException) -> float:
+            note(state, _raised(func, error, folder))
+            return 0.0
+
+        result: float = await original(func=_shell(func, check, fail), state=state)
+        return result
+
+    return call
+
+
+def _group(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+    async def call(func: Callable[..., Any], states: list[dict[str, Any]]) -> list[float]:
+        def check(values: Any) -> list[float]:
+            try:
+                found = list(values)
+            except TypeError:
+                found = []
+            if len(found) != len(states):
+                for state in states:
+                    note(state, _not_finite(func, values, f"{len(states)} numbers"))
+                return [0.0] * len(states)
+            for state, value in zip(states, found, strict=True):
+                if finite(value) is None:
+                    note(state, _not_finite(func, value))
+            return [finite(value) or 0.0 for value in found]
+
+        def fail(error: BaseException) -> list[float]:
+            for state in states:
+                note(state, _raised(func, error, folder))
+            return [0.0] * len(states)
+
+        result: list[float] = await original(func=_shell(func, check, fail), states=states)
+        return result
+
+    return call
+
+
+def _shell(
+    func: Callable[..., Any], check: Callable[[Any], Any], fail: Callable[[BaseException], Any]
+) -> Callable[..., Any]:
+    # `wraps` keeps the signature, from which verifiers decides what to pass.
+    @functools.wraps(func)
+    async def shell(*args: Any, **kwargs: Any) -> Any:
+        try:
+            value = func(*args, **kwargs)
+            if inspect.isawaitable(value):
+                value = await value
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if cancelled_from_outside(error):
+                raise
+            return fail(error)
+        return check(value)
+
+    shell.__name__ = _name(func)
+    return shell
+
+
+def _raised(func: Callable[..., Any], error: BaseException, folder: Path) -> Problem:
+    return raised(Reason.REWARD_FUNCTION_ERROR, f"Reward function {_name(func)} raised ", error, folder)
+
+
+def _not_finite(func: Callable[..., Any], value: Any, wanted: str = "a finite number") -> Problem:
+    message = f"Reward function {_name(func)} returned {shown(value)} instead of {wanted}."
+    return Problem(reason=Reason.REWARD_NOT_FINITE, message=message)
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return str(getattr(func, "__name__", None) or type(func).__name__)

@@ -1,0 +1,167 @@
+"""Runs groups of rollouts with verifiers and converts its outputs into rollout results."""
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI, DefaultAioHttpClient
+from rlrun.constants import Reason
+from rlrun.protocol.environment import (
+    ROLLOUT_ID_HEADER,
+    GroupRequest,
+    GroupResult,
+    RolloutResult,
+    failed_rollouts,
+    timed_out,
+)
+from rlrun.protocol.problem import Problem
+from verifiers.clients import OpenAIChatCompletionsClient
+from verifiers.types import ClientConfig
+
+from rlrun_environment.worker import sanitize
+from rlrun_environment.worker.isolation import COLUMN, TERMS, Terms, cancelled_from_outside, contain, raised
+from rlrun_environment.worker.loaded import Loaded, row_of
+from rlrun_environment.worker.rewards import watch_rewards
+
+log = logging.getLogger(__name__)
+
+REQUEST_RETRIES = 3
+"""Retries of requests without a response or with status 5xx. The gateway records only what it answered."""
+
+
+class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
+    """verifiers' chat client for one group's gateway URL, on connections that all groups share.
+
+    A policy may sample its end token first. Such an empty completion is scored and trained on like any other;
+    verifiers' own client would turn it into an error, and the policy would never get a reward for it.
+    """
+
+    def __init__(self, config: ClientConfig, http: DefaultAioHttpClient) -> None:
+        self._http = http
+        super().__init__(config)
+
+    def setup_client(self, config: ClientConfig) -> AsyncOpenAI:
+        """Create the OpenAI client. The gateway needs no key: the URL identifies the group."""
+        return AsyncOpenAI(
+            api_key="none",
+            base_url=config.api_base_url,
+            max_retries=config.max_retries,
+            timeout=config.timeout,
+            http_client=self._http,
+        )
+
+    async def raise_from_native_response(self, response: Any) -> None:
+        """Accept empty messages and check everything else as verifiers does."""
+        if response is not None and response.choices and len(response.choices) == 1:
+            message = response.choices[0].message
+            if message is not None and not message.content and not message.tool_calls:
+                message.content = message.content or ""
+                return
+        await super().raise_from_native_response(response)
+
+
+class GroupRunner:
+    """Runs rollouts of one loaded verifiers environment."""
+
+    def __init__(self, loaded: Loaded, folder: Path) -> None:
+        self.loaded = loaded
+        self.folder = folder
+        # One connection pool: a new TLS context and socket per group would cost more than a short rollout. It is
+        # aiohttp's, because httpx's needs time proportional to its connections for every request.
+        self._http = DefaultAioHttpClient()
+        watch_rewards(loaded.environment, folder)
+        contain(loaded.environment, folder)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def run(self, request: GroupRequest) -> GroupResult:
+        """Run and score all rollouts of the group within `deadline_seconds`. Failures are part of the rollouts.
+
+        Raises ProblemError if the example does not exist.
+        """
+        row = row_of(self.loaded, request.split, request.example_index)
+        started = time.monotonic()
+        try:
+            outputs = await asyncio.wait_for(self._outputs(request, row), request.deadline_seconds)
+            rollouts = [_result(output) for output in outputs]
+        except TimeoutError:
+            rollouts = failed_rollouts(request, timed_out(request))
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    async def _outputs(self, request: GroupRequest, row: dict[str, Any]) -> list[dict[str, Any]]:
+        config = ClientConfig(
+            client_type="openai_chat_completions",
+            api_base_url=request.base_url,
+            max_retries=REQUEST_RETRIES,
+            timeout=request.deadline_seconds,
+            extra_headers_from_state={ROLLOUT_ID_HEADER: "trajectory_id"},
+        )
+        TERMS.set(Terms.of(request))
+        try:
+            outputs: list[dict[str, Any]] = await self.loaded.environment.run_group(
+                [dict(row) for _ in range(request.rollouts)],
+                GatewayClient(config, self._http),
+                request.model,
+                dict(request.sampling),
+                state_columns=["trajectory_id", COLUMN],
+            )
+            return outputs
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if cancelled_from_outside(error):
+                raise
+            # A rollout's own exception is recorded in its state: this one was raised by the scoring of the group.
+            log.exception("Group %s failed", request.group_id)
+            problem = raised(Reason.ROLLOUT_FAILED, "Scoring the group failed: ", error, self.folder)
+            return [{COLUMN: problem.to_json_dict()} for _ in range(request.rollouts)]
+
+
+def _result(output: dict[str, Any]) -> RolloutResult:
+    reward = sanitize.finite(output.get("reward"))
+    stop = output.get("stop_condition")
+    return RolloutResult(
+        rollout_id=str(output.get("trajectory_id") or uuid.uuid4().hex),
+        reward=reward if reward is not None else 0.0,
+        metrics=sanitize.metrics(output.get("metrics")),
+        stop_condition=sanitize.clean(str(stop), sanitize.MAX_NAME) if stop is not None else None,
+        is_truncated=bool(output.get("is_truncated")),
+        generation_ms=milliseconds(output.get("timing"), "generation"),
+        scoring_ms=milliseconds(output.get("timing"), "scoring"),
+        completion=sanitize.completion(output.get("completion")),
+        error=_problem_of(output, reward),
+    )
+
+
+def _problem_of(output: dict[str, Any], reward: float | None) -> Problem | None:
+    noted = output.get(COLUMN)
+    if noted:
+        return Problem.model_validate(noted)
+    error = output.get("error")
+    if error:
+        text = str(error.get("error_chain_repr") or error.get("error"))
+        return Problem(reason=Reason.ROLLOUT_FAILED, message=sanitize.clean(text, 600))
+    if reward is None:
+        shown = sanitize.shown(output.get("reward"))
+        message = f"The rubric returned the reward {shown} instead of a finite number."
+        return Problem(reason=Reason.REWARD_NOT_FINITE, message=message)
+    return None
+
+
+def milliseconds(timing: Any, phase: str) -> float | None:
+    """Return the duration of a phase (`generation`, `scoring`). None if verifiers did not measure it."""
+    span = timing.get(phase) if isinstance(timing, Mapping) else None
+    if not isinstance(span, Mapping):
+        return None
+    start, end = span.get("start"), span.get("end")
+    if not isinstance(start, int | float) or not isinstance(end, int | float) or not 0.0 < start <= end:
+        return None
+    found = 1000.0 * (end - start)
+    return found if math.isfinite(found) else None

@@ -1,0 +1,315 @@
+"""Pool of worker processes: starts, supervises and restarts them, and sends each group to the least loaded one.
+
+User code may block its event loop, exhaust its memory or end its process. A worker that does not answer within a
+group's deadline and a grace period is killed. A worker that ended is restarted after a pause that grows with every
+failure. Its groups are answered as failed rollouts, so that the run can count them and continue.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+from rlrun.constants import Reason
+from rlrun.protocol.environment import (
+    VARIABLE,
+    Demonstration,
+    DemonstrationRequest,
+    EnvironmentConfig,
+    EnvironmentInfo,
+    GroupRequest,
+    GroupResult,
+    RolloutResult,
+    failed_rollouts,
+    timed_out,
+)
+from rlrun.protocol.problem import Problem
+from rlrun.service.backoff import Backoff
+from rlrun.service.errors import ProblemError
+
+from rlrun_environment.worker_output import Output
+
+log = logging.getLogger(__name__)
+
+WORKER = "rlrun_environment.worker.__main__"
+"""Module of the worker process. It is started and never imported: only it may run user code."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+HEALTHY_SECONDS = 120.0
+"""Lifetime after which a worker counts as healthy: its next restart waits the shortest pause again."""
+POLL_SECONDS = 0.1
+DEMONSTRATION_SECONDS = 10.0
+"""Time for a worker to return a demonstration. A worker that is busy with user code may exceed it; callers retry."""
+ENDING_SECONDS = 2.0
+"""Time for the exit status of a worker to be known after its connection broke."""
+TEARDOWN_SECONDS = 5.0
+"""Time for an environment to release external resources before its worker is killed."""
+
+
+@dataclass
+class Worker:
+    """State of one worker process."""
+
+    index: int
+    socket: Path
+    process: asyncio.subprocess.Process | None = None
+    session: aiohttp.ClientSession | None = None
+    output: Output | None = None
+    ready: bool = False
+    in_flight: int = 0
+    restarts: int = 0
+    last_words: str = "it has not been started yet"
+    hung: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE))
+
+
+class Pool:
+    """Worker processes of one environment.
+
+    The package is installed in `folder`; `load_deadline` and `hang_grace` are in seconds.
+    """
+
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        folder: Path,
+        load_deadline: float,
+        hang_grace: float,
+        python: str = sys.executable,
+    ) -> None:
+        self._room = tempfile.TemporaryDirectory(prefix="rlrun-workers-")
+        self.workers = [Worker(i, Path(self._room.name) / f"{i}.sock") for i in range(config.workers)]
+        self._config = config
+        self._folder = folder
+        self._version = config.version
+        self._load_deadline = load_deadline
+        self._hang_grace = hang_grace
+        self._python = python
+        self._first_ready = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.info: EnvironmentInfo | None = None
+        """Description of the environment by the first worker that loaded it. None until then."""
+        self.problem: Problem | None = None
+        """Reason why the environment did not load. None once a worker has loaded it."""
+
+    @property
+    def ready(self) -> bool:
+        """True if at least one worker accepts groups."""
+        return any(worker.ready for worker in self.workers)
+
+    def start(self, version: str | None) -> None:
+        """Start the first worker, and the others when it has loaded, so that a broken environment fails once.
+
+        `version` is the one installed, for the workers to report.
+        """
+        self._version = version
+        self._tasks = [asyncio.create_task(self._supervise(worker)) for worker in self.workers]
+
+    async def close(self) -> None:
+        """End all workers. Their environments have `TEARDOWN_SECONDS` for their teardown, then they are killed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*[self._end(worker) for worker in self.workers])
+        self._room.cleanup()
+
+    async def run(self, request: GroupRequest) -> GroupResult:
+        """Run the group on a worker. If the worker dies or hangs, the result consists of failed rollouts.
+
+        Raises ProblemError if no worker is ready or the worker rejects the request.
+        """
+        worker = self._least_loaded()
+        assert worker.session is not None
+        started = time.monotonic()
+        worker.in_flight += 1
+        try:
+            timeout = aiohttp.ClientTimeout(total=request.deadline_seconds + self._hang_grace)
+            async with worker.session.post(
+                "http://worker/groups", json=request.to_json_dict(), timeout=timeout
+            ) as response:
+                body = await response.read()
+                if response.status == 200:
+                    return GroupResult.model_validate_json(body)
+                raise ProblemError(response.status, Problem.model_validate_json(body))
+        except TimeoutError:
+            rollouts = failed_rollouts(request, timed_out(request))
+            self._kill_hung(worker)
+        except aiohttp.ClientError:
+            rollouts = await self._died_under(worker, request)
+        finally:
+            worker.in_flight -= 1
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
+        """Return the reference answer to an example.
+
+        Raises ProblemError if no worker is ready, or if the worker rejects the request or does not answer.
+        """
+        worker = self._least_loaded()
+        assert worker.session is not None
+        timeout = aiohttp.ClientTimeout(total=DEMONSTRATION_SECONDS)
+        try:
+            async with worker.session.post(
+                "http://worker/demonstrations", json=request.to_json_dict(), timeout=timeout
+            ) as response:
+                body = await response.read()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            message = f"The environment's worker did not answer ({type(error).__name__}). Retry."
+            raise ProblemError(503, Problem(reason=Reason.ENVIRONMENT_BUSY, message=message)) from error
+        if response.status != 200:
+            raise ProblemError(response.status, Problem.model_validate_json(body))
+        return Demonstration.model_validate_json(body)
+
+    def _least_loaded(self) -> Worker:
+        able = [worker for worker in self.workers if worker.ready and worker.session is not None]
+        if not able:
+            raise ProblemError(503, self.problem or self._all_dead())
+        return min(able, key=lambda worker: worker.in_flight)
+
+    # --- life of a worker -------------------------------------------------------------------------------------------
+
+    async def _supervise(self, worker: Worker) -> None:
+        if worker.index > 0:
+            await self._first_ready.wait()
+        while True:
+            started = time.monotonic()
+            try:
+                await self._spawn(worker)
+                await self._wait_until_loaded(worker)
+                if worker.ready:
+                    assert worker.process is not None
+                    worker.last_words = _ending(await worker.process.wait(), worker.hung)
+                    log.error("Worker %d of the environment ended: %s", worker.index, worker.last_words)
+            except Exception as error:
+                worker.last_words = f"it could not be started: {error}"
+                log.exception("Could not start worker %d of the environment", worker.index)
+            await self._end(worker)
+            if time.monotonic() - started > HEALTHY_SECONDS:
+                worker.backoff.succeeded()
+            worker.backoff.failed(time.monotonic())
+            log.info("Restarting worker %d in %.0f s", worker.index, worker.backoff.pause)
+            await asyncio.sleep(worker.backoff.pause)
+            worker.restarts += 1
+
+    async def _spawn(self, worker: Worker) -> None:
+        worker.socket.unlink(missing_ok=True)
+        worker.hung = False
+        worker.output = Output(f"worker {worker.index} of the environment")
+        descriptor = await worker.output.open()
+        try:
+            worker.process = await asyncio.create_subprocess_exec(
+                self._python,
+                *("-m", WORKER, str(worker.socket), "--folder", str(self._folder), "--version", self._version or ""),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=descriptor,
+                stderr=descriptor,
+                env={**os.environ, VARIABLE: self._config.to_variable()},
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
+        worker.session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(worker.socket), limit=0))
+
+    async def _wait_until_loaded(self, worker: Worker) -> None:
+        assert worker.process is not None
+        assert worker.session is not None
+        ends = time.monotonic() + self._load_deadline
+        while time.monotonic() < ends:
+            if worker.process.returncode is not None:
+                worker.last_words = _ending(worker.process.returncode, hung=False)
+                self._not_loaded(
+                    Problem(
+                        reason=Reason.ENVIRONMENT_LOAD_FAILED,
+                        message=f"The worker ended while loading: {worker.last_words}.",
+                    )
+                )
+                return
+            if worker.socket.exists():
+                try:
+                    async with worker.session.get("http://worker/info") as response:
+                        info = EnvironmentInfo.model_validate_json(await response.read())
+                except aiohttp.ClientError:
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+                if info.ready:
+                    self.info, self.problem, worker.ready = info, None, True
+                    self._first_ready.set()
+                elif info.problem is not None:
+                    worker.last_words = info.problem.message
+                    self._not_loaded(info.problem)
+                return
+            await asyncio.sleep(POLL_SECONDS)
+        message = f"load_environment did not end within {self._load_deadline:g} s. Make its datasets smaller."
+        worker.last_words = message
+        self._not_loaded(Problem(reason=Reason.ENVIRONMENT_LOAD_FAILED, message=message))
+
+    def _not_loaded(self, problem: Problem) -> None:
+        if not self.ready and self.info is None:
+            self.problem = problem
+
+    async def _end(self, worker: Worker) -> None:
+        worker.ready = False
+        if worker.process is not None:
+            if worker.process.returncode is None:
+                worker.process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(worker.process.wait(), TEARDOWN_SECONDS)
+            # The whole session: user code may have started processes of its own.
+            _kill_group(worker.process.pid)
+            await worker.process.wait()
+            worker.process = None
+        if worker.session is not None:
+            await worker.session.close()
+            worker.session = None
+        if worker.output is not None:
+            await worker.output.close()
+            worker.output = None
+
+    # --- groups that a worker did not answer ------------------------------------------------------------------------
+
+    def _kill_hung(self, worker: Worker) -> None:
+        if worker.ready and worker.process is not None:
+            log.error("Worker %d does not answer: killing it", worker.index)
+            worker.ready, worker.hung = False, True
+            _kill_group(worker.process.pid)
+
+    async def _died_under(self, worker: Worker, request: GroupRequest) -> list[RolloutResult]:
+        worker.ready = False
+        process, ending = worker.process, worker.last_words
+        if process is not None:
+            try:
+                # The exit status is known shortly after the connection broke.
+                ending = _ending(await asyncio.wait_for(process.wait(), ENDING_SECONDS), worker.hung)
+            except TimeoutError:
+                # It is alive in an unknown state: restart it.
+                ending = "it broke its connection and was killed"
+                _kill_group(process.pid)
+        message = f"The environment's worker ended during the group: {ending}. It is being restarted."
+        return failed_rollouts(request, Problem(reason=Reason.ENVIRONMENT_WORKER_DIED, message=message))
+
+    def _all_dead(self) -> Problem:
+        endings = "; ".join(sorted({worker.last_words for worker in self.workers}))
+        return Problem(
+            reason=Reason.ENVIRONMENT_WORKER_DIED, message=f"No worker of the environment is ready: {endings}"
+        )
+
+
+def _ending(code: int, hung: bool) -> str:
+    if hung:
+        return "it was killed because it blocked its event loop or ignored a cancellation beyond a group's deadline"
+    if code == -signal.SIGKILL:
+        return "it was killed (SIGKILL), most likely for lack of memory: use a larger compute size"
+    if code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
+    return f"its process ended with exit code {code}"
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,36 @@
+"""`python -m rlrun_model_fetcher SOURCE DEST`: fetch a base model into a folder.
+
+Exit codes: 0 the model is there, 64 another attempt would fail alike, 1 another attempt may succeed. The problem is
+JSON in /dev/termination-log (`RLRUN_TERMINATION_LOG` names another file), where the operator reads it.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlrun.constants import ExitCode
+from rlrun.service.run_service import exit_code_of
+from rlrun.storage.store import Store
+
+from rlrun_model_fetcher.fetcher import fetch
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetch the model and return the exit code of the process."""
+    parser = argparse.ArgumentParser(prog="rlrun_model_fetcher", description="Bring a base model into a folder.")
+    parser.add_argument("source", help="s3://bucket/path, hf://owner/name[@revision] or pvc://claim/path")
+    parser.add_argument("dest", type=Path, help="folder to bring it to; its parent must be writable")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(format="%(message)s")
+
+    def work() -> int:
+        fetch(given.source, given.dest, Store, lambda line: print(line, flush=True))
+        return ExitCode.COMPLETED
+
+    return exit_code_of(work, "rlrun_model_fetcher")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Download of a model to a folder, complete or not at all, and only once.
+
+The Hugging Face path is not tested against the hub: its calls and errors follow the documentation of huggingface_hub.
+The S3 path is covered by tests.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import FatalError
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import Manifest
+from rlrun.storage.reader import ArtifactReader
+from rlrun.storage.store import StoreError
+
+from rlrun_model_fetcher.sources import (
+    HF_FILES,
+    ClaimSource,
+    HubSource,
+    hub_failure,
+    parse_source,
+    store_failure,
+)
+
+PROGRESS_SECONDS = 5.0
+HUB_MARK = ".rlrun-complete"
+Say = Callable[[str], None]
+
+
+def fetch(text: str, dest: Path, store: Callable[[], ArtifactReader], say: Say = print) -> None:
+    """Download the model that the uri `text` names to `dest`, unless it is there already. Raises FatalError.
+
+    `store` is called only for s3:// sources.
+    """
+    source = parse_source(text)
+    try:
+        if isinstance(source, ClaimSource):
+            say(f"{text} is mounted, nothing to fetch")
+        elif isinstance(source, S3Uri):
+            _from_s3(source, dest, store(), say)
+        else:
+            _from_hub(source, dest, say)
+    except StoreError as error:
+        raise store_failure(error, text) from error
+    except OSError as error:
+        message = f"{dest} cannot be written: {error}"
+        raise FatalError(Problem(reason=Reason.MODEL_FOLDER_NOT_WRITABLE, message=message), ExitCode.RESTART) from error
+
+
+def _from_s3(uri: S3Uri, dest: Path, store: ArtifactReader, say: Say) -> None:
+    manifest = store.read_manifest(uri)
+    if manifest is None:
+        message = f"{uri} has no {MANIFEST}: upload the model as an artifact or correct the RLModel's source"
+        raise FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
+    if _same(dest, manifest):
+        say(f"{uri} is in {dest} already")
+        return
+    say(f"fetching {uri}: {len(manifest.files)} files, {_size(manifest.size)}")
+    started = time.monotonic()
+    with _progress(dest.parent, manifest.size, say):
+        store.download(uri, dest, manifest)
+    say(f"fetched and verified {_size(manifest.size)} in {time.monotonic() - started:.1f} s")
+
+
+def _from_hub(source: HubSource, dest: Path, say: Say) -> None:
+    from huggingface_hub import snapshot_download
+
+    wanted = f"{source.repository}@{source.revision or 'main'}"
+    mark = dest / HUB_MARK
+    if mark.is_file() and mark.read_text() == wanted:
+        say(f"hf://{wanted} is in {dest} already")
+        return
+    say(f"fetching hf://{wanted}")
+    dest.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    try:
+        with _progress(dest, None, say):
+            snapshot_download(
+                source.repository, revision=source.revision, local_dir=dest, allow_patterns=list(HF_FILES)
+            )
+    except Exception as error:
+        raise hub_failure(error, f"hf://{wanted}") from error
+    if not any(dest.glob("*.safetensors")):
+        message = f"hf://{wanted} has no safetensors weights: use a revision or a repository that has them"
+        raise FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
+    # The folder with partial downloads of huggingface_hub is not part of the model.
+    shutil.rmtree(dest / ".cache", ignore_errors=True)
+    mark.write_text(wanted)
+    say(f"fetched {_size(_bytes_below(dest))} in {time.monotonic() - started:.1f} s")
+
+
+def _same(dest: Path, manifest: Manifest) -> bool:
+    try:
+        there = Manifest.model_validate_json((dest / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    sizes = {entry.name: entry.size for entry in manifest.files}
+    return there.files == manifest.files and all(
+        (dest / name).is_file() and (dest / name).stat().st_size == size for name, size in sizes.items()
+    )
+
+
+@contextmanager
+def _progress(folder: Path, total: int | None, say: Say) -> Iterator[None]:
+    """Print a line every few seconds with the bytes below `folder`."""
+    done = threading.Event()
+    before = _bytes_below(folder)
+
+    def watch() -> None:
+        while not done.wait(PROGRESS_SECONDS):
+            now = _bytes_below(folder) - before
+            say(f"  {_size(now)}" + (f" of {_size(total)} ({100 * now // max(total, 1)} %)" if total else ""))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:
+            continue  # Renamed in the meantime.
+    return total
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

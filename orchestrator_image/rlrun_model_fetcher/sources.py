@@ -1,0 +1,88 @@
+"""Sources of base models and what their failures mean, without I/O.
+
+Every failure is a FatalError: another attempt may help where its exit code is that of a restart.
+
+s3://bucket/path                  an artifact with a manifest, verified file by file
+hf://owner/name[@revision]        a repository of the Hugging Face hub
+pvc://claim/path                  mounted as it is: nothing to fetch
+"""
+
+import re
+from dataclasses import dataclass
+
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import FatalError
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import AccessDenied, BucketMissing, Corrupt, NotFound, StoreError
+
+HF_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+"""Weights, configuration and tokenizers. Pickled weights (*.bin, *.pt) can run code when loaded: never fetched."""
+HF_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+PERMANENT = (NotFound, AccessDenied, BucketMissing, Corrupt)
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """Repository of the Hugging Face hub at a revision (branch, tag or commit)."""
+
+    repository: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class ClaimSource:
+    """Volume that is mounted where the model is expected."""
+
+
+Source = S3Uri | HubSource | ClaimSource
+
+
+def parse_source(text: str) -> Source:
+    """Parse a source. Raises FatalError (`InvalidModelSource`) for anything else."""
+    if text.startswith("s3://"):
+        try:
+            uri = S3Uri.parse(text)
+        except ValueError as error:
+            raise _invalid(str(error)) from error
+        if not uri.key:
+            raise _invalid(f"{text} names no folder in the bucket: write s3://bucket/path")
+        return uri
+    if text.startswith("hf://"):
+        repository, _, revision = text.removeprefix("hf://").partition("@")
+        if not HF_REPOSITORY.fullmatch(repository):
+            raise _invalid(f"{text} is no repository: write hf://owner/name or hf://owner/name@revision")
+        return HubSource(repository, revision or None)
+    if text.startswith("pvc://"):
+        return ClaimSource()
+    raise _invalid(f"{text!r} is no model source: write s3://bucket/path, hf://owner/name or pvc://claim/path")
+
+
+def store_failure(error: StoreError, source: str) -> FatalError:
+    """Return what a failed S3 download means for the model."""
+    if isinstance(error, NotFound):
+        message = f"there is no complete model at {source}: {error.problem.message}"
+        return FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
+    return FatalError(error.problem, ExitCode.CONFIGURATION if isinstance(error, PERMANENT) else ExitCode.RESTART)
+
+
+def hub_failure(error: Exception, source: str) -> FatalError:
+    """Return what an exception of huggingface_hub means, judged by class name: the library is not imported here."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    words = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    if "GatedRepoError" in names:
+        message = f"{source} is gated: accept its licence and give the pods a token in HF_TOKEN ({words})"
+        return FatalError(Problem(reason=Reason.MODEL_ACCESS_DENIED, message=message), ExitCode.CONFIGURATION)
+    if names & {"RepositoryNotFoundError", "RevisionNotFoundError"}:
+        message = f"{source} does not exist or needs a token in HF_TOKEN: {words}"
+        return FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
+    if "OSError" in names and getattr(error, "errno", None) == 28:
+        message = f"no space left for {source}: give the pod more ephemeral storage or use pvc://"
+        return FatalError(Problem(reason=Reason.DISK_FULL, message=message), ExitCode.RESTART)
+    message = f"the hub does not give {source}: {type(error).__name__}: {words}"
+    return FatalError(Problem(reason=Reason.MODEL_HUB_UNREACHABLE, message=message), ExitCode.RESTART)
+
+
+def _invalid(message: str) -> FatalError:
+    return FatalError(Problem(reason=Reason.INVALID_MODEL_SOURCE, message=message), ExitCode.CONFIGURATION)

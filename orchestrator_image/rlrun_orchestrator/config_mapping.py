@@ -1,0 +1,180 @@
+"""From the fields of a run's spec to the settings of the parts that act on them: one function per part, no I/O."""
+
+from collections.abc import Mapping
+
+from rlrun.api.run_sections.rollouts import TrajectoryStrategy
+from rlrun.api.run_sections.training import AlgorithmName
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.orchestrator import GroupCounts
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
+from rlrun.service.errors import FatalError
+
+from rlrun_orchestrator.config import Settings
+from rlrun_orchestrator.data.example_buffer import Buffer, BufferSettings
+from rlrun_orchestrator.data.group_filter import Filtering
+from rlrun_orchestrator.data.groups import Scoring
+from rlrun_orchestrator.data.schedule import RunSchedule
+from rlrun_orchestrator.evaluation.evaluator import EvaluatorSettings
+from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
+from rlrun_orchestrator.loop import LoopTimeouts
+from rlrun_orchestrator.rollouts.dispatcher import DispatchSettings
+from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits
+from rlrun_orchestrator.rollouts.group_tracker import GroupTracker
+from rlrun_orchestrator.storage.startup import StartupTimeouts
+from rlrun_orchestrator.training.policy_publisher import PublishTimeouts
+from rlrun_orchestrator.training.trainer_session import TrainerTimeouts
+
+
+def run_schedule(run: ResolvedRun, settings: Settings) -> RunSchedule:
+    """Return the number of steps and the intervals of the run."""
+    spec = run.spec
+    return RunSchedule(
+        max_steps=spec.max_steps,
+        supervised_steps=None if spec.algorithm.name is AlgorithmName.sft else spec.algorithm.sft_steps,
+        checkpoint_interval=spec.checkpoints.interval or settings.checkpoint_interval,
+        adapter_interval=spec.adapters.interval,
+    )
+
+
+def startup_timeouts(run: ResolvedRun, settings: Settings) -> StartupTimeouts:
+    """Return the limits of the waits before the first step."""
+    return StartupTimeouts(
+        component=float(min(settings.start_deadline, run.spec.start_deadline_seconds)),
+        configuration_error=settings.configuration_grace,
+        poll_interval=settings.poll_interval,
+    )
+
+
+def trainer_timeouts(settings: Settings) -> TrainerTimeouts:
+    """Return the limits of the requests to the trainer."""
+    return TrainerTimeouts(
+        unreachable=settings.trainer_deadline,
+        step=settings.step_deadline,
+        finish=settings.finish_deadline,
+        poll_interval=settings.poll_interval,
+    )
+
+
+def publish_timeouts(settings: Settings) -> PublishTimeouts:
+    """Return the limits of the publication of policies."""
+    return PublishTimeouts(
+        # Engines may take as long to start as a run may take to start.
+        first=max(settings.start_deadline, settings.inference_deadline),
+        later=settings.inference_deadline,
+        slow_replicas=settings.publish_grace,
+    )
+
+
+def loop_timeouts(settings: Settings) -> LoopTimeouts:
+    """Return the limits of the waits of the training loop itself."""
+    return LoopTimeouts(finish=settings.finish_deadline, state_saved=settings.record_wait)
+
+
+def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) -> GroupTracker:
+    """Return the tracker of the run's groups. `before`: the counts of earlier processes."""
+    spec = run.spec
+    return GroupTracker(
+        SchedulingLimits.from_rollouts(
+            batch_size=spec.batch_size,
+            rollouts_per_example=spec.rollouts_per_example,
+            oversampling_factor=spec.oversampling_factor,
+            max_async_level=spec.max_async_level,
+        ),
+        schedule,
+        before,
+    )
+
+
+def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> Buffer:
+    """`sizes`: examples per training environment. Raises FatalError without any."""
+    spec = run.spec
+    by_environment = [e.weight for e in spec.env if e.weight is not None]
+    try:
+        return Buffer(
+            sizes,
+            spec.buffer.env_ratios or by_environment or None,
+            BufferSettings(
+                seed=spec.buffer.seed if spec.buffer.seed is not None else spec.seed,
+                filtering=spec.buffer.online_difficulty_filtering,
+                easy_threshold=spec.buffer.easy_threshold,
+                hard_threshold=spec.buffer.hard_threshold,
+                easy_fraction=spec.buffer.easy_fraction,
+                hard_fraction=spec.buffer.hard_fraction,
+            ),
+        )
+    except ValueError as error:
+        message = f"{error}: load_environment must give a dataset with examples"
+        raise FatalError(Problem(reason=Reason.NO_EXAMPLES, message=message), ExitCode.CONFIGURATION) from error
+
+
+def filtering(run: ResolvedRun) -> Filtering:
+    """Which groups are not worth training on."""
+    online, rules = run.spec.buffer.online_difficulty_filtering, run.spec.difficulty_filter
+    if rules is None or not rules.enabled:
+        return Filtering(online)
+    return Filtering(online, rules.min_reward_variance, rules.max_reward, rules.min_reward)
+
+
+def scoring(run: ResolvedRun) -> Scoring:
+    """How groups are judged."""
+    spec = run.spec
+    return Scoring(
+        rollouts_per_example=spec.rollouts_per_example,
+        strategy=spec.trajectory_strategy,
+        seq_len=run.model.seq_len,
+        filtering=filtering(run),
+        verify=not spec.buffer.skip_verification,
+        baseline=spec.algorithm.name is AlgorithmName.grpo,
+    )
+
+
+def sampling_rules(run: ResolvedRun) -> SamplingRules:
+    """The run's sampling section as the gateway applies it."""
+    sampling = run.spec.sampling
+    return SamplingRules(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        stop=list(sampling.stop),
+        min_tokens=sampling.min_tokens,
+        repetition_penalty=sampling.repetition_penalty,
+        # Asynchronous rollouts depend on the clock anyway, so that a seed would only make them look repeatable.
+        seed=run.spec.seed if sampling.seed is None and run.spec.max_async_level == 0 else sampling.seed,
+    )
+
+
+def exact_prefixes(run: ResolvedRun) -> bool:
+    """Whether the next turn of a chat may be sent as tokens: its turns are joined, and nobody rewrites the answers."""
+    rewritten = any(argument.startswith("--reasoning-parser") for argument in run.model.inference.extra_args)
+    return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved and not rewritten
+
+
+def client_sampling(run: ResolvedRun) -> dict[str, object]:
+    """What environments are told to ask the gateway for; it knows the rest itself."""
+    return {"temperature": run.spec.sampling.temperature, "max_tokens": run.spec.sampling.max_tokens}
+
+
+def dispatch(run: ResolvedRun, settings: Settings) -> DispatchSettings:
+    """What every group request carries."""
+    return DispatchSettings(
+        gateway_url=run.endpoints.gateway_url,
+        rollouts_per_example=run.spec.rollouts_per_example,
+        sampling=client_sampling(run),
+        group_deadline=settings.group_deadline,
+        inference_deadline=settings.inference_deadline,
+        empty_batch_backoff=settings.empty_batch_backoff,
+    )
+
+
+def evaluation(run: ResolvedRun, settings: Settings) -> EvaluatorSettings:
+    """What every evaluation request carries."""
+    spec = run.spec
+    return EvaluatorSettings(
+        gateway_url=run.endpoints.gateway_url,
+        sampling=client_sampling(run),
+        group_deadline=settings.group_deadline,
+        rollouts_in_flight=int(spec.batch_size * spec.oversampling_factor),
+        base_model=spec.eval is not None and spec.eval.eval_base_model,
+        warm_start=run.warm_start_from is not None,
+    )

@@ -1,0 +1,86 @@
+"""Changes of the configuration while the run lives.
+
+The operator writes what a user changes into the ConfigMap that this process has mounted and annotates the pod, so that
+the kubelet swaps the files at once; without the annotation it would take a minute or two. Only one change matters here:
+more steps. The operator acts on the others itself (how many artifacts are kept, deadlines), or the API server refuses
+them; and what does not fit the running attempt (another attempt's file, fewer steps) is not for this process.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun.protocol.resolved import ResolvedRun
+
+from rlrun_orchestrator.data.schedule import RunSchedule
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ConfigChange:
+    """Difference between the configuration in the file and the running attempt."""
+
+    max_steps: int | None
+    """The raised number of steps. None when it is not raised."""
+    ignored_fields: list[str]
+    """Descriptions of the differences that this process does not apply."""
+
+
+def diff_configuration(run: ResolvedRun, max_steps: int, new: ResolvedRun) -> ConfigChange:
+    """Compare `new` with a running attempt of `run` that makes `max_steps` steps."""
+    if new.run != run.run:
+        other = f"the configuration is that of attempt {new.run.attempt} of {new.run.name}, this is {run.run.attempt}"
+        return ConfigChange(None, [other])
+    ignored = []
+    steps = new.spec.max_steps
+    if steps < max_steps:
+        ignored.append(f"maxSteps {steps} is below {max_steps}")
+    ours, theirs = (r.spec.model_dump(by_alias=True, exclude={"max_steps"}) for r in (run, new))
+    ignored += [f"spec.{name}" for name in ours if ours[name] != theirs[name]]
+    parts = set(ResolvedRun.model_fields) - {"run", "spec"}
+    ignored += sorted(name for name in parts if getattr(run, name) != getattr(new, name))
+    return ConfigChange(steps if steps > max_steps else None, ignored)
+
+
+class ConfigWatcher:
+    """Reads the file every few seconds and applies a raised number of steps to the schedule."""
+
+    def __init__(self, path: Path, run: ResolvedRun, interval: float, schedule: RunSchedule) -> None:
+        self._path = path
+        self._run = run
+        self._interval = interval
+        self._schedule = schedule
+        self._seen: bytes | None = None
+
+    async def watch(self) -> None:
+        """Check the file until cancelled."""
+        while True:
+            try:
+                await self.check_once()
+            except Exception:
+                log.exception("the changed configuration is not used")
+            await asyncio.sleep(self._interval)
+
+    async def check_once(self) -> None:
+        """Apply the file's contents if they changed since the last call."""
+        try:
+            data = await asyncio.to_thread(self._path.read_bytes)
+        except OSError as error:
+            log.debug("%s: %s", self._path, error)
+            return
+        if data == self._seen:
+            return
+        self._seen = data
+        try:
+            new = ResolvedRun.model_validate_json(data)
+        except ValueError as error:
+            log.warning("%s is not used: %s", self._path, error)
+            return
+        change = diff_configuration(self._run, self._schedule.max_steps, new)
+        if change.ignored_fields:
+            log.info("the configuration has changed; not for this process: %s", ", ".join(change.ignored_fields))
+        if change.max_steps is not None and not self._schedule.extend(change.max_steps):
+            steps = self._schedule.max_steps
+            log.warning("maxSteps %d comes too late: the run is complete at %d", change.max_steps, steps)

@@ -1,0 +1,95 @@
+"""The numbers of one step under the names that users of RL trainers know (docs/reference/metrics.md). Pure."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from rlrun_orchestrator.data.groups import Group, Rollout
+from rlrun_orchestrator.data.reward_histogram import histogram_values
+
+Value = float | list[float]
+"""One number, or the counts of a histogram."""
+
+BOTH = ("time/step", "time/save_ckpt", "perf/throughput")
+"""Names that orchestrator and trainer both have for their own: the trainer's go below `trainer/`."""
+
+
+def spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """`name`/mean, /max and /min; nothing for no values."""
+    if not values:
+        return {}
+    return {
+        f"{name}/mean": math.fsum(values) / len(values),
+        f"{name}/max": float(max(values)),
+        f"{name}/min": float(min(values)),
+    }
+
+
+def mean(values: Iterable[float]) -> float:
+    """Arithmetic mean; 0 for no values."""
+    found = list(values)
+    return math.fsum(found) / len(found) if found else 0.0
+
+
+def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
+    """Rewards of the good rollouts."""
+    found: dict[str, list[float]] = {}
+    for group in groups:
+        found.setdefault(group.example.environment, []).extend(group.rewards)
+    return found
+
+
+def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int) -> dict[str, float]:
+    """What the batch that step `step` trains on looks like."""
+    good = [rollout for group in groups for rollout in group.good]
+    everyone = [rollout for group in groups for rollout in group.rollouts]
+    samples = [len(rollout.trajectory.sequences) for rollout in good]
+    lag = [float(step - group.version) for group in groups]
+    results = [rollout.result for rollout in good]
+    values: dict[str, float] = {
+        **spread("reward", [result.reward for result in results]),
+        **spread("seq_len", [float(rollout.prompt_tokens + rollout.completion_tokens) for rollout in good]),
+        **spread("prompt_len", [float(rollout.prompt_tokens) for rollout in good]),
+        **spread("completion_len", [float(rollout.completion_tokens) for rollout in good]),
+        **spread("num_turns", [float(rollout.turns) for rollout in good]),
+        **spread("generation_ms", [r.generation_ms for r in results if r.generation_ms is not None]),
+        **spread("scoring_ms", [r.scoring_ms for r in results if r.scoring_ms is not None]),
+        **spread("batch/off_policy_level", lag),
+        "is_truncated/mean": mean(float(rollout.truncated) for rollout in good),
+        "error/mean": mean(float(rollout.error is not None) for rollout in everyone),
+        "batch/effective_batch_size": float(len(good)),
+        "batch/solve_none": mean(float(all(r <= 0.0 for r in group.rewards)) for group in groups),
+        "batch/solve_all": mean(float(all(r >= 1.0 for r in group.rewards)) for group in groups),
+        "batch/zero_variance": mean(float(len(set(group.rewards)) <= 1) for group in groups),
+        "batch/samples_per_rollout": mean(float(count) for count in samples),
+        "batch/prefix_breaks": float(sum(rollout.trajectory.prefix_breaks for rollout in good)),
+        "batch/prefix_bridges": float(sum(rollout.trajectory.bridged for rollout in good)),
+        "batch/missing_rollouts": float(len(groups) * rollouts_per_example - len(good)),
+        "time/group": mean(group.seconds for group in groups),
+    }
+    for name, rewards in sorted(rewards_by_environment(groups).items()):
+        values[f"reward/{name}/mean"] = mean(rewards)
+    return values | environment_metrics(good)
+
+
+def batch_histograms(groups: Sequence[Group]) -> dict[str, list[float]]:
+    """How the batch's rewards are spread."""
+    return histogram_values(rewards_by_environment(groups))
+
+
+def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The environments' own metrics, each as the mean over the rollouts that have it."""
+    names = sorted({name for rollout in rollouts for name in rollout.result.metrics})
+    return {
+        f"metrics/{name}/mean": mean(r.result.metrics[name] for r in rollouts if name in r.result.metrics)
+        for name in names
+    }
+
+
+def trainer_metrics(told: Mapping[str, float]) -> dict[str, float]:
+    """The trainer's own numbers under names that the orchestrator has no other use for."""
+    return {f"trainer/{name}" if name in BOTH else name: value for name, value in told.items()}
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float]:
+    """Only what JSON and Prometheus can both carry."""
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}

@@ -1,0 +1,16 @@
+"""Record of a batch that was sent to the trainer and not acknowledged yet."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SentBatch:
+    """A batch whose result the process that sent it may not live to hear."""
+
+    id: str
+    step: int
+    ordinals: list[int]
+    groups: int
+    tokens: int
+    reward: float | None
+    values: dict[str, float]

@@ -1,0 +1,82 @@
+"""The numbers of an evaluation: avg@k, pass@k, and validation rewards. Pure.
+
+A rollout that failed has no reward: it is left out of every mean and told by `error` instead. An example counts
+towards pass@k only with k rollouts that did not fail.
+"""
+
+import math
+from collections.abc import Sequence
+
+from rlrun.protocol.environment import RolloutResult
+
+SUCCESS = 1.0
+"""A rollout passes with at least this reward: the full mark of rewards between 0 and 1."""
+
+
+def pass_at_k(rollouts: int, successes: int, k: int) -> float:
+    """Probability that at least one of k rollouts, drawn from `rollouts` without replacement, passes.
+
+    1 - C(n - c, k) / C(n, k), the unbiased estimator of Chen et al. 2021, "Evaluating Large Language Models Trained on
+    Code", equation 1. Raises ValueError unless 0 <= successes <= rollouts and 1 <= k <= rollouts.
+    """
+    if not (0 <= successes <= rollouts and 1 <= k <= rollouts):
+        raise ValueError(f"pass@{k} of {successes} successes in {rollouts} rollouts is not defined")
+    return 1.0 - math.comb(rollouts - successes, k) / math.comb(rollouts, k)
+
+
+def ks(rollouts: int) -> list[int]:
+    """1, 2, 4, ... and `rollouts` itself."""
+    found = [2**i for i in range(rollouts.bit_length())]
+    return sorted({k for k in found if k <= rollouts} | {rollouts})
+
+
+def evaluation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
+    """`eval/<environment>/...` of all examples; `results` has one entry per example, empty where nobody answered."""
+    groups = valid_rewards(results)
+    base = f"eval/{environment}"
+    values = {f"{base}/error": _error_share(groups, rollouts), f"{base}/examples": float(len(results))}
+    rewards = [reward for group in groups for reward in group]
+    if not rewards:
+        return values
+    values[f"{base}/avg@{rollouts}"] = _mean(rewards)
+    values[f"{base}/is_truncated"] = _mean([float(r.is_truncated) for group in results for r in group if is_valid(r)])
+    for k in ks(rollouts):
+        enough = [group for group in groups if len(group) >= k]
+        if enough:
+            chances = [pass_at_k(len(group), sum(r >= SUCCESS for r in group), k) for group in enough]
+            values[f"{base}/pass@{k}"] = _mean(chances)
+    return values
+
+
+def validation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
+    """`val_reward/<environment>/...`."""
+    groups = valid_rewards(results)
+    base = f"val_reward/{environment}"
+    values = {f"{base}/error": _error_share(groups, rollouts), f"{base}/examples": float(len(results))}
+    rewards = [reward for group in groups for reward in group]
+    return values | ({f"{base}/mean": _mean(rewards)} if rewards else {})
+
+
+def validation_total(results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
+    """`val_reward/mean`: over the rollouts of all environments."""
+    rewards = [reward for group in valid_rewards(results) for reward in group]
+    return {"val_reward/mean": _mean(rewards)} if rewards else {}
+
+
+def valid_rewards(results: Sequence[Sequence[RolloutResult]]) -> list[list[float]]:
+    """The rewards of the rollouts that did not fail, per example."""
+    return [[rollout.reward for rollout in group if is_valid(rollout)] for group in results]
+
+
+def is_valid(rollout: RolloutResult) -> bool:
+    """Whether the rollout has a reward that means something."""
+    return rollout.error is None and math.isfinite(rollout.reward)
+
+
+def _error_share(groups: Sequence[Sequence[float]], rollouts: int) -> float:
+    wanted = len(groups) * rollouts
+    return 1.0 - sum(map(len, groups)) / wanted if wanted else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,61 @@
+"""Chat messages as tokens, by the engine's own template: what is trained is what the engine would have seen.
+
+Stock vLLM does it at POST /tokenize, so that this process needs neither the tokenizer nor its template.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.client import request
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+
+from rlrun_orchestrator.inference.replica_pool import ReplicaPool
+
+TIMEOUT_SECONDS = 30.0
+
+Messages = Sequence[dict[str, Any]]
+
+
+class Tokenizer:
+    """The chat template of the engines."""
+
+    def __init__(self, http: aiohttp.ClientSession, pool: ReplicaPool, *, deadline: float) -> None:
+        """`deadline`: seconds to wait for an engine that answers."""
+        self._http = http
+        self._pool = pool
+        self._deadline = deadline
+
+    async def tokens(self, messages: Messages, *, add_generation_prompt: bool) -> list[int]:
+        """The token ids of a conversation; with the beginning of the next answer if that is to follow.
+
+        Raises FatalError when no engine answers in time or the template refuses the messages.
+        """
+        asked = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
+        body = json.dumps(asked).encode()
+        give_up = time.monotonic() + self._deadline
+        problem = self._pool.problem()
+        while time.monotonic() < give_up:
+            able = [replica for replica in self._pool.replicas.values() if replica.answers]
+            if not able:
+                problem = self._pool.problem()
+                await self._pool.changed(0.5)
+                continue
+            replica = min(able, key=lambda replica: replica.requests)
+            try:
+                url = f"{replica.endpoint.engine_url}/tokenize"
+                answer = await request(self._http, "POST", url, body=body, timeout=TIMEOUT_SECONDS)
+                found: list[int] = json.loads(answer)["tokens"]
+                return found
+            except ServiceUnavailable as error:
+                problem = error.problem
+                replica.suspect(problem)
+            except (RequestRejected, KeyError, ValueError) as error:
+                message = f"the engine cannot render a demonstration with its chat template: {error}"[:1000]
+                problem = Problem(reason=Reason.CHAT_TEMPLATE_FAILED, message=message)
+                raise FatalError(problem, ExitCode.CONFIGURATION) from error
+        raise FatalError(problem, ExitCode.RESTART)

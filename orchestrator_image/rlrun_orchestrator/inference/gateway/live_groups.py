@@ -1,0 +1,127 @@
+"""The groups that may use the gateway now, with the recorded turns of their rollouts.
+
+A group is open from its dispatch to its result. Its id is the only credential for the gateway and cannot be guessed.
+"""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rlrun.protocol.policy import PolicyKind, PolicyRef
+
+from rlrun_orchestrator.data.groups import RecordedGroup
+from rlrun_orchestrator.data.trajectories import Turn
+from rlrun_orchestrator.inference.gateway.prefixes import Conversation
+from rlrun_orchestrator.inference.replica_pool import Replica
+
+
+@dataclass(slots=True)
+class Speaker:
+    """State of one rollout. It depends on the order of requests only, not on time."""
+
+    order: int
+    """Number of the rollout in its group, by first request."""
+    requests: int = 0
+    turns: list[tuple[int, Turn]] = field(default_factory=list)
+    """Recorded turns, each with the arrival number of its request."""
+    conversation: Conversation | None = None
+    """Newest chat. The next prompt must begin with its exact tokens."""
+
+
+@dataclass
+class LiveGroup:
+    """One group with the policy version that it is pinned to and the turns recorded so far."""
+
+    id: str
+    policy: PolicyRef
+    model: str
+    """Model name in requests to the engine: the policy's name, or the base model's id."""
+    ordinal: int = 0
+    """Number of the group in the run, from which its seeds are derived."""
+    record: bool = True
+    """False for evaluations, whose turns are not trained on."""
+    base: bool = False
+    """True if the base model responds instead of the policy."""
+    rollouts: dict[str, Speaker] = field(default_factory=dict)
+    arrivals: int = 0
+    in_flight: int = 0
+    """Number of requests in progress."""
+    home: Replica | None = None
+    """Replica that has this group's prefix in its cache."""
+
+    @property
+    def needs(self) -> str | None:
+        """Name of the policy that a replica must serve. None: any replica that responds."""
+        return None if self.base else self.policy.name
+
+    def arrived(self) -> int:
+        """Return the arrival number of a new request."""
+        self.arrivals += 1
+        return self.arrivals
+
+    def speaker(self, rollout: str) -> Speaker:
+        """Return the state of a rollout. A new rollout gets the next number."""
+        found = self.rollouts.get(rollout)
+        if found is None:
+            found = self.rollouts[rollout] = Speaker(len(self.rollouts))
+        return found
+
+    def note(self, rollout: str, place: int, turn: Turn) -> None:
+        """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
+        self.speaker(rollout).turns.append((place, turn))
+
+    def recorded(self, rollout: str) -> list[Turn]:
+        """Return the turns of a rollout in order, none for an unknown id."""
+        known = self.rollouts.get(rollout)
+        return [turn for _, turn in sorted(known.turns, key=lambda pair: pair[0])] if known else []
+
+    def record_of_turns(self) -> RecordedGroup:
+        """Return what was recorded so far."""
+        turns = {rollout: self.recorded(rollout) for rollout in self.rollouts}
+        return RecordedGroup(self.id, self.ordinal, self.policy.version, turns)
+
+
+class LiveGroups:
+    """All open groups."""
+
+    def __init__(self, base_model: str = "") -> None:
+        """`base_model`: id under which every engine of the run serves the base model."""
+        self._base_model = base_model
+        self._groups: dict[str, LiveGroup] = {}
+        self._opened = {True: 0, False: 0}
+
+    def open(
+        self, policy: PolicyRef, *, ordinal: int | None = None, record: bool = True, base: bool = False
+    ) -> LiveGroup:
+        """Open a group that is pinned to that policy.
+
+        `ordinal` determines its seeds. By default it is the number of groups opened before; evaluations (`record`
+        False) are counted separately. With `base` the base model responds instead of the policy, so that an evaluation
+        can measure it. Engines whose weights were replaced by a policy's (`PolicyKind.weights`) have no base model
+        left, so no replica can serve such a group.
+        """
+        number = self._opened[record] if ordinal is None else ordinal
+        self._opened[record] += 1
+        whole = base or policy.kind is PolicyKind.weights
+        model = self._base_model if whole else policy.name
+        group = LiveGroup(f"g-{secrets.token_hex(16)}", policy, model, number, record, base)
+        self._groups[group.id] = group
+        return group
+
+    def close(self, group_id: str) -> None:
+        """Close the group: its id is rejected from now on."""
+        self._groups.pop(group_id, None)
+
+    def get(self, group_id: str) -> LiveGroup | None:
+        """Return the group, None if it is not open."""
+        return self._groups.get(group_id)
+
+    def policies(self) -> dict[str, PolicyRef]:
+        """Return the policies that open groups are pinned to, by name."""
+        return {group.policy.name: group.policy for group in self._groups.values() if not group.base}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[LiveGroup]:
+        return iter(self._groups.values())

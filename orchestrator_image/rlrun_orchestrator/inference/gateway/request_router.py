@@ -1,0 +1,125 @@
+"""Routing of requests to replicas that serve the policy, with retries on other replicas."""
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import aiohttp
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.inference.replica_pool import Replica, ReplicaPool
+
+MAX_TRIES = 4
+CONNECT_SECONDS = 5.0
+
+
+@dataclass
+class RoutingStats:
+    """Counters since the start of the process."""
+
+    requests: int = 0
+    retries: int = 0
+    failures: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Requests that the gateway rejected, by reason."""
+    prefixes: Counter[str] = field(default_factory=Counter)
+    """Chats that continue a recorded one. `exact` and `bridged` begin with its tokens, `broken` do not."""
+
+
+class GroupGone(Exception):
+    """The group ended while its request waited."""
+
+
+class NoReplica(Exception):
+    """No replica could serve the request in time."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Router:
+    """Chooses replicas for requests and marks failing ones."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, pool: ReplicaPool, groups: LiveGroups, *, wait: float, deadline: float
+    ) -> None:
+        """`wait`: seconds that a request may wait for a replica. `deadline`: seconds for one response of the engine."""
+        self.stats = RoutingStats()
+        self._http = http
+        self._pool = pool
+        self._groups = groups
+        self._wait = wait
+        self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
+
+    async def ask(self, group: LiveGroup, path: str, body: bytes) -> tuple[int, bytes]:
+        """Send a request and return status (below 500) and body of the response. Raises NoReplica, GroupGone."""
+        self.stats.requests += 1
+        give_up = time.monotonic() + self._wait
+        tries = 0
+        problem = Problem(reason=Reason.INFERENCE_FAILED, message="no replica answered")
+        while tries < MAX_TRIES:
+            if self._groups.get(group.id) is not group:
+                raise GroupGone
+            replica = self._pool.choose(group.needs, group.home)
+            if replica is None:
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    problem = self._pool.problem(None if group.base else group.policy)
+                    break
+                await self._pool.changed(min(left, 1.0))
+                continue
+            group.home = replica
+            try:
+                status, answer = await self._send(replica, path, body)
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                url = replica.endpoint.engine_url
+                problem = Problem(
+                    reason=Reason.INFERENCE_FAILED, message=f"{url}: {error or type(error).__name__}"[:500]
+                )
+                replica.suspect(problem)
+            else:
+                lost = status == 404 and group.model == group.needs and group.model.encode() in answer
+                if status < 500 and not lost:
+                    return status, answer
+                text = answer[:300].decode("utf-8", "replace")
+                url = replica.endpoint.engine_url
+                problem = Problem(reason=Reason.INFERENCE_FAILED, message=f"{url} answered {status}: {text}")
+                if status == 404:  # the engine restarted without the adapter
+                    replica.adapters.discard(group.policy.name)
+                    replica.wake.set()
+                else:
+                    replica.suspect(problem)
+            tries += 1
+            self.stats.retries += 1
+        self.stats.failures += 1
+        raise NoReplica(problem)
+
+    async def _send(self, replica: Replica, path: str, body: bytes) -> tuple[int, bytes]:
+        replica.requests += 1
+        call = asyncio.ensure_future(self._post(replica.endpoint.engine_url + path, body))
+        replica.calls.add(call)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            # The pool cancels the calls of a removed replica; the client did not cancel.
+            if call.cancelled() and not _being_cancelled():
+                raise aiohttp.ServerDisconnectedError(f"{replica.endpoint.engine_url} is gone") from None
+            raise
+        finally:
+            replica.calls.discard(call)
+            call.cancel()
+            replica.requests -= 1
+
+    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"}
+        async with self._http.post(url, data=body, headers=headers, timeout=self._limits) as response:
+            return response.status, await response.read()
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

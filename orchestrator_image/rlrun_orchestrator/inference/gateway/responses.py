@@ -1,0 +1,111 @@
+"""Conversion of the engine's response: to a turn for training, and to the response that the client expects."""
+
+import json
+from typing import Any
+
+from rlrun_orchestrator.data.trajectories import Turn
+from rlrun_orchestrator.inference.gateway.sampling_rules import Kind
+
+
+class UnusableAnswer(ValueError):
+    """The engine's response lacks the tokens or logprobs that training needs."""
+
+
+def read_turn(kind: Kind, answer: dict[str, Any]) -> Turn:
+    """Return the token ids and logprobs of the only choice.
+
+    vLLM puts the prompt's ids on top of a chat answer, but into the choice of a text completion, and logprobs into
+    `content[].logprob` of the one, `token_logprobs[]` of the other. Raises UnusableAnswer.
+    """
+    try:
+        choice = answer["choices"][0]
+        completion_ids: list[int] = choice["token_ids"]
+        if kind is Kind.chat:
+            prompt_ids: list[int] = answer["prompt_token_ids"]
+            logprobs: list[float] = [token["logprob"] for token in (choice["logprobs"] or {}).get("content") or []]
+        else:
+            prompt_ids = choice["prompt_token_ids"]
+            logprobs = (choice["logprobs"] or {}).get("token_logprobs") or []
+    except (KeyError, IndexError, TypeError) as error:
+        raise UnusableAnswer(
+            f"the inference engine's answer lacks {error}: it must support return_token_ids and logprobs (vLLM 0.10.2 "
+            "or newer)"
+        ) from error
+    if completion_ids is None or prompt_ids is None or len(logprobs) != len(completion_ids):
+        raise UnusableAnswer(
+            f"the inference engine gave {len(logprobs)} logprobs for {len(completion_ids or [])} tokens: "
+            "is it started with a logprobs limit or another API server in front of it?"
+        )
+    return Turn(prompt_ids, completion_ids, logprobs, choice.get("finish_reason"))
+
+
+def as_chat(answer: dict[str, Any]) -> dict[str, Any]:
+    """Convert the response of a text completion to that of a chat: same text, same tokens, same logprobs.
+
+    Raises UnusableAnswer.
+    """
+    try:
+        choice = answer["choices"][0]
+        logprobs = choice["logprobs"] or {}
+        content = [
+            {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
+            for token, logprob in zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
+        ]
+        message = {"role": "assistant", "content": choice["text"], "refusal": None}
+        return {
+            "id": f"chat{answer.get('id', 'cmpl')}",
+            "object": "chat.completion",
+            "created": answer.get("created", 0),
+            "model": answer.get("model", ""),
+            "choices": [
+                {
+                    "index": 0,
+                    "message": message,
+                    "logprobs": {"content": content},
+                    "finish_reason": choice.get("finish_reason"),
+                    "stop_reason": choice.get("stop_reason"),
+                    "token_ids": choice["token_ids"],
+                }
+            ],
+            "usage": answer.get("usage"),
+            "prompt_token_ids": choice["prompt_token_ids"],
+        }
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UnusableAnswer(f"the inference engine's answer to token ids is not complete: {error!r}") from error
+
+
+def client_answer(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Return the response without the fields that only the gateway requested."""
+    keep_logprobs = bool(request.get("logprobs"))
+    keep_ids = bool(request.get("return_token_ids"))
+    answer = {k: v for k, v in answer.items() if keep_ids or k != "prompt_token_ids"}
+    dropped = set() if keep_logprobs else {"logprobs"}
+    dropped |= set() if keep_ids else {"token_ids", "prompt_token_ids"}
+    answer["choices"] = [{k: v for k, v in choice.items() if k not in dropped} for choice in answer["choices"]]
+    return answer
+
+
+def event_stream(kind: Kind, answer: dict[str, Any], *, include_usage: bool) -> bytes:
+    """Encode a complete response as server-sent events.
+
+    One chunk has all content, one the finish reason, then follows `[DONE]`.
+    """
+    head: dict[str, Any] = {k: answer[k] for k in ("id", "created", "model") if k in answer}
+    head["object"] = "chat.completion.chunk" if kind is Kind.chat else "text_completion"
+    choice = answer["choices"][0]
+    rest = {k: v for k, v in choice.items() if k not in ("message", "text", "finish_reason", "stop_reason")}
+    if kind is Kind.chat:
+        message = dict(choice["message"])
+        if message.get("tool_calls"):
+            message["tool_calls"] = [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]
+        first, last = rest | {"delta": message}, {"index": 0, "delta": {}}
+    else:
+        first, last = rest | {"text": choice["text"]}, {"index": 0, "text": ""}
+    chunks: list[dict[str, Any]] = [
+        head | {"choices": [first | {"finish_reason": None}]},
+        head | {"choices": [last | {"finish_reason": choice.get("finish_reason")}]},
+    ]
+    if include_usage:
+        chunks.append(head | {"choices": [], "usage": answer.get("usage")})
+    events = [f"data: {json.dumps(chunk, separators=(',', ':'))}\n\n" for chunk in chunks]
+    return "".join([*events, "data: [DONE]\n\n"]).encode()

@@ -1,0 +1,251 @@
+"""Rollout gateway: an OpenAI API for environments that records every token.
+
+    /groups/{group}/v1/chat/completions, /completions, /models
+    /groups/{group}/rollouts/{rollout}/v1/...       the same for clients that cannot send X-Rollout-Id
+    /environments/{owner}/{name}?version=           tar of wheels
+
+Any OpenAI client works unchanged, and the data for the trainer never passes through user code. A request without a
+rollout id becomes a rollout of its own, whose id the response has in X-Rollout-Id. A client that makes several turns
+in one rollout must send an id.
+"""
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from rlrun.constants import Reason
+from rlrun.protocol.environment import ROLLOUT_ID_HEADER
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import json_response
+from rlrun.storage.store import StoreError
+
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, Packages
+from rlrun_orchestrator.inference.gateway.limits import ROLLOUT_ID, Limits
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, Speaker
+from rlrun_orchestrator.inference.gateway.prefix_bridge import Bridging
+from rlrun_orchestrator.inference.gateway.prefixes import Conversation, continued, conversation, starts_with
+from rlrun_orchestrator.inference.gateway.request_router import GroupGone, NoReplica, Router
+from rlrun_orchestrator.inference.gateway.responses import (
+    UnusableAnswer,
+    as_chat,
+    client_answer,
+    event_stream,
+    read_turn,
+)
+from rlrun_orchestrator.inference.gateway.sampling_rules import BadRequest, Draw, Kind, SamplingRules
+
+log = logging.getLogger(__name__)
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request in progress."""
+
+    kind: Kind
+    rollout: str
+    speaker: Speaker
+    place: int
+    turn: int
+    asked: dict[str, Any]
+    last: Conversation | None = None
+    """Chat that the request continues."""
+
+
+class Gateway:
+    """Routes of the gateway. `packages` is None without S3 (tests)."""
+
+    def __init__(
+        self,
+        groups: LiveGroups,
+        rules: SamplingRules,
+        router: Router,
+        packages: Packages | None,
+        *,
+        limits: Limits | None = None,
+        exact_prefixes: bool = True,
+    ) -> None:
+        """`exact_prefixes`: the next turn of a conversation begins with the exact tokens of the previous one."""
+        self._groups = groups
+        self._rules = rules
+        self._router = router
+        self._packages = packages
+        self._limits = limits or Limits()
+        self._bridging = Bridging(router, enabled=exact_prefixes)
+        self._stats = router.stats
+
+    def application(self) -> web.Application:
+        """Return the aiohttp application."""
+        app = web.Application(client_max_size=self._limits.body_bytes)
+        for prefix in ("/groups/{group}/v1", "/groups/{group}/rollouts/{rollout}/v1"):
+            app.router.add_post(f"{prefix}/chat/completions", self._chat)
+            app.router.add_post(f"{prefix}/completions", self._text)
+            app.router.add_get(f"{prefix}/models", self._models)
+        app.router.add_get("/environments/{owner}/{name}", self._environment)
+        return app
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        return await self._complete(request, Kind.chat)
+
+    async def _text(self, request: web.Request) -> web.Response:
+        return await self._complete(request, Kind.text)
+
+    async def _complete(self, request: web.Request, kind: Kind) -> web.Response:
+        try:
+            group = self._group(request)
+            if group.in_flight >= self._limits.in_flight:
+                message = f"this group has {group.in_flight} requests under way, which is all it may have: wait for one"
+                raise ProblemError.of(429, Reason.TOO_MANY_REQUESTS, message)
+            group.in_flight += 1
+            try:
+                return await self._exchange(group, await self._admit(request, kind, group))
+            finally:
+                group.in_flight -= 1
+        except ProblemError as error:
+            self._stats.refusals[error.problem.reason] += 1
+            return _error(error.status, error.problem)
+        except BadRequest as error:
+            self._stats.refusals["invalid_request_error"] += 1
+            return _error(400, Problem(reason="invalid_request_error", message=str(error)))
+        except NoReplica as error:
+            return _error(503, error.problem)
+        except UnusableAnswer as error:
+            log.error("%s", error)
+            return _error(502, Problem(reason=Reason.INFERENCE_ANSWER_UNUSABLE, message=str(error)))
+
+    def _group(self, request: web.Request) -> LiveGroup:
+        group = self._groups.get(request.match_info["group"])
+        if group is None:
+            raise _unknown_group()
+        return group
+
+    async def _admit(self, request: web.Request, kind: Kind, group: LiveGroup) -> Exchange:
+        """Validate everything that does not need the engine."""
+        # Before the body is read: the order of arrival determines the order of turns and the seeds.
+        place = group.arrived()
+        rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{place}"
+        if not ROLLOUT_ID.fullmatch(rollout):
+            raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
+        if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
+            message = f"this group has {len(group.rollouts)} rollouts, which is all it may have: end it"
+            raise ProblemError.of(400, Reason.TOO_MANY_ROLLOUTS, message)
+        speaker = group.speaker(rollout)
+        if speaker.requests >= self._limits.turns:
+            message = f"rollout {rollout} has made {speaker.requests} requests, which is all it may make: end it"
+            raise ProblemError.of(400, Reason.TOO_MANY_TURNS, message)
+        turn = speaker.requests
+        speaker.requests += 1
+        asked = await self._body(request)
+        return Exchange(kind, rollout, speaker, place, turn, asked)
+
+    async def _body(self, request: web.Request) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                asked = json.loads(await request.read())
+        except TimeoutError:
+            message = f"the body did not arrive within {self._limits.body_seconds:g} s: send it again"
+            raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
+        except web.HTTPRequestEntityTooLarge:
+            message = f"the body is larger than {self._limits.body_bytes} bytes: send less"
+            raise ProblemError.of(413, Reason.BODY_TOO_LARGE, message) from None
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is no JSON: {error}") from None
+        if not isinstance(asked, dict):
+            raise BadRequest("the body must be a JSON object")
+        return asked
+
+    async def _exchange(self, group: LiveGroup, exchange: Exchange) -> web.Response:
+        try:
+            answer = await self._bridged(group, exchange)
+            bridged = answer is not None
+            if answer is None:
+                status, data = await self._ask(group, exchange, exchange.kind, exchange.asked)
+                if status != 200:
+                    return web.Response(status=status, body=data, content_type="application/json")
+                answer = json.loads(data)
+        except GroupGone:
+            raise _unknown_group() from None
+        if group.record:
+            self._record(group, exchange, answer, bridged=bridged)
+        return _response(exchange, answer)
+
+    async def _ask(self, group: LiveGroup, exchange: Exchange, kind: Kind, asked: dict[str, Any]) -> tuple[int, bytes]:
+        draw = Draw(group.ordinal, exchange.speaker.order, exchange.turn, group.record)
+        outgoing = self._rules.upstream(kind, asked, group.model, draw)
+        return await self._router.ask(group, kind.value, _encode(outgoing).encode())
+
+    async def _bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
+        """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
+        last = exchange.speaker.conversation
+        if exchange.kind is not Kind.chat or last is None or not group.record:
+            return None
+        covered = continued(exchange.asked.get("messages"), last)
+        if covered is None:
+            return None
+        exchange.last = last
+        prompt = await self._bridging.prompt(group, exchange.asked, last, covered)
+        if prompt is None:
+            return None
+        status, data = await self._ask(group, exchange, Kind.text, exchange.asked | {"prompt": prompt})
+        # After a failure the chat is sent: the engine's error then names what the client sent.
+        return as_chat(json.loads(data)) if status == 200 else None
+
+    def _record(self, group: LiveGroup, exchange: Exchange, answer: dict[str, Any], *, bridged: bool) -> None:
+        turn = read_turn(exchange.kind, answer)
+        turn.bridged = bridged
+        group.note(exchange.rollout, exchange.place, turn)
+        if exchange.kind is not Kind.chat:
+            return
+        if exchange.last is not None:
+            exact = starts_with(turn.prompt_ids, exchange.last.tokens)
+            self._stats.prefixes["broken" if not exact else "bridged" if bridged else "exact"] += 1
+        exchange.speaker.conversation = conversation(exchange.asked, answer["choices"][0], turn)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        try:
+            group = self._group(request)
+        except ProblemError as error:
+            return _error(error.status, error.problem)
+        model = {"id": group.model, "object": "model", "created": 0, "owned_by": "rlrun"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _environment(self, request: web.Request) -> web.Response:
+        if self._packages is None:
+            return json_response(Problem(reason=Reason.S3_UNREACHABLE, message="this gateway has no S3"), 503)
+        place = request.match_info
+        try:
+            version, tar = await self._packages.tar(place["owner"], place["name"], request.query.get("version") or None)
+        except PackageMissing as error:
+            return json_response(error.problem, 404)
+        except StoreError as error:
+            return json_response(error.problem, 503)
+        headers = {"X-Environment-Version": version}
+        return web.Response(body=tar, content_type="application/x-tar", headers=headers)
+
+
+def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:
+    headers = {ROLLOUT_ID_HEADER: exchange.rollout}
+    asked, shown = exchange.asked, client_answer(answer, exchange.asked)
+    if asked.get("stream"):
+        usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+        body = event_stream(exchange.kind, shown, include_usage=usage)
+        return web.Response(body=body, content_type="text/event-stream", headers=headers)
+    return web.Response(body=_encode(shown).encode(), content_type="application/json", headers=headers)
+
+
+def _unknown_group() -> ProblemError:
+    return ProblemError.of(
+        404, Reason.GROUP_UNKNOWN, "no such group, or it has ended: its answers are of no use any more"
+    )
+
+
+def _error(status: int, problem: Problem) -> web.Response:
+    """Return an error as OpenAI clients expect it."""
+    headers = {"Retry-After": "1"} if status == 429 else None
+    body = {"error": {"message": problem.message, "type": problem.reason, "code": status}}
+    return web.json_response(body, status=status, headers=headers)

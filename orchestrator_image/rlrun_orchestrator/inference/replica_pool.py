@@ -1,0 +1,339 @@
+"""Inference replicas: discovery, the policies that each of them serves, and the choice of one for a request.
+
+Replicas are discovered by the A records of the headless service. One task per replica compares the wanted adapters with
+the engine's own list periodically, so that a new replica, one that restarted with an empty engine and one that missed a
+publication are the same case. Readiness is per policy: a replica gets requests for a policy only after its sidecar has
+confirmed that version. A slow replica meanwhile serves the older version, and a failing one delays no other.
+
+If a run trains all weights, a replica holds one version, which a newer one replaces. Groups that are pinned to an older
+version continue with the newer one; the logprobs of their tokens come from the weights that sampled them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+import aiohttp
+from rlrun.constants import Reason
+from rlrun.protocol.inference import AdapterList
+from rlrun.protocol.policy import POLICY_PREFIX, PolicyKind, PolicyRef
+from rlrun.protocol.problem import Problem
+from rlrun.service.backoff import STARTING_SECONDS, Backoff
+from rlrun.service.errors import RequestError, RequestRejected, ServiceUnavailable
+
+from rlrun_orchestrator.inference.sidecar_client import SidecarClient
+
+log = logging.getLogger(__name__)
+
+NOT_BROUGHT = Reason.ADAPTER_DOWNLOAD_FAILED
+"""Reason of the sidecar if neither S3 nor the trainer delivers the files."""
+MISSES_BEFORE_GONE = 3
+"""Consecutive DNS lookups without the replica before it is removed. One incomplete answer does not remove it."""
+REPORT_AFTER = 5.0
+"""Seconds without a replica that serves the policy before the wait is reported."""
+REMEMBERED = 1000
+"""Number of publications whose order is kept, more than any group can outlive."""
+HOME_SLACK = 4
+"""Requests that a group's home replica may have more than the least busy one before affinity ends."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Addresses of one replica."""
+
+    engine_url: str
+    sidecar_url: str
+
+
+Resolver = Callable[[], Awaitable[Iterable[Endpoint]]]
+
+
+def dns_resolver(host: str, engine_port: int, sidecar_port: int) -> Resolver:
+    """Return a resolver that finds the addresses of a headless service. It raises OSError if DNS has no answer."""
+
+    async def resolve() -> list[Endpoint]:
+        found = await asyncio.get_running_loop().getaddrinfo(host, engine_port, type=socket.SOCK_STREAM)
+        hosts = sorted({f"[{a[4][0]}]" if a[0] == socket.AF_INET6 else str(a[4][0]) for a in found})
+        return [Endpoint(f"http://{h}:{engine_port}", f"http://{h}:{sidecar_port}") for h in hosts]
+
+    return resolve
+
+
+@dataclass(eq=False)
+class Replica:
+    """One engine with its sidecar."""
+
+    endpoint: Endpoint
+    sidecar: SidecarClient
+    adapters: set[str] = field(default_factory=set)
+    """Names of the policies that the replica serves, confirmed by the engine's own list."""
+    replaced: bool = False
+    """True if a policy's weights replaced those of the base model."""
+    answers: bool = False
+    heard: bool = False
+    """True once the replica has responded. Before that its pod is starting."""
+    requests: int = 0
+    """Number of requests in progress."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=5.0))
+    refused: set[str] = field(default_factory=set)
+    """Older versions that the replica could not load. They are not tried again."""
+    misses: int = 0
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = None
+    problem: Problem | None = None
+    """Latest failure, until all wanted policies are loaded."""
+    calls: "set[asyncio.Task[tuple[int, bytes]]]" = field(default_factory=set)
+    """Requests in progress, which are cancelled when the replica is removed."""
+
+    def serves(self, policy: str | None) -> bool:
+        """Return whether the replica can serve that policy. None is the base model."""
+        return self.answers and (not self.replaced if policy is None else policy in self.adapters)
+
+    def suspect(self, problem: Problem) -> None:
+        """Stop sending requests to the replica after a failure of its own, until its sidecar confirms it again."""
+        if self.answers:
+            log.warning("replica %s leaves rotation: %s", self.endpoint.engine_url, problem.message)
+        self.answers = False
+        self.problem = problem
+        self.wake.set()
+
+
+def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None) -> Replica | None:
+    """Choose the replica for a request: the group's home unless it is much busier than others, else the least busy.
+
+    `policy` None is the base model. Returns None if no replica serves the policy.
+    """
+    able = [replica for replica in replicas if replica.serves(policy)]
+    if not able:
+        return None
+    idlest = min(able, key=lambda replica: replica.requests)
+    if home is not None and home in able and home.requests <= 2 * idlest.requests + HOME_SLACK:
+        return home
+    return idlest
+
+
+class ReplicaPool:
+    """All inference replicas of the run."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        resolve: Resolver,
+        in_use: Callable[[], dict[str, PolicyRef]],
+        *,
+        poll_interval: float,
+        fallback_url: str | None = None,
+    ) -> None:
+        """`in_use`: the policies that open groups are pinned to, by name. `fallback_url`: URL of the newest policies
+        at the trainer, used if S3 does not deliver them.
+        """
+        self.replicas: dict[Endpoint, Replica] = {}
+        self.current: PolicyRef | None = None
+        self.previous: PolicyRef | None = None
+        self._target: PolicyRef | None = None
+        self._published: dict[str, int] = {}
+        """Position of each policy in the order of publication, which differs from that of versions after a rewind."""
+        self._publications = 0
+        self._http = http
+        self._resolve = resolve
+        self._in_use = in_use
+        self._poll = poll_interval
+        self._fallback_url = fallback_url
+        self._changed = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+
+    # --- for the gateway and the loop ---------------------------------------------------------------------------------
+
+    def choose(self, policy: str | None, home: Replica | None) -> Replica | None:
+        """Return `choose` among all replicas."""
+        return choose(self.replicas.values(), policy, home)
+
+    def serving(self, policy: str | None) -> int:
+        """Return the number of replicas that serve a policy, or the base model (None)."""
+        return sum(replica.serves(policy) for replica in self.replicas.values())
+
+    async def changed(self, timeout: float) -> None:
+        """Wait until the state of any replica may have changed, `timeout` seconds at most."""
+        event = self._changed
+        with contextlib.suppress(TimeoutError):
+            # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
+            async with asyncio.timeout(timeout):
+                await event.wait()
+
+    async def publish(
+        self,
+        policy: PolicyRef,
+        *,
+        deadline: float,
+        grace: float,
+        report: Callable[[Problem | None], None] = lambda _: None,
+    ) -> None:
+        """Make `policy` the current one: loaded and confirmed by every healthy replica.
+
+        Once one replica serves it, the others have `grace` seconds; later ones join when they are ready. `report`
+        receives the problem that is waited for, and None at the end. Raises ServiceUnavailable if no replica serves
+        the policy after `deadline` seconds; the previous policy then stays current.
+        """
+        self._target = policy
+        self._publications += 1
+        self._published[policy.name] = self._publications
+        if len(self._published) > REMEMBERED:
+            self._published.pop(next(iter(self._published)))
+        self._wake_all()
+        start = time.monotonic()
+        first: float | None = None
+        while True:
+            now = time.monotonic()
+            serving = self.serving(policy.name)
+            first = now if serving and first is None else first
+            healthy = sum(r.answers and r.problem is None for r in self.replicas.values())
+            if serving and (serving >= healthy or now - (first or now) >= grace):
+                break
+            if now - start >= deadline:
+                raise ServiceUnavailable(self.problem(policy))
+            if not serving and now - start > REPORT_AFTER:
+                report(self.problem(policy))
+            await self.changed(min(self._poll, max(0.01, grace)))
+        report(None)
+        if self.current is not None and self.current.name != policy.name:
+            self.previous = self.current
+        self.current = policy
+        self._wake_all()
+
+    def problem(self, policy: PolicyRef | None = None) -> Problem:
+        """Return why no replica serves the policy."""
+        name = policy.name if policy else "a policy"
+        told = [replica.problem.message for replica in self.replicas.values() if replica.problem]
+        if not any(replica.heard for replica in self.replicas.values()):
+            return Problem(
+                reason=Reason.WAITING_FOR_INFERENCE,
+                message="no inference replica is ready: look at the inference pods of this run and their events",
+            )
+        return Problem(
+            reason=Reason.WAITING_FOR_INFERENCE,
+            message=f"no inference replica serves {name} yet" + (f": {told[0]}" if told else ""),
+        )
+
+    # --- upkeep -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the discovery of replicas."""
+        self._watcher = asyncio.create_task(self._watch(), name="replica watcher")
+
+    async def close(self) -> None:
+        """Cancel all tasks. The engines keep their policies."""
+        tasks = [t for t in [self._watcher, *(r.task for r in self.replicas.values())] if t is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                found = set(await self._resolve())
+            except OSError as error:
+                log.debug("no inference replica in DNS: %s", error)
+                found = set()
+            self._see(found)
+            await asyncio.sleep(self._poll)
+
+    def _see(self, found: set[Endpoint]) -> None:
+        for endpoint in found - self.replicas.keys():
+            replica = Replica(endpoint, SidecarClient(self._http, endpoint.sidecar_url))
+            replica.task = asyncio.create_task(self._keep(replica), name=f"replica {endpoint.engine_url}")
+            self.replicas[endpoint] = replica
+            log.info("replica %s found", endpoint.engine_url)
+        for endpoint, replica in list(self.replicas.items()):
+            replica.misses = 0 if endpoint in found else replica.misses + 1
+            # An unready pod leaves the headless service; a replica whose sidecar still responds is kept.
+            if replica.misses >= MISSES_BEFORE_GONE and not replica.answers:
+                log.info("replica %s is gone", endpoint.engine_url)
+                for task in (replica.task, *replica.calls):
+                    if task is not None:
+                        task.cancel()
+                del self.replicas[endpoint]
+                self._notify()
+
+    async def _keep(self, replica: Replica) -> None:
+        while True:
+            replica.wake.clear()
+            looked = False
+            try:
+                # A busy engine is slow to respond: a policy that a publication waits for is loaded without a query.
+                if not replica.answers or self._target is None or replica.serves(self._target.name):
+                    self._note(replica, await replica.sidecar.adapters())
+                    if not replica.answers:
+                        log.info("replica %s answers and has %s", replica.endpoint.engine_url, sorted(replica.adapters))
+                    replica.answers = replica.heard = True
+                    self._notify()
+                looked = True
+                await self._reconcile(replica)
+                replica.problem = None
+                replica.backoff.succeeded()
+            except RequestError as error:
+                replica.backoff.failed(time.monotonic())
+                if error.problem.reason == NOT_BROUGHT:
+                    # The engine works: it continues with the policies that it has.
+                    replica.problem = error.problem
+                else:
+                    replica.suspect(error.problem)
+                replica.wake.clear()
+                if not looked:
+                    self._notify()
+                    await asyncio.sleep(min(STARTING_SECONDS, self._poll))
+                    continue
+                await asyncio.sleep(min(replica.backoff.pause, max(self._poll, 0.01) * 2**replica.backoff.failures))
+            self._notify()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll):
+                    await replica.wake.wait()
+
+    async def _reconcile(self, replica: Replica) -> None:
+        """Load missing policies, newest first, then unload unused ones."""
+        needed = [p for p in (self._target, self.current) if p is not None]
+        used = sorted(self._in_use().values(), key=lambda policy: -policy.version)
+        for policy in needed:
+            if policy.name not in replica.adapters:
+                await self._load(replica, policy)
+                self._notify()
+        if any(policy.kind is PolicyKind.weights for policy in needed):
+            return  # older weights would replace the newest
+        for policy in used:
+            if policy.name in replica.adapters or policy.name in replica.refused:
+                continue
+            try:
+                await self._load(replica, policy)
+            except RequestRejected as error:
+                # An older version may have been pruned in S3; its groups finish on other replicas or fail.
+                replica.refused.add(policy.name)
+                log.warning("replica %s cannot load %s: %s", replica.endpoint.engine_url, policy.name, error)
+        keep = {p.name for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None}
+        for name in replica.adapters - keep:
+            if name.startswith(POLICY_PREFIX):
+                self._note(replica, await replica.sidecar.unload(name))
+
+    async def _load(self, replica: Replica, policy: PolicyRef) -> None:
+        fallback = f"{self._fallback_url}/{policy.name}" if self._fallback_url else None
+        self._note(replica, await replica.sidecar.load(policy, fallback))
+
+    def _note(self, replica: Replica, listed: AdapterList) -> None:
+        """Record the sidecar's list and the policies that it implies."""
+        replica.adapters = set(listed.adapters)
+        policies = [p for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None]
+        whole = {policy.name for policy in policies if policy.kind is PolicyKind.weights}
+        replica.replaced = bool(whole and replica.adapters)
+        if replica.replaced:
+            newest = max(self._published.get(name, 0) for name in replica.adapters)
+            replica.adapters |= {name for name in whole if self._published.get(name, newest + 1) <= newest}
+
+    def _wake_all(self) -> None:
+        for replica in self.replicas.values():
+            replica.wake.set()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,235 @@
+"""Metrics on their way to Weights & Biases, which must never hold up or end a run.
+
+The client lives in a process of its own (wandb_writer). Lines wait in a bounded queue; whatever goes wrong over there
+becomes a warning with the reason WandbFailed, and the run goes on. The files of a run that the server did not get
+(there is no key, or nobody answered) are put into S3 beside the run's other artifacts at the end: `wandb sync` sends
+them later.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlrun.api.run_sections.monitoring import Wandb
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.store import Store
+
+from rlrun_orchestrator.reporting import wandb_process
+from rlrun_orchestrator.reporting.wandb_process import Header
+
+log = logging.getLogger(__name__)
+
+# As a file, because it needs nothing of this package; -P, because a module beside it is named like one of Python's own.
+COMMAND = (sys.executable, "-P", wandb_process.__file__)
+KEY = "WANDB_API_KEY"
+QUEUE_LENGTH = 256
+"""Lines that wait for a client that is slow or still connecting; what comes on top is left out and counted."""
+START_SECONDS = 180.0
+"""For the client to open the run, online and then offline."""
+WRITE_SECONDS = 60.0
+"""For the client to take one line."""
+FINISH_SHARE = 0.8
+"""Of the time for the end, what the client may take; the rest is for keeping its files."""
+FOLDER = "wandb"
+"""Of a run's artifacts."""
+PASSED_ON = (
+    "PATH",
+    "LANG",
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NO_PROXY",
+)
+"""What the client sees of the environment, besides WANDB_*: not the S3 credentials."""
+
+
+def wandb_log(run: ResolvedRun, store: Store, layout: RunLayout) -> "WandbLog | None":
+    """What the run's spec asks for; None when it asks for nothing."""
+    if run.spec.wandb is None:
+        return None
+    config = {"spec": run.spec.to_json_dict(), "attempt": run.run.attempt}
+    return WandbLog(
+        run.spec.wandb, run_id=run.run.uid, run_name=run.run.name, config=config, store=store, layout=layout
+    )
+
+
+def api_key(environment: Mapping[str, str]) -> str | None:
+    """WANDB_API_KEY, or the first of WANDB_API_KEY_0, _1, ... (one for each Secret of envFrom) that is not empty."""
+    numbered = sorted(
+        (int(match[1]), value) for name, value in environment.items() if (match := re.fullmatch(rf"{KEY}_(\d+)", name))
+    )
+    return next((key.strip() for key in (environment.get(KEY, ""), *(v for _, v in numbered)) if key.strip()), None)
+
+
+class WandbLog:
+    """One run there, for the life of this process."""
+
+    def __init__(
+        self,
+        names: Wandb,
+        *,
+        run_id: str,
+        run_name: str,
+        config: dict[str, Any],
+        store: Store,
+        layout: RunLayout,
+        environment: Mapping[str, str] = os.environ,
+        init_seconds: float = 60.0,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self.problem: Problem | None = None
+        """Why metrics do not arrive there, if so."""
+        self.lost = 0
+        """Lines that were left out."""
+        self._names = names
+        self._run_id = run_id
+        self._run_name = run_name
+        self._config = config
+        self._store = store
+        self._layout = layout
+        self._environment = environment
+        self._init_seconds = init_seconds
+        self._command = command
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_LENGTH)
+        self._task: asyncio.Task[None] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._offline = True
+
+    def start(self) -> None:
+        """Begins to open the run; returns at once."""
+        self._task = asyncio.create_task(self._run(), name="wandb")
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """One line of metrics; returns at once."""
+        if self._task is None or self._task.done():
+            self.lost += 1
+            return
+        line = json.dumps({"step": step, "values": dict(values)}, allow_nan=False).encode() + b"\n"
+        try:
+            self._queue.put_nowait(line)
+        except asyncio.QueueFull:
+            self.lost += 1
+            self._fail(f"the client is too slow: {self.lost} lines were left out; all of them are in the run's metrics")
+
+    async def close(self, deadline: float) -> None:
+        """Ends the run there, for at most `deadline` seconds in all, and keeps its files where the server lacks it."""
+        if self._task is None:
+            return
+        end = time.monotonic() + deadline
+        if not self._task.done():
+            try:
+                async with asyncio.timeout(FINISH_SHARE * deadline):
+                    await self._queue.put(None)
+                    await asyncio.wait({self._task})
+            except TimeoutError:
+                self._fail(f"the client did not end within {FINISH_SHARE * deadline:.0f} s")
+                self._offline = True
+        self._kill()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._process.wait()
+        try:
+            if self._offline:
+                async with asyncio.timeout(max(1.0, end - time.monotonic())):
+                    await asyncio.to_thread(self._keep_files)
+        except Exception as error:
+            self._fail(f"the files of the run cannot be kept in S3: {type(error).__name__}: {error}")
+        finally:
+            if self._folder is not None:
+                self._folder.cleanup()
+
+    # --- the process --------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="wandb-", ignore_cleanup_errors=True)
+            process = self._process = await self._spawn(self._folder.name)
+            assert process.stdin is not None and process.stdout is not None  # noqa: PT018
+            process.stdin.write(self._header(self._folder.name).line())
+            async with asyncio.timeout(START_SECONDS):
+                told = json.loads(await process.stdout.readline())
+            self._offline = told["mode"] != "online"
+            if told["problem"]:
+                self._fail(
+                    f"{told['problem']}. The run is kept in files, for `wandb sync`: see wandb/ beside its metrics"
+                )
+            while (line := await self._queue.get()) is not None:
+                process.stdin.write(line)
+                async with asyncio.timeout(WRITE_SECONDS):
+                    await process.stdin.drain()
+            process.stdin.close()
+            code = await process.wait()
+            if code != 0:
+                self._fail(f"the client ended with exit code {code}")
+                self._offline = True
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._fail(f"the client failed: {type(error).__name__}: {error}")
+            self._offline = True
+            self._kill()
+
+    async def _spawn(self, folder: str) -> asyncio.subprocess.Process:
+        passed = {k: v for k, v in self._environment.items() if k in PASSED_ON}
+        passed |= {k: v for k, v in self._environment.items() if k.startswith("WANDB_") and not k.startswith(KEY)}
+        places = {
+            name: f"{folder}/{name.lower()}" for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
+        }
+        key = api_key(self._environment)
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**passed, **places, "HOME": folder, **({KEY: key} if key else {})},
+            start_new_session=True,
+        )
+
+    def _header(self, folder: str) -> Header:
+        return Header(
+            folder=folder,
+            project=self._names.project,
+            entity=self._names.entity,
+            name=self._names.name or self._run_name,
+            id=self._run_id,
+            online=api_key(self._environment) is not None,
+            init_seconds=self._init_seconds,
+            config=self._config,
+        )
+
+    def _kill(self) -> None:
+        process = self._process
+        if process is not None and process.returncode is None:
+            # Its own children (the client has a service process) are in its group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _keep_files(self) -> None:
+        if self._folder is None:
+            return
+        root = Path(self._folder.name) / "wandb"
+        for path in sorted(p for p in root.rglob("*") if p.is_file()):
+            self._store.put_bytes(self._layout.root / FOLDER / path.relative_to(root).as_posix(), path.read_bytes())
+
+    def _fail(self, message: str) -> None:
+        log.warning("Weights & Biases: %s", message)
+        self.problem = Problem(
+            reason=Reason.WANDB_FAILED, message=f"metrics do not reach Weights & Biases: {message}"[:500]
+        )

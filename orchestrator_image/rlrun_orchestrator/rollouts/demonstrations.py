@@ -1,0 +1,178 @@
+"""Batches for supervised steps: the environments' own answers, as tokens of which only the answers are trained.
+
+    prompt               with the beginning of an answer  ->  p tokens, masked
+    prompt + completion  without                          ->  the same p tokens, then those to be learnt
+
+The second rendering must start with exactly the first: what the policy would be asked is what it learns to answer.
+With several answers in one completion (tools, turns of the environment) each is found in the same way, and what the
+environment says between them stays masked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.environment import Demonstration, DemonstrationRequest
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import SampleLoss
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+
+from rlrun_orchestrator.data.example_sampler import Deal, Dealt
+from rlrun_orchestrator.data.trajectories import TokenSequence
+from rlrun_orchestrator.inference.chat_tokenizer import Tokenizer
+from rlrun_orchestrator.rollouts.environments import Environments
+
+log = logging.getLogger(__name__)
+
+PARALLEL = 16
+"""Demonstrations being fetched and rendered at a time."""
+MAX_ROUNDS = 10
+"""Draws of a whole batch in a row that may hold too long demonstrations before the run fails."""
+WAIT_SECONDS = 0.5
+"""Between two looks at environments that are away."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One demonstration as a training sequence."""
+
+    dealt: Dealt
+    sequence: TokenSequence
+
+
+class Demonstrations:
+    """Draws examples and fetches the right answers to them."""
+
+    def __init__(
+        self, deal: Deal, environments: Environments, tokenizer: Tokenizer, *, batch_size: int, seq_len: int
+    ) -> None:
+        self._deal = deal
+        self._environments = environments
+        self._tokenizer = tokenizer
+        self._batch_size = batch_size
+        self._seq_len = seq_len
+        self._room = asyncio.Semaphore(PARALLEL)
+        self._outstanding: list[Dealt] = []
+
+    async def batch(self) -> list[Lesson]:
+        """The next `batch_size` demonstrations, in the order of their draw. Raises FatalError."""
+        lessons: list[Lesson] = []
+        for _ in range(MAX_ROUNDS):
+            drawn = [self._draw() for _ in range(self._batch_size - len(lessons))]
+            self._outstanding += drawn
+            found = await asyncio.gather(*(self._lesson(dealt) for dealt in drawn))
+            lessons += [lesson for lesson in found if lesson.sequence.token_ids]
+            too_long = {lesson.dealt for lesson in found if not lesson.sequence.token_ids}
+            self._outstanding = [dealt for dealt in self._outstanding if dealt not in too_long]
+            if len(lessons) == self._batch_size:
+                return lessons
+            log.warning("%d demonstrations do not fit into seqLen", sum(not f.sequence.token_ids for f in found))
+        message = (
+            f"the prompts of most demonstrations fill the model's seqLen of {self._seq_len} tokens: shorten them or "
+            "choose a model with a higher seqLen"
+        )
+        raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_TOO_LONG, message=message), ExitCode.CONFIGURATION)
+
+    def outstanding(self) -> list[Dealt]:
+        """Return the examples of the batch that is collected or in hand."""
+        return list(self._outstanding)
+
+    def complete_batch(self) -> None:
+        """Forget the batch: the trainer has learnt from it, or it is lost."""
+        self._outstanding = []
+
+    def return_batch(self) -> None:
+        """Let the examples of the batch be drawn again, because the trainer has made its step of another one."""
+        self._deal.put_back(self._outstanding)
+        self._outstanding = []
+
+    def _draw(self) -> Dealt:
+        dealt = self._deal.draw(self._environments.members)
+        if dealt is None:
+            raise FatalError(
+                Problem(reason=Reason.NO_EXAMPLES, message="no environment has examples"), ExitCode.CONFIGURATION
+            )
+        return dealt
+
+    async def _lesson(self, dealt: Dealt) -> Lesson:
+        async with self._room:
+            sequence = await self._sequence(await self._fetch(dealt))
+        sequence.cut(self._seq_len)
+        return Lesson(dealt, sequence if any(sequence.loss_mask) else TokenSequence())
+
+    async def _fetch(self, dealt: Dealt) -> Demonstration:
+        member = self._environments.members[dealt.example.environment]
+        while True:
+            if self._environments.failure is not None:
+                raise self._environments.failure
+            if member.lost_since is None:
+                try:
+                    return await member.client.demonstration(DemonstrationRequest(example_index=dealt.example.index))
+                except ServiceUnavailable as error:
+                    self._environments.unreachable(member.name, error.problem)
+                except RequestRejected as error:
+                    message = (
+                        f"environment {member.name} gives no demonstration for example {dealt.example.index}, which "
+                        f"supervised steps need (algorithm.name sft or algorithm.sftSteps): {error.problem.message}"
+                    )
+                    problem = Problem(reason=Reason.DEMONSTRATIONS_MISSING, message=message[:1000])
+                    raise FatalError(problem, ExitCode.CONFIGURATION) from error
+            await asyncio.sleep(WAIT_SECONDS)
+
+    async def _sequence(self, shown: Demonstration) -> TokenSequence:
+        messages = [*shown.prompt, *shown.completion]
+        first = len(shown.prompt)
+        answers = [i for i in range(first, len(messages)) if messages[i].get("role") == "assistant"]
+        if not answers:
+            message = "a demonstration's completion has no message of the role assistant: there is nothing to learn"
+            raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
+        last = answers[-1] + 1
+        token_ids = await self._tokenizer.tokens(messages[:last], add_generation_prompt=False)
+        sequence = TokenSequence(token_ids, [False] * len(token_ids), [0.0] * len(token_ids))
+        for answer in answers:
+            begin = await self._tokenizer.tokens(messages[:answer], add_generation_prompt=True)
+            end = token_ids
+            if answer + 1 < last:
+                end = await self._tokenizer.tokens(messages[: answer + 1], add_generation_prompt=False)
+            if token_ids[: len(begin)] != begin or token_ids[: len(end)] != end or len(end) <= len(begin):
+                raise FatalError(_mismatch(), ExitCode.CONFIGURATION)
+            sequence.loss_mask[len(begin) : len(end)] = [True] * (len(end) - len(begin))
+        return sequence
+
+
+def _mismatch() -> Problem:
+    message = (
+        "the model's chat template renders a demonstration's prompt in another way once the answer follows, so that "
+        "the policy would learn from a prompt that it is never given: use a template whose generation prompt is a "
+        "prefix of the whole conversation"
+    )
+    return Problem(reason=Reason.CHAT_TEMPLATE_MISMATCH, message=message)
+
+
+def lesson_samples(lessons: Sequence[Lesson], step: int) -> list[dict[str, Any]]:
+    """One `Sample` (under its JSON names) per demonstration, for the step that trains version `step`."""
+    return [
+        {
+            "tokenIds": lesson.sequence.token_ids,
+            "lossMask": lesson.sequence.loss_mask,
+            "logprobs": lesson.sequence.logprobs,
+            "advantage": 0.0,
+            "loss": SampleLoss.cross_entropy.value,
+            "policyVersion": step,
+        }
+        for lesson in lessons
+    ]
+
+
+def lesson_metrics(lessons: Sequence[Lesson]) -> dict[str, float]:
+    """What a supervised batch looks like."""
+    lengths = [len(lesson.sequence.token_ids) for lesson in lessons]
+    return {
+        "batch/demonstrations": float(len(lessons)),
+        "seq_len/mean": sum(lengths) / len(lengths),
+        "seq_len/max": float(max(lengths)),
+        "seq_len/min": float(min(lengths)),
+    }

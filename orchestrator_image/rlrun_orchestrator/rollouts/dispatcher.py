@@ -1,0 +1,315 @@
+"""Keeps the right number of groups in flight and turns what comes back into batches.
+
+The state of the groups is the tracker's and the choice of examples the sampler's; here are the tasks, the requests and
+the clock. The pump dispatches while there are slots, an environment that is well, and a replica that serves the policy.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.environment import GroupRequest
+from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import FatalError, RequestError, ServiceUnavailable
+
+from rlrun_orchestrator.data.example_sampler import Deal, Dealt
+from rlrun_orchestrator.data.group_filter import Cause
+from rlrun_orchestrator.data.groups import Group, Scoring, Verdict, score_group
+from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.inference.replica_pool import ReplicaPool
+from rlrun_orchestrator.rollouts.distillation import Teacher
+from rlrun_orchestrator.rollouts.empty_batches import Drought
+from rlrun_orchestrator.rollouts.environments import Environment, Environments
+from rlrun_orchestrator.rollouts.group_tracker import GroupState, GroupTracker, TrackedGroup
+from rlrun_orchestrator.status.run_progress import RunProgress
+from rlrun_orchestrator.status.status_conditions import StatusConditions
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+"""Longest sleep of the pump: pauses end without an event."""
+
+
+@dataclass(frozen=True)
+class DispatchSettings:
+    """What every group request carries, and the patience of the dispatcher. Seconds."""
+
+    gateway_url: str
+    rollouts_per_example: int
+    sampling: dict[str, object]
+    group_deadline: float
+    inference_deadline: float
+    empty_batch_backoff: float
+
+
+class Dispatcher:
+    """Starts groups, waits for their results and hands out batches."""
+
+    def __init__(
+        self,
+        tracker: GroupTracker,
+        sampler: Deal,
+        environments: Environments,
+        groups: LiveGroups,
+        pool: ReplicaPool,
+        scoring: Scoring,
+        settings: DispatchSettings,
+        progress: RunProgress,
+        conditions: StatusConditions,
+        teacher: Teacher | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tracker = tracker
+        self.sampler = sampler
+        self.failure: FatalError | None = None
+        """Why no batch will ever come, if so."""
+        self.cancelled = 0
+        """Groups given up while in flight, since the last batch."""
+        self.filtered = 0
+        """Groups filtered since the last batch."""
+        self._causes: Counter[Cause] = Counter()
+        self._environments = environments
+        self._groups = groups
+        self._pool = pool
+        self._scoring = scoring
+        self._teacher = teacher
+        self._settings = settings
+        self._progress = progress
+        self._conditions = conditions
+        self._clock = clock
+        self._cancelled_tasks: set[asyncio.Task[None]] = set()
+        """Those that have not ended yet."""
+        self._wake = asyncio.Event()
+        self._done = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self._drought = Drought(tracker.limits.groups_per_batch, settings.empty_batch_backoff)
+        self._no_replica_since: float | None = None
+        tracker.schedule.subscribe(self._wake.set)
+
+    # --- for the loop -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to dispatch as soon as a policy is published."""
+        self._pump = asyncio.create_task(self._run(), name="dispatcher")
+
+    def published(self, policy: PolicyRef) -> None:
+        """From now on new groups are pinned to this policy."""
+        self.tracker.publish(policy)
+        self._progress.policy_version = policy.version
+        self._wake.set()
+
+    def take_batch(self) -> list[Group] | None:
+        """The next batch, or None while it is not complete. Groups that it makes too old are cancelled."""
+        batch = self.tracker.take_batch()
+        if batch is None:
+            return None
+        self._cancel(self.tracker.drop_stale())
+        self.sampler.settle()
+        self._wake.set()
+        return [group.result for group in batch if group.result is not None]
+
+    def complete_batch(self) -> None:
+        """The trainer has made its step with the batch that was taken."""
+        self.tracker.complete_batch()
+        self._count()
+
+    def return_batch(self, step: int, trained: SentBatch | None) -> None:
+        """The trainer is at `step` now, with a batch of an earlier process (None: an unknown one). One that was taken
+        waits for a later step, without the groups whose examples the other had as well.
+        """
+        self._cancel(self.tracker.return_batch(step, trained))
+        if trained is not None:
+            self.sampler.forget(trained.ordinals)
+        self._wake.set()
+
+    def advance(self, step: int) -> None:
+        """The trainer has learnt from demonstrations and is at `step` now."""
+        self.tracker.advance(step)
+
+    def rewind(self, step: int) -> None:
+        """The trainer is back at `step`."""
+        self._cancel(self.tracker.rewind(step))
+        self._wake.set()
+
+    def metrics(self) -> dict[str, float]:
+        """The difficulty pools, and what was filtered since the last call."""
+        share = self._settings.rollouts_per_example
+        filtered = {f"filtered_rollouts/{cause}": float(self._causes[cause] * share) for cause in Cause}
+        self._causes.clear()
+        return self.sampler.buffer.metrics() | filtered
+
+    async def changed(self, timeout: float) -> None:
+        """Returns when a group has finished, or after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._done.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._done.clear()
+
+    async def halt(self) -> None:
+        """Starts no more groups; those in flight go on."""
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        self._count()
+
+    async def close(self) -> None:
+        """Cancels everything in flight; it counts as stale."""
+        await self.halt()
+        self._cancel(self.tracker.close())
+        await asyncio.gather(*self._cancelled_tasks, return_exceptions=True)
+        self._count()
+
+    @property
+    def started(self) -> bool:
+        """Whether groups are being dispatched, or would be if there were room."""
+        return self._pump is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Groups that environments work on now."""
+        return self.tracker.count(GroupState.in_flight)
+
+    # --- the pump -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                self._dispatch(self._clock())
+            except FatalError as failure:
+                self._fail(failure)
+                return
+            except Exception as error:
+                log.exception("dispatching failed")
+                message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
+                self._fail(FatalError(Problem(reason=Reason.INTERNAL_ERROR, message=message[:1000]), ExitCode.RESTART))
+                return
+            self._count()
+            try:
+                # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _fail(self, failure: FatalError) -> None:
+        self.failure = failure
+        self._done.set()
+
+    def _dispatch(self, now: float) -> None:
+        if self._environments.failure is not None:
+            raise self._environments.failure
+        policy = self.tracker.policy
+        if policy is None or not self._replica_serves(policy, now) or not self._drought.open(now):
+            return
+        for _ in range(self.tracker.available_slots()):
+            example = self.sampler.draw(self._environments.available(now))
+            if example is None:
+                return
+            self._start(example, policy, now)
+
+    def _replica_serves(self, policy: PolicyRef, now: float) -> bool:
+        if self._pool.serving(policy.name):
+            self._no_replica_since = None
+            self._conditions.set_waiting("inference", None)
+            return True
+        if self._no_replica_since is None:
+            self._no_replica_since = now
+        problem = self._pool.problem(policy)
+        self._conditions.set_waiting("inference", problem)
+        if now - self._no_replica_since > self._settings.inference_deadline:
+            raise FatalError(problem, ExitCode.RESTART)
+        return False
+
+    def _start(self, example: Dealt, policy: PolicyRef, now: float) -> None:
+        live = self._groups.open(policy, ordinal=example.ordinal)
+        group = self.tracker.start(live.id, example)
+        group.task = asyncio.create_task(self._roll_out(live, example, now), name=f"group {live.id}")
+
+    async def _roll_out(self, live: LiveGroup, dealt: Dealt, started: float) -> None:
+        example = dealt.example
+        member = self._environments.members[example.environment]
+        group = Group(live.id, example, live.policy.version, ordinal=dealt.ordinal)
+        request = GroupRequest(
+            group_id=live.id,
+            example_index=example.index,
+            rollouts=self._settings.rollouts_per_example,
+            base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live.id}/v1",
+            model=live.model,
+            sampling=self._settings.sampling,
+            deadline_seconds=self._settings.group_deadline,
+            score=self._scoring.verify,
+        )
+        answered = True
+        try:
+            result = await member.client.roll_out(request)
+            self._groups.close(live.id)
+            scored = score_group(result, live.record_of_turns(), example, self._scoring)
+            if self._teacher is not None and scored.verdict is Verdict.usable:
+                await self._teacher.judge(scored)
+            group = scored
+        except FatalError as failure:
+            self._fail(failure)
+        except ServiceUnavailable as error:
+            answered = False
+            self._environments.unreachable(example.environment, error.problem)
+        except RequestError as error:
+            self._environment_failed(member, error.problem, started)
+        except Exception as error:
+            # A group that never ends would hold its place for ever, so whatever happened, this one ends here.
+            log.exception("group %s failed", live.id)
+            problem = Problem(reason=Reason.GROUP_FAILED, message=f"{type(error).__name__}: {error}"[:500])
+            self._environment_failed(member, problem, started)
+        finally:
+            self._groups.close(live.id)
+        self._finish(group, live, answered, started)
+
+    def _environment_failed(self, member: Environment, problem: Problem, started: float) -> None:
+        self._drought.last_error = problem
+        member.backoff.failed(self._clock(), started)
+        self._conditions.add_warning(problem)
+
+    def _finish(self, group: Group, live: LiveGroup, answered: bool, started: float) -> None:
+        tracked = self.tracker.finish(live.id, group.verdict, group)
+        if tracked is None:
+            return
+        self._progress.record_group(group)
+        self._drought.last_error = group.first_error or self._drought.last_error
+        if group.verdict is not Verdict.errored:
+            self._environments.members[group.example.environment].backoff.succeeded()
+            if self._scoring.verify:
+                self.sampler.scored(tracked.example, group.mean_reward)
+        elif group.rollouts:
+            self._environments.members[group.example.environment].backoff.failed(self._clock(), started)
+        if group.cause is not None:
+            self.filtered += 1
+            self._causes[group.cause] += 1
+        # Rollouts that failed for want of a replica say nothing of the environment.
+        if answered and (group.verdict is not Verdict.errored or self._pool.serving(live.policy.name)):
+            self._drought.note(group.verdict, group.cause, self._clock())
+            self._conditions.set_waiting("batch", self._drought.problem)
+            self.failure = self._drought.failure or self.failure
+        self._wake.set()
+        self._done.set()
+
+    def _cancel(self, groups: Iterable[TrackedGroup]) -> None:
+        for group in groups:
+            self._groups.close(group.id)
+            if group.state is GroupState.in_flight and group.task is not None:
+                group.task.cancel()
+                self._cancelled_tasks.add(group.task)
+                group.task.add_done_callback(self._cancelled_tasks.discard)
+                self.cancelled += 1
+        self._count()
+
+    def _count(self) -> None:
+        self._progress.groups = self.tracker.counts()

@@ -1,0 +1,147 @@
+"""A teacher's opinion of the policy's own rollouts: on-policy distillation.
+
+The policy draws, the teacher only reads: one request per training sequence asks stock vLLM for the log probability of
+every token that is already there (`prompt_logprobs`). The advantage of a drawn token is
+
+    log p_teacher(token) - log p_policy(token)        in nats, cut at +-LIMIT
+
+whose mean over the policy's own tokens is minus the reverse KL divergence from the teacher (Agarwal et al. 2023,
+"On-Policy Distillation of Language Models"). The bound keeps one token that the teacher finds impossible from
+outweighing all others of a batch.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohttp
+from rlrun.api.run_sections.training import Teacher as TeacherSpec
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.backoff import Backoff
+from rlrun.service.client import request
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+
+from rlrun_orchestrator.data.groups import Group
+from rlrun_orchestrator.data.trajectories import TokenSequence
+
+log = logging.getLogger(__name__)
+
+LIMIT = 5.0
+"""Nats; beyond a factor of 150 between the two probabilities the size says nothing more."""
+PARALLEL = 32
+"""Requests to the teacher at a time; its engine batches them."""
+TIMEOUT_SECONDS = 300.0
+"""For one answer."""
+COMPONENT = "teacher"
+
+
+class Teacher:
+    """An OpenAI endpoint with vLLM's `prompt_logprobs`."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        spec: TeacherSpec,
+        report: Callable[[str, Problem | None], None],
+        *,
+        deadline: float,
+        first_pause: float = 0.5,
+    ) -> None:
+        """`report(component, problem)` tells what is waited for; `deadline`: seconds that a silent teacher gets."""
+        self._http = http
+        self._url = f"{spec.url.rstrip('/')}/completions"
+        self._model = spec.model
+        self._report = report
+        self._deadline = deadline
+        self._first_pause = first_pause
+        self._room = asyncio.Semaphore(PARALLEL)
+
+    async def judge(self, group: Group) -> None:
+        """Gives every good rollout of the group its token advantages. Raises FatalError."""
+        rollouts = group.good
+        sequences = [sequence for rollout in rollouts for sequence in rollout.trajectory.sequences]
+        opinions = iter(await asyncio.gather(*(self._opinion(sequence) for sequence in sequences)))
+        for rollout in rollouts:
+            rollout.token_advantages = [next(opinions) for _ in rollout.trajectory.sequences]
+
+    async def _opinion(self, sequence: TokenSequence) -> list[float]:
+        body = {
+            "model": self._model,
+            "prompt": sequence.token_ids,
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+        }
+        async with self._room:
+            answer = await self._patiently(json.dumps(body, separators=(",", ":")).encode())
+        return token_advantages(sequence, self._read(answer, sequence.token_ids))
+
+    async def _patiently(self, body: bytes) -> bytes:
+        first_failure: float | None = None
+        backoff = Backoff(self._first_pause, 20 * self._first_pause)
+        while True:
+            try:
+                answer = await request(self._http, "POST", self._url, body=body, timeout=TIMEOUT_SECONDS)
+                self._report(COMPONENT, None)
+                return answer
+            except RequestRejected as error:
+                if (error.status or 0) < 500:
+                    message = f"the teacher refuses: {error.problem.message}; check algorithm.teacher and its seqLen"
+                    raise FatalError(_problem(Reason.TEACHER_REFUSED, message), ExitCode.CONFIGURATION) from error
+                words = error.problem.message
+            except ServiceUnavailable as error:
+                words = error.problem.message
+            problem = _problem(
+                Reason.TEACHER_UNREACHABLE, f"the teacher of algorithm.teacher.url does not answer: {words}"
+            )
+            self._report(COMPONENT, problem)
+            now = time.monotonic()
+            first_failure = now if first_failure is None else first_failure
+            if now - first_failure >= self._deadline:
+                raise FatalError(problem, ExitCode.RESTART)
+            backoff.failed(now)
+            await asyncio.sleep(backoff.pause)
+
+    def _read(self, answer: bytes, token_ids: Sequence[int]) -> list[float]:
+        """The teacher's log probability of each token; 0.0 for the first, which nothing precedes."""
+        try:
+            found: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
+            if len(found) != len(token_ids):
+                raise ValueError(f"{len(found)} log probabilities for {len(token_ids)} tokens")
+            # Of each place, the engine says which token it means: another tokenizer is noticed here.
+            pairs = zip(token_ids, found, strict=True)
+            return [float(entry[str(token)]["logprob"]) if entry else 0.0 for token, entry in pairs]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            message = (
+                f"the teacher's answer has no prompt_logprobs of these tokens ({type(error).__name__}: {error}): "
+                "algorithm.teacher must be a vLLM server whose model has the tokenizer of the model that is trained"
+            )
+            raise FatalError(_problem(Reason.TEACHER_ANSWER_UNUSABLE, message), ExitCode.CONFIGURATION) from error
+
+
+def token_advantages(sequence: TokenSequence, teacher: Sequence[float]) -> list[float]:
+    """Teacher minus policy in nats on drawn tokens, within +-LIMIT; 0.0 elsewhere. `teacher` has an entry per token."""
+    return [
+        max(-LIMIT, min(LIMIT, judged - drawn)) if mask and math.isfinite(judged) else (-LIMIT if mask else 0.0)
+        for judged, drawn, mask in zip(teacher, sequence.logprobs, sequence.loss_mask, strict=True)
+    ]
+
+
+def teacher_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """The reverse KL divergence as the batch shows it: nats per token, cut as the advantages are."""
+    total, count = 0.0, 0
+    for group in groups:
+        for rollout in group.good:
+            for sequence, opinion in zip(rollout.trajectory.sequences, rollout.token_advantages or [], strict=False):
+                total += math.fsum(opinion)
+                count += sum(sequence.loss_mask)
+    return {"teacher_kl/mean": -total / count} if count else {}
+
+
+def _problem(reason: str, message: str) -> Problem:
+    return Problem(reason=reason, message=message[:1000])

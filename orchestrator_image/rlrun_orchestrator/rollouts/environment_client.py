@@ -1,0 +1,53 @@
+"""Client of an environment server."""
+
+import asyncio
+
+import aiohttp
+from rlrun.constants import Reason
+from rlrun.protocol.environment import Demonstration, DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult
+from rlrun.protocol.problem import Problem
+from rlrun.service.client import parse, request
+from rlrun.service.errors import RequestRejected
+
+MAX_ANSWER = 256 * 1024**2
+"""Maximum bytes of a response, because the environment is user code."""
+SHORT_SECONDS = 15.0
+GRACE_SECONDS = 30.0
+"""Seconds after a group's deadline for the server to report it itself."""
+
+
+class EnvironmentClient:
+    """Client of one environment server.
+
+    Raises ServiceUnavailable while the server does not respond and RequestRejected when it cannot serve the request.
+    """
+
+    def __init__(self, http: aiohttp.ClientSession, name: str, url: str) -> None:
+        self.name = name
+        self._http = http
+        self._url = url.rstrip("/")
+
+    async def info(self) -> EnvironmentInfo:
+        """Return the state of the server, ready or not."""
+        url = f"{self._url}/info"
+        return parse(EnvironmentInfo, await request(self._http, "GET", url, timeout=SHORT_SECONDS), url)
+
+    async def roll_out(self, group: GroupRequest) -> GroupResult:
+        """Return the scored rollouts of one example. Takes up to the group's deadline."""
+        body = group.model_dump_json(by_alias=True, exclude_none=True).encode()
+        timeout = group.deadline_seconds + GRACE_SECONDS
+        url = f"{self._url}/groups"
+        answer = await request(self._http, "POST", url, body=body, timeout=timeout, max_bytes=MAX_ANSWER)
+        # Parsing megabytes of conversations takes a while and must not block the gateway.
+        result = await asyncio.to_thread(parse, GroupResult, answer, url)
+        if result.group_id != group.group_id:
+            message = f"{url} was asked for group {group.group_id} and answered {result.group_id}"
+            raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message[:500]))
+        return result
+
+    async def demonstration(self, asked: DemonstrationRequest) -> Demonstration:
+        """Return the right answer to an example from its data set. Raises RequestRejected if there is none."""
+        url = f"{self._url}/demonstrations"
+        body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
+        answer = await request(self._http, "POST", url, body=body, timeout=SHORT_SECONDS, max_bytes=MAX_ANSWER)
+        return parse(Demonstration, answer, url)

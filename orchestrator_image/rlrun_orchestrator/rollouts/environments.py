@@ -1,0 +1,128 @@
+"""The run's environment servers: ready or not, and when to leave one alone.
+
+Two kinds of failure, two answers. A server that does not answer is waited for (its pod is being replaced) until a
+deadline ends the run. A server that answers with errors gets less and less to do.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.environment import EnvironmentInfo
+from rlrun.protocol.problem import Problem
+from rlrun.service.backoff import STARTING_SECONDS, Backoff
+from rlrun.service.errors import FatalError, RequestError
+
+from rlrun_orchestrator.rollouts.environment_client import EnvironmentClient
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Environment:
+    """One environment server."""
+
+    client: EnvironmentClient
+    info: EnvironmentInfo | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    lost_since: float | None = None
+    probe: "asyncio.Task[None] | None" = None
+
+    @property
+    def name(self) -> str:
+        """The environment's name in this run."""
+        return self.client.name
+
+
+class Environments:
+    """All servers of one use (training or evaluation)."""
+
+    def __init__(
+        self,
+        clients: Sequence[EnvironmentClient],
+        report: Callable[[str, Problem | None], None],
+        *,
+        poll_interval: float,
+        grace: float,
+        lost_deadline: float,
+        backoff: float,
+    ) -> None:
+        """`report(component, problem)` tells what is waited for; `grace`: seconds that a broken environment gets;
+        `backoff`: seconds of the first pause after a failed group.
+        """
+        self.members = {
+            client.name: Environment(client, backoff=Backoff(first=backoff, longest=60 * backoff)) for client in clients
+        }
+        self.failure: FatalError | None = None
+        self._report = report
+        self._poll = poll_interval
+        self._grace = grace
+        self._lost_deadline = lost_deadline
+
+    async def wait_ready(self, deadline: float) -> None:
+        """Returns when every server is ready. Raises FatalError."""
+        await asyncio.gather(*(self._wait(member, deadline) for member in self.members.values()))
+
+    def available(self, now: float) -> list[str]:
+        """The environments that may get another group now."""
+        return [m.name for m in self.members.values() if m.lost_since is None and m.backoff.open(now)]
+
+    def unreachable(self, name: str, problem: Problem) -> None:
+        """A request got no answer: no more groups until the server says that it is ready."""
+        member = self.members[name]
+        if member.lost_since is None:
+            log.warning("environment %s is lost: %s", name, problem.message)
+            member.lost_since = time.monotonic()
+            member.probe = asyncio.create_task(self._wait_again(member), name=f"probe {name}")
+
+    async def close(self) -> None:
+        """Stops waiting for lost servers."""
+        probes = [member.probe for member in self.members.values() if member.probe is not None]
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
+
+    async def _wait_again(self, member: Environment) -> None:
+        try:
+            await self._wait(member, self._lost_deadline)
+        except FatalError as failure:
+            self.failure = failure
+            return
+        log.info("environment %s is back", member.name)
+        member.lost_since = None
+
+    async def _wait(self, member: Environment, deadline: float) -> None:
+        component = f"environment {member.name}"
+        start = time.monotonic()
+        broken_since: float | None = None
+        while True:
+            now = time.monotonic()
+            try:
+                info = await member.client.info()
+                if info.ready:
+                    member.info = info
+                    self._report(component, None)
+                    return
+                problem = info.problem
+            except RequestError as error:
+                problem = None
+                detail = error.problem.message
+            else:
+                detail = "it is still loading"
+            if problem is None:
+                broken_since = None
+            elif broken_since is None:
+                broken_since = now
+            waiting = problem or Problem(
+                reason=Reason.WAITING_FOR_ENVIRONMENT,
+                message=f"environment {member.name} is not ready: {detail}; look at its pod",
+            )
+            self._report(component, waiting)
+            if broken_since is not None and problem is not None and now - broken_since >= self._grace:
+                raise FatalError(problem, ExitCode.CONFIGURATION)
+            if now - start >= deadline:
+                raise FatalError(waiting, ExitCode.RESTART)
+            await asyncio.sleep(min(STARTING_SECONDS, self._poll))

@@ -1,0 +1,235 @@
+"""The state of every training group from its start to its end. The only place that changes it.
+
+A group is in flight, then ready, then in the batch that the trainer has, and leaves the tracker with exactly one of the
+outcomes trained, filtered, errored and stale, which is counted. The rules are in `scheduler`; here is what they apply
+to. Tasks are only kept: the caller that gets dropped groups back cancels their tasks.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rlrun.protocol.orchestrator import GroupCounts
+from rlrun.protocol.policy import PolicyRef
+
+from rlrun_orchestrator.data.example_sampler import Dealt
+from rlrun_orchestrator.data.groups import Group, Verdict
+from rlrun_orchestrator.data.schedule import RunSchedule
+from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits, available_slots, batch_order, is_stale
+
+
+class GroupState(StrEnum):
+    """Stage of a group that has not ended."""
+
+    in_flight = "in_flight"
+    """An environment works on it."""
+    ready = "ready"
+    """Scored and usable."""
+    in_batch = "in_batch"
+    """In the batch that the trainer has."""
+
+
+@dataclass(eq=False)
+class TrackedGroup:
+    """One group that has not ended."""
+
+    id: str
+    example: Dealt
+    """The example under the group's ordinal."""
+    policy: PolicyRef
+    """Policy that the group is pinned to."""
+    state: GroupState = GroupState.in_flight
+    task: "asyncio.Task[None] | None" = None
+    """Task that waits for the environment's answer."""
+    result: Group | None = None
+    """The scored group, from `ready` on."""
+
+    @property
+    def ordinal(self) -> int:
+        """Number of the group since the beginning of the run."""
+        return self.example.ordinal
+
+    @property
+    def version(self) -> int:
+        """Version of the policy that the group is pinned to."""
+        return self.policy.version
+
+
+class GroupTracker:
+    """All groups that have not ended, and the counts of those that have."""
+
+    def __init__(self, limits: SchedulingLimits, schedule: RunSchedule, counts: GroupCounts | None = None) -> None:
+        """`counts`: of earlier processes of the run. Their groups in flight ended with them and count as stale."""
+        self.limits = limits
+        self.schedule = schedule
+        self.step = 0
+        """Step whose batch is collected now."""
+        self.policy: PolicyRef | None = None
+        """Policy of new groups. None: none may start."""
+        before = counts or GroupCounts()
+        self._trained = before.trained
+        self._filtered = before.filtered
+        self._errored = before.errored
+        self._stale = before.stale + before.in_flight
+        self._groups: dict[str, TrackedGroup] = {}
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    def available_slots(self) -> int:
+        """Return how many groups may start now."""
+        if self.policy is None:
+            return 0
+        return available_slots(
+            self.limits,
+            self.schedule,
+            step=self.step,
+            version=self.policy.version,
+            in_flight=self.count(GroupState.in_flight),
+            ready=self.count(GroupState.ready),
+        )
+
+    @property
+    def waits_for_policy(self) -> bool:
+        """Whether only a newer policy can complete another batch."""
+        missing = self.limits.groups_per_batch - self.count(GroupState.ready)
+        return missing > self.count(GroupState.in_flight) and self.available_slots() == 0
+
+    def count(self, state: GroupState) -> int:
+        """Return how many groups are in `state`."""
+        return sum(group.state is state for group in self._groups.values())
+
+    def outstanding(self) -> list[Dealt]:
+        """Return the examples of all groups that have not ended."""
+        return [group.example for group in self._groups.values()]
+
+    def counts(self) -> GroupCounts:
+        """Return what became of all groups that ever started. `in_flight` are all that have not ended."""
+        return GroupCounts(
+            trained=self._trained,
+            filtered=self._filtered,
+            errored=self._errored,
+            stale=self._stale,
+            in_flight=len(self._groups),
+        )
+
+    # --- one group ----------------------------------------------------------------------------------------------------
+
+    def start(self, group_id: str, example: Dealt) -> TrackedGroup:
+        """Track a group that starts with the present policy. Raises ValueError without one."""
+        if self.policy is None:
+            raise ValueError("no policy has been published yet")
+        group = self._groups[group_id] = TrackedGroup(group_id, example, self.policy)
+        return group
+
+    def finish(self, group_id: str, outcome: Verdict, result: Group | None = None) -> TrackedGroup | None:
+        """Record the outcome of a group in flight. A usable one becomes ready, unless it has become stale; any other
+        ends. Return None for a group that was dropped before.
+        """
+        group = self._groups.get(group_id)
+        if group is None or group.state is not GroupState.in_flight:
+            return None
+        if outcome is Verdict.usable and not self._is_stale(group):
+            group.state, group.result = GroupState.ready, result
+            return group
+        del self._groups[group_id]
+        if outcome is Verdict.filtered:
+            self._filtered += 1
+        elif outcome is Verdict.errored:
+            self._errored += 1
+        else:
+            self._stale += 1
+        return group
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def take_batch(self) -> list[TrackedGroup] | None:
+        """Return the groups of the next batch in the order of their ordinals. None while there are too few.
+
+        The step counts as begun: groups that it makes stale are to be dropped with `drop_stale`.
+        """
+        ready = [group for group in self._groups.values() if group.state is GroupState.ready]
+        if len(ready) < self.limits.groups_per_batch or self.count(GroupState.in_batch):
+            return None
+        if self.schedule.is_last(self.step):
+            return None
+        oldest_first = sorted(ready, key=lambda group: batch_order(group.version, group.ordinal))
+        batch = oldest_first[: self.limits.groups_per_batch]
+        for group in batch:
+            group.state = GroupState.in_batch
+        self.step += 1
+        return sorted(batch, key=lambda group: group.ordinal)
+
+    def complete_batch(self) -> None:
+        """End the groups of the batch: the trainer has made its step with them."""
+        batch = self._in_batch()
+        self._trained += len(batch)
+        self._remove(batch)
+
+    def return_batch(self, step: int, trained: SentBatch | None) -> list[TrackedGroup]:
+        """Move to `step`, which the trainer has made of an earlier process's batch `trained` (None: of an unknown one).
+        A batch that was taken is ready again. Return the groups that are dropped because they are stale now, or because
+        `trained` had their examples.
+        """
+        for group in self._in_batch():
+            group.state = GroupState.ready
+        self.step = step
+        dropped: list[TrackedGroup] = []
+        if trained is not None:
+            # They counted as stale when their process ended.
+            self._trained += trained.groups
+            self._stale -= trained.groups
+            dropped = self.drop_ordinals(trained.ordinals)
+        return dropped + self.drop_stale()
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    def publish(self, policy: PolicyRef) -> None:
+        """Pin groups that start from now on to `policy`."""
+        self.policy = policy
+
+    def advance(self, step: int) -> None:
+        """Move to `step`, which the trainer has made without groups."""
+        self.step = step
+
+    def rewind(self, step: int) -> list[TrackedGroup]:
+        """Go back to `step` with the trainer. Return the dropped groups: those of its batch, which is lost, those of
+        later policies, which are lost as well, and the stale ones.
+        """
+        self.step = step
+        if self.policy is not None and self.policy.version > step:
+            self.policy = None
+        lost = (g for g in self._groups.values() if g.state is GroupState.in_batch or g.version > step)
+        return self._drop(lost) + self.drop_stale()
+
+    def drop_stale(self) -> list[TrackedGroup]:
+        """Drop every group that no future step may train on."""
+        return self._drop(group for group in self._open() if self._is_stale(group))
+
+    def drop_ordinals(self, ordinals: Collection[int]) -> list[TrackedGroup]:
+        """Drop the groups with these ordinals."""
+        return self._drop(group for group in self._open() if group.ordinal in ordinals)
+
+    def close(self) -> list[TrackedGroup]:
+        """Drop every group but those in the batch: the run ends."""
+        return self._drop(self._open())
+
+    def _open(self) -> list[TrackedGroup]:
+        return [group for group in self._groups.values() if group.state is not GroupState.in_batch]
+
+    def _in_batch(self) -> list[TrackedGroup]:
+        return [group for group in self._groups.values() if group.state is GroupState.in_batch]
+
+    def _is_stale(self, group: TrackedGroup) -> bool:
+        return is_stale(self.limits, step=self.step, version=group.version)
+
+    def _drop(self, groups: Iterable[TrackedGroup]) -> list[TrackedGroup]:
+        dropped = list(groups)
+        self._stale += len(dropped)
+        self._remove(dropped)
+        return dropped
+
+    def _remove(self, groups: Iterable[TrackedGroup]) -> None:
+        for group in groups:
+            del self._groups[group.id]

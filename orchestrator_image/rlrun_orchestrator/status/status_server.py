@@ -1,0 +1,22 @@
+"""Port 8080: health, metrics, the run's status. Ready means that the servers are up: environments need them first."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from rlrun.protocol.orchestrator import RunStatus
+from rlrun.service.server import healthz, json_response, metrics_handler
+
+
+def status_application(build_status: Callable[[], RunStatus], registry: CollectorRegistry) -> web.Application:
+    """/healthz, /readyz, /metrics and /status."""
+
+    async def status(_: web.Request) -> web.Response:
+        return json_response(build_status())
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", healthz)
+    app.router.add_get("/metrics", metrics_handler(registry))
+    app.router.add_get("/status", status)
+    return app

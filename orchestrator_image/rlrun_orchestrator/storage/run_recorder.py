@@ -1,0 +1,298 @@
+"""Metrics, rollouts and the orchestrator's state on their way to S3, behind the training loop's back.
+
+Everything goes through a spool on disk (spool.py), so S3 that is slow or away never holds up a step and takes no
+memory: what waits is tried again for as long as it takes, and what has to be given up is counted and shown, not
+silently lost. Two writers, one for metrics and state in turn and one for rollouts, because the small and important must
+not wait behind the large.
+
+Metrics are small files of a few dozen lines, each rewritten whole until it is full, so that a reader sees every step
+within seconds although S3 cannot append. Parts sort by time. A reader merges the lines of a step, and the later one
+wins: an evaluation has a line of its own, and a step that is made again after a restart writes its line again.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import zstandard
+from rlrun.protocol.problem import Problem
+from rlrun.service.backoff import Backoff
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.store import NotFound, Store, StoreError
+
+from rlrun_orchestrator.storage.upload_spool import Lane, Spool, Waiting
+
+log = logging.getLogger(__name__)
+
+QUEUE_LENGTH = 256
+"""Objects on their way to the disk."""
+LINES_PER_PART = 50
+RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 30.0
+CLOSING_RETRY_SECONDS = 1.0
+"""While the process waits for nothing else."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    uri: S3Uri
+    lane: Lane
+    make: Callable[[], bytes]
+
+
+class Recorder:
+    """Everything this process writes to S3."""
+
+    def __init__(
+        self,
+        store: Store,
+        layout: RunLayout,
+        spool: Spool,
+        report: Callable[[Problem | None], None] = lambda _: None,
+        *,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        """`report` is told what keeps S3 from taking what waits, and None when nothing does any more."""
+        self.spool = spool
+        self._store = store
+        self._layout = layout
+        self._report = report
+        self._retry_seconds = retry_seconds
+        self._failed = 0
+        """Objects that cannot be written at all."""
+        self._queue: asyncio.Queue[_Job] = asyncio.Queue(QUEUE_LENGTH)
+        self._problems: dict[Lane, Problem] = {}
+        self._began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+        self._part = 0
+        self._lines: list[str] = []
+        self._states = 0
+        """Versions of the state that were put."""
+        self._newest = (0, 0)
+        """How many of them are in the spool, and the number that the last one has there."""
+        self._kept = 0
+        """The number of the version that is in S3."""
+        self._slow = False
+        """Whether the last wait for a state was in vain."""
+        small, large = asyncio.Event(), asyncio.Event()
+        self._more = {Lane.metrics: small, Lane.state: small, Lane.rollouts: large}
+        self._moved = asyncio.Condition()
+        """Something was written, or could not be."""
+        self._closing = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def lost(self) -> int:
+        """Objects given up."""
+        return self._failed + self.spool.dropped
+
+    @property
+    def problem(self) -> Problem | None:
+        """Why S3 does not take what waits now, if so."""
+        return next(iter(self._problems.values()), None)
+
+    def start(self) -> None:
+        """Begins to write, first what an earlier process left in the spool."""
+        self._tasks = [
+            asyncio.create_task(self._spool_all(), name="spool"),
+            asyncio.create_task(self._write(Lane.metrics, Lane.state), name="metrics and state"),
+            asyncio.create_task(self._write(Lane.rollouts), name="rollouts"),
+        ]
+
+    def metrics(self, step: int, time: datetime, values: Mapping[str, float | Sequence[float]]) -> None:
+        """One line: the step, the time, and all its numbers; a histogram is a list of them."""
+        if len(self._lines) >= LINES_PER_PART:
+            self._part += 1
+            self._lines = []
+        self._lines.append(json.dumps({"step": step, "time": time.isoformat(), **values}, allow_nan=False))
+        text = "\n".join([*self._lines, ""])
+        self._put(self._layout.metrics(f"part-{self._began}-{self._part:05d}"), Lane.metrics, text.encode)
+
+    def rollouts(self, step: int, lines: list[dict[str, Any]]) -> None:
+        """The rollouts of one step's batch."""
+
+        def compressed() -> bytes:
+            text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
+            return zstandard.compress(text.encode(), 3)
+
+        self._put(self._layout.rollouts(step), Lane.rollouts, compressed)
+
+    def state(self, state: dict[str, Any]) -> None:
+        """The orchestrator's own state, for its next process."""
+        text = json.dumps(state, separators=(",", ":"))
+        self._states += 1
+        self._put(state_uri(self._layout), Lane.state, text.encode)
+
+    def state_of_step(self, step: int, state: dict[str, Any]) -> None:
+        """The state of a step whose checkpoint has none in it, for whoever resumes from there."""
+        text = json.dumps(state, separators=(",", ":"))
+        self._put(state_uri(self._layout, step), Lane.metrics, text.encode)
+
+    async def state_kept_for(self, step: int) -> dict[str, Any] | None:
+        """What `state_of_step` kept, by this process or an earlier one; None without, or when S3 does not give it."""
+        try:
+            return await saved_state(self._store, self._layout, self.spool, step)
+        except (StoreError, ValueError) as error:
+            log.warning("the state of step %d: %s", step, error)
+            return None
+
+    async def recorded(self, deadline: float) -> bool:
+        """Whether the newest state is in S3. Waits for it while S3 answers, for at most `deadline` seconds, and after
+        a wait in vain not again before S3 has taken a state.
+        """
+        wanted = self._states
+
+        def recorded() -> bool:
+            count, number = self._newest
+            return count >= wanted and self._kept >= number
+
+        async with self._moved:
+            try:
+                async with asyncio.timeout(0.0 if self._slow else deadline):
+                    await self._moved.wait_for(lambda: recorded() or self.problem is not None)
+            except TimeoutError:
+                self._slow = True
+        return recorded()
+
+    async def close(self, deadline: float) -> None:
+        """Writes what is left, for at most `deadline` seconds."""
+        if not self._tasks:
+            return
+        self._closing.set()
+        try:
+            async with asyncio.timeout(deadline):
+                await self._queue.join()
+                async with self._moved:
+                    await self._moved.wait_for(lambda: len(self.spool) == 0)
+        except TimeoutError:
+            left = self._queue.qsize() + len(self.spool)
+            self._failed += left
+            log.warning("%d objects were not written to S3 in time", left)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- to the disk --------------------------------------------------------------------------------------------------
+
+    def _put(self, uri: S3Uri, lane: Lane, make: Callable[[], bytes]) -> None:
+        try:
+            self._queue.put_nowait(_Job(uri, lane, make))
+        except asyncio.QueueFull:
+            self._failed += 1
+            log.warning("the disk is too slow: %s is not kept", uri)
+
+    async def _spool_all(self) -> None:
+        while True:
+            job = await self._queue.get()
+            try:
+                number = await asyncio.to_thread(self._spool_one, job)
+                if job.lane is Lane.state:
+                    self._newest = self._newest[0] + 1, number
+            except Exception:
+                self._failed += 1
+                log.exception("%s cannot be written", job.uri)
+            finally:
+                self._queue.task_done()
+            self._more[job.lane].set()
+            await self._notify()
+
+    def _spool_one(self, job: _Job) -> int:
+        return self.spool.put(job.uri, job.lane, job.make())
+
+    # --- to S3 --------------------------------------------------------------------------------------------------------
+
+    async def _write(self, *lanes: Lane) -> None:
+        backoff = Backoff(first=self._retry_seconds, longest=LONGEST_RETRY_SECONDS)
+        last: Lane | None = None
+        while True:
+            waiting = self._next(lanes, last)
+            if waiting is None:
+                more = self._more[lanes[0]]
+                more.clear()
+                await more.wait()
+                continue
+            try:
+                await self._write_one(waiting)
+                backoff.succeeded()
+                self._tell(lanes[0], None)
+                last = waiting.lane
+            except StoreError as error:
+                log.warning("writing %s: %s", waiting.uri, error)
+                self._tell(lanes[0], error.problem)
+                backoff.failed(time.monotonic())
+                await self._notify()
+                await self._pause(backoff.pause)
+            except Exception:
+                self._failed += 1
+                log.exception("%s cannot be written and is given up", waiting.uri)
+                self.spool.written(waiting)
+            await self._notify()
+
+    def _next(self, lanes: Sequence[Lane], last: Lane | None) -> Waiting | None:
+        found = [waiting for lane in lanes if (waiting := self.spool.next(lane)) is not None]
+        # Metrics before the state that tells of them, unless it has been waiting for longer: neither starves the other.
+        return min(found, key=lambda w: w.turn if last is Lane.metrics else w.lane, default=None)
+
+    async def _write_one(self, waiting: Waiting) -> None:
+        def copy() -> bool:
+            data = self.spool.read(waiting)
+            if data is None:
+                return False
+            self._store.put_bytes(waiting.uri, data)
+            self.spool.written(waiting)
+            return True
+
+        if await asyncio.to_thread(copy) and waiting.lane is Lane.state:
+            self._kept, self._slow = max(self._kept, waiting.version), False
+
+    async def _pause(self, seconds: float) -> None:
+        if self._closing.is_set():
+            await asyncio.sleep(min(seconds, CLOSING_RETRY_SECONDS))
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    async def _notify(self) -> None:
+        async with self._moved:
+            self._moved.notify_all()
+
+    def _tell(self, lane: Lane, problem: Problem | None) -> None:
+        if problem is not None:
+            told = f"{problem.message}. Training goes on; {len(self.spool)} objects ({self.spool.bytes} bytes) wait on "
+            told += "the orchestrator's disk and are tried again: mend S3 or the way to it"
+            if self.lost:
+                told += f". {self.lost} had to be given up, the oldest rollouts first"
+            self._problems[lane] = Problem(reason=problem.reason, message=told[:1000])
+        elif self._problems.pop(lane, None) is None:
+            return
+        self._report(self.problem)
+
+
+def state_uri(layout: RunLayout, step: int | None = None) -> S3Uri:
+    """Where the orchestrator keeps its own state between two processes; with `step`, that of a checkpoint that has
+    none in it.
+    """
+    return layout.root / ("orchestrator/state.json" if step is None else f"orchestrator/step-{step:06d}.json")
+
+
+async def saved_state(
+    store: Store, layout: RunLayout, spool: Spool | None = None, step: int | None = None
+) -> dict[str, Any] | None:
+    """The state an earlier process of this run left (in the spool of this pod, if it did not get further); None for
+    the first. Raises StoreError, ValueError.
+    """
+    uri = state_uri(layout, step)
+    data = await asyncio.to_thread(spool.newest, uri) if spool is not None else None
+    if data is None:
+        try:
+            data = await asyncio.to_thread(store.get_bytes, uri)
+        except NotFound:
+            return None
+    state = json.loads(data)
+    return state if isinstance(state, dict) else None

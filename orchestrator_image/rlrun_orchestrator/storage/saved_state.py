@@ -1,0 +1,52 @@
+"""The orchestrator's state as it is kept in S3 after each step and in the trainer's checkpoints."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, ValidationError
+from rlrun.api.base.schema import Schema
+
+from rlrun_orchestrator.data.example_sampler import SamplerState
+from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.status.run_progress import ProgressState
+
+log = logging.getLogger(__name__)
+
+VERSION = 3
+
+
+class SavedState(Schema, extra="ignore"):
+    """What the next process of the run, or a run that starts from its checkpoint, continues from."""
+
+    version: int = VERSION
+    run: str
+    """UID of the run."""
+    step: int
+    """Optimizer steps done."""
+    reward: float | None = None
+    """Mean reward of the newest step. The trainer writes it into the manifests of its artifacts."""
+    board: ProgressState
+    deal: SamplerState
+    sent: list[SentBatch]
+    """All batches sent for the next step, by this process and the ones before it, oldest first."""
+    reporter: dict[str, Any] = Field(default_factory=dict)
+    evaluator: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any] | None, place: str) -> "SavedState | None":
+        """Read a state from `place`. None when there is none, or, with a warning, one that this version cannot read."""
+        if not raw:
+            return None
+        if raw.get("version") != VERSION:
+            log.warning("the state in %s has version %r instead of %d: ignoring it", place, raw.get("version"), VERSION)
+            return None
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            log.warning("the state in %s is malformed: ignoring it (%s)", place, error)
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as JSON types."""
+        return self.model_dump(mode="json", by_alias=True)

@@ -1,0 +1,82 @@
+"""S3 at the start of an attempt: it has to be there, and may hold what an earlier process left."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from rlrun.constants import ExitCode
+from rlrun.service.errors import FatalError
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.store import AccessDenied, BucketMissing, Store, StoreError
+
+from rlrun_orchestrator.status.status_conditions import StatusConditions
+from rlrun_orchestrator.storage.run_recorder import saved_state, state_uri
+from rlrun_orchestrator.storage.saved_state import SavedState
+from rlrun_orchestrator.storage.upload_spool import Spool
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StartupTimeouts:
+    """Limits of the waits before the first step, in seconds."""
+
+    component: float
+    """Until a component that does not answer ends the attempt."""
+    configuration_error: float
+    """Until an error that the user may be correcting (a missing bucket) ends the attempt."""
+    poll_interval: float
+    """Between two attempts of a wait."""
+
+
+class Storage:
+    """The waits for S3, shown as conditions of the run."""
+
+    def __init__(
+        self, store: Store, layout: RunLayout, conditions: StatusConditions, timeouts: StartupTimeouts, spool: Spool
+    ) -> None:
+        self._store = store
+        self._spool = spool
+        self._layout = layout
+        self._conditions = conditions
+        self._timeouts = timeouts
+
+    async def ready(self) -> None:
+        """Return when the bucket can be used. Raises FatalError."""
+        start = time.monotonic()
+        while True:
+            try:
+                await asyncio.to_thread(self._store.check, self._layout.root.bucket)
+                self._conditions.set_waiting("s3", None)
+                return
+            except StoreError as error:
+                mistake = isinstance(error, AccessDenied | BucketMissing)
+                self._conditions.set_waiting("s3", error.problem)
+                limits = self._timeouts
+                patience = min(limits.component, limits.configuration_error) if mistake else limits.component
+                if time.monotonic() - start >= patience:
+                    raise FatalError(error.problem, ExitCode.CONFIGURATION if mistake else ExitCode.RESTART) from error
+                log.warning("%s", error)
+                await asyncio.sleep(self._timeouts.poll_interval)
+
+    async def saved_state(self, step: int | None = None) -> SavedState | None:
+        """What an earlier process of this run left, newest or for `step`; None for the first one, or when it cannot be
+        read.
+
+        Raises FatalError when S3 stays away.
+        """
+        start = time.monotonic()
+        while True:
+            try:
+                found = await saved_state(self._store, self._layout, self._spool, step)
+                self._conditions.set_waiting("s3", None)
+                return SavedState.parse(found, str(state_uri(self._layout, step)))
+            except ValueError as error:
+                log.warning("the saved state of the orchestrator cannot be read and is left: %s", error)
+                return None
+            except StoreError as error:
+                self._conditions.set_waiting("s3", error.problem)
+                if time.monotonic() - start >= self._timeouts.component:
+                    raise FatalError(error.problem, ExitCode.RESTART) from error
+                await asyncio.sleep(self._timeouts.poll_interval)

@@ -1,0 +1,89 @@
+"""The newest policy on its way to the engines, beside the loop."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlrun.constants import ExitCode
+from rlrun.protocol.policy import PolicyRef
+from rlrun.service.errors import FatalError, ServiceUnavailable
+
+from rlrun_orchestrator.inference.replica_pool import ReplicaPool
+from rlrun_orchestrator.rollouts.dispatcher import Dispatcher
+from rlrun_orchestrator.status.status_conditions import StatusConditions
+
+
+@dataclass(frozen=True)
+class PublishTimeouts:
+    """Limits of a publication, in seconds."""
+
+    first: float
+    """Until an engine serves the first policy of this process."""
+    later: float
+    """Until an engine serves one of the policies after it."""
+    slow_replicas: float
+    """Until a policy that one replica serves is published without the replicas that are still loading it."""
+
+
+class Publication:
+    """One at a time; groups start with a policy once an engine serves it."""
+
+    def __init__(
+        self,
+        pool: ReplicaPool,
+        dispatcher: Dispatcher,
+        conditions: StatusConditions,
+        timeouts: PublishTimeouts,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy: PolicyRef | None = None
+        """The newest that was to be published."""
+        self.seconds = 0.0
+        """Of the newest publication that is done."""
+        self._pool = pool
+        self._dispatcher = dispatcher
+        self._conditions = conditions
+        self._timeouts = timeouts
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, policy: PolicyRef) -> None:
+        """Starts the publication; an older one that is still under way is overtaken. Raises FatalError for that."""
+        self.check()
+        if self._task is not None:
+            self._task.cancel()
+        publication = self._publish(policy, self._timeouts.later)
+        self._task = asyncio.create_task(publication, name=f"publish {policy.name}")
+        self.policy = policy
+
+    async def now(self, policy: PolicyRef, deadline: float | None = None) -> None:
+        """Return when an engine serves the policy. `deadline` in seconds; None: that of a first policy. Raises
+        FatalError.
+        """
+        await self._publish(policy, self._timeouts.first if deadline is None else deadline)
+
+    async def _publish(self, policy: PolicyRef, deadline: float) -> None:
+        self.policy, began = policy, self._clock()
+        try:
+            await self._pool.publish(
+                policy,
+                deadline=deadline,
+                grace=self._timeouts.slow_replicas,
+                report=lambda problem: self._conditions.set_waiting("policy", problem),
+            )
+        except ServiceUnavailable as error:
+            raise FatalError(error.problem, ExitCode.RESTART) from error
+        self.seconds = self._clock() - began
+        self._dispatcher.published(policy)
+
+    def check(self) -> None:
+        """Raises what the newest one failed with."""
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,30 @@
+"""From the groups of a batch to the body of a trainer step."""
+
+from typing import Any
+
+from rlrun_orchestrator.data.groups import Group
+
+
+def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
+    """One `Sample` (under its JSON names) per sequence of every good rollout.
+
+    Plain dictionaries, because a batch is large, was made here, and is checked by the trainer anyway.
+    """
+    return [
+        {
+            "tokenIds": sequence.token_ids,
+            "lossMask": sequence.loss_mask,
+            "logprobs": sequence.logprobs,
+            "advantage": rollout.advantage,
+            "policyVersion": group.version,
+            **({"tokenAdvantages": rollout.token_advantages[index]} if rollout.token_advantages is not None else {}),
+        }
+        for group in groups
+        for rollout in group.good
+        for index, sequence in enumerate(rollout.trajectory.sequences)
+    ]
+
+
+def trained_tokens(groups: list[Group]) -> int:
+    """Tokens of the batch that the policy drew."""
+    return sum(rollout.completion_tokens for group in groups for rollout in group.good)

@@ -1,0 +1,75 @@
+"""Client of the trainer: one session per run, steps that can be requested twice."""
+
+from typing import Any
+
+import aiohttp
+from rlrun.constants import Reason
+from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult
+from rlrun.service.client import parse, request
+from rlrun.service.errors import RequestRejected, ServiceUnavailable
+
+SHORT_SECONDS = 60.0
+UPLOADS_BEHIND = Reason.UPLOADS_BEHIND
+"""The trainer's reason for UploadsBehind."""
+
+
+class SessionLost(Exception):
+    """The trainer has no such session, or has it at another step: it was restarted."""
+
+
+class UploadsBehind(Exception):
+    """The trainer's queue of copies for S3 is full."""
+
+
+class TrainerClient:
+    """Client of one session.
+
+    Raises ServiceUnavailable while the trainer does not respond, RequestRejected when it rejects a request, SessionLost
+    after its restart, and UploadsBehind for a copy that it has no room for.
+    """
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, session: str) -> None:
+        self._http = http
+        self._url = f"{url.rstrip('/')}/sessions/{session}"
+
+    async def state(self) -> SessionState:
+        """Return the state of this run's session."""
+        return parse(SessionState, await self._call("GET", "", None, SHORT_SECONDS), self._url)
+
+    async def open(self, spec: SessionSpec, timeout: float) -> SessionState:
+        """Open the session, or find it open. May take as long as loading a checkpoint."""
+        body = spec.model_dump_json(by_alias=True, exclude_none=True).encode()
+        return parse(SessionState, await self._call("PUT", "", body, timeout), self._url)
+
+    async def step(self, step: int, batch: bytes, timeout: float) -> StepResult:
+        """Make optimizer step `step` with this batch (a `TrainBatch` as JSON), or return the result of a made step.
+
+        The result of another batch has another `batch_id`.
+        """
+        return parse(StepResult, await self._call("POST", f"/steps/{step}", batch, timeout), self._url)
+
+    async def checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
+        """Start a checkpoint of the state after `step` steps in the background."""
+        body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
+        return parse(SessionState, await self._call("POST", f"/checkpoints/{step}", body, SHORT_SECONDS), self._url)
+
+    async def adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
+        """Start the upload of the adapter after `step` steps in the background. The state contains its reward."""
+        body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
+        return parse(SessionState, await self._call("POST", f"/adapters/{step}", body, SHORT_SECONDS), self._url)
+
+    async def delete(self) -> None:
+        """Close the session. Its unsaved state is lost."""
+        await self._call("DELETE", "", None, SHORT_SECONDS)
+
+    async def _call(self, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
+        try:
+            return await request(self._http, method, self._url + path, body=body, timeout=timeout)
+        except RequestRejected as error:
+            if error.status in (404, 409):
+                raise SessionLost(str(error)) from error
+            raise
+        except ServiceUnavailable as error:
+            if error.problem.reason == UPLOADS_BEHIND:
+                raise UploadsBehind(error.problem.message) from error
+            raise

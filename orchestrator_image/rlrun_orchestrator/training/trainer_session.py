@@ -1,0 +1,303 @@
+"""The run's session at the trainer, with everything that waiting for a trainer needs.
+
+A trainer that does not answer is asked again until a deadline; one that refuses is believed. A trainer that has lost
+the session (its pod was replaced) gets it again from the newest complete checkpoint in S3, and the caller finds out
+from `SessionLost` that it has to go back to that step.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rlrun.constants import OUT_OF_MEMORY, ExitCode, Reason
+from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
+from rlrun.service.backoff import STARTING_SECONDS, Backoff
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+from rlrun.storage.layout import RunLayout, S3Uri, step_of
+from rlrun.storage.store import Corrupt, Store, StoreError
+
+from rlrun_orchestrator.data.schedule import RunSchedule
+from rlrun_orchestrator.status.status_conditions import StatusConditions
+from rlrun_orchestrator.training.trainer_client import SessionLost, TrainerClient, UploadsBehind
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+SERVER_ERRORS = 3
+"""Answers of 500 to the same request before they are believed."""
+NO_BATCH = b'{"samples":[]}'
+"""For a step that is made already."""
+FINAL_REPEAT_SECONDS = 30.0
+"""After a failed upload of the last artifacts, before it is asked for again."""
+
+
+@dataclass(frozen=True)
+class TrainerTimeouts:
+    """Limits of the requests to the trainer, in seconds."""
+
+    unreachable: float
+    """Until a trainer that does not answer ends the attempt."""
+    step: float
+    """For one optimizer step."""
+    finish: float
+    """Until the last checkpoint and adapter must be complete in S3."""
+    poll_interval: float
+    """Between two requests while something is waited for."""
+
+
+def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
+    """What the trainer has to know of this run; of the adapter, the run's own wishes go before the model's."""
+    spec, model, lora, sampling = run.spec, run.model, run.spec.lora, run.spec.sampling
+    return SessionSpec(
+        run_uri=run.artifacts.run_uri,
+        run_name=run.run.name,
+        run_uid=run.run.uid,
+        namespace=run.run.namespace,
+        model=spec.model,
+        kind=PolicyKind.adapter if lora.enabled else PolicyKind.weights,
+        lora_rank=lora.rank if lora.rank is not None else model.lora.rank,
+        lora_alpha=spec.lora_alpha,
+        target_modules=lora.target_modules or model.lora.target_modules,
+        lora_dropout=lora.dropout if lora.dropout is not None else model.lora.dropout,
+        learning_rate=spec.learning_rate,
+        max_steps=max_steps,
+        seq_len=model.seq_len,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        repetition_penalty=sampling.repetition_penalty,
+        min_tokens=sampling.min_tokens,
+        warmup_steps=spec.warmup_steps,
+        gradient_accumulation_steps=spec.gradient_accumulation_steps,
+        loss=spec.loss,
+        kl_penalty=spec.kl_penalty,
+        micro_batch_tokens=model.trainer.micro_batch_tokens,
+        seed=spec.seed,
+        resume_from=str(resume_from) if resume_from else None,
+        warm_start_from=None if resume_from else run.warm_start_from,
+    )
+
+
+def complete_checkpoints(store: Store, layout: RunLayout) -> list[S3Uri]:
+    """The run's checkpoints that are whole, newest first. Raises StoreError."""
+    steps = []
+    for folder in store.list_folders(layout.checkpoints):
+        try:
+            steps.append(step_of(folder))
+        except ValueError:
+            continue
+    found = []
+    for step in sorted(steps, reverse=True):
+        try:
+            if store.is_complete(layout.checkpoint(step)):
+                found.append(layout.checkpoint(step))
+        except Corrupt as error:
+            log.warning("%s", error)
+    return found
+
+
+class TrainerSession:
+    """Raises FatalError when the trainer stays away or says no, SessionLost when it has forgotten the session."""
+
+    def __init__(
+        self,
+        client: TrainerClient,
+        run: ResolvedRun,
+        schedule: RunSchedule,
+        store: Store,
+        layout: RunLayout,
+        conditions: StatusConditions,
+        timeouts: TrainerTimeouts,
+    ) -> None:
+        self._client = client
+        self._run = run
+        self._store = store
+        self._layout = layout
+        self._conditions = conditions
+        self._timeouts = timeouts
+        self._schedule = schedule
+        self._known_max_steps = 0
+        """Number of steps that the trainer's session was last opened with."""
+
+    @property
+    def lags_behind_schedule(self) -> bool:
+        """Whether the trainer has to be told of more steps (`extend`)."""
+        return self._known_max_steps < self._schedule.max_steps
+
+    async def open(self, deadline: float | None = None) -> SessionState:
+        """Find the session open, or open it from the newest complete checkpoint that the trainer accepts. `deadline`
+        in seconds; None: that of a trainer that was lost.
+        """
+        deadline = self._timeouts.unreachable if deadline is None else deadline
+        candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]
+        for place in candidates:
+            spec = session_spec(self._run, self._schedule.max_steps, place)
+            log.info("opening the session; a new one starts from %s", place or self._run.warm_start_from or "the base")
+            try:
+                return await self._published(await self._open(spec, deadline), deadline)
+            except SessionLost as error:
+                problem = Problem(
+                    reason=Reason.SESSION_CONFLICT, message=f"the trainer does not open the session: {error}"
+                )
+                raise FatalError(problem, ExitCode.RESTART) from error
+            except FatalError as failure:
+                if place is None or "Corrupt" not in failure.problem.reason:
+                    raise
+                log.warning("checkpoint %s cannot be used: %s", place, failure)
+                self._conditions.add_warning(failure.problem)
+        raise AssertionError("the last candidate raises or returns")
+
+    async def _open(self, spec: SessionSpec, deadline: float) -> SessionState:
+        async def put() -> SessionState:
+            state = await self._client.open(spec, deadline)
+            self._known_max_steps = spec.max_steps
+            return state
+
+        try:
+            return await self._patiently(put, deadline)
+        except FatalError as failure:
+            if failure.problem.reason != Reason.SESSION_CONFLICT:
+                raise
+        # The run's spec has changed since (maxSteps was raised): a session for the old one is of no use any more.
+        log.warning("the trainer's session has another spec: it is opened anew from the newest checkpoint")
+        with contextlib.suppress(SessionLost):
+            await self._patiently(self._client.delete, deadline)
+        return await self._patiently(put, deadline)
+
+    async def _published(self, state: SessionState, deadline: float) -> SessionState:
+        """The state once the policy of its step is published. A trainer in the middle of that (its step was asked for
+        by a process that is no more) still shows the policy before, which no rollout of the next step may come from.
+        """
+        if state.policy.version >= state.step:
+            return state
+        result = await self._patiently(lambda: self._client.step(state.step - 1, NO_BATCH, deadline), deadline)
+        return state.model_copy(update={"policy": result.policy, "last": result})
+
+    async def extend(self) -> SessionState:
+        """Send the schedule's number of steps to the open session. Also raises SessionLost when the trainer has none,
+        or one that cannot change.
+        """
+        deadline = self._timeouts.unreachable
+        known = await self.state()
+        # Should the trainer be replaced at this very moment, this opens the session where it has to be opened.
+        place = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else None
+        spec = session_spec(self._run, self._schedule.max_steps, place)
+        try:
+            state = await self._patiently(lambda: self._client.open(spec, deadline), deadline)
+        except FatalError as failure:
+            if failure.problem.reason != Reason.SESSION_CONFLICT:
+                raise
+            raise SessionLost(str(failure)) from failure
+        self._known_max_steps = spec.max_steps
+        return state
+
+    async def state(self) -> SessionState:
+        """What the trainer knows now."""
+        return await self._patiently(self._client.state, self._timeouts.unreachable)
+
+    async def step(self, step: int, batch: bytes) -> StepResult:
+        """Optimizer step `step`; asking twice makes it once."""
+        limit = self._timeouts.step
+        return await self._patiently(lambda: self._client.step(step, batch, limit), self._timeouts.unreachable)
+
+    async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
+        """Starts a checkpoint in the background; returns when the trainer has its copy. Raises UploadsBehind."""
+        return await self._patiently(lambda: self._client.checkpoint(step, state), self._timeouts.unreachable)
+
+    async def adapter(self, step: int, state: dict[str, Any]) -> SessionState:
+        """Starts the upload of an adapter in the background. Raises UploadsBehind."""
+        return await self._patiently(lambda: self._client.adapter(step, state), self._timeouts.unreachable)
+
+    async def finish(self, step: int, state: dict[str, Any]) -> None:
+        """Returns when the checkpoint and the adapter of the last step are complete in S3."""
+        try:
+            await self._complete(step, state)
+        finally:
+            self._conditions.set_waiting("artifacts", None)
+
+    async def _complete(self, step: int, state: dict[str, Any]) -> None:
+        start = time.monotonic()
+        asked = float("-inf")
+        known = await self.state()
+        while step not in known.checkpoints or step not in known.adapters:
+            now = time.monotonic()
+            problem = known.problem or Problem(
+                reason=Reason.WAITING_FOR_ARTIFACTS,
+                message=f"the checkpoint and adapter of step {step} are being uploaded",
+            )
+            self._conditions.set_waiting("artifacts", problem)
+            if now - start > self._timeouts.finish:
+                raise FatalError(problem, ExitCode.RESTART)
+            if known.uploads_pending == 0 and now - asked >= FINAL_REPEAT_SECONDS:
+                asked = now
+                with contextlib.suppress(UploadsBehind):
+                    if step not in known.checkpoints:
+                        known = await self.checkpoint(step, state)
+                    if step not in known.adapters:
+                        known = await self.adapter(step, state)
+                    continue
+            await asyncio.sleep(min(1.0, self._timeouts.poll_interval))
+            known = await self.state()
+
+    async def _checkpoints(self, deadline: float) -> list[S3Uri]:
+        start = time.monotonic()
+        while True:
+            try:
+                found = await asyncio.to_thread(complete_checkpoints, self._store, self._layout)
+                self._conditions.set_waiting("s3", None)
+                return found
+            except StoreError as error:
+                self._conditions.set_waiting("s3", error.problem)
+                if time.monotonic() - start > deadline:
+                    raise FatalError(error.problem, ExitCode.RESTART) from error
+                await asyncio.sleep(self._timeouts.poll_interval)
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
+        """Repeats `call` while the trainer does not answer, for at most `deadline` seconds after the first failure."""
+        first_failure: float | None = None
+        backoff = Backoff(first=min(0.5, self._timeouts.poll_interval), longest=5.0)
+        server_errors = 0
+        while True:
+            silent = False
+            try:
+                answer = await call()
+                self._conditions.set_waiting("trainer", None)
+                return answer
+            except ServiceUnavailable as error:
+                told = error.problem
+                silent = not error.status
+                problem = _absent(told) if silent else told
+                failure = FatalError(problem, ExitCode.RESTART)
+            except RequestRejected as error:
+                server_errors += 1
+                if (error.status or 0) < 500:
+                    raise FatalError(error.problem, ExitCode.CONFIGURATION) from error
+                problem = error.problem
+                failure = FatalError(
+                    problem, ExitCode.CONFIGURATION if error.status == OUT_OF_MEMORY else ExitCode.RESTART
+                )
+                if server_errors >= SERVER_ERRORS:
+                    raise failure from error
+            except (SessionLost, UploadsBehind):
+                self._conditions.set_waiting("trainer", None)
+                raise
+            now = time.monotonic()
+            self._conditions.set_waiting("trainer", problem)
+            first_failure = now if first_failure is None else first_failure
+            if now - first_failure > deadline:
+                raise failure
+            backoff.failed(now)
+            await asyncio.sleep(min(backoff.pause, STARTING_SECONDS) if silent else backoff.pause)
+
+
+def _absent(told: Problem) -> Problem:
+    return Problem(
+        reason=Reason.WAITING_FOR_TRAINER,
+        message=f"the trainer does not answer ({told.message}): look at the run's trainer pod and its events",
+    )

@@ -1,0 +1,51 @@
+"""The commands of the guides, run in their order; what needs pods is left to tests/e2e/test_guides.py."""
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.apiserver.docs.conftest import ROOT, World
+
+RIGHTS: dict[str, tuple[str, ...]] = {
+    "abort_multipart_upload": ("s3:AbortMultipartUpload",),
+    "complete_multipart_upload": ("s3:PutObject",),
+    "create_multipart_upload": ("s3:PutObject",),
+    "delete_object": ("s3:DeleteObject",),
+    "delete_objects": ("s3:DeleteObject",),
+    "get_object": ("s3:GetObject",),
+    "head_object": ("s3:GetObject",),
+    "list_multipart_uploads": ("s3:ListBucketMultipartUploads",),
+    "list_objects_v2": ("s3:ListBucket",),
+    "put_object": ("s3:PutObject",),
+    "upload_part": ("s3:PutObject",),
+}
+"""What each request of boto3's client needs."""
+
+
+@pytest.mark.slow
+def test_continue(follow: Callable[..., int]) -> None:
+    assert follow("continue.md") >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("chart and more")
+def test_operate(follow: Callable[..., int], world: World) -> None:
+    world.start("reverse-text")
+    assert follow("operate.md", lost=world.loses, runs=lambda *_: None) >= 10
+
+
+def test_the_bucket_policy_allows_exactly_what_the_code_asks_for() -> None:
+    (text,) = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs/guides/operate.md").read_text(), re.M | re.S)
+    statements = json.loads(text)["Statement"]
+    allowed = {action for statement in statements for action in statement["Action"]}
+    code = "\n".join(f.read_text() for f in sorted((ROOT / "operator/rlrun/artifacts").glob("*.py")))
+    asked = set(re.findall(r"_?s3\.([a-z]\w+)\(", code)) | set(re.findall(r'get_paginator\("(\w+)"\)', code))
+    asked -= {"get_paginator", "close"}
+    assert asked >= {"get_object", "list_objects_v2"}, "the code has changed its ways: adapt this test"
+    assert asked <= RIGHTS.keys(), f"say which right {asked - RIGHTS.keys()} needs"
+    assert {right for call in asked for right in RIGHTS[call]} == allowed
+    buckets, objects = statements
+    assert all("Bucket" in action for action in buckets["Action"])
+    assert objects["Resource"].endswith("/*")

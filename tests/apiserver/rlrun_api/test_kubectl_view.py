@@ -1,0 +1,119 @@
+"""What `kubectl get` and `kubectl explain` show of the kinds, asked of the API server itself."""
+
+import json
+
+import pytest
+from kubernetes import client
+from rlrun.codegen.crd import KINDS, Kind
+from rlrun.constants import GROUP, VERSION
+
+from tests.apiserver.rlrun_api.server import Object
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+EXPECTED = {
+    "RLRun": ["Name", "Phase", "Step", "Max", "Reward", "Model", "Restarts", "Age"],
+    "RLCheckpoint": ["Name", "Run", "Step", "Phase", "Size", "Model", "Age"],
+    "RLAdapter": ["Name", "Run", "Step", "Phase", "Deployed", "Age"],
+    "RLModel": ["Name", "Model", "SeqLen", "Rank", "Replicas", "GPUs", "Age"],
+}
+WIDE = {
+    "RLRun": ["Reason", "Checkpoint", "Policy", "ETA"],
+    "RLCheckpoint": ["Reward", "URI"],
+    "RLAdapter": ["Reward", "URI"],
+    "RLModel": ["Source"],
+}
+IDS = [kind.name for kind in KINDS]
+
+
+def get(api: client.ApiClient, path: str, accept: str = "application/json") -> Object:
+    response = api.call_api(
+        path,
+        "GET",
+        header_params={"Accept": accept},
+        auth_settings=["BearerToken"],
+        _preload_content=False,
+        _return_http_data_only=True,
+    )
+    answer: Object = json.loads(response.data)
+    return answer
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_columns(kind: Kind, api: client.ApiClient) -> None:
+    columns = get(api, f"/apis/{GROUP}/{VERSION}/{kind.plural}", TABLE)["columnDefinitions"]
+    assert [c["name"] for c in columns if c["priority"] == 0] == EXPECTED[kind.name]
+    assert [c["name"] for c in columns if c["priority"] == 1] == WIDE[kind.name]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_names_and_categories(kind: Kind, api: client.ApiClient) -> None:
+    served = {r["name"]: r for r in get(api, f"/apis/{GROUP}/{VERSION}")["resources"]}
+    resource = served[kind.plural]
+    assert resource["shortNames"] == [kind.short_name]
+    assert "rl" in resource["categories"]
+    names = {name for k in KINDS for name in (k.plural, k.name.lower(), k.short_name)}
+    assert names.isdisjoint(resource["categories"]), "`kubectl get rlrun NAME` would mean a whole category"
+    assert resource["namespaced"] is (kind.name != "RLModel")
+    assert f"{kind.plural}/status" in served
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_explain_has_a_description_of_every_field(kind: Kind, api: client.ApiClient) -> None:
+    schemas = get(api, f"/openapi/v3/apis/{GROUP}/{VERSION}")["components"]["schemas"]
+    schema = schemas[f"dev.rlrun.{VERSION}.{kind.name}"]
+    bare = []
+
+    def visit(field: Object, path: str) -> None:
+        for name, below in field.get("properties", {}).items():
+            if not below.get("description"):
+                bare.append(f"{path}.{name}")
+            visit(below, f"{path}.{name}")
+            visit(below.get("items", {}), f"{path}.{name}[]")
+
+    visit(schema, kind.name)
+    assert schema["description"]
+    assert bare == []
+
+
+def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
+    objects = client.CustomObjectsApi(api)
+    where = (GROUP, VERSION, namespace, "rlruns")
+    objects.create_namespaced_custom_object(
+        *where,
+        {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "RLRun",
+            "metadata": {"name": "shown"},
+            "spec": {"model": "acme/tiny", "sampling": {"maxTokens": 8}, "env": [{"id": "acme/reverse-text"}]},
+        },
+    )
+    objects.patch_namespaced_custom_object_status(
+        *where,
+        "shown",
+        {
+            "status": {
+                "phase": "Running",
+                "reason": "Training",
+                "restarts": 1,
+                "lastCheckpoint": "shown-step-40",
+                "progress": {"step": 41, "reward": 0.731, "policyVersion": 40, "etaSeconds": 12.5},
+            }
+        },
+    )
+    table = get(api, f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/rlruns", TABLE)
+    row = dict(zip((c["name"] for c in table["columnDefinitions"]), table["rows"][0]["cells"], strict=True))
+    row.pop("Age")
+    assert row == {
+        "Name": "shown",
+        "Phase": "Running",
+        "Step": 41,
+        "Max": 100,
+        "Reward": 0.731,
+        "Model": "acme/tiny",
+        "Restarts": 1,
+        "Reason": "Training",
+        "Checkpoint": "shown-step-40",
+        "Policy": 40,
+        "ETA": 12.5,
+    }

@@ -1,0 +1,233 @@
+"""The command line against a real API server: what is stored, what is refused, and in which words."""
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client
+from rlrun_cli.main import app
+from rlrun_cli.remote.context import Session
+from typer.testing import CliRunner
+
+from local_cluster.control_plane.api_server_only import ControlPlane
+
+GROUP, VERSION = "rlrun.dev", "v1alpha1"
+TOML = """
+name = "Reverse text"
+model = "me/tiny"
+max_steps = 4
+batch_size = 8
+rollouts_per_example = 4
+[sampling]
+max_tokens = 16
+[[env]]
+id = "me/reverse"
+"""
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+Rlrun = Callable[..., Answer]
+
+
+@pytest.fixture
+def rlrun(control_plane: ControlPlane, namespace: str) -> Rlrun:
+    """Commands as administrator, in the test's own namespace."""
+
+    def invoke(
+        *args: object,
+        kubeconfig: Path = control_plane.kubeconfig,
+        env: dict[str, str] | None = None,
+        obj: Session | None = None,
+    ) -> Answer:
+        options = ["--kubeconfig", str(kubeconfig), "-n", namespace]
+        result = CliRunner().invoke(app, [*options, *map(str, args)], env=env, obj=obj)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
+    return invoke
+
+
+@pytest.fixture
+def custom(api: client.ApiClient) -> client.CustomObjectsApi:
+    return client.CustomObjectsApi(api)
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    file = tmp_path / "rl.toml"
+    file.write_text(TOML)
+    return file
+
+
+def write_status(custom: client.CustomObjectsApi, namespace: str, plural: str, name: str, **status: Any) -> None:
+    custom.patch_namespaced_custom_object_status(
+        GROUP, VERSION, namespace, plural, name, {"status": status}, _content_type="application/merge-patch+json"
+    )
+
+
+def progress(step: int, reward: float) -> dict[str, Any]:
+    return {"step": step, "maxSteps": 4, "reward": reward, "etaSeconds": 10.0}
+
+
+def test_create_list_get_stop_delete(rlrun: Rlrun, custom: client.CustomObjectsApi, namespace: str, toml: Path) -> None:
+    assert rlrun("run", toml, "--name", "first").out == "rlruns.rlrun.dev/first created\n"
+    stored = json.loads(rlrun("get", "first", "-o", "json").out)
+    assert stored["spec"]["learningRate"] == 1e-4, "defaults come from the API server"
+    write_status(custom, namespace, "rlruns", "first", phase="Running", progress=progress(2, 0.5))
+    _, row = rlrun("list").out.splitlines()
+    assert row.split()[:5] == ["first", "Running", "2/4", "0.500", "10s"]
+    assert "first" in rlrun("list", "-A").out
+    assert rlrun("stop", "first").code == 0
+    assert yaml.safe_load(rlrun("get", "first", "-o", "yaml").out)["spec"]["stop"] is True
+    assert rlrun("delete", "first", "--yes").code == 0
+    gone = rlrun("get", "first")
+    assert gone.code == 1
+    assert "does not exist" in gone.err
+
+
+def test_the_name_is_taken(rlrun: Rlrun, toml: Path) -> None:
+    rlrun("run", toml, "--name", "first")
+    again = rlrun("run", toml, "--name", "first")
+    assert again.code == 1
+    assert "the name is taken" in again.err
+    assert "--name" in again.err
+
+
+def test_the_secret_belongs_to_the_run_and_goes_with_it(
+    rlrun: Rlrun, api: client.ApiClient, namespace: str, toml: Path
+) -> None:
+    answer = rlrun("run", toml, "--name", "first", "-e", "TOKEN=hunter2", "-e", "KEY", env={"KEY": "hunter3"})
+    assert answer.code == 0
+    assert "hunter" not in answer.out + answer.err
+    core = client.CoreV1Api(api)
+    secret = core.read_namespaced_secret("first-env", namespace)
+    assert base64.b64decode(secret.data["TOKEN"]) == b"hunter2"
+    run = json.loads(rlrun("get", "first", "-o", "json").out)
+    assert secret.metadata.owner_references[0].uid == run["metadata"]["uid"]
+    assert run["spec"]["envFrom"] == [{"secretRef": {"name": "first-env", "optional": False}}]
+    rlrun("delete", "first", "--yes")
+    # The garbage collector of a new cluster looks for new kinds every 30 s.
+    deadline = time.monotonic() + 240
+    while any(s.metadata.name == "first-env" for s in core.list_namespaced_secret(namespace).items):
+        assert time.monotonic() < deadline, "the garbage collector left the Secret"
+        time.sleep(0.2)
+
+
+def test_refused_by_the_server_with_the_field_and_without_leftovers(
+    rlrun: Rlrun, api: client.ApiClient, namespace: str, tmp_path: Path
+) -> None:
+    # What only the API server judges: it is not part of the project's own schema.
+    body = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "RLRun",
+        "metadata": {"name": "first", "labels": {"team": "not a label"}},
+        "spec": {"model": "me/tiny", "sampling": {"maxTokens": 4}, "env": [{"id": "me/reverse"}]},
+    }
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(body))
+    answer = rlrun("run", file, "-e", "A=1")
+    assert answer.code == 1
+    assert "the API server refuses it" in answer.err
+    assert "  - metadata.labels: " in answer.err
+    assert client.CoreV1Api(api).list_namespaced_secret(namespace).items == []
+
+
+def test_follow_to_the_end(rlrun: Rlrun, custom: client.CustomObjectsApi, namespace: str, toml: Path) -> None:
+    def operate() -> Iterator[None]:
+        for step in (1, 2, 3):
+            yield write_status(
+                custom, namespace, "rlruns", "first", phase="Running", progress=progress(step, step / 10)
+            )
+        yield write_status(custom, namespace, "rlruns", "first", phase="Completed", progress=progress(4, 0.4))
+
+    operator = operate()
+    # Something has changed whenever the command looks again.
+    answer = rlrun("run", toml, "--name", "first", "--follow", obj=Session(sleep=lambda _: next(operator, None)))
+    assert answer.code == 0, answer.err
+    for step in (1, 2, 3, 4):
+        assert f"step {step}/4" in answer.out
+    assert "rlrun adapters first" in answer.err
+
+
+def test_models_checkpoints_adapters(rlrun: Rlrun, custom: client.CustomObjectsApi, namespace: str, toml: Path) -> None:
+    model = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "RLModel", "metadata": {"name": f"tiny-{namespace}"}}
+    custom.create_cluster_custom_object(
+        GROUP, VERSION, "rlmodels", model | {"spec": {"id": f"me/{namespace}", "source": "s3://b/tiny"}}
+    )
+    assert f"me/{namespace}" in rlrun("models").out
+    rlrun("run", toml, "--name", "first")
+    for kind, plural in (("RLCheckpoint", "rlcheckpoints"), ("RLAdapter", "rladapters")):
+        spec = {"runName": "first", "runUid": "u", "model": "me/tiny", "step": 4, "uri": "s3://b/x/step-000004"}
+        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "metadata": {"name": "first-4"}, "spec": spec}
+        custom.create_namespaced_custom_object(GROUP, VERSION, namespace, plural, body)
+        write_status(custom, namespace, plural, "first-4", phase="Ready", sizeBytes=2048, reward=0.75)
+    for command in ("checkpoints", "adapters"):
+        _, row = rlrun(command, "first").out.splitlines()
+        assert row.split()[:5] == ["first-4", "first", "4", "Ready", "0.750"]
+        assert rlrun(command, "frist").code == 1
+
+
+def test_logs_before_there_is_a_pod(rlrun: Rlrun, toml: Path) -> None:
+    rlrun("run", toml, "--name", "first")
+    answer = rlrun("logs", "first")
+    assert answer.code == 1
+    assert "no orchestrator pod" in answer.err
+
+
+def kubeconfig_with(original: Path, target: Path, *, server: str | None = None, token: str | None = None) -> Path:
+    found = yaml.safe_load(original.read_text())
+    if server:
+        found["clusters"][0]["cluster"]["server"] = server
+    if token:
+        found["users"][0]["user"] = {"token": token}
+    target.write_text(yaml.safe_dump(found))
+    return target
+
+
+def test_somebody_without_rights(
+    rlrun: Rlrun, api: client.ApiClient, control_plane: ControlPlane, namespace: str, toml: Path, tmp_path: Path
+) -> None:
+    core = client.CoreV1Api(api)
+    core.create_namespaced_service_account(namespace, {"metadata": {"name": "nobody"}})
+    token = core.create_namespaced_service_account_token(
+        "nobody", namespace, {"spec": {"expirationSeconds": 600}}
+    ).status.token
+    kubeconfig = kubeconfig_with(control_plane.kubeconfig, tmp_path / "nobody", token=token)
+    for command in (["list"], ["run", toml], ["models"]):
+        answer = rlrun(*command, kubeconfig=kubeconfig)
+        assert answer.code == 1
+        assert "forbidden" in answer.err
+        assert "rlrun-editor" in answer.err
+    stranger = kubeconfig_with(control_plane.kubeconfig, tmp_path / "stranger", token="nonsense")
+    assert "does not know you" in rlrun("list", kubeconfig=stranger).err
+
+
+def test_a_server_that_is_not_there(rlrun: Rlrun, control_plane: ControlPlane, tmp_path: Path) -> None:
+    kubeconfig = kubeconfig_with(control_plane.kubeconfig, tmp_path / "nowhere", server="https://127.0.0.1:1")
+    answer = rlrun("list", kubeconfig=kubeconfig)
+    assert answer.code == 1
+    assert "https://127.0.0.1:1 does not answer" in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_a_kubeconfig_that_is_not_there(rlrun: Rlrun, tmp_path: Path) -> None:
+    assert rlrun("list", kubeconfig=tmp_path / "none").code == 2
+
+
+def test_a_context_that_is_not_there(rlrun: Rlrun) -> None:
+    answer = rlrun("list", "--context", "none")
+    assert answer.code == 2
+    assert "no context 'none'" in answer.err

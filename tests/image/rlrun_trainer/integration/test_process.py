@@ -1,0 +1,130 @@
+"""The trainer as a process: starts, trains, ends well on SIGTERM, and says why it could not start."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.store import Store
+
+from tests.support import tiny_model
+from tests.support.seaweedfs import S3Server
+
+ROOT = Path(__file__).parents[4]
+START_SECONDS = 180
+
+
+def start(model_dir: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[str]:
+    paths = [str(ROOT / "operator"), str(ROOT / "trainer_image")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlrun_trainer", "--model-dir", str(model_dir), "--port", str(port), "--device", "cpu"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RLRUN_THREADS": "1"} | environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def call(port: int, method: str, path: str, body: str = "") -> tuple[int, Any]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body.encode() or None, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def trainer(model_dir: Path, s3_server: S3Server, port: int) -> Iterator[subprocess.Popen[str]]:
+    process = start(model_dir, port, s3_server.environment | {"RLRUN_SLOTS": "2"})
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            try:
+                if call(port, "GET", "/readyz")[0] == 200:
+                    break
+            except urllib.error.URLError:
+                pass
+            time.sleep(0.2)
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_sigterm_finishes_uploads_and_exits_zero(
+    trainer: subprocess.Popen[str], port: int, s3_server: S3Server, store: Store
+) -> None:
+    run_uri = f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
+    assert call(port, "PUT", "/sessions/run", tiny_model.spec(run_uri).model_dump_json(by_alias=True))[0] == 200
+    batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny_model.samples(8)]})
+    assert call(port, "POST", "/sessions/run/steps/0", batch)[0] == 200
+    assert call(port, "POST", "/sessions/run/checkpoints/1", "{}")[0] == 202
+    assert call(port, "POST", "/sessions/run/adapters/1")[0] == 202
+    trainer.send_signal(signal.SIGTERM)
+    assert trainer.wait(60) == 0
+    layout = RunLayout(S3Uri.parse(run_uri))
+    assert store.is_complete(layout.checkpoint(1))
+    assert store.is_complete(layout.adapter(1))
+
+
+def test_sigterm_saves_what_no_checkpoint_holds(
+    trainer: subprocess.Popen[str], port: int, s3_server: S3Server, store: Store, tmp_path: Path
+) -> None:
+    run_uri = f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
+    assert call(port, "PUT", "/sessions/run", tiny_model.spec(run_uri).model_dump_json(by_alias=True))[0] == 200
+    assert (
+        call(port, "PUT", "/sessions/idle", tiny_model.spec(run_uri + "-idle").model_dump_json(by_alias=True))[0] == 200
+    )
+    batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny_model.samples(8)]})
+    assert call(port, "POST", "/sessions/run/steps/0", batch)[0] == 200
+    state = json.dumps({"orchestratorState": {"step": 1, "deal": [1, 2]}})
+    assert call(port, "POST", "/sessions/run/checkpoints/1", state)[0] == 202
+    assert call(port, "POST", "/sessions/run/steps/1", batch)[0] == 200
+    with ThreadPoolExecutor() as pool:
+        # Just before a step or in the middle of it, and more than once: neither loses anything.
+        large = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny_model.samples(2000)]})
+        step = pool.submit(call, port, "POST", "/sessions/run/steps/2", large)
+        trainer.send_signal(signal.SIGTERM)
+        trainer.send_signal(signal.SIGTERM)
+        assert trainer.wait(60) == 0
+        made = 3 if step.result()[0] == 200 else 2
+    layout = RunLayout(S3Uri.parse(run_uri))
+    assert store.is_complete(layout.checkpoint(1))
+    assert store.is_complete(layout.checkpoint(made))
+    store.download(layout.checkpoint(made), tmp_path / "saved")
+    facts = json.loads((tmp_path / "saved/trainer.json").read_text())
+    # The orchestrator's state is that of an earlier step, and says so.
+    assert (facts["step"], facts["orchestrator_step"]) == (made, 1)
+    assert json.loads((tmp_path / "saved/orchestrator_state.json").read_text()) == {"step": 1, "deal": [1, 2]}
+    # Nothing was learned there, so nothing is saved.
+    assert store.list_folders(RunLayout(S3Uri.parse(run_uri + "-idle")).checkpoints) == []
+
+
+def test_a_model_that_is_not_there_ends_with_a_message(tmp_path: Path, port: int) -> None:
+    words = tmp_path / "termination-log"
+    process = start(tmp_path / "none", port, {"RLRUN_TERMINATION_LOG": str(words)})
+    assert process.wait(START_SECONDS) == 1
+    problem = json.loads(words.read_text())
+    assert problem["reason"] == "ModelMissing"
+    assert "RLModel's source" in problem["message"]

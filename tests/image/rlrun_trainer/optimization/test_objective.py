@@ -1,0 +1,250 @@
+"""Every loss that a run can choose: by hand on a few numbers, and against autograd on a model."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from rlrun.api.run_sections.training import Loss, RatioLimit, RatioType
+from rlrun.protocol.trainer import Sample, SampleLoss
+from rlrun_trainer.model.base_model import BaseModel
+from rlrun_trainer.optimization.policy_loss import PolicyLoss, policy_loss
+from rlrun_trainer.optimization.step import StepPlan, train_step
+
+from tests.image.rlrun_trainer.optimization.test_policy_loss import opened
+from tests.support import tiny_model
+
+PLAN = StepPlan(learning_rate=1e-2, temperature=0.7, micro_batch_tokens=64, max_grad_norm=1e9)
+RATIOS = [2.0, 0.5, 9.0, 0.1, 0.2]
+"""Of two samples: the first has three tokens and a product of 9, the second has two and 0.02."""
+ADVANTAGES = [1.0, 1.0, 1.0, -1.0, -1.0]
+SAMPLE_OF = [0, 0, 0, 1, 1]
+WIDE = {"sequence_mean_low": 0.0, "sequence_mean_high": 1000.0}
+
+
+def by_hand(**choice: Any) -> tuple[PolicyLoss, list[float]]:
+    """The loss at p = 1/2 for every token, and d loss / d log p."""
+    logprobs = torch.full((5,), math.log(0.5), requires_grad=True)
+    engine = logprobs.detach() - torch.tensor(RATIOS).log()
+    result = policy_loss(logprobs, engine, torch.tensor(ADVANTAGES), torch.tensor(SAMPLE_OF), 2, Loss(**choice))
+    result.loss.backward()
+    assert logprobs.grad is not None
+    return result, logprobs.grad.tolist()
+
+
+@pytest.mark.proves("loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh")
+def test_masked_tokens_have_no_gradient() -> None:
+    result, gradient = by_hand(ratio_low=0.15, ratio_high=8, **WIDE)
+    assert result.kept.tolist() == [True, True, False, False, True]
+    assert gradient == pytest.approx([-2.0, -0.5, 0.0, 0.0, 0.2])
+    # -(2 + 0.5 - 0.2) * log 0.5
+    assert float(result.loss.detach()) == pytest.approx(2.3 * math.log(2))
+    assert result.ratio.tolist() == pytest.approx(RATIOS)
+    # exp(x) - x - 1 at x = log 2.
+    assert float(result.mismatch_kl[0]) == pytest.approx(1 - math.log(2), rel=1e-6)
+
+
+@pytest.mark.proves("loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh")
+def test_clipped_ratios_weigh_as_the_bound_does() -> None:
+    result, gradient = by_hand(ratio_limit=RatioLimit.clip, ratio_low=0.15, ratio_high=1.5, **WIDE)
+    assert result.kept.all()
+    assert gradient == pytest.approx([-1.5, -0.5, -1.5, 0.15, 0.2])
+
+
+@pytest.mark.proves("loss.ratioLimit")
+def test_ppo_takes_the_pessimistic_objective() -> None:
+    result, gradient = by_hand(ratio_limit=RatioLimit.ppo, ratio_low=0.8, ratio_high=1.2, **WIDE)
+    # A > 0: min(r, 1.2) with a gradient below 1.2 only; A < 0: -max(r, 0.8), and both ratios lie below that.
+    assert float(result.loss.detach()) == pytest.approx(-(1.2 + 0.5 + 1.2 - 0.8 - 0.8))
+    assert gradient == pytest.approx([0.0, -0.5, 0.0, 0.0, 0.0])
+    assert result.kept.tolist() == [False, True, False, False, False]
+
+
+@pytest.mark.proves("loss.ratioType")
+def test_a_sequence_weighs_by_the_product_of_its_ratios() -> None:
+    result, gradient = by_hand(ratio_type=RatioType.sequence, ratio_low=0.01, ratio_high=10, **WIDE)
+    assert result.ratio.tolist() == pytest.approx([9, 9, 9, 0.02, 0.02])
+    assert gradient == pytest.approx([-9, -9, -9, 0.02, 0.02])
+    # The mismatch remains each token's own.
+    assert float(result.mismatch_kl[0]) == pytest.approx(1 - math.log(2), rel=1e-6)
+    result, gradient = by_hand(ratio_type=RatioType.sequence, ratio_low=0.1, ratio_high=8, **WIDE)
+    assert not result.kept.any()
+    result, gradient = by_hand(
+        ratio_type=RatioType.sequence, ratio_limit=RatioLimit.clip, ratio_low=0.1, ratio_high=8, **WIDE
+    )
+    assert gradient == pytest.approx([-8, -8, -8, 0.1, 0.1])
+
+
+@pytest.mark.proves("loss.sequenceMeanLow", "loss.sequenceMeanHigh")
+@pytest.mark.parametrize("limit", RatioLimit)
+def test_sequences_far_from_the_engine_are_left_out(limit: RatioLimit) -> None:
+    # Geometric means: the third root of 9 is 2.08, the square root of 0.02 is 0.14.
+    bounds: dict[str, Any] = {"ratio_limit": limit, "ratio_low": 0.0, "ratio_high": 100}
+    first, second = [True] * 3, [True] * 2
+    for low, high, kept in (
+        (0.15, 2.1, first + [False] * 2),
+        (0.14, 2.0, [False] * 3 + second),
+        (0.14, 2.1, first + second),
+    ):
+        result, gradient = by_hand(sequence_mean_low=low, sequence_mean_high=high, **bounds)
+        assert result.kept.tolist() == kept
+        assert [g != 0 for g in gradient] == kept
+
+
+@pytest.mark.parametrize("limit", RatioLimit)
+@pytest.mark.parametrize("kind", RatioType)
+def test_a_token_that_the_trainer_finds_impossible_stays_a_number(limit: RatioLimit, kind: RatioType) -> None:
+    logp = torch.tensor([-1.0, -torch.inf, -1.0], requires_grad=True)
+    for advantage in (1.0, -1.0):
+        result = policy_loss(
+            logp,
+            torch.full((3,), -1.0),
+            torch.full((3,), advantage),
+            torch.tensor([0, 1, 2]),
+            3,
+            Loss(ratio_limit=limit, ratio_type=kind, **WIDE),
+        )
+        [gradient] = torch.autograd.grad(result.loss, logp)
+        assert gradient.tolist() == pytest.approx([-advantage, 0.0, -advantage])
+        assert result.loss.isfinite()
+        assert result.mismatch_kl.isfinite().all()
+
+
+def objective(base: BaseModel, batch: list[Sample], how: Loss) -> torch.Tensor:
+    """Whose gradient the step should follow, written down sample by sample from its definition."""
+    total = torch.zeros(())
+    trainable = 0
+    for sample in batch:
+        drawn = [i for i, m in enumerate(sample.loss_mask) if m]
+        trainable += len(drawn)
+        if sample.loss is SampleLoss.cross_entropy:
+            total = total - tiny_model.plain_logprobs(base, sample)[[i - 1 for i in drawn]].sum()
+            continue
+        logp = tiny_model.plain_logprobs(base, sample, PLAN.temperature)[[i - 1 for i in drawn]]
+        engine = torch.tensor([sample.logprobs[i] for i in drawn])
+        log_ratios = logp - engine
+        mean = math.exp(log_ratios.mean().item())
+        if not how.sequence_mean_low <= mean <= how.sequence_mean_high:
+            continue
+        for n, i in enumerate(drawn):
+            advantage = sample.advantage if sample.token_advantages is None else sample.token_advantages[i]
+            own = log_ratios.sum() if how.ratio_type is RatioType.sequence else log_ratios[n]
+            ratio = math.exp(own.item())
+            if how.ratio_limit is RatioLimit.ppo:
+                # Differentiable in this token's log p, the others being constants.
+                moving = (own.detach() + logp[n] - logp[n].detach()).exp()
+                total = total - torch.minimum(
+                    moving * advantage, moving.clamp(how.ratio_low, how.ratio_high) * advantage
+                )
+            elif how.ratio_limit is RatioLimit.clip:
+                total = total - min(max(ratio, how.ratio_low), how.ratio_high) * advantage * logp[n]
+            elif how.ratio_low <= ratio <= how.ratio_high:
+                total = total - ratio * advantage * logp[n]
+    return total / trainable
+
+
+def mixed(seed: int) -> list[Sample]:
+    """Samples with one advantage, with one per token, and demonstrations."""
+    batch = tiny_model.samples(24, seed, noise=1.0)
+    for index, sample in enumerate(batch):
+        if index % 3 == 1:
+            sample.token_advantages = [math.sin(i + index) if m else 0.0 for i, m in enumerate(sample.loss_mask)]
+            sample.advantage = float("nan")
+        if index % 3 == 2:
+            sample.loss = SampleLoss.cross_entropy
+            sample.logprobs = [0.0] * len(sample.token_ids)
+            sample.advantage = 1e9
+    return batch
+
+
+def gradients_of(
+    base: BaseModel, batch: list[Sample], plan: StepPlan, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """What reaches the optimizer of the one open slot, which then does nothing."""
+    [slot] = base.slots.values()
+    seen: list[torch.Tensor] = []
+
+    def spy() -> None:
+        seen.extend(p.grad.clone() for p in slot.parameters.values() if p.grad is not None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slot.optimizer, "step", spy)
+        metrics = train_step(base, slot, batch, plan)
+    return seen, metrics
+
+
+@pytest.mark.parametrize(("kind", "limit"), list(itertools.product(RatioType, RatioLimit)))
+def test_gradient_equals_autograd_of_the_definition(
+    base: BaseModel, monkeypatch: pytest.MonkeyPatch, kind: RatioType, limit: RatioLimit
+) -> None:
+    slot = opened(base)
+    # Products lie further from 1 than their factors.
+    low, high = (0.5, 2.0) if kind is RatioType.token else (0.02, 50.0)
+    how = Loss(
+        ratio_type=kind,
+        ratio_limit=limit,
+        ratio_low=low,
+        ratio_high=high,
+        sequence_mean_low=0.4,
+        sequence_mean_high=1.6,
+    )
+    batch = mixed(seed=6)
+    wanted = torch.autograd.grad(objective(base, batch, how), list(slot.parameters.values()))
+    got, metrics = gradients_of(base, batch, replace(PLAN, loss=how), monkeypatch)
+    assert metrics["batch/micro_batches"] > 2
+    assert 0 < metrics["is_masked/mean"] < 1
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.proves("algorithm.sftSteps")
+def test_demonstrations_are_counted_by_themselves(base: BaseModel) -> None:
+    slot = opened(base)
+    batch = mixed(seed=3)
+    demonstrations = [s for s in batch if s.loss is SampleLoss.cross_entropy]
+    with torch.no_grad():
+        nll = [
+            -float(tiny_model.plain_logprobs(base, s)[i - 1])
+            for s in demonstrations
+            for i, m in enumerate(s.loss_mask)
+            if m
+        ]
+    policy = [s for s in batch if s.loss is SampleLoss.policy]
+    before = slot.files()
+    apart = train_step(base, slot, policy, replace(PLAN, learning_rate=0.0))
+    together = train_step(base, slot, batch, replace(PLAN, learning_rate=0.0))
+    assert slot.files() == before
+    for key in ("mismatch_kl/all/mean", "mismatch_kl/all/max", "importance_ratio/mean", "importance_ratio/max"):
+        assert together[key] == pytest.approx(apart[key], rel=1e-5), key
+    assert together["loss/cross_entropy/mean"] == pytest.approx(sum(nll) / len(nll), rel=1e-5)
+    assert together["loss/policy/mean"] == pytest.approx(apart["loss/mean"], rel=1e-4)
+    total = together["batch/trainable_tokens"]
+    share = len(nll) / total
+    parts = share * together["loss/cross_entropy/mean"] + (1 - share) * together["loss/policy/mean"]
+    assert together["loss/mean"] == pytest.approx(parts, rel=1e-5)
+    assert not any(key.startswith("loss/") and key != "loss/mean" for key in apart)
+
+
+def test_demonstrations_alone_have_no_mismatch(base: BaseModel) -> None:
+    slot = opened(base)
+    batch = [s for s in mixed(seed=3) if s.loss is SampleLoss.cross_entropy]
+    metrics = [train_step(base, slot, batch, PLAN) for _ in range(20)]
+    assert metrics[-1]["loss/mean"] < metrics[0]["loss/mean"] / 2
+    assert not [key for key in metrics[0] if key.startswith(("mismatch_kl", "importance_ratio", "is_masked"))]
+
+
+def test_importance_ratios_are_reported(base: BaseModel) -> None:
+    slot = opened(base)
+    batch = tiny_model.samples(12, seed=1)
+    with torch.no_grad():
+        ratios = [
+            math.exp(float(tiny_model.plain_logprobs(base, s, PLAN.temperature)[i - 1]) - s.logprobs[i])
+            for s in batch
+            for i, m in enumerate(s.loss_mask)
+            if m
+        ]
+    metrics = train_step(base, slot, batch, PLAN)
+    assert metrics["importance_ratio/mean"] == pytest.approx(sum(ratios) / len(ratios), rel=1e-4)
+    assert metrics["importance_ratio/max"] == pytest.approx(max(ratios), rel=1e-4)

@@ -1,0 +1,155 @@
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from rlrun.protocol.trainer import Sample
+from rlrun.service.errors import ProblemError
+from rlrun_trainer.model.base_model import BaseModel
+from rlrun_trainer.optimization.packing import check, pack
+
+from tests.support import tiny_model
+
+
+def sample(tokens: int, prompt: int = 1, **changes: Any) -> Sample:
+    mask = [i >= prompt for i in range(tokens)]
+    values = {
+        "token_ids": list(range(tokens)),
+        "loss_mask": mask,
+        "logprobs": [-1.0 if m else 0.0 for m in mask],
+        "advantage": 0.5,
+        "policy_version": 0,
+    }
+    return Sample.model_validate(values | changes)
+
+
+@pytest.mark.parametrize("single_row", [False, True])
+@pytest.mark.parametrize("budget", [20, 64, 1000])
+def test_every_trainable_token_is_there_once(budget: int, single_row: bool) -> None:
+    made = tiny_model.samples(30, seed=1)
+    batches = pack(made, budget, single_row)
+    expected = sorted(
+        (s.token_ids[i - 1], t, round(s.logprobs[i], 4), round(s.advantage, 4), i - 1)
+        for s in made
+        for i, t in enumerate(s.token_ids)
+        if s.loss_mask[i]
+    )
+    found = []
+    for batch in batches:
+        assert batch.input_ids.numel() <= max(budget, 17)
+        assert not single_row or len(batch.input_ids) == 1
+        before = batch.input_ids.flatten()[batch.predicting].tolist()
+        positions = batch.position_ids.flatten()[batch.predicting].tolist()
+        found += [
+            (b, t, round(lp, 4), round(a, 4), p)
+            for b, t, lp, a, p in zip(
+                before,
+                batch.targets.tolist(),
+                batch.engine_logprobs.tolist(),
+                batch.advantages.tolist(),
+                positions,
+                strict=True,
+            )
+        ]
+    assert sorted(found) == expected
+    assert sum(b.tokens for b in batches) == sum(len(s.token_ids) for s in made)
+    assert sum(b.samples for b in batches) == len(made)
+
+
+def test_short_samples_share_a_row_and_little_is_padded() -> None:
+    [batch] = pack([sample(4), sample(10), sample(6), sample(3)], 100)
+    assert batch.input_ids.shape == (3, 10) or batch.input_ids.shape == (2, 10)
+    assert batch.tokens == 23
+    batches = pack(tiny_model.samples(200), 256)
+    assert sum(b.tokens for b in batches) / sum(b.input_ids.numel() for b in batches) > 0.9
+
+
+def test_a_sample_longer_than_the_budget_goes_alone() -> None:
+    batches = pack([sample(30), sample(5)], 16)
+    assert [b.input_ids.shape[1] for b in batches] == [30, 5]
+
+
+def test_samples_without_trainable_tokens_are_left_out() -> None:
+    [batch] = pack([sample(5), sample(5, prompt=5)], 100)
+    assert batch.samples == 1
+
+
+@pytest.mark.parametrize("single_row", [False, True])
+def test_packed_equals_unpacked(base: BaseModel, single_row: bool) -> None:
+    slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0)
+    base.activate(slot)
+    with torch.no_grad():
+        for parameter in slot.parameters.values():
+            parameter.normal_(std=0.1)
+        made = tiny_model.samples(20, seed=2)
+        alone = {tuple(s.token_ids): tiny_model.plain_logprobs(base, s) for s in made}
+        batches = pack(made, 80, single_row)
+        assert len(batches) < len(made)
+        compared = 0
+        for batch in batches:
+            hidden = base.hidden(batch.input_ids, batch.position_ids).flatten(0, 1)
+            logp = torch.log_softmax(base.head(hidden).float(), -1)
+            ids, positions = batch.input_ids.flatten().tolist(), batch.position_ids.flatten().tolist()
+            starts = [i for i, p in enumerate(positions) if p == 0] + [len(ids)]
+            for start, end in itertools.pairwise(starts):
+                expected = alone.get(tuple(ids[start:end]))
+                if expected is None:
+                    continue
+                got = logp[start : end - 1].gather(-1, torch.tensor(ids[start + 1 : end])[:, None]).squeeze(-1)
+                assert torch.allclose(got, expected, atol=1e-5)
+                compared += 1
+        assert compared == len(made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"token_ids": [1, 2]}, "differ in length"),
+        ({"token_ids": [], "loss_mask": [], "logprobs": []}, "empty"),
+        ({"token_ids": [1, 2, tiny_model.VOCABULARY]}, "vocabulary"),
+        ({"token_ids": [1, -2, 3]}, "vocabulary"),
+        ({"loss_mask": [True, True, True]}, r"lossMask\[0\]"),
+        ({"logprobs": [0.0, float("nan"), -1.0]}, "logprobs"),
+        ({"logprobs": [0.0, 2.0, -1.0]}, "logprobs"),
+        ({"advantage": float("inf")}, "advantage"),
+        ({"token_advantages": [0.0, 1.0]}, "tokenAdvantages"),
+        ({"token_advantages": [0.0, float("nan"), 1.0]}, "tokenAdvantages"),
+        ({"loss": "cross_entropy", "logprobs": [0.0]}, "differ in length"),
+        ({"loss": "cross_entropy", "token_ids": [1, 2, tiny_model.VOCABULARY]}, "vocabulary"),
+    ],
+)
+def test_a_bad_sample_is_named(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProblemError, match=rf"samples\[1\].*{words}"):
+        check([sample(3), sample(3, **changes)], 64, tiny_model.VOCABULARY)
+
+
+def test_demonstrations_need_no_log_probs_and_no_advantage() -> None:
+    nothing = float("nan")
+    check([sample(3, loss="cross_entropy", logprobs=[nothing] * 3, advantage=nothing)], 64, tiny_model.VOCABULARY)
+    check([sample(3, token_advantages=[nothing, 0.5, -0.5], advantage=nothing)], 64, tiny_model.VOCABULARY)
+
+
+def test_tokens_of_demonstrations_come_last() -> None:
+    made = [sample(9, loss="cross_entropy"), sample(5), sample(4, loss="cross_entropy"), sample(3, advantage=0.25)]
+    [batch] = pack(made, 1000)
+    assert batch.policy_tokens == 4 + 2
+    assert batch.advantages.tolist() == [0.5] * 4 + [0.25] * 2 + [0.0] * (8 + 3)
+    assert batch.engine_logprobs.tolist() == [-1.0] * 6 + [0.0] * 11
+    assert batch.sample_of.tolist() == [0] * 4 + [1] * 2 + [2] * 8 + [3] * 3
+    before = batch.input_ids.flatten()[batch.predicting]
+    assert (batch.targets - before).tolist() == [1] * 17
+
+
+@pytest.mark.proves("algorithm.name")
+def test_every_token_has_its_own_advantage() -> None:
+    [batch] = pack([sample(4, prompt=2, token_advantages=[9.0, 9.0, 0.5, -2.0])], 1000)
+    assert batch.advantages.tolist() == [0.5, -2.0]
+
+
+def test_a_batch_has_something_to_train_on() -> None:
+    with pytest.raises(ProblemError, match="samples is empty"):
+        check([], 64, tiny_model.VOCABULARY)
+    with pytest.raises(ProblemError, match="No token is trainable"):
+        check([sample(3, prompt=3)], 64, tiny_model.VOCABULARY)
+    with pytest.raises(ProblemError, match="seqLen 4"):
+        check([sample(5)], 4, tiny_model.VOCABULARY)

@@ -1,0 +1,208 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from rlrun.protocol.trainer import Sample
+from rlrun.service.errors import ProblemError
+from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.optimization.policy_loss import policy_loss
+from rlrun_trainer.optimization.sampling_distribution import Distribution, token_logprobs
+from rlrun_trainer.optimization.step import StepPlan, train_step
+
+from tests.support import tiny_model
+
+PLAN = StepPlan(learning_rate=1e-2, temperature=0.7, micro_batch_tokens=64, max_grad_norm=1e9)
+
+
+def reference(base: BaseModel, batch: list[Sample], temperature: float) -> tuple[torch.Tensor, dict[str, float]]:
+    """The loss, written sample by sample and token by token from its definition."""
+    total = torch.zeros(())
+    kl: list[float] = []
+    trainable = masked = 0
+    for sample in batch:
+        logp = tiny_model.plain_logprobs(base, sample, temperature)
+        columns = [i for i, m in enumerate(sample.loss_mask) if m]
+        ratios = [math.exp(logp[i - 1].item() - sample.logprobs[i]) for i in columns]
+        trainable += len(columns)
+        mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
+        for i, ratio in zip(columns, ratios, strict=True):
+            kl.append(ratio - math.log(ratio) - 1)
+            if 1 / 8 <= ratio <= 8 and 0.1 <= mean <= 10:
+                total = total - ratio * sample.advantage * logp[i - 1]
+            else:
+                masked += 1
+    return total / trainable, {
+        "mismatch_kl/all/mean": sum(kl) / trainable,
+        "mismatch_kl/all/max": max(kl),
+        "is_masked/mean": masked / trainable,
+    }
+
+
+def opened(base: BaseModel, name: str = "a") -> Slot:
+    slot = base.open(name, tiny_model.MODEL, tiny_model.SHAPE, 1)
+    base.activate(slot)
+    with torch.no_grad():
+        for parameter in slot.parameters.values():
+            parameter.normal_(std=0.05)
+    return slot
+
+
+def test_gradient_and_metrics_equal_the_reference(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = opened(base)
+    batch = tiny_model.samples(24, seed=5, noise=2.0)
+    # One sample that the engine found far likelier than the trainer does: its mean ratio is out of bounds.
+    far = batch[0]
+    far.logprobs = [-0.2 if m else 0.0 for m in far.loss_mask]
+    expected, numbers = reference(base, batch, PLAN.temperature)
+    gradients = torch.autograd.grad(expected, list(slot.parameters.values()))
+    seen: list[torch.Tensor] = []
+
+    def spy() -> None:
+        seen.extend(p.grad.clone() for p in slot.parameters.values() if p.grad is not None)
+
+    monkeypatch.setattr(slot.optimizer, "step", spy)
+    metrics = train_step(base, slot, batch, PLAN)
+    assert metrics["batch/micro_batches"] > 2
+    assert metrics["loss/mean"] == pytest.approx(float(expected), rel=1e-4)
+    for key, value in numbers.items():
+        assert metrics[key] == pytest.approx(value, rel=1e-3), key
+    assert 0 < numbers["is_masked/mean"] < 1
+    for got, wanted in zip(seen, gradients, strict=True):
+        assert torch.allclose(got, wanted, atol=1e-6, rtol=1e-3)
+    norm = torch.stack([g.norm() for g in gradients]).norm()
+    assert metrics["optim/grad_norm"] == pytest.approx(float(norm), rel=1e-3)
+
+
+def test_same_policy_on_both_sides_has_no_mismatch(base: BaseModel) -> None:
+    slot = opened(base)
+    batch = tiny_model.samples(16)
+    for sample in batch:
+        logp = tiny_model.plain_logprobs(base, sample, PLAN.temperature).tolist()
+        sample.logprobs = [logp[i - 1] if m else 0.0 for i, m in enumerate(sample.loss_mask)]
+    metrics = train_step(base, slot, batch, PLAN)
+    assert metrics["mismatch_kl/all/mean"] < 1e-8
+    assert metrics["is_masked/mean"] == 0
+
+
+def test_entropy_is_that_of_the_sampling_distribution(base: BaseModel) -> None:
+    slot = opened(base)
+    batch = tiny_model.samples(4)
+    entropies: list[float] = []
+    with torch.no_grad():
+        for sample in batch:
+            logits = base.model(input_ids=torch.tensor([sample.token_ids])).logits[0].float() / PLAN.temperature
+            all_ = torch.distributions.Categorical(logits=logits).entropy()
+            entropies += [float(all_[i - 1]) for i, m in enumerate(sample.loss_mask) if m]
+    metrics = train_step(base, slot, batch, PLAN)
+    assert metrics["entropy/all/mean"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-5)
+
+
+@pytest.mark.parametrize("trained_head", [False, True])
+@pytest.mark.parametrize("chunk", [5, 100])
+def test_chunks_change_nothing(chunk: int, trained_head: bool) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(50, 8, requires_grad=trained_head)
+    hidden, targets = torch.randn(23, 8, requires_grad=True), torch.randint(50, (23,))
+    wanted = torch.log_softmax(hidden @ weight.T / 0.9, -1)
+    got, entropy = token_logprobs(hidden, targets, lambda h: h @ weight.T, Distribution(0.9), chunk)
+    assert torch.allclose(got, wanted[range(23), targets], atol=1e-6)
+    assert torch.allclose(entropy, torch.distributions.Categorical(logits=wanted).entropy(), atol=1e-6)
+    assert not entropy.requires_grad
+    inputs = [hidden, weight] if trained_head else [hidden]
+    scale = torch.arange(23)
+    theirs = torch.autograd.grad((wanted[range(23), targets] * scale).sum(), inputs)
+    for ours, expected in zip(torch.autograd.grad((got * scale).sum(), inputs), theirs, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-5)
+
+
+def test_the_vocabulary_is_never_held_for_the_whole_pack() -> None:
+    sizes: list[int] = []
+
+    def head(h: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(h))
+        return h @ torch.ones(4, 1000)
+
+    hidden = torch.randn(64, 4, requires_grad=True)
+    token_logprobs(hidden, torch.zeros(64, dtype=torch.long), head, Distribution(), 16)[0].sum().backward()
+    assert max(sizes) == 16
+
+
+def test_impossible_tokens_are_left_out_and_stay_numbers() -> None:
+    logp = torch.tensor([-1.0, float("-inf"), -1.0], requires_grad=True)
+    result = policy_loss(logp, torch.tensor([-1.0, -1.0, -1.0]), torch.ones(3), torch.tensor([0, 1, 2]), 3)
+    result.loss.backward()
+    assert result.kept.tolist() == [True, False, True]
+    assert torch.isfinite(result.mismatch_kl).all()
+    assert logp.grad is not None
+    assert logp.grad.tolist() == [-1.0, 0.0, -1.0]
+
+
+def test_clipping_bounds_the_update_and_reports_the_norm_before(base: BaseModel) -> None:
+    slot = opened(base)
+    seen: list[float] = []
+    step = slot.optimizer.step
+
+    def spy() -> None:
+        grads = [p.grad for p in slot.parameters.values() if p.grad is not None]
+        seen.append(float(torch.stack([g.norm() for g in grads]).norm()))
+        step()
+
+    slot.optimizer.step = spy
+    metrics = train_step(base, slot, tiny_model.samples(8), StepPlan(1e-3, 1.0, 64, 1e-3))
+    assert metrics["optim/grad_norm"] > 1e-2
+    assert seen == [pytest.approx(1e-3, rel=1e-2)]
+
+
+def test_a_step_that_is_no_number_changes_nothing(base: BaseModel) -> None:
+    slot = opened(base)
+    train_step(base, slot, tiny_model.samples(8), PLAN)
+    name = next(iter(slot.parameters))
+    with torch.no_grad():
+        slot.parameters[name][0, 0] = float("nan")
+    before = slot.files()
+    moments = {k: v["exp_avg"].clone() for k, v in slot.optimizer.state.items()}
+    rng = slot.rng["cpu"].clone()
+    with pytest.raises(ProblemError) as caught:
+        train_step(base, slot, tiny_model.samples(8), PLAN)
+    assert caught.value.problem.reason == "StepNotFinite"
+    assert slot.files() == before
+    assert slot.updates == 1
+    assert torch.equal(slot.rng["cpu"], rng)
+    assert all(torch.equal(v["exp_avg"], moments[k]) for k, v in slot.optimizer.state.items())
+    assert all(p.grad is None for p in slot.parameters.values())
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_memory_that_runs_out_is_a_problem_with_advice(
+    base: BaseModel, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    slot = opened(base)
+    before = slot.files()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(base.model, "get_decoder", lambda: fail)
+    monkeypatch.setattr(BaseModel, "hidden", fail)
+    with pytest.raises(ProblemError) as caught:
+        train_step(base, slot, tiny_model.samples(8), PLAN)
+    assert caught.value.problem.reason == "TrainerOutOfMemory"
+    assert "microBatchTokens" in caught.value.problem.message
+    assert slot.files() == before
+
+
+def test_mismatch_of_the_present_version_is_told_apart_from_age(base: BaseModel) -> None:
+    slot = opened(base)
+    batch = tiny_model.samples(16)
+    for index, sample in enumerate(batch):
+        logp = tiny_model.plain_logprobs(base, sample, PLAN.temperature).tolist()
+        old = index % 2 == 0
+        sample.policy_version = 6 if old else 7
+        sample.logprobs = [logp[i - 1] - old if m else 0.0 for i, m in enumerate(sample.loss_mask)]
+    metrics = train_step(base, slot, batch, replace(PLAN, version=7))
+    assert metrics["mismatch_kl/on_policy/mean"] < 1e-8
+    assert metrics["mismatch_kl/all/mean"] > 0.1
+    assert "mismatch_kl/on_policy/mean" not in train_step(base, slot, batch, replace(PLAN, version=8))

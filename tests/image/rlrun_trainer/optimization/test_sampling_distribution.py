@@ -1,0 +1,229 @@
+"""Does the trainer give a token the probability that it was drawn with? The engine here is a loop in plain Python."""
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rlrun.protocol.trainer import Sample
+from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.optimization import sampling_distribution as distribution_module
+from rlrun_trainer.optimization.packing import pack
+from rlrun_trainer.optimization.sampling_distribution import (
+    Distribution,
+    HistoryBuilder,
+    stop_tokens,
+    token_logprobs,
+)
+from rlrun_trainer.optimization.step import StepPlan, train_step
+from tokenizers import Tokenizer, models
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from tests.support import tiny_model
+
+STOPS = (2, 5)
+WAYS = {
+    "temperature": Distribution(0.7),
+    "top_p": Distribution(1.0, top_p=0.6),
+    "repetition_penalty": Distribution(0.8, repetition_penalty=1.4),
+    "rewarded repetition": Distribution(1.0, repetition_penalty=0.7),
+    "min_tokens": Distribution(1.2, min_tokens=4, stop_tokens=STOPS),
+    "all": Distribution(0.9, top_p=0.8, repetition_penalty=1.3, min_tokens=3, stop_tokens=STOPS),
+}
+
+
+def engine(logits: list[float], before: list[int], drawn: int, how: Distribution) -> list[float]:
+    """Probabilities of the next token after the tokens `before`, of which the present turn has `drawn`."""
+    values = list(logits)
+    if how.min_tokens is not None and drawn < how.min_tokens:
+        for token in how.stop_tokens:
+            values[token] = -math.inf
+    for token in set(before):
+        penalty = how.repetition_penalty or 1.0
+        values[token] = values[token] / penalty if values[token] > 0 else values[token] * penalty
+    values = [value / how.temperature for value in values]
+    top = max(values)
+    weights = [math.exp(value - top) for value in values]
+    total = sum(weights)
+    if how.top_p is not None:
+        kept, mass = set(), 0.0
+        for token in sorted(range(len(weights)), key=lambda t: -weights[t]):
+            if mass >= how.top_p:
+                break
+            kept.add(token)
+            mass += weights[token] / total
+        weights = [weight if token in kept else 0.0 for token, weight in enumerate(weights)]
+        total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def opened(base: BaseModel) -> Slot:
+    slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 1)
+    base.activate(slot)
+    with torch.no_grad():
+        for parameter in slot.parameters.values():
+            parameter.normal_(std=0.05)
+    return slot
+
+
+def rollout(base: BaseModel, how: Distribution, seed: int) -> tuple[Sample, list[float]]:
+    """Two turns drawn by the engine, with tokens of an environment before each, and the entropy at each draw."""
+    random_ = random.Random(seed)
+    ids: list[int] = []
+    mask: list[bool] = []
+    logprobs: list[float] = []
+    entropies: list[float] = []
+    for _ in range(2):
+        given = [random_.randrange(tiny_model.VOCABULARY) for _ in range(random_.randint(1, 4))]
+        ids, mask, logprobs = ids + given, mask + [False] * len(given), logprobs + [0.0] * len(given)
+        for drawn in range(random_.randint(3, 7)):
+            with torch.no_grad():
+                logits = base.model(input_ids=torch.tensor([ids])).logits[0, -1].tolist()
+            p = engine(logits, ids, drawn, how)
+            [token] = random_.choices(range(len(p)), weights=p)
+            entropies.append(-sum(q * math.log(q) for q in p if q))
+            ids, mask, logprobs = [*ids, token], [*mask, True], [*logprobs, math.log(p[token])]
+    sample = Sample(
+        token_ids=ids, loss_mask=mask, logprobs=logprobs, advantage=random_.uniform(-1, 1), policy_version=0
+    )
+    return sample, entropies
+
+
+def plan(how: Distribution) -> StepPlan:
+    return StepPlan(
+        1e-2,
+        how.temperature,
+        64,
+        1e9,
+        top_p=how.top_p,
+        repetition_penalty=how.repetition_penalty,
+        min_tokens=how.min_tokens,
+        stop_tokens=how.stop_tokens,
+    )
+
+
+@pytest.mark.proves("sampling.temperature", "sampling.topP", "sampling.repetitionPenalty", "sampling.minTokens")
+@pytest.mark.parametrize("way", WAYS)
+def test_what_the_engine_drew_has_no_mismatch(base: BaseModel, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = WAYS[way]
+    slot = opened(base)
+    drawn = [rollout(base, how, seed) for seed in range(10)]
+    batch = [sample for sample, _ in drawn]
+    # Chunks of 5 tokens: a history is cut where the logits are.
+    monkeypatch.setattr("rlrun_trainer.optimization.objective._chunk", lambda _: 5)
+    metrics = train_step(base, slot, batch, plan(how))
+    assert metrics["batch/micro_batches"] > 2
+    assert metrics["mismatch_kl/all/max"] < 1e-9
+    assert metrics["importance_ratio/max"] == pytest.approx(1, abs=1e-4)
+    entropies = [entropy for _, several in drawn for entropy in several]
+    assert metrics["entropy/all/mean"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-4)
+
+
+@pytest.mark.parametrize("changed", ["top_p", "repetition_penalty", "min_tokens"])
+def test_each_field_matters(base: BaseModel, changed: str) -> None:
+    """The test above would notice if one of them were forgotten."""
+    slot = opened(base)
+    how = WAYS["all"]
+    batch = [rollout(base, how, seed)[0] for seed in range(10)]
+    metrics = train_step(base, slot, batch, plan(replace(how, **{changed: None})))
+    assert metrics["mismatch_kl/all/max"] > 1e-4
+
+
+@pytest.mark.parametrize("single_row", [False, True])
+def test_gradient_is_that_of_the_bent_distribution(base: BaseModel, single_row: bool) -> None:
+    slot = opened(base)
+    how = WAYS["all"]
+    parameters = list(slot.parameters.values())
+    batch = [rollout(base, how, seed)[0] for seed in range(6)]
+    wanted = torch.zeros(())
+    for sample in batch:
+        logits = base.model(input_ids=torch.tensor([sample.token_ids])).logits[0]
+        turn = 0
+        for i, (token, drawn) in enumerate(zip(sample.token_ids, sample.loss_mask, strict=True)):
+            turn = turn + 1 if drawn else 0
+            if drawn:
+                before = sample.token_ids[:i]
+                # As p = exp(s_t) / sum over possible v of exp(s_v), with s written down for each v.
+                p = engine(logits[i - 1].tolist(), before, turn - 1, how)
+                scores = []
+                for v, value in enumerate(logits[i - 1]):
+                    penalty = how.repetition_penalty if v in before else 1.0
+                    assert penalty is not None
+                    scores.append((value / penalty if value > 0 else value * penalty) / how.temperature)
+                possible = torch.stack([score for score, q in zip(scores, p, strict=True) if q])
+                wanted = wanted + (scores[token] - possible.logsumexp(0)) * sample.advantage
+    gradients = torch.autograd.grad(wanted, parameters)
+    got = torch.zeros(())
+    for micro in pack(batch, 60, single_row, history=True):
+        hidden = base.hidden(micro.input_ids, micro.position_ids).flatten(0, 1)[micro.predicting]
+        logp, _ = token_logprobs(hidden, micro.targets, base.head, how, 7, micro.history)
+        got = got + (logp * micro.advantages).sum()
+    assert float(got.detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
+    for ours, theirs in zip(torch.autograd.grad(got, parameters), gradients, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-3)
+
+
+def test_a_drawn_token_is_always_possible() -> None:
+    hidden = torch.tensor([[0.0, 1.0, 9.0], [0.0, 1.0, 9.0]], requires_grad=True)
+    past = HistoryBuilder()
+    past.add(torch.tensor([1, 0, 2]).numpy(), torch.tensor([1, 2]).numpy())
+    how = Distribution(1.0, top_p=0.1, min_tokens=2, stop_tokens=(0,))
+    logp, _ = token_logprobs(hidden, torch.tensor([0, 2]), lambda h: h, how, 10, past.history())
+    # Token 0 lies outside of the nucleus {2} and is forbidden besides: it is taken into both.
+    assert logp.tolist() == pytest.approx([-math.log(1 + math.exp(9)), 0.0])
+    logp.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.isfinite().all()
+
+
+def test_nothing_is_paid_for_what_is_not_set(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = opened(base)
+    sizes: list[torch.Size] = []
+    head = base.head
+
+    def spy(h: torch.Tensor) -> torch.Tensor:
+        sizes.append(h.shape)
+        return head(h)
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(BaseModel, "head", property(lambda _: spy))
+    monkeypatch.setattr(distribution_module, "_bend", never)
+    monkeypatch.setattr(HistoryBuilder, "add", never)
+    neutral = Distribution(0.7, top_p=1.0, repetition_penalty=1.0, min_tokens=0, stop_tokens=STOPS)
+    metrics = train_step(base, slot, tiny_model.samples(12), plan(neutral))
+    # One token more per micro-batch tells whether the head itself is trained.
+    assert len(sizes) == 2 * metrics["batch/micro_batches"]
+    assert sum(shape[0] for shape in sizes) == metrics["batch/trainable_tokens"] + metrics["batch/micro_batches"]
+
+
+def test_history_counts_turns_and_first_appearances() -> None:
+    past = HistoryBuilder()
+    past.add(torch.tensor([7]).numpy(), torch.tensor([], dtype=torch.long).numpy())
+    past.add(torch.tensor([4, 4, 9, 4, 3, 9, 1]).numpy(), torch.tensor([2, 3, 5, 6]).numpy())
+    history = past.history()
+    assert history.drawn.tolist() == [0, 1, 0, 1]
+    rows, tokens = history.seen()
+    seen = [sorted(tokens[rows == row].tolist()) for row in range(4)]
+    assert seen == [[4], [4, 9], [3, 4, 9], [3, 4, 9]]
+    assert history.rows(2, 4).drawn.tolist() == [0, 1]
+    assert len(history.rows(2, 4).seen()[0]) == 6
+
+
+def test_stop_tokens_are_those_of_tokenizer_and_generation_config(tmp_path: Path) -> None:
+    folder = tiny_model.save_model(tmp_path / "model")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    model = tiny_model.load(folder).model
+    model.generation_config = GenerationConfig()
+    assert stop_tokens(model) == ()
+    model.generation_config = GenerationConfig(eos_token_id=[7, 5])
+    assert stop_tokens(model) == (5, 7)
+    other = tiny_model.save_model(tmp_path / "other")
+    words = Tokenizer(models.WordLevel({"a": 0, "<end>": 3}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(other)
+    GenerationConfig(eos_token_id=5).save_pretrained(other)
+    assert stop_tokens(tiny_model.load(other).model) == (3, 5)

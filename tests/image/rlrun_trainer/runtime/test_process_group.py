@@ -1,0 +1,300 @@
+"""Two real processes under torchrun do what one does."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rlrun.api.run_sections.training import KlPenalty
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult, TrainBatch
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.store import Store
+from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.sessions.session_registry import Sessions
+from safetensors.torch import load
+
+from tests.support import tiny_model
+from tests.support.seaweedfs import S3Server
+
+ROOT = Path(__file__).parents[4]
+START_SECONDS = 240
+END_SECONDS = 25
+"""Less than the 30 s after which torchrun kills those that do not end by themselves."""
+METRICS = (
+    "loss/mean",
+    "optim/grad_norm",
+    "entropy/all/mean",
+    "mismatch_kl/all/mean",
+    "mismatch_kl/all/max",
+    "importance_ratio/max",
+    "is_masked/mean",
+    "batch/tokens",
+    "batch/trainable_tokens",
+)
+# AdamW divides by the gradient's own size, so rounding where that is almost nothing moves a weight by up to the rate.
+SLOW: dict[str, Any] = {"learning_rate": 2e-4}
+FULL: dict[str, Any] = SLOW | {"kind": "weights"}
+ATTENTION: dict[str, Any] = SLOW | {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+PENALTY: dict[str, Any] = {"kl_penalty": KlPenalty(beta=0.5)}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Trainer:
+    """A trainer of two processes, and its routes."""
+
+    def __init__(self, model_dir: Path, environment: dict[str, str], log: Path, recompute: str) -> None:
+        self.port, meeting = free_port(), free_port()
+        paths = [str(ROOT), str(ROOT / "operator"), str(ROOT / "trainer_image")]
+        self.log = log
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "1", "--node-rank", "0"]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(meeting)]
+        command += ["-m", "tests.support.faulty_trainer", "--model-dir", str(model_dir), "--port", str(self.port)]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *command, "--device", "cpu", "--slots", "2", "--gradient-checkpointing", recompute],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RLRUN_THREADS": "1"} | environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while self.call("GET", "/readyz")[0] != 200:
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.2)
+
+    def call(self, method: str, path: str, body: str = "") -> tuple[int, str]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data=body.encode() or None, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except (urllib.error.URLError, ConnectionError) as error:
+            return 0, str(error)
+
+    def open(self, spec: SessionSpec) -> SessionState:
+        status, text = self.call("PUT", "/sessions/run", spec.model_dump_json(by_alias=True))
+        assert status == 200, text + self.log.read_text()
+        return SessionState.model_validate_json(text)
+
+    def step(self, step: int, batch: TrainBatch) -> StepResult:
+        status, text = self.call("POST", f"/sessions/run/steps/{step}", batch.model_dump_json(by_alias=True))
+        assert status == 200, text + self.log.read_text()
+        return StepResult.model_validate_json(text)
+
+    def process_of(self, rank: int) -> int:
+        """Its id: torchrun's children, by what they were told."""
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                told = (process / "environ").read_bytes().split(b"\0") if parent == self.process.pid else []
+            except OSError:
+                continue
+            if f"RANK={rank}".encode() in told:
+                return int(process.name)
+        raise AssertionError(f"no process of rank {rank}: {self.log.read_text()}")
+
+    def end(self) -> bool:
+        """Send SIGTERM; return whether that was enough."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+                return False
+        return True
+
+
+@pytest.fixture(scope="module")
+def trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trap") / "armed"
+
+
+@pytest.fixture(scope="module")
+def dense(model_dir: Path, s3_server: S3Server, trap: Path) -> Iterator[Trainer]:
+    trainer = Trainer(model_dir, s3_server.environment | {"TRAP": str(trap)}, trap.parent / "dense.log", "on")
+    try:
+        trainer.wait_ready()
+        yield trainer
+    finally:
+        trainer.end()
+
+
+def batch(count: int, seed: int) -> TrainBatch:
+    return TrainBatch(samples=tiny_model.samples(count, seed))
+
+
+async def alone(model_dir: Path, store: Store, spec: SessionSpec, batches: list[TrainBatch]) -> list[StepResult]:
+    """What a trainer of one process makes of the same."""
+    compute = Compute()
+    sessions = Sessions(tiny_model.load(model_dir), compute, store, Settings())
+    session = await sessions.open("run", spec)
+    results = [await session.train(step, one.samples) for step, one in enumerate(batches)]
+    compute.close()
+    return results
+
+
+def tensors(store: Store, uri: str) -> dict[str, torch.Tensor]:
+    place = S3Uri.parse(uri)
+    name = next(name for name, _ in store.list_files(place) if name.endswith(".safetensors"))
+    read: dict[str, torch.Tensor] = load(store.get_bytes(place / name))
+    return read
+
+
+def compare(store: Store, ours: list[StepResult], theirs: list[StepResult]) -> None:
+    for one, two in zip(ours, theirs, strict=True):
+        for key in METRICS:
+            assert one.metrics[key] == pytest.approx(two.metrics[key], rel=1e-4, abs=1e-6), key
+        first, second = tensors(store, one.policy.uri), tensors(store, two.policy.uri)
+        assert first.keys() == second.keys()
+        for name, tensor in first.items():
+            assert torch.allclose(tensor, second[name], atol=1e-5), name
+
+
+@pytest.fixture
+def run_uri(s3_server: S3Server) -> str:
+    return f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
+
+
+@pytest.mark.parametrize("changes", [SLOW, FULL, SLOW | PENALTY, FULL | PENALTY])
+async def test_two_processes_learn_what_one_does(
+    dense: Trainer, model_dir: Path, store: Store, run_uri: str, changes: dict[str, Any]
+) -> None:
+    # An even number of micro-batches, an odd one, and fewer samples than processes.
+    batches = [batch(12, 0), batch(17, 1), batch(1, 2)]
+    dense.open(tiny_model.spec(run_uri, **changes))
+    ours = [dense.step(step, one) for step, one in enumerate(batches)]
+    dense.call("DELETE", "/sessions/run")
+    compare(store, ours, await alone(model_dir, store, tiny_model.spec(run_uri + "-alone", **changes), batches))
+
+
+@pytest.mark.parametrize("changes", [{"lora_dropout": 0.2}, FULL])
+def test_two_processes_resume_to_the_bit(
+    dense: Trainer, store: Store, run_uri: str, changes: dict[str, Any], wait_for: Callable[..., None]
+) -> None:
+    dense.open(tiny_model.spec(run_uri, **changes))
+    dense.step(0, batch(9, 0))
+    assert dense.call("POST", "/sessions/run/checkpoints/1", "{}")[0] == 202
+    expected = dense.step(1, batch(9, 1))
+    uri = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)
+    wait_for(lambda: store.is_complete(uri))
+    dense.call("DELETE", "/sessions/run")
+    assert dense.open(tiny_model.spec(run_uri, resume_from=str(uri), **changes)).step == 1
+    assert dense.step(1, batch(9, 1)).policy.digest == expected.policy.digest
+    dense.call("DELETE", "/sessions/run")
+
+
+def test_what_is_refused_is_refused_by_all(dense: Trainer, run_uri: str) -> None:
+    spec = tiny_model.spec(run_uri, target_modules=["nope"])
+    status, text = dense.call("PUT", "/sessions/run", spec.model_dump_json(by_alias=True))
+    assert (status, Problem.model_validate_json(text).reason) == (422, "AdapterInvalid")
+    spec = tiny_model.spec(run_uri, resume_from=f"{run_uri}/checkpoints/step-000007")
+    assert dense.call("PUT", "/sessions/run", spec.model_dump_json(by_alias=True))[0] == 422
+    dense.open(tiny_model.spec(run_uri))
+    dense.call("DELETE", "/sessions/run")
+
+
+@pytest.mark.parametrize("changes", [SLOW, FULL])
+async def test_a_loss_that_is_no_number_on_one_process_changes_nothing_on_any(
+    dense: Trainer, model_dir: Path, store: Store, run_uri: str, changes: dict[str, Any]
+) -> None:
+    dense.open(tiny_model.spec(run_uri, **changes))
+    bad = batch(12, 0)
+    bad.samples[3].advantage = 3e38
+    status, text = dense.call("POST", "/sessions/run/steps/0", bad.model_dump_json(by_alias=True))
+    assert (status, Problem.model_validate_json(text).reason) == (422, "StepNotFinite")
+    ours = [dense.step(0, batch(12, 0))]
+    dense.call("DELETE", "/sessions/run")
+    compare(store, ours, await alone(model_dir, store, tiny_model.spec(run_uri + "-alone", **changes), [batch(12, 0)]))
+
+
+async def test_a_mixture_of_experts(tmp_path: Path, s3_server: S3Server, store: Store, run_uri: str) -> None:
+    model_dir = tiny_model.save_moe(tmp_path / "moe")
+    trainer = Trainer(model_dir, s3_server.environment, tmp_path / "log", "off")
+    try:
+        trainer.wait_ready()
+        batches = [batch(12, 0), batch(7, 1)]
+        for kind in (ATTENTION, FULL):
+            uri = f"{run_uri}-{len(kind)}"
+            trainer.open(tiny_model.spec(uri, **kind))
+            ours = [trainer.step(step, one) for step, one in enumerate(batches)]
+            trainer.call("DELETE", "/sessions/run")
+            compare(store, ours, await alone(model_dir, store, tiny_model.spec(uri + "-alone", **kind), batches))
+    finally:
+        ended = trainer.end()
+    # SIGTERM reaches all; those that follow stay until the one that leads has finished its uploads, and not longer.
+    assert ended, "the processes had to be killed"
+    log = await asyncio.to_thread(trainer.log.read_text)
+    assert "Shutdown took" in log
+    assert "The first process ended" not in log
+
+
+@pytest.mark.parametrize("told", ["all", "the one that follows"])
+async def test_who_is_told_to_stop_saves_what_no_checkpoint_holds(
+    model_dir: Path, tmp_path: Path, s3_server: S3Server, store: Store, run_uri: str, told: str
+) -> None:
+    trainer = Trainer(model_dir, s3_server.environment, tmp_path / "log", "off")
+    try:
+        trainer.wait_ready()
+        trainer.open(tiny_model.spec(run_uri, **FULL))
+        made = trainer.step(0, batch(12, 0))
+        if told == "all":
+            trainer.process.send_signal(signal.SIGTERM)
+        else:
+            # As on a node of its own that is drained: the first process hears of it and has as much time as that one.
+            os.kill(trainer.process_of(rank=1), signal.SIGTERM)
+        assert await asyncio.to_thread(trainer.process.wait, 60) != 0, "a Job would take it for the end of the run"
+    finally:
+        trainer.end()
+    saved = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)
+    assert store.is_complete(saved), trainer.log.read_text()
+    sessions = Sessions(tiny_model.load(model_dir), Compute(), store, Settings())
+    session = await sessions.open("run", tiny_model.spec(run_uri, resume_from=str(saved), **FULL))
+    assert session.state.policy.digest == made.policy.digest
+
+
+@pytest.mark.parametrize("changes", [SLOW | PENALTY, FULL])
+@pytest.mark.parametrize("where", ["forward", "again", "head"])
+async def test_memory_that_runs_out_on_one_process_changes_nothing_on_any(
+    dense: Trainer, model_dir: Path, store: Store, trap: Path, run_uri: str, where: str, changes: dict[str, Any]
+) -> None:
+    dense.open(tiny_model.spec(run_uri, **changes))
+    await asyncio.to_thread(trap.write_text, where)
+    status, text = dense.call("POST", "/sessions/run/steps/0", batch(12, 0).model_dump_json(by_alias=True))
+    await asyncio.to_thread(trap.unlink)
+    assert (status, Problem.model_validate_json(text).reason) == (507, "TrainerOutOfMemory")
+    ours = [dense.step(0, batch(12, 0))]
+    dense.call("DELETE", "/sessions/run")
+    compare(store, ours, await alone(model_dir, store, tiny_model.spec(run_uri + "-alone", **changes), [batch(12, 0)]))
+
+
+def test_a_process_that_dies_ends_all(dense: Trainer, trap: Path, run_uri: str) -> None:
+    dense.open(tiny_model.spec(run_uri))
+    dense.step(0, batch(9, 0))
+    trap.write_text("die")
+    assert dense.call("POST", "/sessions/run/steps/1", batch(9, 1).model_dump_json(by_alias=True))[0] != 200
+    assert dense.process.wait(60) != 0

@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pytest
+from rlrun_trainer.optimization.step import learning_rate
+from rlrun_trainer.runtime.settings import Settings, cpu_threads, parse
+
+
+def test_flags_win_over_variables_over_defaults() -> None:
+    settings = parse(["--slots", "3"], {"RLRUN_SLOTS": "2", "RLRUN_PORT": "9000", "RLRUN_THREADS": "1"})
+    assert (settings.slots, settings.port, settings.threads) == (3, 9000, 1)
+    assert settings.model_dir == Settings().model_dir
+    assert settings.model is None
+
+
+@pytest.mark.parametrize("arguments", [["--slots", "0"], ["--device", "tpu"], ["--port", "x"], ["--unknown"]])
+def test_bad_flags_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments, {})
+
+
+@pytest.mark.parametrize(("text", "limit"), [("150000 100000", 2), ("100000 100000", 1), ("20000 100000", 1)])
+def test_threads_follow_the_cpu_limit(tmp_path: Path, text: str, limit: int) -> None:
+    file = tmp_path / "cpu.max"
+    file.write_text(text)
+    cores = cpu_threads({}, tmp_path / "none")
+    assert cpu_threads({}, file) == min(limit, cores)
+    file.write_text("max 100000")
+    assert cpu_threads({}, file) == cores
+    assert cpu_threads({"RLRUN_THREADS": "5"}, file) == 5
+
+
+def test_warm_up_is_linear_and_then_constant() -> None:
+    assert [learning_rate(1.0, 0, u) for u in (0, 5)] == [1.0, 1.0]
+    assert [learning_rate(1.0, 3, u) for u in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_processes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    file.write_text("800000 100000")
+    cores = cpu_threads({}, file)
+    assert cpu_threads({"LOCAL_WORLD_SIZE": "2"}, file) == max(1, cores // 2)
+    assert cpu_threads({"LOCAL_WORLD_SIZE": "64"}, file) == 1
+    assert cpu_threads({"LOCAL_WORLD_SIZE": "2", "RLRUN_THREADS": "3"}, file) == 3

@@ -1,0 +1,97 @@
+"""The names that users of RL trainers look for are there: in a step's metrics and on the Prometheus page."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from rlrun.api.metric_catalog import find
+from rlrun_trainer.optimization.mfu import active_weights, peak_flops, step_flops
+from rlrun_trainer.sessions.step_timer import Pace
+
+from tests.support import tiny_model
+from tests.support.trainer_client import Client
+
+NAMES = [
+    "loss/mean",
+    "entropy/all/mean",
+    "mismatch_kl/all/mean",
+    "mismatch_kl/all/max",
+    "is_masked/mean",
+    "optim/lr",
+    "optim/grad_norm",
+    "perf/throughput",
+    "time/step",
+    "time/wait_for_batch",
+    "time/forward_backward",
+    "time/broadcast_weights",
+    "time/save_ckpt",
+]
+ON_GPU = {"perf/mfu": "trainer_mfu_percent", "perf/peak_memory": "trainer_peak_memory_gib"}
+PROMETHEUS = [
+    "trainer_step",
+    "trainer_loss",
+    "trainer_throughput_tokens_per_sec",
+    "trainer_last_step_timestamp_seconds",
+    "trainer_grad_norm",
+    "trainer_learning_rate",
+    "trainer_entropy",
+    "trainer_mismatch_kl",
+    "trainer_kl_ent_ratio",
+]
+
+
+async def test_a_step_has_every_name(client: Client, run_uri: str) -> None:
+    await client.open(tiny_model.spec(run_uri))
+    metrics = (await client.step(0)).metrics
+    assert [name for name in NAMES if name not in metrics] == []
+    assert [name for name in [*metrics, *ON_GPU] if find(name) is None] == [], "docs/reference/metrics.md lacks them"
+    assert metrics["time/save_ckpt"] == 0.0
+    page = (await client.call("GET", "/metrics"))[1]
+    told = set(re.findall(r'^(\w+){session="run"} [0-9.e+-]+$', page, re.MULTILINE))
+    assert [name for name in PROMETHEUS if name not in told] == []
+    for name in ON_GPU.values():
+        assert f"# TYPE {name} gauge" in page
+    ratio = float(re.search(r"^trainer_kl_ent_ratio\S* (\S+)$", page, re.MULTILINE)[1])  # type: ignore[index]
+    assert ratio == pytest.approx(metrics["mismatch_kl/all/mean"] / metrics["entropy/all/mean"])
+
+
+def test_time_between_steps_is_told_apart() -> None:
+    now = [10.0]
+    pace = Pace(lambda: now[0])
+    now[0] = 12.0
+    assert pace.begin() == {"time/wait_for_batch": 2.0, "time/save_ckpt": 0.0}
+    now[0] = 20.0
+    pace.done()
+    with pace.saving():
+        now[0] = 23.0
+    now[0] = 24.0
+    assert pace.begin() == {"time/wait_for_batch": 1.0, "time/save_ckpt": 3.0}
+    assert pace.begin()["time/save_ckpt"] == 0.0
+
+
+CONFIG = SimpleNamespace(num_hidden_layers=2, num_attention_heads=4, head_dim=8, hidden_size=32)
+
+
+def test_flops_of_a_step() -> None:
+    # 6 per weight and token, and 6 * layers * heads * head size per pair of tokens.
+    assert step_flops(1000.0, CONFIG, [3, 5]) == 6 * 1000 * 8 + 6 * 2 * 4 * 8 * (9 + 25)
+
+
+def test_weights_that_count() -> None:
+    parameters = [
+        ("model.embed_tokens.weight", 10_000),
+        ("lm_head.weight", 10_000),
+        ("model.layers.0.self_attn.q_proj.weight", 100),
+        ("model.layers.0.self_attn.q_proj.lora_A.default.weight", 8),
+        ("model.layers.0.mlp.experts.3.up_proj.weight", 40),
+    ]
+    assert active_weights(parameters, CONFIG) == 140
+    mixture = SimpleNamespace(**vars(CONFIG), num_experts=4, num_experts_per_tok=1)
+    assert active_weights(parameters, mixture) == 110
+
+
+@pytest.mark.parametrize(
+    ("device", "tera"), [("NVIDIA H200", 989.0), ("NVIDIA L40S", 362.0), ("NVIDIA L4", 121.0), ("GeForce 256", None)]
+)
+def test_peaks(device: str, tera: float | None) -> None:
+    assert peak_flops(device) == (tera * 1e12 if tera else None)

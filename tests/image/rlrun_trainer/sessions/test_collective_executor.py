@@ -1,0 +1,167 @@
+"""Commands succeed on all processes of a trainer or on none."""
+
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rlrun.service.errors import ProblemError
+from rlrun_trainer.artifacts import checkpoint_format
+from rlrun_trainer.optimization.step import StepPlan
+from rlrun_trainer.runtime.process_group import World
+from rlrun_trainer.sessions.collective_executor import (
+    CloseSlot,
+    Command,
+    Crew,
+    Heartbeat,
+    OpenSlot,
+    Restore,
+    Snapshot,
+    Stop,
+    Train,
+    WriteModel,
+)
+
+from tests.support import tiny_model
+
+NO_MEMORY = ProblemError.of(507, "TrainerOutOfMemory", "the other process has no memory")
+PLAN = StepPlan(learning_rate=1e-3, temperature=1.0, micro_batch_tokens=64, max_grad_norm=1.0)
+COMMANDS = [
+    OpenSlot("run", tiny_model.spec("s3://b/x")),
+    CloseSlot("run"),
+    Restore("run", Path("/checkpoint")),
+    Train("run", tiny_model.samples(2, 0), PLAN),
+    WriteModel("run"),
+    Snapshot("run", checkpoint_format.Progress(0, "uid", {})),
+    Heartbeat(),
+    Stop(),
+]
+
+
+@dataclass(frozen=True)
+class TwoProcesses(World):
+    """This process and one that answers as the test says."""
+
+    size: int = 2
+    refusal: ProblemError | None = None
+    leaving: bool = False
+    sent: list[Any] = field(default_factory=list)
+    to_receive: list[Any] = field(default_factory=list)
+
+    def tell(self, value: Any) -> Any:
+        if self.leads:
+            self.sent.append(value)
+            return value
+        return self.to_receive.pop(0)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, (self.refusal, self.leaving)]
+
+
+@dataclass(frozen=True)
+class Count(Command[int]):
+    """A command that changes the model (here a list)."""
+
+    error: Exception | None = None
+
+    def run(self, base: Any) -> int:
+        if self.error is not None:
+            raise self.error
+        base.changes.append(1)
+        return len(base.changes)
+
+
+@dataclass(frozen=True)
+class Read(Count):
+    reads_only = True
+
+
+@dataclass(frozen=True)
+class Undoable(Count):
+    def undo(self, base: Any) -> bool:
+        base.changes.pop()
+        return True
+
+
+class Ended(Exception):
+    pass
+
+
+def end() -> None:
+    raise Ended
+
+
+def executor(world: World, **more: Any) -> Crew:
+    base: Any = SimpleNamespace(world=world, changes=[])
+    return Crew(base, end, **more)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_every_command_can_be_sent_to_another_process(command: Any) -> None:
+    assert pickle.loads(pickle.dumps(command)) == command
+
+
+def test_only_what_keeps_the_weights_may_be_refused_by_one_process() -> None:
+    may = {type(command) for command in COMMANDS if isinstance(command, Command) and command.reads_only}
+    assert may == {Restore, WriteModel, Snapshot, Heartbeat}
+
+
+def test_one_process_runs_a_command_without_sending_it() -> None:
+    world = TwoProcesses(size=1)
+    assert executor(world).run_on_all(Count()) == 1
+    assert world.sent == []
+
+
+def test_a_command_is_sent_and_run() -> None:
+    world = TwoProcesses()
+    assert executor(world).run_on_all(Count()) == 1
+    assert world.sent == [Count()]
+
+
+def test_a_refusal_of_another_process_only_ends_this_one_after_a_change() -> None:
+    with pytest.raises(Ended):
+        executor(TwoProcesses(refusal=NO_MEMORY)).run_on_all(Count())
+
+
+@pytest.mark.parametrize(("command", "changes"), [(Read(), [1]), (Undoable(), [])])
+def test_a_refusal_of_another_process_only_is_passed_on_when_nothing_stays_changed(
+    command: Command[int], changes: list[int]
+) -> None:
+    crew = executor(TwoProcesses(refusal=NO_MEMORY))
+    with pytest.raises(ProblemError, match="the other process has no memory"):
+        crew.run_on_all(command)
+    assert crew.base.changes == changes  # type: ignore[attr-defined]
+
+
+def test_a_refusal_of_all_is_raised() -> None:
+    with pytest.raises(ProblemError, match="this one has none"):
+        executor(TwoProcesses(refusal=NO_MEMORY)).run_on_all(
+            Count(ProblemError.of(507, "TrainerOutOfMemory", "this one has none"))
+        )
+
+
+def test_any_other_failure_ends_the_process() -> None:
+    with pytest.raises(Ended):
+        executor(TwoProcesses()).run_on_all(Count(ValueError("a bug")))
+
+
+def test_a_process_that_received_sigterm_is_noticed_with_the_next_command() -> None:
+    noticed: list[bool] = []
+    crew = executor(TwoProcesses(leaving=True), on_leave=lambda: noticed.append(True))
+    crew.run_on_all(Heartbeat())
+    assert noticed == [True]
+
+
+def test_the_other_processes_run_commands_until_they_are_stopped() -> None:
+    refused = Count(ProblemError.of(422, "StepNotFinite", "no number"))
+    crew = executor(TwoProcesses(rank=1, to_receive=[Count(), refused, Count(), Stop(), Count()]))
+    crew.follow()
+    assert len(crew.base.changes) == 2  # type: ignore[attr-defined]
+
+
+def test_stop_is_sent_to_the_other_processes() -> None:
+    world = TwoProcesses()
+    executor(world).stop()
+    assert world.sent == [Stop()]

@@ -1,0 +1,157 @@
+"""What a run's spec says reaches its steps, and what a step leaves behind survives in state and checkpoint."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from rlrun.protocol.trainer import SampleLoss
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.store import Store
+from rlrun_trainer.model.base_model import BaseModel
+from rlrun_trainer.optimization.sampling_distribution import Distribution
+from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.sessions.session_registry import Sessions
+from transformers import GenerationConfig
+
+from tests.image.rlrun_trainer.optimization.test_sampling_distribution import STOPS, WAYS, rollout
+from tests.support import tiny_model
+from tests.support.seaweedfs import S3Server
+
+SMALL = {"micro_batch_tokens": 100_000}
+
+
+@pytest.fixture
+async def make_sessions(base: BaseModel, store: Store) -> AsyncIterator[Callable[..., Sessions]]:
+    computes: list[Compute] = []
+
+    def make(**settings: Any) -> Sessions:
+        computes.append(Compute())
+        return Sessions(base, computes[-1], store, Settings(**settings))
+
+    yield make
+    for compute in computes:
+        compute.close()
+
+
+@pytest.fixture
+def sessions(make_sessions: Callable[..., Sessions]) -> Sessions:
+    return make_sessions()
+
+
+@pytest.fixture
+def run_uri(s3_server: S3Server) -> str:
+    return f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
+
+
+@pytest.mark.proves("sampling.topP", "sampling.repetitionPenalty", "sampling.minTokens")
+@pytest.mark.parametrize("way", ["top_p", "repetition_penalty", "min_tokens", "all"])
+async def test_tokens_are_judged_as_they_were_drawn(
+    base: BaseModel, sessions: Sessions, run_uri: str, way: str
+) -> None:
+    how = WAYS[way]
+    base.model.generation_config = GenerationConfig(eos_token_id=list(STOPS))
+    batch = [rollout(base, how, seed)[0] for seed in range(6)]
+    fields = {"top_p": how.top_p, "repetition_penalty": how.repetition_penalty, "min_tokens": how.min_tokens}
+    session = await sessions.open("run", tiny_model.spec(run_uri, temperature=how.temperature, **fields))
+    assert (await session.train(0, batch)).metrics["mismatch_kl/all/max"] < 1e-9
+    plain = tiny_model.spec(run_uri + "-plain", temperature=how.temperature, learning_rate=1e-9)
+    bare = await sessions.open("plain", plain)
+    assert (await bare.train(0, batch)).metrics["mismatch_kl/all/max"] > 1e-4
+
+
+@pytest.mark.proves("warmupSteps", "learningRate")
+async def test_the_runs_warm_up_comes_before_the_trainers(make_sessions: Callable[..., Sessions], run_uri: str) -> None:
+    sessions = make_sessions(warmup_steps=1)
+    rates = {}
+    for steps in (3, 0):
+        spec = tiny_model.spec(f"{run_uri}-{steps}", warmup_steps=steps, learning_rate=0.8)
+        session = await sessions.open(f"run{steps}", spec)
+        rates[steps] = [(await session.train(step, tiny_model.samples(4))).metrics["optim/lr"] for step in range(5)]
+    assert rates[3] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8])
+    assert rates[0] == pytest.approx([0.4, 0.8, 0.8, 0.8, 0.8])
+
+
+@pytest.mark.proves("gradientAccumulationSteps")
+@pytest.mark.parametrize(("steps", "micro_batches"), [(1, 1), (5, 5)])
+async def test_a_step_is_split_as_asked(sessions: Sessions, run_uri: str, steps: int, micro_batches: int) -> None:
+    session = await sessions.open("run", tiny_model.spec(run_uri, gradient_accumulation_steps=steps, **SMALL))
+    result = await session.train(0, tiny_model.samples(12))
+    assert result.metrics["batch/micro_batches"] == micro_batches
+
+
+@pytest.mark.proves("loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh")
+@pytest.mark.parametrize(
+    ("loss", "masked"),
+    [
+        ({}, 0.0),
+        ({"ratioLow": 1.0, "ratioHigh": 1.0}, 1.0),
+        ({"ratioLow": 1.0, "ratioHigh": 1.0, "ratioLimit": "clip"}, 0.0),
+        ({"sequenceMeanLow": 1.0, "sequenceMeanHigh": 1.0, "ratioLimit": "clip"}, 1.0),
+    ],
+)
+async def test_the_loss_is_the_one_chosen(
+    base: BaseModel, sessions: Sessions, run_uri: str, loss: dict[str, Any], masked: float
+) -> None:
+    batch = [rollout(base, Distribution(), seed)[0] for seed in range(6)]
+    for sample in batch:
+        sample.logprobs = [
+            value - 0.1 if m else 0.0 for value, m in zip(sample.logprobs, sample.loss_mask, strict=True)
+        ]
+    session = await sessions.open("run", tiny_model.spec(run_uri, loss=loss))
+    assert (await session.train(0, batch)).metrics["is_masked/mean"] == masked
+
+
+@pytest.mark.proves("klPenalty.targetKl")
+async def test_beta_goes_on_from_a_checkpoint(sessions: Sessions, run_uri: str) -> None:
+    spec = tiny_model.spec(run_uri, kl_penalty={"beta": 0.3, "targetKl": 1e-9})
+    session = await sessions.open("run", spec)
+    betas = []
+    for step in range(4):
+        result = await session.train(step, tiny_model.samples(8, seed=step))
+        betas.append(result.metrics["kl_penalty/beta"])
+        if step == 1:
+            await session.save_checkpoint(2, {})
+    # Nothing has moved before the first step; then the divergence is far above its target.
+    assert betas == pytest.approx([0.3, 0.3 * 0.98, 0.3 * 0.98 * 1.02, 0.3 * 0.98 * 1.02**2])
+    assert await sessions.drain(30) == 0
+    await sessions.close("run")
+    saved = str(RunLayout(S3Uri.parse(run_uri)).checkpoint(2))
+    resumed = await sessions.open("run", spec.model_copy(update={"resume_from": saved}))
+    again = [
+        (await resumed.train(step, tiny_model.samples(8, seed=step))).metrics["kl_penalty/beta"] for step in range(2, 4)
+    ]
+    assert again == betas[2:]
+
+
+async def test_the_last_result_is_kept_for_who_missed_it(
+    make_sessions: Callable[..., Sessions], base: BaseModel, run_uri: str
+) -> None:
+    sessions = make_sessions()
+    session = await sessions.open("run", tiny_model.spec(run_uri))
+    assert session.state.last is None
+    for step in range(2):
+        result = await session.train(step, tiny_model.samples(8))
+        assert session.state.last == result
+        assert result.step == session.state.step == step + 1
+    await session.save_checkpoint(2, {})
+    assert session.state.last == result
+    assert await sessions.drain(30) == 0
+    await sessions.close("run")
+    saved = str(RunLayout(S3Uri.parse(run_uri)).checkpoint(2))
+    other = await make_sessions().open("run", tiny_model.spec(run_uri, resume_from=saved))
+    assert other.state.step == 2
+    assert other.state.last is None
+
+
+async def test_demonstrations_have_no_age(sessions: Sessions, run_uri: str) -> None:
+    session = await sessions.open("run", tiny_model.spec(run_uri))
+    batch = [
+        sample.model_copy(update={"loss": SampleLoss.cross_entropy, "policy_version": 0})
+        for sample in tiny_model.samples(6, seed=2)
+    ]
+    await session.train(0, tiny_model.samples(4))
+    metrics = (await session.train(1, tiny_model.samples(4, seed=1) + batch)).metrics
+    assert metrics["batch/off_policy_level/mean"] == 1
+    assert not [key for key in (await session.train(2, batch)).metrics if "off_policy" in key]

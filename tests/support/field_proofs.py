@@ -1,0 +1,87 @@
+"""Which test proves which field of the schema: docs/fields.md, from the marks in the tests.
+
+A test whose failure would show that a field of RLRun's spec has lost its effect says so:
+
+    @pytest.mark.proves("sampling.topP", "sampling.minTokens")
+
+python -m tests.support.field_proofs             write docs/fields.md
+python -m tests.support.field_proofs --check     fail if it differs from the marks
+"""
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlrun.codegen.crd import KINDS, crd
+from rlrun.codegen.reference_pages import Row, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "fields.md"
+COMMAND = "python -m tests.support.field_proofs"
+
+
+def fields() -> dict[str, Row]:
+    """The fields of RLRun's spec that hold a value; sections are proved by what is in them."""
+    kind = next(kind for kind in KINDS if kind.name == "RLRun")
+    spec = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    found = list(rows(spec))
+    inner = {row.path.rpartition(".")[0].removesuffix("[]") for row in found}
+    return {row.path.replace("[]", ""): row for row in found if row.path not in inner}
+
+
+def proofs(folder: Path = ROOT / "tests") -> dict[str, list[str]]:
+    """Field to the tests that are marked with it, as `path::name`, in the order of their paths."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("test_*.py")):
+        for name, field in _marks(ast.parse(path.read_text(encoding="utf-8"))):
+            found.setdefault(field, []).append(f"{path.relative_to(folder.parent).as_posix()}::{name}")
+    return found
+
+
+def page() -> str:
+    """docs/fields.md."""
+    known, proved = fields(), proofs()
+    lines = [
+        "# What each field does, and the test that proves it",
+        "",
+        f"<!-- Generated from the marks in tests/ by `{COMMAND}`; mark the test. -->",
+        "",
+        "Every field of RLRun's spec, and the tests that fail when it loses its effect. Tests under `tests/unit*` run",
+        "with small local servers, `tests/apiserver` against a real API server, `tests/e2e` on a real node.",
+        "",
+        "| Field | What it does | Proved by |",
+        "|---|---|---|",
+    ]
+    for name, row in known.items():
+        tests = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in proved.get(name, []))
+        lines.append(f"| `{name}` | {row.description.replace('|', chr(92) + '|')} | {tests} |")
+    return "\n".join(lines) + "\n"
+
+
+def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(test, field) for every field in every mark."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for mark in node.decorator_list:
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.proves":
+                yield from ((node.name, ast.literal_eval(argument)) for argument in mark.args)
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="Write docs/fields.md from the marks in the tests.")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is not up to date")
+    if parser.parse_args().check:
+        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+            return 0
+        print(f"{PAGE.relative_to(ROOT)} is not what the marks say: run `{COMMAND}`", file=sys.stderr)
+        return 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Pools in a cluster in memory: sidecars that load what they are told, and adapters to deploy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.serving import AdapterReport, LoadState, ServingOrder, ServingReport
+from rlrun.service.errors import ServiceUnavailable
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.controller.observer import Observer
+from rlrun_operator.serving.observation import PoolKey
+from rlrun_operator.serving.reconciler import reconciler
+
+from tests.support.operator_world import (
+    SETTINGS,
+    Clock,
+    MemoryArtifacts,
+    MemoryCluster,
+    MemoryPoller,
+    step_kubelet,
+)
+
+Obj = dict[str, Any]
+KEY = PoolKey("team", "tiny/model")
+
+
+def adapter_object(name: str = "one", *, deployed: bool = True, **more: Any) -> Obj:
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLAdapter",
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
+        "spec": {
+            "runName": "reverse",
+            "runUid": "uid-1",
+            "model": "tiny/model",
+            "step": 10,
+            "uri": f"s3://rlrun/team/uid-1/adapters/{name}",
+            "deployed": deployed,
+        },
+        "status": {"phase": "Ready", "sizeBytes": 5, "deploymentState": "NotDeployed"},
+        **more,
+    }
+
+
+class MemorySidecars:
+    """A sidecar for every pod: it starts from the ConfigMap, and loads at once what is not said to fail."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.orders: dict[str, ServingOrder] = {}
+        self.problems: dict[str, Problem] = {}
+        self.slow: set[str] = set()
+        self.stuck: set[str] = set()
+        """Adapters that the engine does not let go of."""
+        self.silent = False
+        self.told: list[ServingOrder] = []
+        self.left: dict[str, set[str]] = {}
+
+    async def report(self, pod: Obj) -> ServingReport:
+        if self.silent:
+            raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
+        name = pod["metadata"]["name"]
+        if name not in self.orders:
+            (order,) = (o for o in self.cluster.all("ConfigMap") if o["metadata"]["name"].endswith("-order"))
+            self.orders[name] = ServingOrder.model_validate_json(order["data"]["order.json"])
+        order = self.orders[name]
+        found = [self._one(a.name) for a in order.adapters]
+        leaving = self.left.get(name, set()) & self.stuck
+        problem = Problem(reason="AdapterUnloadRejected", message="no")
+        found += [AdapterReport(name=n, state=LoadState.unloading, problem=problem) for n in sorted(leaving)]
+        return ServingReport(order=order, adapters=found)
+
+    async def order(self, pod: Obj, order: ServingOrder) -> ServingReport:
+        if self.silent:
+            raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
+        self.told.append(order)
+        name = pod["metadata"]["name"]
+        self.left[name] = {a.name for a in self.orders[name].adapters} - {a.name for a in order.adapters}
+        self.orders[name] = order
+        return await self.report(pod)
+
+    def _one(self, name: str) -> AdapterReport:
+        if name in self.problems:
+            return AdapterReport(name=name, state=LoadState.failed, problem=self.problems[name])
+        return AdapterReport(name=name, state=LoadState.loading if name in self.slow else LoadState.loaded)
+
+
+@dataclass
+class Pools:
+    """A cluster with a catalogue, credentials, and the operator's pools."""
+
+    cluster: MemoryCluster
+    sidecars: MemorySidecars
+    clock: Clock = field(default_factory=Clock)
+    settings: Settings = field(default_factory=lambda: SETTINGS)
+
+    async def reconcile(self, times: int = 1, key: PoolKey = KEY) -> float | None:
+        again = None
+        for _ in range(times):
+            # A new operator each time: nothing is remembered from one to the next.
+            kube = self.cluster.kube
+            observer = Observer(kube, MemoryArtifacts(), MemoryPoller(), self.settings)
+            again = await reconciler(kube, observer, self.sidecars, self.settings, self.clock).reconcile(key)
+        return again
+
+    def start_pods(self, *, ready: bool = True) -> None:
+        step_kubelet(self.cluster, ready=ready)
+        for i, pod in enumerate(self.cluster.all("Pod")):
+            pod["status"]["podIP"] = f"10.0.0.{i}"
+
+    def status(self, name: str = "one") -> Mapping[str, Any]:
+        found = self.cluster.find("RLAdapter", name)
+        assert found is not None
+        return dict(found["status"])
+
+    def state(self, name: str = "one") -> str:
+        return str(self.status(name)["deploymentState"])
+
+    def change(self, name: str = "one", **spec: Any) -> None:
+        found = self.cluster.find("RLAdapter", name)
+        assert found is not None
+        self.cluster.put({**found, "spec": {**found["spec"], **spec}})
+
+    @property
+    def objects(self) -> list[str]:
+        kinds = ("Deployment", "Service", "NetworkPolicy", "ConfigMap", "ServiceAccount", "Secret")
+        return [o["kind"] for o in self.cluster.all(*kinds) if o["metadata"]["namespace"] == "team"]
+
+    async def deploy(self, *adapters: Obj) -> None:
+        """As far as all of them being served."""
+        for adapter in adapters:
+            self.cluster.put(adapter)
+        await self.reconcile()
+        self.start_pods()
+        await self.reconcile()

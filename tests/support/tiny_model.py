@@ -1,0 +1,122 @@
+"""A tiny random model and samples drawn from it, shared by the trainer's tests."""
+
+import random
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import torch
+from rlrun.protocol.trainer import Sample, SessionSpec
+from rlrun_trainer.model.base_model import BaseModel, load_base
+from rlrun_trainer.model.peft_format import AdapterShape
+from rlrun_trainer.runtime.settings import Settings
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+VOCABULARY = 40
+MODEL = "test/tiny-qwen3"
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+SHAPE = AdapterShape(rank=4, alpha=8.0, target_modules=TARGETS)
+
+
+def save_model(folder: Path, seed: int = 0) -> Path:
+    """A Qwen3 with hidden size 64 and 2 layers; its weights are large enough for uneven probabilities."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        initializer_range=0.15,
+        attention_dropout=0.3,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return _save_tokenizer(folder)
+
+
+def save_moe(folder: Path, seed: int = 0) -> Path:
+    """A mixture of four experts, two for each token."""
+    torch.manual_seed(seed)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        initializer_range=0.15,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
+    return _save_tokenizer(folder)
+
+
+def _save_tokenizer(folder: Path) -> Path:
+    words = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", *ascii_lowercase])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, slots: int = 2, **settings: Any) -> BaseModel:
+    return load_base(Settings(model_dir=folder, slots=slots, device="cpu", threads=1, **settings))
+
+
+def samples(count: int, seed: int = 0, noise: float = 0.3) -> list[Sample]:
+    """Random tokens with engine log-probs around those of a uniform policy."""
+    random_ = random.Random(seed)
+    made = []
+    for _ in range(count):
+        length = random_.randint(4, 17)
+        prompt = random_.randint(1, length - 2)
+        mask = [i >= prompt and random_.random() < 0.9 for i in range(length)]
+        mask[-1] = True
+        made.append(
+            Sample(
+                token_ids=[random_.randrange(VOCABULARY) for _ in range(length)],
+                loss_mask=mask,
+                logprobs=[-3.7 + random_.uniform(-noise, noise) if m else 0.0 for m in mask],
+                advantage=random_.uniform(-1, 1),
+                policy_version=0,
+            )
+        )
+    return made
+
+
+def spec(run_uri: str, uid: str = "uid-1", **changes: Any) -> SessionSpec:
+    values: dict[str, Any] = {
+        "run_uri": run_uri,
+        "run_name": "run",
+        "run_uid": uid,
+        "namespace": "team",
+        "model": MODEL,
+        "lora_rank": SHAPE.rank,
+        "lora_alpha": SHAPE.alpha,
+        "target_modules": list(TARGETS),
+        "learning_rate": 1e-2,
+        "max_steps": 50,
+        "seq_len": 64,
+        "micro_batch_tokens": 64,
+        "seed": 3,
+    }
+    return SessionSpec.model_validate(values | changes)
+
+
+def plain_logprobs(base: BaseModel, sample: Sample, temperature: float = 1.0) -> torch.Tensor:
+    """log p of every token but the first, by the model's ordinary forward pass on this sample alone: [T - 1]."""
+    ids = torch.tensor([sample.token_ids])
+    logits = base.model(input_ids=ids, use_cache=False).logits[0, :-1].float() / temperature
+    return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None]).squeeze(-1)

@@ -1,0 +1,31 @@
+"""What can be said of the guides without running them."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.guide import Block, parse
+
+GUIDES = Path(__file__).parents[3] / "docs" / "guides"
+STEPS = {"trains", "settles", "lost", "runs"}
+"""What tests of both levels, apiserver and e2e, know."""
+
+
+@pytest.mark.parametrize("name", ["continue.md", "operate.md"])
+def test_commands_are_bash_and_steps_are_known(name: str) -> None:
+    entries = parse((GUIDES / name).read_text())
+    assert len(entries) > 10
+    for entry in entries:
+        if isinstance(entry, Block):
+            done = subprocess.run(["bash", "-n", "-c", entry.text], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"line {entry.line}: {done.stderr}"
+        else:
+            assert entry.words[0] in STEPS, f"line {entry.line}"
+
+
+@pytest.mark.parametrize("guide", sorted(GUIDES.glob("*.md")), ids=lambda path: path.name)
+def test_links_lead_somewhere(guide: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", guide.read_text()):
+        assert (guide.parent / target).exists(), target

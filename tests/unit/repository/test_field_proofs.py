@@ -1,0 +1,38 @@
+"""No field of RLRun's spec without a test that fails when the field loses its effect."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.field_proofs import PAGE, fields, page, proofs
+
+
+def test_every_field_is_proved() -> None:
+    assert sorted(fields().keys() - proofs().keys()) == []
+
+
+def test_no_mark_names_a_field_that_does_not_exist() -> None:
+    assert sorted(proofs().keys() - fields().keys()) == []
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.support.field_proofs`"
+
+
+def test_marks_are_found_wherever_a_test_may_stand(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(
+        "import pytest\n"
+        '@pytest.mark.proves("a", "b.c")\ndef test_one(): ...\n'
+        'class TestTwo:\n    @pytest.mark.slow\n    @pytest.mark.proves("a")\n    async def test_two(self): ...\n'
+    )
+    assert proofs(tmp_path / "tests") == {
+        "a": ["tests/test_it.py::test_one", "tests/test_it.py::test_two"],
+        "b.c": ["tests/test_it.py::test_one"],
+    }
+
+
+@pytest.mark.parametrize("path", ["maxSteps", "sampling.topP", "env.args", "eval.env.numExamples", "loss.ratioLow"])
+def test_fields_are_values_and_not_sections(path: str) -> None:
+    assert path in fields()
+    assert "sampling" not in fields()

@@ -1,0 +1,93 @@
+"""What is generated and committed is what the schema says now, and it says something about every field."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rlrun.api.base.names import snake
+from rlrun.api.base.rules import Spec
+from rlrun.codegen import crd, reference_pages
+from rlrun.codegen.generated_files import update
+from rlrun.codegen.openapi import PRESERVE, Json, structural
+
+ROOT = Path(__file__).parents[4]
+IDS = [kind.name for kind in crd.KINDS]
+
+
+def _schema(kind: crd.Kind) -> Json:
+    schema: Json = crd.crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def _properties(schema: Json, path: str) -> Iterator[tuple[str, Json]]:
+    for name, field in schema.get("properties", {}).items():
+        yield f"{path}.{name}", field
+        yield from _properties(field, f"{path}.{name}")
+        yield from _properties(field.get("items", {}), f"{path}.{name}[]")
+
+
+def test_crds_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert update(ROOT / "crds", crd.render(), check=True, command="python -m rlrun.codegen.crd") == 0, (
+        capsys.readouterr()
+    )
+
+
+def test_reference_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ROOT / "docs" / "reference"
+    assert (
+        update(folder, reference_pages.render(), check=True, command="python -m rlrun.codegen.reference_pages") == 0
+    ), capsys.readouterr()
+
+
+def test_check_finds_a_changed_a_missing_and_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"a.yaml": "one\n", "b.yaml": "two\n"}
+    assert update(tmp_path, files, check=False, command="make it") == 0
+    assert update(tmp_path, files, check=True, command="make it") == 0
+    (tmp_path / "a.yaml").write_text("other\n")
+    (tmp_path / "b.yaml").unlink()
+    (tmp_path / "c.yaml").write_text("old\n")
+    assert update(tmp_path, files, check=True, command="make it") == 1
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("-other", "+one", "+two", "c.yaml", "make it"))
+    assert update(tmp_path, files, check=False, command="make it") == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.yaml", "b.yaml"]
+
+
+@pytest.mark.parametrize("kind", crd.KINDS, ids=IDS)
+def test_every_field_is_described(kind: crd.Kind) -> None:
+    bare = [
+        path for path, field in _properties(_schema(kind), kind.name) if not field.get("description", "").endswith(".")
+    ]
+    # The API server wants no description of metadata, and fills in its own.
+    assert [path for path in bare if not path.startswith(f"{kind.name}.metadata")] == []
+
+
+@pytest.mark.parametrize("kind", crd.KINDS, ids=IDS)
+def test_everything_in_a_spec_is_bounded(kind: crd.Kind) -> None:
+    """Without bounds the API server cannot know what a rule costs, and one object can fill etcd."""
+    unbounded = []
+    for path, field in _properties(_schema(kind)["properties"]["spec"], "spec"):
+        limit = {"array": "maxItems", "integer": "maximum", "number": "maximum"}.get(field.get("type", ""))
+        if field.get("type") == "string" and "enum" not in field:
+            limit = "maxLength"
+        if "additionalProperties" in field or field.get(PRESERVE):
+            limit = "maxProperties"
+        if limit and limit not in field:
+            unbounded.append(path)
+    assert unbounded == []
+
+
+def test_a_union_is_refused_rather_than_guessed() -> None:
+    class Broken(Spec):
+        field: int | str = 1
+        """Either."""
+
+    with pytest.raises(TypeError, match="no unions"):
+        structural(Broken)
+
+
+def test_every_run_field_is_in_the_reference() -> None:
+    spec = _schema(crd.KINDS[0])["properties"]["spec"]
+    page = reference_pages.render()["toml.md"]
+    for row in reference_pages.rows(spec):
+        assert f"| `{snake(row.path)}` |" in page

@@ -1,0 +1,92 @@
+"""What garbage collection reads of the cluster is what the operator puts there, complete or not at all."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from rlrun.garbage_collection import cluster_source
+from rlrun.garbage_collection.cluster_source import ClusterSource
+from rlrun.garbage_collection.planner import Garbage, Reason
+from rlrun.garbage_collection.snapshot import Artifact, Child, Run
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import CHILDREN
+from rlrun.kube.objects import Obj, label
+from rlrun.kube.requests import KubeRequest, Verb
+from rlrun.kube.sync_client import SyncKubeClient
+
+from tests.unit.rlrun_operator.resources.test_children import build
+
+UID = "00000001-0000-4000-8000-000000000000"
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+METADATA = {"name": "first", "namespace": "team", "uid": UID, "creationTimestamp": "2026-01-01T00:00:00Z"}
+
+
+class Lists:
+    """A transport that answers lists by plural, and forbids what it has no list for."""
+
+    def __init__(self, **lists: list[Obj]) -> None:
+        self.lists = lists
+        self.requests: list[KubeRequest] = []
+
+    def send(self, request: KubeRequest) -> Obj:
+        self.requests.append(request)
+        if request.verb is Verb.DELETE:
+            raise ApiError(404, "NotFound", "gone", details={"name": request.name})
+        if request.kind.plural not in self.lists:
+            raise ApiError(403, "Forbidden", "no", action=str(request))
+        return {"items": self.lists[request.kind.plural]}
+
+    def stream(self, request: KubeRequest) -> Iterator[bytes]:
+        raise NotImplementedError
+
+
+def test_every_kind_of_child_is_listed() -> None:
+    assert {kind for kind, _ in build()} == {kind.kind for kind in CHILDREN}
+
+
+def test_children_have_the_labels_that_are_asked_for() -> None:
+    for child in build().values():
+        assert cluster_source.is_of_a_run(child)
+        for key, value in cluster_source.CHILD_LABELS.items():
+            assert label(child, key) == value or (not value and label(child, key))
+
+
+def test_an_object_of_another_owner_is_not_a_leftover() -> None:
+    owners = [{"kind": "RLRun", "uid": UID}, {"kind": "RLAdapter", "uid": UID}]
+    assert cluster_source.is_of_a_run({"metadata": {}})
+    assert cluster_source.is_of_a_run({"metadata": {"ownerReferences": owners[:1]}})
+    assert not cluster_source.is_of_a_run({"metadata": {"ownerReferences": owners}})
+
+
+def test_finished_is_what_the_schema_calls_finished() -> None:
+    assert {"Completed", "Failed", "Stopped"} == cluster_source.FINISHED
+
+
+def test_runs_and_artifacts_are_read_from_their_objects() -> None:
+    run = {"metadata": METADATA, "spec": {"checkpointId": "other/c-1"}, "status": {"phase": "Completed"}}
+    adapter = {"metadata": METADATA, "spec": {"runUid": UID, "uri": "s3://b/a", "deployed": True}}
+    source = ClusterSource(SyncKubeClient(Lists(rlruns=[run], rlcheckpoints=[], rladapters=[adapter])))
+    assert source.runs(None) == [Run(UID, True, "c-1")]
+    assert source.artifacts("team") == [Artifact("RLAdapter", "team", "first", UID, "s3://b/a", CREATED, True)]
+
+
+def test_a_list_of_runs_that_is_refused_is_an_error() -> None:
+    with pytest.raises(ApiError, match="cannot list rlruns in namespace team: 403 Forbidden"):
+        ClusterSource(SyncKubeClient(Lists())).runs("team")
+
+
+def test_a_kind_of_children_that_is_refused_is_noted() -> None:
+    owned = {"metadata": {**METADATA, "labels": {"rlrun.dev/run-uid": UID}}}
+    lists = Lists(**{kind.plural: [] for kind in CHILDREN if kind.kind != "Secret"})
+    lists.lists["jobs"] = [owned]
+    children, notes = ClusterSource(SyncKubeClient(lists)).children(None)
+    assert children == [Child("Job", "team", "first", UID, CREATED)]
+    assert notes == ["secrets were not looked at: cannot list secrets: 403 Forbidden: no"]
+    selector = "rlrun.dev/run-uid,app.kubernetes.io/managed-by=rlrun-operator"
+    assert {request.query["labelSelector"] for request in lists.requests} == {selector}
+
+
+def test_deletion_of_an_object_that_is_gone_is_no_error() -> None:
+    lists = Lists()
+    ClusterSource(SyncKubeClient(lists)).delete(Garbage("Job", "team", "first", Reason.run_gone, CREATED))
+    assert lists.requests[0].path == "/apis/batch/v1/namespaces/team/jobs/first"

@@ -1,0 +1,253 @@
+"""What is garbage and, above all, what is not."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlrun.garbage_collection.planner import FOLDER, Garbage, Reason, plan
+from rlrun.garbage_collection.snapshot import (
+    Artifact,
+    Child,
+    Run,
+    RunFolder,
+    World,
+    claimed_path,
+    folders,
+    place,
+)
+from rlrun.kube.objects import artifact_name
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import StoredObject, Upload
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+OLD = NOW - 2 * DAY
+ROOT = S3Uri("bucket", "prefix")
+UIDS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 4)]
+GONE, DONE, LIVE = UIDS
+RUNS = {DONE: Run(DONE, True), LIVE: Run(LIVE, False)}
+
+
+def key(path: str, uid: str = GONE, namespace: str = "team") -> str:
+    return f"prefix/{namespace}/{uid}/{path}"
+
+
+def stored(*paths: str, uid: str = GONE, at: datetime = OLD, size: int = 10) -> list[StoredObject]:
+    return [StoredObject(key(path, uid), size, at) for path in paths]
+
+
+def artifact(step: int, uid: str = GONE, kind: str = "RLCheckpoint", deployed: bool = False) -> Artifact:
+    folder = "checkpoints" if kind == "RLCheckpoint" else "adapters"
+    uri = f"s3://bucket/{key(f'{folder}/step-{step:06d}', uid)}"
+    return Artifact(kind, "team", f"first-{step}", uid, uri, OLD, deployed)
+
+
+def world(
+    *objects: StoredObject,
+    artifacts: tuple[Artifact, ...] = (),
+    uploads: tuple[Upload, ...] = (),
+    children: tuple[Child, ...] = (),
+) -> World:
+    return World(ROOT, RUNS, tuple(folders(ROOT, objects)), uploads, artifacts, children)
+
+
+def found(seen: World, older_than: timedelta = DAY) -> list[tuple[str, str]]:
+    return [(str(g.reason), g.name.removeprefix("s3://bucket/prefix/team/")) for g in plan(seen, NOW, older_than)]
+
+
+WHOLE = ("run.json", "metrics/part-1.jsonl", "checkpoints/step-000010/manifest.json", "checkpoints/step-000010/a")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (key("checkpoints/step-000040/manifest.json"), "checkpoints/step-000040"),
+        (key("adapters/step-000040/deep/er"), "adapters/step-000040"),
+        (key("policy/v000001-aa/x"), "policy/v000001-aa"),
+        (key("run.json"), ""),
+        (key("logs/attempt-1/p/c.log"), ""),
+        (key("checkpoints/stray"), ""),
+        ("prefix/environments/me/pkg/1.0/x.whl", None),
+        (f"prefix/models/{GONE}/x/y", None),
+        ("prefix/team/not-a-uid/x", None),
+        (f"prefix/{GONE}/x", None),
+        (f"prefix/deeper/team/{GONE}/x", None),
+        (f"elsewhere/team/{GONE}/x", None),
+        (f"prefixes/team/{GONE}/x", None),
+    ],
+)
+def test_whose_a_key_is(name: str, expected: str | None) -> None:
+    assert place(ROOT, name) == (None if expected is None else (RunFolder("team", GONE), expected))
+
+
+def test_a_run_that_is_gone_goes_as_a_whole_when_nothing_of_it_is_left() -> None:
+    seen = world(*stored(*WHOLE))
+    (item,) = plan(seen, NOW, DAY)
+    assert item == Garbage(FOLDER, "team", f"s3://bucket/prefix/team/{GONE}", Reason.run_gone, OLD, 40)
+
+
+def test_a_run_that_is_gone_stays_with_its_artifacts() -> None:
+    more = stored("checkpoints/step-000020/manifest.json", "policy/v000001-aa/manifest.json")
+    kept = artifact(10)
+    assert found(world(*stored(*WHOLE), *more, artifacts=(kept,))) == [
+        ("ObjectGone", f"{GONE}/checkpoints/step-000020"),
+        ("RunFinished", f"{GONE}/policy"),
+    ]
+
+
+def test_an_object_protects_the_files_it_names_whoever_it_says_made_them() -> None:
+    other = Artifact("RLCheckpoint", "elsewhere", "copy", LIVE, artifact(10).uri, OLD)
+    assert found(world(*stored(*WHOLE), artifacts=(other,))) == []
+
+
+def test_a_checkpoint_that_a_run_starts_from_stays_without_an_object() -> None:
+    name = artifact_name("first", GONE, 10)
+    more = stored("checkpoints/step-000020/manifest.json")
+    claiming = {LIVE: Run(LIVE, False, name), DONE: Run(DONE, True, artifact_name("first", GONE, 20))}
+    seen = World(ROOT, claiming, tuple(folders(ROOT, [*stored(*WHOLE), *more])))
+    assert found(seen) == [("ObjectGone", f"{GONE}/checkpoints/step-000020")], "the finished run needs nothing"
+    assert claimed_path(RunFolder("team", LIVE), name) is None
+
+
+def test_one_young_file_keeps_the_whole_run() -> None:
+    assert found(world(*stored(*WHOLE), *stored("logs/x", at=NOW - DAY / 2))) == []
+    begun = Upload(key("adapters/step-000010/a"), "u", NOW - DAY / 2)
+    assert found(world(*stored(*WHOLE), uploads=(begun,))) == [], "somebody is writing"
+
+
+def test_a_run_that_lives_is_left_alone() -> None:
+    paths = (*WHOLE, "adapters/step-000010/torn", "policy/v000001-aa/x")
+    upload = Upload(key("checkpoints/step-000020/a", LIVE), "u", OLD)
+    child = Child("Job", "team", "live-orchestrator-a1", LIVE, OLD)
+    assert found(world(*stored(*paths, uid=LIVE), uploads=(upload,), children=(child,))) == []
+
+
+def test_of_a_finished_run_only_what_nobody_can_use() -> None:
+    paths = (*WHOLE, "adapters/step-000010/torn", "policy/v000001-aa/x", "policy/v000002-bb/manifest.json")
+    upload = Upload(key("checkpoints/step-000020/a", DONE), "u", OLD)
+    assert found(world(*stored(*paths, uid=DONE), uploads=(upload,))) == [
+        ("UploadUnfinished", f"{DONE}/checkpoints/step-000020/a"),
+        ("NoManifest", f"{DONE}/adapters/step-000010"),
+        ("RunFinished", f"{DONE}/policy"),
+    ]
+
+
+def test_an_object_goes_when_its_run_and_its_files_are_gone() -> None:
+    gone, torn, whole = artifact(20), artifact(30), artifact(10)
+    deployed = artifact(40, kind="RLAdapter", deployed=True)
+    files = [*stored(*WHOLE), *stored("checkpoints/step-000030/a")]
+    other = Artifact("RLAdapter", "team", "elsewhere", GONE, "s3://another/x", OLD)
+    unfinished = artifact(20, LIVE)
+    assert found(world(*files, artifacts=(gone, torn, whole, deployed, other, unfinished))) == [
+        ("FilesGone", "first-20"),
+        ("FilesGone", "first-30"),
+    ], "the files of step 30 stay for now: their object is still there"
+
+
+def test_children_of_runs_that_are_gone() -> None:
+    children = (
+        Child("Job", "team", "left", GONE, OLD),
+        Child("Job", "team", "young", GONE, NOW),
+        Child("Job", "team", "done", DONE, OLD),
+    )
+    assert found(world(children=children)) == [("RunGone", "left")]
+
+
+def test_uploads_of_models_and_environments() -> None:
+    upload = Upload("prefix/models/me/tiny/model.safetensors", "u", OLD)
+    (item,) = plan(world(uploads=(upload,)), NOW, DAY)
+    assert (item.kind, item.namespace, item.upload) == ("Upload", "", upload)
+
+
+# --- for any world -------------------------------------------------------------------------------------------------
+
+times = st.integers(0, 72).map(lambda hours: NOW - timedelta(hours=hours))
+uids = st.sampled_from(UIDS)
+paths = st.sampled_from(
+    [
+        "run.json", "metrics/part-1.jsonl", "checkpoints/step-000010/manifest.json", "checkpoints/step-000010/a",
+        "checkpoints/step-000020/a", "adapters/step-000010/manifest.json", "adapters/step-000020/x",
+        "policy/v000001-aa/manifest.json", "policy/v000002-bb/x", "logs/attempt-1/p/c.log",
+    ]
+)  # fmt: skip
+objects_in_s3 = st.builds(lambda p, u, t, n: StoredObject(key(p, u, n), 1, t), paths, uids, times, st.just("team"))
+artifacts_in_cluster = st.builds(
+    lambda step, uid, home, kind, deployed, created: Artifact(
+        kind, "team", f"a-{step}-{uid[:8]}-{home}", uid, artifact(step, home or uid, kind).uri, created, deployed
+    ),
+    st.sampled_from([10, 20]), uids, st.one_of(st.none(), uids), st.sampled_from(["RLCheckpoint", "RLAdapter"]),
+    st.booleans(), times,
+)  # fmt: skip
+claims = st.one_of(st.just(""), st.builds(lambda u, n: artifact_name("first", u, n), uids, st.sampled_from([10, 20])))
+worlds = st.builds(
+    lambda objects, uploads, artifacts, children, runs: World(
+        ROOT, runs, tuple(folders(ROOT, objects)), tuple(uploads), tuple(artifacts), tuple(children)
+    ),
+    st.lists(objects_in_s3, max_size=20),
+    st.lists(st.builds(lambda p, u, t: Upload(key(p, u), "u", t), paths, uids, times), max_size=4),
+    st.lists(artifacts_in_cluster, max_size=6),
+    st.lists(st.builds(lambda u, t: Child("Job", "team", f"c-{u[:8]}", u, t), uids, times), max_size=4),
+    st.lists(st.builds(Run, uids, st.booleans(), claims), max_size=3).map(lambda runs: {r.uid: r for r in runs}),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(worlds, st.integers(0, 60))
+def test_nothing_that_anybody_could_want_is_ever_garbage(seen: World, hours: int) -> None:
+    limit = NOW - timedelta(hours=hours)
+    for item in plan(seen, NOW, timedelta(hours=hours)):
+        if item.kind == FOLDER:
+            inside = [f for f in seen.folders if within(folder_uri(f.run, f.path), item.name)]
+            assert inside
+            for folder in inside:
+                assert folder.newest <= limit, "younger than the age"
+                run = seen.runs.get(folder.run.uid)
+                assert run is None or run.finished, "of a run that may still write"
+                assert not any(
+                    r.starts_from == artifact_name("first", folder.run.uid, int(folder.path[-6:]))
+                    for r in seen.runs.values()
+                    if not r.finished and folder.area == "checkpoints"
+                ), "a run starts from it"
+                if run:
+                    assert folder.area == "policy" or (folder.area and not folder.manifest), "of a run that exists"
+            assert not any(within(a.uri, item.name) or within(item.name, a.uri) for a in seen.artifacts), (
+                "has an object"
+            )
+        elif item.kind == "Upload":
+            assert item.upload is not None
+            assert item.upload.initiated <= limit
+            where = place(ROOT, item.upload.key)
+            assert where is None or where[0].uid not in seen.runs or seen.runs[where[0].uid].finished
+        elif item.kind == "Job":
+            owned = [c for c in seen.children if c.name == item.name and c.created <= limit]
+            assert owned
+            assert owned[0].run_uid not in seen.runs
+        else:
+            (gone, *_) = [a for a in seen.artifacts if (a.kind, a.name) == (item.kind, item.name) and not a.deployed]
+            assert gone.run_uid not in seen.runs
+            whole = {folder_uri(f.run, f.path) for f in seen.folders if f.manifest}
+            assert gone.uri not in whole, "its files are there"
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds)
+def test_what_is_removed_is_not_found_again(seen: World) -> None:
+    first = [g for g in plan(seen, NOW, timedelta(0)) if g.kind == FOLDER]
+    left = World(
+        ROOT,
+        seen.runs,
+        tuple(f for f in seen.folders if not any(within(folder_uri(f.run, f.path), g.name) for g in first)),
+        seen.uploads,
+        seen.artifacts,
+    )
+    again = {g.name for g in plan(left, NOW, timedelta(0)) if g.kind == FOLDER}
+    assert not again & {g.name for g in first}
+
+
+def folder_uri(run: RunFolder, path: str) -> str:
+    return str(ROOT / run.namespace / run.uid / path)
+
+
+def within(uri: str, folder: str) -> bool:
+    return f"{uri}/".startswith(f"{folder}/")

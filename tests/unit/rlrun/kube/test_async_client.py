@@ -1,0 +1,160 @@
+"""The operator's client against an API server over HTTP."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from kubernetes.aio import client
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import LEASE, POD, RLRUN
+
+from tests.unit.rlrun.kube.api_server import Answer, ApiServer, not_found, serving
+
+RUNS = "/apis/rlrun.dev/v1alpha1/namespaces/team/rlruns"
+LOG = "/api/v1/namespaces/team/pods/first/log"
+RUN = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "metadata": {"name": "first", "namespace": "team"}}
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[AsyncKubeClient, ApiServer]]:
+    async with serving() as server:
+        configuration = client.Configuration()
+        configuration.host = server.host
+        kube = AsyncKubeClient(AsyncApiTransport(configuration))
+        try:
+            yield kube, server
+        finally:
+            await kube.close()
+
+
+async def test_get_returns_the_object() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {RUNS}/first", Answer(RUN))
+        assert await kube.get(RLRUN, "team", "first") == RUN
+
+
+async def test_get_returns_none_for_a_missing_object() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {RUNS}/first", not_found("first"))
+        assert await kube.get(RLRUN, "team", "first") is None
+
+
+async def test_get_of_a_kind_that_is_not_installed_is_an_error() -> None:
+    async with connected() as (kube, _):
+        with pytest.raises(ApiError, match="cannot get RLRun team/first: 404 404: 404 page not found"):
+            await kube.get(RLRUN, "team", "first")
+
+
+async def test_list_reads_every_page() -> None:
+    async with connected() as (kube, server):
+        pages = ({"items": [{"n": 1}], "metadata": {"continue": "t"}}, {"items": [{"n": 2}], "metadata": {}})
+        server.answer("GET /api/v1/namespaces/team/pods", *map(Answer, pages))
+        found = await kube.list(POD, "team", {"a": "b", "c": ""})
+        assert found == [{"apiVersion": "v1", "kind": "Pod", "n": n} for n in (1, 2)]
+        assert [a.query for a in server.asked] == [
+            {"limit": "500", "labelSelector": "a=b,c"},
+            {"limit": "500", "labelSelector": "a=b,c", "continue": "t"},
+        ]
+
+
+async def test_list_of_which_a_page_is_missing_is_an_error() -> None:
+    async with connected() as (kube, server):
+        gone = {"reason": "Expired", "message": "too old"}
+        server.answer(f"GET {RUNS}", Answer({"items": [], "metadata": {"continue": "t"}}), Answer(gone, 410))
+        with pytest.raises(ApiError, match="cannot list rlruns in namespace team: 410 Expired: too old"):
+            await kube.list(RLRUN, "team")
+
+
+@pytest.mark.parametrize("body", [{}, {"items": None}, {"items": {}}])
+async def test_list_without_items_is_an_error(body: object) -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {RUNS}", Answer(body))
+        with pytest.raises(ApiError, match="not a list of rlruns"):
+            await kube.list(RLRUN, "team")
+
+
+async def test_an_answer_that_is_no_object_is_an_error() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {RUNS}/first", Answer(b"<html>log in</html>"))
+        with pytest.raises(ApiError, match="not a Kubernetes object"):
+            await kube.get(RLRUN, "team", "first")
+
+
+async def test_writes_name_their_field_manager() -> None:
+    async with connected() as (kube, server):
+        for route in (f"POST {RUNS}", f"PUT {RUNS}/first", f"PATCH {RUNS}/first", f"PATCH {RUNS}/first/status"):
+            server.answer(route, Answer(RUN))
+        await kube.create(RUN)
+        await kube.replace(RUN)
+        await kube.apply(RUN)
+        await kube.apply_status(RUN, "rlrun-serving")
+        await kube.patch(RLRUN, "team", "first", {"metadata": {}})
+        own = {"fieldManager": "rlrun-operator"}
+        json, apply, merge = ("application/json", "application/apply-patch+yaml", "application/merge-patch+json")
+        assert [(a.method, a.path, a.query, a.content_type) for a in server.asked] == [
+            ("POST", RUNS, own, json),
+            ("PUT", f"{RUNS}/first", own, json),
+            ("PATCH", f"{RUNS}/first", {**own, "force": "true"}, apply),
+            ("PATCH", f"{RUNS}/first/status", {"fieldManager": "rlrun-serving", "force": "true"}, apply),
+            ("PATCH", f"{RUNS}/first", own, merge),
+        ]
+        assert [a.body for a in server.asked] == [RUN, RUN, RUN, RUN, {"metadata": {}}]
+
+
+async def test_delete_is_in_the_background_and_of_one_uid() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"DELETE {RUNS}/first", Answer({}))
+        assert await kube.delete(RLRUN, "team", "first", "u-1")
+        (asked,) = server.asked
+        assert asked.body["propagationPolicy"] == "Background"
+        assert asked.body["preconditions"] == {"uid": "u-1"}
+
+
+@pytest.mark.parametrize("answer", [not_found("first"), Answer({"reason": "Conflict", "message": "uid"}, 409)])
+async def test_delete_of_an_object_that_is_gone_returns_false(answer: Answer) -> None:
+    async with connected() as (kube, server):
+        server.answer(f"DELETE {RUNS}/first", answer)
+        assert not await kube.delete(RLRUN, "team", "first", "u-1")
+
+
+async def test_an_api_server_that_does_not_listen_is_unanswered() -> None:
+    configuration = client.Configuration()
+    configuration.host = "http://127.0.0.1:1"
+    kube = AsyncKubeClient(AsyncApiTransport(configuration))
+    try:
+        with pytest.raises(ApiError, match=r"get Lease team/l: Unreachable: .*127\.0\.0\.1:1 does not") as caught:
+            await kube.get(LEASE, "team", "l")
+        assert caught.value.is_unanswered
+    finally:
+        await kube.close()
+
+
+async def test_log_is_asked_for_by_container() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {LOG}", Answer(b"hello\n"))
+        assert await kube.log("team", "first", "trainer", previous=True, limit=100) == b"hello\n"
+        assert server.asked[0].query == {"container": "trainer", "previous": "true", "tailLines": "200000"}
+
+
+async def test_log_keeps_the_end_of_a_long_one() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {LOG}", Answer(b"".join(f"{number:04d}".encode() * 8192 for number in range(40))))
+        found = await kube.log("team", "first", "main", previous=False, limit=100_000)
+        assert found
+        assert len(found) == 100_000
+        assert found.endswith(b"0039" * 8192)
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_log_that_does_not_exist_is_none(status: int) -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {LOG}", Answer({"reason": "BadRequest", "message": "waiting to start"}, status))
+        assert await kube.log("team", "first", "main", previous=False, limit=100) is None
+
+
+async def test_log_that_is_forbidden_is_an_error() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {LOG}", Answer({"reason": "Forbidden", "message": "no pods/log"}, 403))
+        with pytest.raises(ApiError, match=r"read the log of team/first \(main\): 403 Forbidden: no pods/log"):
+            await kube.log("team", "first", "main", previous=False, limit=100)

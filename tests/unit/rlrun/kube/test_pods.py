@@ -1,0 +1,64 @@
+from typing import Any
+
+import pytest
+from rlrun.kube.pods import (
+    container_image,
+    is_disrupted,
+    is_ready,
+    memory_limit,
+    relevant_pods,
+    role_of,
+    termination_of,
+    terminations,
+)
+
+from tests.support.operator_world import pod, terminated
+
+
+def test_a_pod_that_is_being_deleted_is_not_ready() -> None:
+    assert is_ready(pod("trainer", ready=True))
+    assert not is_ready(pod("trainer", ready=True, deleting=True))
+    assert not is_ready(pod("trainer"))
+
+
+@pytest.mark.parametrize(
+    ("status", "disrupted"),
+    [
+        ({"reason": "Evicted"}, True),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "False"}]}, False),
+        ({"reason": "Error"}, False),
+        ({}, False),
+    ],
+)
+def test_a_disruption_is_not_a_crash(status: dict[str, Any], disrupted: bool) -> None:
+    assert is_disrupted({"metadata": {}, "status": status}) is disrupted
+
+
+def test_failed_ends_are_found_in_the_present_or_the_last_state() -> None:
+    now, before = pod("trainer", state=terminated(1)), pod("trainer", last=terminated(137, "OOMKilled"))
+    assert [t.exit_code for t in terminations(now)] == [1]
+    assert [(t.exit_code, t.reason) for t in terminations(before)] == [(137, "OOMKilled")]
+    assert terminations(pod("trainer", state=terminated(0))) == []
+
+
+def test_a_container_that_runs_again_has_no_termination() -> None:
+    assert termination_of(pod("trainer", last=terminated(1)), "trainer") is None
+    ended = termination_of(pod("trainer", state=terminated(0, message="done")), "trainer")
+    assert ended is not None
+    assert (ended.exit_code, ended.message) == (0, "done")
+    assert termination_of(pod("trainer", state=terminated(0)), "sidecar") is None
+
+
+def test_image_and_memory_limit_are_those_of_the_container() -> None:
+    found = pod("trainer")
+    assert (container_image(found, "trainer"), memory_limit(found, "trainer")) == ("img:1", "256Mi")
+    assert (container_image(found, "other"), memory_limit(found, "other")) == ("", "")
+    assert role_of(found) == "trainer"
+
+
+def test_a_dead_pod_is_relevant_only_without_a_living_one() -> None:
+    dead = [pod("trainer", uid=f"d{day}", phase="Failed", created=f"2026-01-0{day}T00:00:00Z") for day in (1, 2)]
+    alive = pod("trainer", uid="alive")
+    assert relevant_pods(dead) == [dead[1]]
+    assert relevant_pods([*dead, alive]) == [alive]

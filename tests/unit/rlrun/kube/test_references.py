@@ -1,0 +1,32 @@
+import pytest
+from rlrun.api.model import RLModelSpec
+from rlrun.kube.references import checkpoint_place, find_model
+from rlrun.protocol.problem import Problem
+
+from tests.support.operator_world import model_object
+
+
+def test_a_model_is_found_by_its_id() -> None:
+    found = find_model("b/two", [model_object("a/one"), {**model_object("b/two"), "status": {"unknown": 1}}])
+    assert isinstance(found, RLModelSpec)
+    assert found.id == "b/two"
+
+
+@pytest.mark.parametrize(
+    ("models", "reason", "said"),
+    [
+        ([], "ModelNotFound", "none; the platform team adds RLModels"),
+        ([model_object("b/two"), model_object("a/one")], "ModelNotFound", "Available models: a/one, b/two"),
+        ([model_object("c/three", seqLen=-1)], "ModelInvalid", "seqLen"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_a_problem(models: list[dict[str, object]], reason: str, said: str) -> None:
+    found = find_model("c/three", models)
+    assert isinstance(found, Problem)
+    assert found.reason == reason
+    assert said in found.message
+
+
+def test_a_checkpoint_without_a_namespace_is_in_the_runs() -> None:
+    assert checkpoint_place("first-step-000010-abc", "team") == ("team", "first-step-000010-abc")
+    assert checkpoint_place("other/first-step-000010-abc", "team") == ("other", "first-step-000010-abc")

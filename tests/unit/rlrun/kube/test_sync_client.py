@@ -1,0 +1,128 @@
+"""The command line's client: over HTTP against an API server, and over a transport that cuts as it likes."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kubernetes import client
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLMODEL, RLRUN, SECRET
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
+from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
+
+from tests.unit.rlrun.kube.api_server import Answer, ApiServer, not_found, serving
+
+RUNS = "/apis/rlrun.dev/v1alpha1/namespaces/team/rlruns"
+LOG = "/api/v1/namespaces/team/pods/first/log"
+
+
+def connect(host: str) -> SyncKubeClient:
+    settings = client.Configuration()
+    settings.host = host
+    settings.retries = 0
+    return SyncKubeClient(SyncApiTransport(client.ApiClient(settings)), "rlrun-cli")
+
+
+async def asked(prepare: Callable[[ApiServer], None], ask: Callable[[SyncKubeClient], Any]) -> tuple[Any, ApiServer]:
+    """What the client answers, and the server that it asked."""
+    async with serving() as server:
+        prepare(server)
+        return await asyncio.to_thread(ask, connect(server.host)), server
+
+
+async def test_get_tells_a_missing_object_from_a_missing_kind() -> None:
+    def prepare(server: ApiServer) -> None:
+        server.answer(f"GET {RUNS}/first", not_found("first"))
+
+    found, _ = await asked(prepare, lambda kube: kube.get(RLRUN, "team", "first"))
+    assert found is None
+    with pytest.raises(ApiError, match="cannot get RLModel tiny: 404"):
+        await asked(prepare, lambda kube: kube.get(RLMODEL, "team", "tiny"))
+
+
+async def test_list_of_all_namespaces_reads_every_page() -> None:
+    def prepare(server: ApiServer) -> None:
+        pages = ({"items": [{"n": 1}], "metadata": {"continue": "t"}}, {"items": [{"n": 2}], "metadata": {}})
+        server.answer("GET /apis/rlrun.dev/v1alpha1/rlruns", *map(Answer, pages))
+
+    found, server = await asked(prepare, lambda kube: kube.list(RLRUN))
+    assert [item["n"] for item in found] == [1, 2]
+    assert [a.query.get("continue") for a in server.asked] == [None, "t"]
+
+
+async def test_create_goes_to_the_chosen_namespace() -> None:
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "first-env"}}
+
+    def prepare(server: ApiServer) -> None:
+        server.answer("POST /api/v1/namespaces/team/secrets", Answer(body, 201))
+
+    made, server = await asked(prepare, lambda kube: kube.create(body, "team"))
+    assert made == body
+    assert (server.asked[0].body, server.asked[0].query) == (body, {"fieldManager": "rlrun-cli"})
+
+
+async def test_patch_is_a_merge_patch() -> None:
+    def prepare(server: ApiServer) -> None:
+        server.answer(f"PATCH {RUNS}/first", Answer({}))
+
+    _, server = await asked(prepare, lambda kube: kube.patch(RLRUN, "team", "first", {"spec": {"stop": True}}))
+    assert server.asked[0].content_type == "application/merge-patch+json"
+    assert server.asked[0].body == {"spec": {"stop": True}}
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [(Answer({}), True), (not_found("first-env"), False)])
+async def test_delete_says_if_the_object_was_there(answer: Answer, deleted: bool) -> None:
+    def prepare(server: ApiServer) -> None:
+        server.answer("DELETE /api/v1/namespaces/team/secrets/first-env", answer)
+
+    found, server = await asked(prepare, lambda kube: kube.delete(SECRET, "team", "first-env"))
+    assert found is deleted
+    assert server.asked[0].body["propagationPolicy"] == "Background"
+
+
+async def test_log_is_read_by_lines() -> None:
+    def prepare(server: ApiServer) -> None:
+        server.answer(f"GET {LOG}", Answer(b"one\ntwo\nunfinished"))
+
+    lines, server = await asked(
+        prepare,
+        lambda kube: list(kube.log("team", "first", "main", previous=False, tail=5, follow=True)),
+    )
+    assert lines == ["one", "two", "unfinished"]
+    assert server.asked[0].query == {"container": "main", "previous": "false", "follow": "true", "tailLines": "5"}
+
+
+async def test_log_before_the_container_has_started_is_an_error() -> None:
+    def prepare(server: ApiServer) -> None:
+        server.answer(f"GET {LOG}", Answer({"reason": "BadRequest", "message": "waiting to start"}, 400))
+
+    with pytest.raises(ApiError, match="waiting to start"):
+        await asked(
+            prepare, lambda kube: list(kube.log("team", "first", "main", previous=False, tail=None, follow=False))
+        )
+
+
+def test_an_api_server_that_does_not_listen_is_unanswered() -> None:
+    with pytest.raises(ApiError, match=r"http://127\.0\.0\.1:1 does not answer") as caught:
+        connect("http://127.0.0.1:1").get(RLRUN, "team", "first")
+    assert caught.value.is_unanswered
+
+
+class Chunks:
+    """A transport whose logs arrive in given chunks."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = chunks
+
+    def send(self, request: KubeRequest) -> Obj:
+        raise NotImplementedError
+
+    def stream(self, request: KubeRequest) -> Iterator[bytes]:
+        yield from self._chunks
+
+
+def test_log_lines_that_arrive_in_pieces_are_put_together() -> None:
+    kube = SyncKubeClient(Chunks(b"on", b"e\ntw", b"o\n\xe2\x82", b"\xac\n"))
+    assert list(kube.log("team", "first", "main", previous=False, tail=None, follow=False)) == ["one", "two", "€"]

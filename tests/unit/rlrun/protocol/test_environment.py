@@ -1,0 +1,38 @@
+"""The operator and the environment server agree on `RLRUN_ENVIRONMENT`."""
+
+from rlrun.api.run_sections.environments import TrainEnvironment
+from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
+from rlrun_operator.resources.environment import environment_variable
+
+
+def entry(**more: object) -> TrainEnvironment:
+    return TrainEnvironment.model_validate({"id": "o/my-env", **more})
+
+
+def test_the_variables_text_is_the_same_in_every_version() -> None:
+    # A changed text restarts the environments of running runs.
+    text = environment_variable(entry(args={"ü": None, "b": [1.0, {"camelCase": True}]}), 2, "http://g:8000")
+    assert text == (
+        '{"args": {"b": [1.0, {"camelCase": true}], "\\u00fc": null}, "id": "o/my-env", "name": "my-env", '
+        '"packagesUrl": "http://g:8000", "workers": 2}'
+    )
+    text = environment_variable(
+        entry(name="n", version="1!2.0+l", weight=2.0, taskset={"t": None}, harness={"h": 1}), 64, "http://g:8000"
+    )
+    assert text == (
+        '{"args": {}, "harness": {"h": 1}, "id": "o/my-env@1!2.0+l", "name": "n", "packagesUrl": "http://g:8000", '
+        '"taskset": {"t": null}, "workers": 64}'
+    )
+
+
+def test_the_server_reads_what_the_operator_writes() -> None:
+    args = {"camelCase": 1, "nothing": None}
+    text = environment_variable(entry(version="0.2", args=args, taskset={"t": 1}), 3, "http://g:8000")
+    config = EnvironmentConfig.from_variables({VARIABLE: text})
+    assert (config.owner, config.package, config.version, config.workers) == ("o", "my-env", "0.2", 3)
+    assert config.load_args == {**args, "config": {"taskset": {"t": 1}}}
+    assert config.to_variable() == text
+
+
+def test_unknown_fields_are_ignored_because_versions_may_differ() -> None:
+    assert EnvironmentConfig.from_variables({VARIABLE: '{"id": "a/b", "added": 1}'}).id == "a/b"

@@ -1,0 +1,296 @@
+"""The store against a real S3 server."""
+
+import os
+import socket
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import (
+    PART_BYTES,
+    AccessDenied,
+    BucketMissing,
+    Corrupt,
+    NotFound,
+    Store,
+    StoreError,
+    Unreachable,
+)
+
+from tests.support.seaweedfs import S3Server
+
+
+@pytest.fixture
+def place(s3_server: S3Server) -> S3Uri:
+    return S3Uri(s3_server.bucket, f"t/{uuid.uuid4().hex}")
+
+
+def test_bytes_come_back(store: Store, place: S3Uri) -> None:
+    store.put_bytes(place / "a/b.json", b"one")
+    store.put_bytes(place / "a/b.json", b"two")
+    assert store.get_bytes(place / "a/b.json") == b"two"
+
+
+def test_missing_object_is_not_found_and_named(store: Store, place: S3Uri) -> None:
+    with pytest.raises(NotFound) as caught:
+        store.get_bytes(place / "nothing")
+    assert caught.value.problem.reason == "S3NotFound"
+    assert str(place / "nothing") in caught.value.problem.message
+
+
+def test_artifact_round_trip_keeps_every_fact(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "a.bin").write_bytes(os.urandom(1000))
+    (source / "sub/b.txt").write_text("text")
+    manifest = store.upload_artifact(
+        source,
+        place,
+        ArtifactKind.checkpoint,
+        run_name="r",
+        run_uid="u",
+        namespace="n",
+        model="m",
+        step=40,
+        policy_version=40,
+        details={"rank": 8, "reward": 0.5},
+    )
+    assert [f.name for f in manifest.files] == ["a.bin", "sub/b.txt"]
+    assert store.read_manifest(place) == manifest
+    assert store.is_complete(place)
+    assert store.download(place, tmp_path / "deep/dest") == manifest
+    dest = tmp_path / "deep/dest"
+    assert (dest / "a.bin").read_bytes() == (source / "a.bin").read_bytes()
+    assert (dest / "sub/b.txt").read_text() == "text"
+    assert [p.name for p in dest.parent.iterdir()] == ["dest"]
+
+
+def test_download_replaces_an_older_folder(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    store.upload_artifact({"new": b"1"}, place, ArtifactKind.model)
+    dest = tmp_path / "dest"
+    dest.mkdir()
+    (dest / "old").write_text("old")
+    store.download(place, dest)
+    assert sorted(p.name for p in dest.iterdir()) == [MANIFEST, "new"]
+    assert [p.name for p in tmp_path.iterdir()] == ["dest"]
+
+
+def test_many_parts_come_back_whole(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    data = os.urandom(1024**2) * 40 + b"end"
+    assert len(data) > 2 * PART_BYTES
+    (source / "big").write_bytes(data)
+    store.upload_artifact(source, place, ArtifactKind.model)
+    store.download(place, tmp_path / "dest")
+    assert (tmp_path / "dest/big").read_bytes() == data
+
+
+def test_upload_is_idempotent_and_replaces_other_content(store: Store, place: S3Uri) -> None:
+    first = store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter, step=1)
+    assert store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter, step=1) == first
+    second = store.upload_artifact({"a": b"2"}, place, ArtifactKind.adapter, step=1)
+    assert second.files != first.files
+    assert store.read_manifest(place) == second
+
+
+def test_cut_off_upload_has_no_manifest(store: Store, place: S3Uri, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.upload_artifact({"a": b"1", "b": b"1"}, place, ArtifactKind.policy)
+    write = store._s3.put_object
+
+    def cut(**arguments: Any) -> Any:
+        if arguments["Key"].endswith("/b"):
+            raise EndpointConnectionError(endpoint_url="cut")
+        return write(**arguments)
+
+    monkeypatch.setattr(store._s3, "put_object", cut)
+    with pytest.raises(Unreachable):
+        store.upload_artifact({"a": b"2", "b": b"2"}, place, ArtifactKind.policy)
+    assert store.read_manifest(place) is None
+    assert not store.is_complete(place)
+
+
+def test_download_without_manifest_is_not_found(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    store.put_bytes(place / "a", b"1")
+    with pytest.raises(NotFound, match="not complete"):
+        store.download(place, tmp_path / "dest")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changed_file_is_corrupt_and_leaves_nothing(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter)
+    store.put_bytes(place / "a", b"2")
+    with pytest.raises(Corrupt, match="SHA-256"):
+        store.download(place, tmp_path / "dest")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_file_is_incomplete(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    store.upload_artifact({"a": b"1", "b": b"2"}, place, ArtifactKind.adapter)
+    store.delete_prefix(place / "b")
+    assert store.is_complete(place)
+    store._delete(place, [(place / "b").key])
+    assert not store.is_complete(place)
+    with pytest.raises(NotFound):
+        store.download(place, tmp_path / "dest")
+
+
+def test_manifest_cannot_lead_outside_its_folder(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    manifest = store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter)
+    manifest.files[0].name = "../evil"
+    store.put_bytes(place / MANIFEST, manifest.model_dump_json(by_alias=True).encode())
+    with pytest.raises(Corrupt, match="outside"):
+        store.download(place, tmp_path / "dest")
+
+
+def test_garbage_manifest_is_corrupt_and_can_be_uploaded_over(store: Store, place: S3Uri) -> None:
+    store.put_bytes(place / MANIFEST, b"{}")
+    with pytest.raises(Corrupt) as caught:
+        store.read_manifest(place)
+    assert caught.value.problem.reason == "S3ArtifactCorrupt"
+    store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter)
+    assert store.is_complete(place)
+
+
+def test_nothing_to_upload_is_an_error(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no files"):
+        store.upload_artifact(tmp_path, place, ArtifactKind.adapter)
+
+
+def test_listings_and_deletion_stop_at_the_slash(store: Store, place: S3Uri) -> None:
+    for step in (1, 10, 2):
+        store.upload_artifact({"x/y": b"123"}, place / f"step-{step}", ArtifactKind.checkpoint)
+    assert store.list_folders(place) == ["step-1", "step-10", "step-2"]
+    assert [name for name, _ in store.list_files(place / "step-1")] == [MANIFEST, "x/y"]
+    assert dict(store.list_files(place / "step-1"))["x/y"] == 3
+    assert store.delete_prefix(place / "step-1") == 2
+    assert store.list_folders(place) == ["step-10", "step-2"]
+    assert store.delete_prefix(place / "step-1") == 0
+    assert store.list_folders(place / "never") == []
+
+
+def test_more_objects_than_one_page_and_one_delete_request(store: Store, place: S3Uri) -> None:
+    numbers = iter(range(1100))
+    lock = threading.Lock()
+
+    def put() -> None:
+        while True:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            store.put_bytes(place / f"{number:05d}", b"")
+
+    threads = [threading.Thread(target=put) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.list_files(place)) == 1100
+    assert store.delete_prefix(place) == 1100
+    assert store.list_files(place) == []
+
+
+def test_a_whole_bucket_is_never_deleted(store: Store, s3_server: S3Server) -> None:
+    with pytest.raises(ValueError, match="refusing"):
+        store.delete_prefix(S3Uri(s3_server.bucket, ""))
+
+
+def test_check_passes_where_all_is_well(store: Store, s3_server: S3Server) -> None:
+    store.check(s3_server.bucket)
+
+
+def test_missing_bucket(store: Store) -> None:
+    with pytest.raises(BucketMissing) as caught:
+        store.check("no-such-bucket")
+    assert caught.value.problem.reason == "S3BucketMissing"
+    assert "'no-such-bucket'" in caught.value.problem.message
+    with pytest.raises(BucketMissing):
+        store.put_bytes(S3Uri("no-such-bucket", "a"), b"1")
+    with pytest.raises(BucketMissing):
+        store.list_files(S3Uri("no-such-bucket", "a"))
+
+
+def test_upload_of_a_file_says_which_error(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    with pytest.raises(BucketMissing):
+        store.upload_artifact(tmp_path, S3Uri("no-such-bucket", "a"), ArtifactKind.adapter)
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"), [("nobody", "test-secret"), ("test-key", "wrong")], ids=["unknown key", "wrong secret"]
+)
+def test_wrong_credentials(s3_server: S3Server, key: str, secret: str) -> None:
+    store = Store(endpoint_url=s3_server.endpoint, access_key_id=key, secret_access_key=secret)
+    with pytest.raises(AccessDenied) as caught:
+        store.check(s3_server.bucket)
+    assert caught.value.problem.reason == "S3AccessDenied"
+    assert "AWS_SECRET_ACCESS_KEY" in caught.value.problem.message
+    assert secret not in caught.value.problem.message
+    with pytest.raises(AccessDenied):
+        store.put_bytes(S3Uri(s3_server.bucket, "a"), b"1")
+
+
+def test_no_credentials_at_all(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(AccessDenied, match="no S3 credentials"):
+        Store(endpoint_url=s3_server.endpoint).check(s3_server.bucket)
+
+
+def test_settings_come_from_the_environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    Store().check(s3_server.bucket)
+
+
+def test_a_store_of_variables_has_their_endpoint_and_keys(s3_server: S3Server, place: S3Uri) -> None:
+    store = Store.from_variables(s3_server.environment)
+    assert store.endpoint == s3_server.environment["AWS_ENDPOINT_URL_S3"]
+    store.put_bytes(place / "file", b"data")
+    assert store.get_bytes(place / "file") == b"data"
+    with pytest.raises(AccessDenied):
+        Store.from_variables(s3_server.environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}).check(place.bucket)
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        store = Store(endpoint_url=f"http://127.0.0.1:{port}", access_key_id="a", secret_access_key="b")
+        with pytest.raises(Unreachable) as caught:
+            store.check("rlrun")
+    assert caught.value.problem.reason == "S3Unreachable"
+    assert f"127.0.0.1:{port}" in caught.value.problem.message
+
+
+def test_unknown_host() -> None:
+    store = Store(endpoint_url="http://s3.invalid:8333", access_key_id="a", secret_access_key="b")
+    with pytest.raises(Unreachable, match=r"s3\.invalid"):
+        store.get_bytes(S3Uri("rlrun", "a"))
+
+
+def test_many_threads_share_one_store(store: Store, place: S3Uri) -> None:
+    failures: list[StoreError] = []
+
+    def work(number: int) -> None:
+        try:
+            store.upload_artifact({"a": str(number).encode()}, place / str(number), ArtifactKind.policy)
+            assert store.get_bytes(place / f"{number}/a") == str(number).encode()
+        except StoreError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(store.list_folders(place)) == 16

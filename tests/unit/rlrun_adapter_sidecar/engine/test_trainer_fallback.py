@@ -1,0 +1,92 @@
+"""Policies come from the trainer while S3 is away, held to the same digests, and S3 is not asked for each of them."""
+
+import asyncio
+import threading
+
+import pytest
+from rlrun.storage.manifest import FileEntry
+from rlrun.storage.store import AccessDenied, Unreachable
+from rlrun_adapter_sidecar.engine import trainer_fallback as fallback_module
+
+from tests.unit.rlrun_adapter_sidecar.conftest import manifest_of
+
+
+async def test_s3_goes_first_and_the_trainer_is_not_asked(sidecar):
+    policy = sidecar.store.publish(1, b"w")
+    assert (await sidecar.put(sidecar.trainer.load_of(policy)))[0] == 200
+    assert (sidecar.store.questions, sidecar.store.downloads, sidecar.trainer.asked) == (1, 1, [])
+
+
+async def test_what_s3_does_not_have_yet_comes_from_the_trainer(sidecar):
+    policy = sidecar.trainer.publish(4, b"weights")
+    status, body = await sidecar.put(policy)
+    assert (status, body["adapters"]) == (200, [policy.name])
+    assert (sidecar.folder / policy.name / "adapter_model.safetensors").read_bytes() == b"weights"
+    assert sidecar.engine.loaded == {policy.name: str(sidecar.folder / policy.name)}
+    assert [path.name for path in sidecar.folder.iterdir()] == [policy.name]
+    # It is on disk now like any other.
+    sidecar.engine.loaded.clear()
+    asked = list(sidecar.trainer.asked)
+    assert (await sidecar.put(policy))[0] == 200
+    assert sidecar.trainer.asked == asked
+
+
+@pytest.mark.parametrize("pause", [3600.0, 0.0], ids=["in the pause", "after it"])
+async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pause):
+    monkeypatch.setattr(fallback_module, "ASK_SECONDS", 0.2)
+    fallback = sidecar.adapters._downloads._fallback
+    fallback._pause.first = pause
+    sidecar.store.silent = threading.Event()
+    async with asyncio.timeout(60):
+        for version in range(9):
+            assert (await sidecar.put(sidecar.trainer.publish(version, b"%d" % version)))[0] == 200
+    # Neither does a thread wait for every question, nor does a policy wait for every answer.
+    assert sidecar.store.questions == 1
+    unanswered = fallback._unanswered
+    sidecar.store.silent.set()
+    await asyncio.wait({unanswered})
+    # The late answer is an answer.
+    policy = sidecar.store.publish(9, b"9")
+    assert (await sidecar.put(sidecar.trainer.load_of(policy)))[0] == 200
+    assert sidecar.store.downloads == 1
+
+
+async def test_s3_that_is_back_is_asked_again(sidecar):
+    sidecar.store.fail = Unreachable("silent")
+    sidecar.adapters._downloads._fallback._pause.first = 0.0
+    assert (await sidecar.put(sidecar.trainer.publish(1, b"1")))[0] == 200
+    sidecar.store.fail = None
+    policy = sidecar.store.publish(2, b"2")
+    assert (await sidecar.put(sidecar.trainer.load_of(policy)))[0] == 200
+    assert sidecar.store.downloads == 1
+
+
+async def test_a_refusal_of_s3_is_told_and_not_passed_over(sidecar):
+    sidecar.store.fail = AccessDenied("key refused")
+    status, problem = await sidecar.put(sidecar.trainer.publish(1, b"1"))
+    assert (status, problem["reason"]) == (424, "AdapterDownloadFailed")
+    assert "key refused" in problem["message"]
+    assert sidecar.trainer.asked == []
+
+
+@pytest.mark.parametrize("harm", ["tampered", "other weights", "outside", "gone"])
+async def test_nothing_else_than_the_policy_ever_gets_in(sidecar, harm):
+    sidecar.store.fail = Unreachable("silent")
+    policy = sidecar.trainer.publish(1, b"weights")
+    if harm == "tampered":
+        sidecar.trainer.tampered = True
+    elif harm == "other weights":
+        sidecar.trainer.manifest = manifest_of(b"others")
+    elif harm == "outside":
+        right = manifest_of(b"weights")
+        right.files.append(FileEntry(name="../../outside", size=7, sha256=right.files[0].sha256))
+        sidecar.trainer.manifest = right
+    else:
+        sidecar.trainer.policies.clear()
+    status, problem = await sidecar.put(policy)
+    assert (status, problem["reason"]) == (503, "AdapterDownloadFailed")
+    assert "silent" in problem["message"]
+    assert "from the trainer" in problem["message"]
+    assert sidecar.engine.loads == 0
+    assert list(sidecar.folder.iterdir()) == []
+    assert not (sidecar.folder.parent / "outside").exists()

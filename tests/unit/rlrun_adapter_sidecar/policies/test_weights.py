@@ -1,0 +1,210 @@
+"""Whole weights: put in place of the ones before, named by the engine, repaired after its restart."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rlrun.protocol.policy import PolicyKind, PolicyRef
+from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import MANIFEST, MODEL_WEIGHTS, S3Uri
+from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun_adapter_sidecar.engine.vllm_client import UNNAMED, Engine
+from rlrun_adapter_sidecar.policies.settings import settings_from
+from rlrun_adapter_sidecar.policies.weights import Weights
+
+
+@dataclass
+class FakeEngine:
+    """vLLM's routes for replacing weights, in the order in which they were called."""
+
+    version: str = "default"
+    weights: bytes = b"base"
+    paused: bool = False
+    calls: list[str] = field(default_factory=list)
+    breaks_at: str = ""
+    busy: bool = False
+    """Blocks of requests are held: the prefix cache cannot be emptied."""
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/weight_info", self._info)
+        for path in ("/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/resume"):
+            app.router.add_post(path, self._order)
+        return app
+
+    async def _info(self, _: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self.version})
+
+    async def _order(self, request: web.Request) -> web.Response:
+        self.calls.append(request.path)
+        if request.path == self.breaks_at:
+            return web.json_response({"error": {"message": "size mismatch for lm_head"}}, status=500)
+        body = json.loads(await request.read() or b"{}")
+        match request.path:
+            case "/pause":
+                assert request.query["mode"] == "keep", "requests under way must not be aborted"
+                self.paused = True
+            case "/update_weight_version":
+                self.version = body["new_version"]
+            case "/collective_rpc":
+                assert self.paused
+                assert body["method"] == "reload_weights"
+                self.weights = (Path(body["kwargs"]["weights_path"]) / "model.safetensors").read_bytes()
+            case "/reset_prefix_cache":
+                assert request.query["reset_running_requests"] == "true"
+                return web.json_response({"success": not self.busy})
+            case "/resume":
+                self.paused = False
+        return web.json_response({})
+
+    def restart(self) -> None:
+        self.version, self.weights, self.paused = "default", b"base", False
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.artifacts: dict[str, bytes] = {}
+        self.downloads = 0
+
+    def publish(self, version: int, weights: bytes, kind: PolicyKind = PolicyKind.weights) -> PolicyRef:
+        digest = hashlib.sha256(weights).hexdigest()
+        uri = f"s3://bucket/run/policy/v{version:06d}-{digest[:8]}"
+        self.artifacts[uri] = weights
+        return PolicyRef(version=version, digest=digest, uri=uri, kind=kind)
+
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        weights = self.artifacts.get(str(uri))
+        if weights is None:
+            return None
+        entry = FileEntry(name=MODEL_WEIGHTS, size=len(weights), sha256=hashlib.sha256(weights).hexdigest())
+        return Manifest(kind=ArtifactKind.policy, files=[entry], created_at=datetime.now(UTC))
+
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+        self.downloads += 1
+        time.sleep(0.02)
+        manifest = manifest or self.read_manifest(uri)
+        assert manifest is not None
+        dest.mkdir(parents=True)
+        (dest / MODEL_WEIGHTS).write_bytes(self.artifacts[str(uri)])
+        (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
+        return manifest
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return []
+
+
+@dataclass
+class Setup:
+    engine: FakeEngine
+    store: FakeStore
+    folder: Path
+    weights: Weights
+
+    @property
+    def on_disk(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()}
+
+
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    engine, store = FakeEngine(), FakeStore()
+    server = TestServer(engine.app())
+    await server.start_server()
+    async with aiohttp.ClientSession() as http:
+        client = Engine(http, f"http://127.0.0.1:{server.port}", load_deadline=5)
+        weights = Weights(client, store, tmp_path, download_deadline=5)
+        yield Setup(engine, store, tmp_path, weights)
+        await weights.close()
+    await server.close()
+
+
+async def test_new_weights_replace_the_old_ones_while_requests_wait(setup: Setup) -> None:
+    policy = setup.store.publish(1, b"one")
+    assert (await setup.weights.list()).adapters == []
+    answer = await setup.weights.load(policy)
+    assert answer.adapters == [policy.name]
+    assert answer.load_seconds
+    assert answer.load_seconds > 0.02
+    assert setup.engine.calls == [
+        "/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version",
+        "/resume",
+    ]  # fmt: skip
+    assert (setup.engine.weights, setup.engine.version, setup.engine.paused) == (b"one", policy.name, False)
+
+
+async def test_the_same_version_twice_and_at_once_is_one_load(setup: Setup) -> None:
+    policy = setup.store.publish(1, b"one")
+    await asyncio.gather(*(setup.weights.load(policy) for _ in range(4)))
+    await setup.weights.load(policy)
+    assert setup.store.downloads == 1
+    assert setup.engine.calls.count("/collective_rpc") == 1
+
+
+async def test_at_most_two_versions_are_on_disk(setup: Setup) -> None:
+    policies = [setup.store.publish(n, b"weights %d" % n) for n in range(4)]
+    (setup.folder / ".policy-v000000-cut-off").mkdir()
+    for policy in policies:
+        await setup.weights.load(policy)
+        assert len(setup.on_disk) <= 2
+    assert setup.on_disk == {policies[2].name, policies[3].name}
+
+
+async def test_after_an_engine_restart_the_weights_are_loaded_again_without_download(setup: Setup) -> None:
+    policy = setup.store.publish(1, b"one")
+    await setup.weights.load(policy)
+    setup.engine.restart()
+    assert (await setup.weights.list()).adapters == []
+    await setup.weights.load(policy)
+    assert (setup.engine.weights, setup.store.downloads) == (b"one", 1)
+
+
+@pytest.mark.parametrize("step", ["/collective_rpc", "/reset_prefix_cache"])
+async def test_a_failed_replacement_serves_nothing_until_the_next_one(setup: Setup, step: str) -> None:
+    policy = setup.store.publish(1, b"one")
+    setup.engine.breaks_at = step
+    with pytest.raises(ProblemError, match="size mismatch for lm_head") as raised:
+        await setup.weights.load(policy)
+    assert (raised.value.status, raised.value.problem.reason) == (502, "WeightsLoadRejected")
+    assert (setup.engine.version, setup.engine.paused) == (UNNAMED, True), "nothing may be drawn from half a version"
+    assert (await setup.weights.list()).adapters == []
+    setup.engine.breaks_at = ""
+    assert (await setup.weights.load(policy)).adapters == [policy.name]
+    assert not setup.engine.paused
+
+
+async def test_old_keys_and_values_are_never_kept(setup: Setup) -> None:
+    setup.engine.busy = True
+    with pytest.raises(ProblemError, match="reset_prefix_cache"):
+        await setup.weights.load(setup.store.publish(1, b"one"))
+    assert (await setup.weights.list()).adapters == []
+
+
+async def test_an_adapter_is_refused(setup: Setup) -> None:
+    with pytest.raises(ProblemError, match="takes whole weights"):
+        await setup.weights.load(setup.store.publish(1, b"one", PolicyKind.adapter))
+
+
+async def test_an_engine_without_the_routes_is_told_apart(setup: Setup, tmp_path: Path) -> None:
+    server = TestServer(web.Application())
+    await server.start_server()
+    async with aiohttp.ClientSession() as http:
+        weights = Weights(Engine(http, f"http://127.0.0.1:{server.port}", 5), setup.store, tmp_path, 5)
+        with pytest.raises(ProblemError, match="VLLM_SERVER_DEV_MODE=1"):
+            await weights.list()
+    await server.close()
+
+
+def test_the_kind_comes_from_its_variable() -> None:
+    assert settings_from({}).policy_kind is PolicyKind.adapter
+    assert settings_from({"RLRUN_POLICY_KIND": "weights"}).policy_kind is PolicyKind.weights
+    with pytest.raises(ValueError, match="RLRUN_POLICY_KIND"):
+        settings_from({"RLRUN_POLICY_KIND": "some"})

@@ -1,0 +1,167 @@
+"""A keeper between an engine that behaves like vLLM's and artifacts in memory, looked at one round at a time."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rlrun.protocol.serving import ServedAdapter, ServingOrder
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.storage.store import StoreError
+from rlrun_adapter_sidecar.engine.vllm_client import Engine
+from rlrun_adapter_sidecar.serving.adapter_reconciler import Keeper
+from rlrun_adapter_sidecar.serving.settings import ServingSettings
+
+BASE = "a/b"
+WEIGHTS = "adapter_model.safetensors"
+
+
+@dataclass
+class FakeEngine:
+    """vLLM's three routes, with a list that a restart empties."""
+
+    loaded: dict[str, str] = field(default_factory=dict)
+    loads: int = 0
+    refuse: str | None = None
+    keeps: bool = False
+    """Whether unloads fail."""
+    status: int = 200
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/load_lora_adapter", self._load)
+        app.router.add_post("/v1/unload_lora_adapter", self._unload)
+        return app
+
+    async def _models(self, _: web.Request) -> web.Response:
+        models: list[dict[str, Any]] = [{"id": BASE, "parent": None}]
+        return web.json_response(
+            {"data": models + [{"id": n, "parent": BASE} for n in self.loaded]}, status=self.status
+        )
+
+    async def _load(self, request: web.Request) -> web.Response:
+        self.loads += 1
+        body = await request.json()
+        if self.refuse:
+            return web.json_response({"error": {"message": self.refuse}}, status=400)
+        assert (Path(body["lora_path"]) / WEIGHTS).is_file()
+        self.loaded[body["lora_name"]] = body["lora_path"]
+        return web.Response(text="Success")
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        if self.keeps:
+            return web.json_response({"error": {"message": "busy"}}, status=500)
+        self.loaded.pop((await request.json())["lora_name"], None)
+        return web.Response(text="Success")
+
+
+class FakeArtifacts:
+    """Adapter artifacts in memory."""
+
+    def __init__(self) -> None:
+        self.manifests: dict[str, Manifest] = {}
+        self.weights: dict[str, bytes] = {}
+        self.downloads = 0
+        self.fail: StoreError | None = None
+
+    def publish(
+        self,
+        name: str,
+        weights: bytes = b"weights",
+        kind: ArtifactKind = ArtifactKind.adapter,
+        file: str = WEIGHTS,
+        **details: Any,
+    ) -> ServedAdapter:
+        uri = f"s3://bucket/{name}"
+        entry = FileEntry(name=file, size=len(weights), sha256=hashlib.sha256(weights).hexdigest())
+        self.manifests[uri] = Manifest(kind=kind, files=[entry], created_at=datetime.now(UTC), details=details)
+        self.weights[uri] = weights
+        return ServedAdapter(name=f"{BASE}:{name}", uri=uri, step=7)
+
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        if self.fail:
+            raise self.fail
+        return self.manifests.get(str(uri))
+
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+        self.downloads += 1
+        manifest = manifest or self.manifests[str(uri)]
+        dest.mkdir(parents=True)
+        (dest / WEIGHTS).write_bytes(self.weights[str(uri)])
+        (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
+        return manifest
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return []
+
+
+class Clock:
+    """Time that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Setup:
+    """One replica, and what stands around it."""
+
+    engine: FakeEngine
+    artifacts: FakeArtifacts
+    folder: Path
+    clock: Clock
+    client: Engine
+    settings: ServingSettings
+    stop_engine: Callable[[], Any]
+    keepers: list[Keeper] = field(default_factory=list)
+
+    def keeper(self, *adapters: ServedAdapter) -> Keeper:
+        """A sidecar that starts with that order."""
+        order = ServingOrder(base=BASE, adapters=list(adapters))
+        self.keepers.append(Keeper(self.client, self.artifacts, self.settings, order, self.clock))
+        return self.keepers[-1]
+
+    async def look(self, keeper: Keeper) -> None:
+        """One look, and the end of all loads that it began."""
+        await keeper.look()
+        names = {f"load {a.name}" for a in keeper.report().adapters}
+        loads = [t for t in asyncio.all_tasks() if t.get_name() in names]
+        if loads:
+            await asyncio.wait(loads, timeout=10)
+
+    async def settle(self, keeper: Keeper) -> None:
+        """Looks until what was loaded has been seen."""
+        await self.look(keeper)
+        await self.look(keeper)
+
+    def states(self, keeper: Keeper) -> dict[str, str]:
+        return {a.name.removeprefix(f"{BASE}:"): a.state.value for a in keeper.report().adapters}
+
+
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    engine = FakeEngine()
+    server = TestServer(engine.app())
+    await server.start_server()
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    async with aiohttp.ClientSession() as http:
+        client = Engine(http, f"http://127.0.0.1:{server.port}", load_deadline=5)
+        settings = ServingSettings(adapters_dir=folder, max_lora_rank=16, check_pause=0.05)
+        found = Setup(engine, FakeArtifacts(), folder, Clock(), client, settings, server.close)
+        yield found
+        for keeper in found.keepers:
+            await keeper.close()
+    await server.close()

@@ -1,0 +1,113 @@
+"""The sidecar as a process of its own, with a real S3, credentials as mounted files, and an engine that tests play."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+from rlrun.protocol.serving import LoadState, ServedAdapter, ServingOrder, ServingReport
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.manifest import ArtifactKind
+
+from tests.support.ports import claimed_ports
+from tests.support.seaweedfs import S3Server
+from tests.unit.rlrun_adapter_sidecar.serving.conftest import BASE, FakeEngine
+
+ROOT = Path(__file__).parents[4]
+SECONDS = 30
+
+
+@dataclass
+class Pod:
+    """A pod's files, and its engine."""
+
+    folder: Path
+    engine: FakeEngine
+    s3: S3Server
+    port: int
+    environment: dict[str, str]
+
+    def mount(self, order: ServingOrder) -> None:
+        (self.folder / "order.json").write_text(order.model_dump_json(by_alias=True))
+
+    async def start(self) -> asyncio.subprocess.Process:
+        command = (sys.executable, "-m", "rlrun_adapter_sidecar.serving")
+        return await asyncio.create_subprocess_exec(*command, env=os.environ | self.environment)
+
+    async def report(self) -> ServingReport | None:
+        try:
+            async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{self.port}/adapters") as response:
+                return ServingReport.model_validate_json(await response.read())
+        except aiohttp.ClientError:
+            return None
+
+    async def wait_for(self, *states: LoadState) -> ServingReport:
+        async with asyncio.timeout(SECONDS):
+            while True:
+                report = await self.report()
+                if report is not None and tuple(a.state for a in report.adapters) == states:
+                    return report
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def pod(tmp_path: Path, s3_server: S3Server) -> AsyncIterator[Pod]:
+    engine = FakeEngine()
+    server = TestServer(engine.app())
+    await server.start_server()
+    for name in ("adapters", "credentials"):
+        (tmp_path / name).mkdir()
+    for name, value in s3_server.environment.items():
+        (tmp_path / "credentials" / name).write_text(value)
+    with claimed_ports(1) as (port,):
+        environment = {
+            "PYTHONPATH": f"{ROOT}/operator:{ROOT}/orchestrator_image",
+            "RLRUN_ENGINE_URL": f"http://127.0.0.1:{server.port}",
+            "RLRUN_ADAPTERS_DIR": str(tmp_path / "adapters"),
+            "RLRUN_ORDER_PATH": str(tmp_path / "order.json"),
+            "RLRUN_CREDENTIALS_DIR": str(tmp_path / "credentials"),
+            "RLRUN_MAX_LORA_RANK": "16",
+            "RLRUN_SIDECAR_PORT": str(port),
+            "RLRUN_CHECK_PAUSE": "0.1",
+        }
+        yield Pod(tmp_path, engine, s3_server, port, environment)
+    await server.close()
+
+
+async def test_a_pod_serves_what_its_order_says_and_what_the_operator_says_later(pod: Pod) -> None:
+    layout = RunLayout.of(pod.s3.bucket, "", "team", "uid-1")
+    wanted = []
+    for step in (1, 2):
+        files = {"adapter_model.safetensors": b"weights %d" % step, "adapter_config.json": b"{}"}
+        uri = layout.adapter(step)
+        pod.s3.store().upload_artifact(files, uri, ArtifactKind.adapter, step=step, details={"rank": 8})
+        wanted.append(ServedAdapter(name=f"{BASE}:step-{step}", uri=str(uri), step=step))
+    pod.mount(ServingOrder(base=BASE, adapters=wanted[:1]))
+    process = await pod.start()
+    try:
+        await pod.wait_for(LoadState.loaded)
+        order = ServingOrder(base=BASE, adapters=wanted[1:])
+        url = f"http://127.0.0.1:{pod.port}"
+        async with aiohttp.ClientSession(url) as http:
+            async with http.put("/adapters", json=order.to_json_dict()) as response:
+                assert response.status == 200
+            assert (await pod.wait_for(LoadState.loaded)).order == order
+            async with http.get("/readyz") as response:
+                assert response.status == 200
+        assert list(pod.engine.loaded) == [f"{BASE}:step-2"]
+        (path,) = pod.engine.loaded.values()
+        assert (Path(path) / "adapter_model.safetensors").read_bytes() == b"weights 2"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
+
+
+async def test_a_pod_without_an_order_ends_for_good(pod: Pod) -> None:
+    process = await pod.start()
+    assert await asyncio.wait_for(process.wait(), SECONDS) == 64

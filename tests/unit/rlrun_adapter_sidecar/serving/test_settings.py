@@ -1,0 +1,50 @@
+"""What the serving sidecar reads from its pod: settings, the order, and credentials that change."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from rlrun.protocol.serving import ServedAdapter, ServingOrder
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.reader import ArtifactReader
+from rlrun_adapter_sidecar.serving.__main__ import read_order
+from rlrun_adapter_sidecar.serving.adapter_source import MountedStore
+from rlrun_adapter_sidecar.serving.settings import settings_from
+
+from tests.unit.rlrun_adapter_sidecar.serving.conftest import FakeArtifacts
+
+
+def test_settings_come_from_the_variables_and_name_what_does_not_fit() -> None:
+    settings = settings_from({"RLRUN_MAX_LORA_RANK": "32", "RLRUN_ADAPTERS_DIR": "/a"})
+    assert (settings.max_lora_rank, str(settings.adapters_dir)) == (32, "/a")
+    with pytest.raises(ValueError, match="RLRUN_MAX_LORA_RANK"):
+        settings_from({})
+
+
+def test_the_order_is_read_or_its_mistake_is_named(tmp_path: Path) -> None:
+    order = ServingOrder(base="a/b", adapters=[ServedAdapter(name="a/b:x", uri="s3://x/y", step=1)])
+    path = tmp_path / "order.json"
+    path.write_text(order.model_dump_json(by_alias=True))
+    assert read_order(path) == order
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="no order of this version"):
+        read_order(path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_order(tmp_path / "none")
+
+
+def test_new_credentials_are_used_without_a_restart(tmp_path: Path) -> None:
+    made: list[dict[str, str]] = []
+
+    def make(variables: Mapping[str, str]) -> ArtifactReader:
+        made.append(dict(variables))
+        return FakeArtifacts()
+
+    store = MountedStore(tmp_path, make)
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "AWS_ACCESS_KEY_ID").write_text("old\n")
+    for _ in range(2):
+        store.read_manifest(S3Uri("b", "k"))
+    (tmp_path / "AWS_ACCESS_KEY_ID").write_text("new")
+    store.read_manifest(S3Uri("b", "k"))
+    assert made == [{"AWS_ACCESS_KEY_ID": "old"}, {"AWS_ACCESS_KEY_ID": "new"}]

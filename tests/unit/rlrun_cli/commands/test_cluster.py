@@ -1,0 +1,74 @@
+"""What the commands see of an API server: its answers over HTTP, each failure as the error to show."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kubernetes import client
+from rlrun.kube.kinds import RLRUN, SECRET
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.terminal.errors import ConflictError, NotFoundError, NotReadyError, UnreachableError
+
+from tests.unit.rlrun.kube.api_server import Answer, ApiServer, not_found, serving
+
+RUNS = "/apis/rlrun.dev/v1alpha1/namespaces/team/rlruns"
+SECRETS = "/api/v1/namespaces/team/secrets"
+RUN = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "metadata": {"name": "first", "namespace": "team"}}
+
+
+def remote(host: str) -> RemoteCluster:
+    settings = client.Configuration()
+    settings.host = host
+    settings.retries = 0
+    return RemoteCluster(client.ApiClient(settings), "team")
+
+
+async def asked(ask: Callable[[RemoteCluster], Any], **answers: Answer) -> tuple[Any, ApiServer]:
+    """What the cluster returns; an answer's name is its method, for the run and for Secrets alike."""
+    async with serving() as server:
+        for method, answer in answers.items():
+            for path in (RUNS, f"{RUNS}/first", SECRETS, f"{SECRETS}/first", "/api/v1/namespaces/team/pods/p/log"):
+                server.answer(f"{method} {path}", answer)
+        return await asyncio.to_thread(ask, remote(server.host)), server
+
+
+async def test_a_run_is_read_and_listed_in_the_namespace_or_in_all() -> None:
+    found, _ = await asked(lambda api: api.get(RLRUN, "first"), GET=Answer(RUN))
+    assert found == RUN
+    found, server = await asked(lambda api: api.list(RLRUN, {"a": "b"}), GET=Answer({"items": [RUN]}))
+    assert found == [RUN]
+    assert server.asked[0].query["labelSelector"] == "a=b"
+    with pytest.raises(NotFoundError, match="cannot list rlruns: this cluster has no such kind"):
+        await asked(lambda api: api.list(RLRUN, all_namespaces=True), GET=Answer({"items": [RUN]}))
+
+
+async def test_an_object_that_does_not_exist_is_told_from_a_kind_that_does_not() -> None:
+    with pytest.raises(NotFoundError, match="cannot get RLRun team/first: it does not exist"):
+        await asked(lambda api: api.get(RLRUN, "first"), GET=not_found("first"))
+    with pytest.raises(NotFoundError, match="this cluster has no such kind"):
+        await asked(lambda api: api.get(RLRUN, "first"))
+
+
+async def test_a_name_that_is_taken_is_a_conflict() -> None:
+    taken = Answer({"reason": "AlreadyExists", "message": "exists", "details": {"name": "first"}}, 409)
+    with pytest.raises(ConflictError, match="cannot create RLRun team/first: the name is taken"):
+        await asked(lambda api: api.create(RUN), POST=taken)
+
+
+async def test_deletion_of_a_missing_object_is_an_error_unless_allowed() -> None:
+    with pytest.raises(NotFoundError, match="cannot delete RLRun team/first: it does not exist"):
+        await asked(lambda api: api.delete(RLRUN, "first"), DELETE=not_found("first"))
+    await asked(lambda api: api.delete(SECRET, "first", missing_ok=True), DELETE=not_found("first"))
+
+
+async def test_a_log_before_the_container_has_started_is_not_ready() -> None:
+    waiting = Answer({"reason": "BadRequest", "message": 'container "c" is waiting to start'}, 400)
+    with pytest.raises(NotReadyError, match=r"cannot read the log of team/p \(c\)"):
+        await asked(lambda api: list(api.log("p", "c", follow=False, tail=None, previous=False)), GET=waiting)
+
+
+def test_an_api_server_that_does_not_listen_is_unreachable() -> None:
+    with pytest.raises(UnreachableError, match=r"the API server at http://127\.0\.0\.1:1 does not answer") as caught:
+        remote("http://127.0.0.1:1").get(RLRUN, "first")
+    assert "--kubeconfig" in (caught.value.hint or "")

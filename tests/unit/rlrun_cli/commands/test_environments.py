@@ -1,0 +1,141 @@
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from rlrun.storage.store import AccessDenied
+from rlrun_cli.inputs.wheel_builder import content_digest, owner_of, read_wheel
+
+from tests.unit.rlrun_cli.conftest import FakeStore, Rlrun
+
+PYPROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "Reverse_Text"
+requires-python = ">=3.11"
+version = "0.1.0"
+dependencies = ["verifiers>=0.1", "nltk>=3"]
+[tool.hatch.build.targets.wheel]
+include = ["reverse_text.py"]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "reverse"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (folder / "reverse_text.py").write_text("def load_environment():\n    return 1\n")
+    return folder
+
+
+def wheel(path: Path, name: str = "helper", body: str = "x = 1", date: int = 1980) -> Path:
+    file = path / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(f"{name}.py", (date, 1, 1, 0, 0, 0)), body)
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{name}-1.0.dist-info/RECORD", str(date))
+    return file
+
+
+@pytest.mark.slow
+def test_a_real_wheel_is_built_and_pushed(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+    answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b", "--prefix", "p")
+    assert answer.code == 0, answer.err
+    assert answer.out == "me/reverse-text\n"
+    ((key, data),) = s3.contents.items()
+    assert key == "s3://b/p/environments/me/reverse-text/0.1.0/reverse_text-0.1.0-py3-none-any.whl"
+    assert "reverse_text.py" in zipfile.ZipFile(io.BytesIO(data)).namelist()
+    assert "nltk" in answer.err, "what the image must bring is said"
+    assert "verifiers" not in answer.err
+
+
+def test_bucket_and_owner_can_come_from_elsewhere(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+    (project / "pyproject.toml").write_text(PYPROJECT + '[tool.rlrun]\nowner = "team"\n')
+    answer = rlrun("env", "push", project, env={"RLRUN_S3_BUCKET": "b"})
+    assert answer.out == "team/reverse-text\n"
+    assert next(iter(s3.contents)).startswith("s3://b/environments/team/")
+
+
+@pytest.mark.slow
+def test_a_version_is_written_once(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+    arguments = ("env", "push", project, "--owner", "me", "--bucket", "b")
+    rlrun(*arguments)
+    before = dict(s3.contents)
+    same = rlrun(*arguments)
+    assert same.code == 0
+    assert "already there" in same.err
+    (project / "reverse_text.py").write_text("def load_environment():\n    return 2\n")
+    other = rlrun(*arguments)
+    assert other.code == 1
+    assert "--force" in other.err
+    assert s3.contents == before
+    assert rlrun(*arguments, "--force").code == 0
+    assert s3.contents != before
+
+
+def test_wheels_beside_it(rlrun: Rlrun, s3: FakeStore, project: Path, tmp_path: Path) -> None:
+    extra = wheel(tmp_path, "nltk")
+    answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b", "--include", extra)
+    assert answer.code == 0
+    assert len(s3.contents) == 2
+    assert "nltk" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--owner", "me"], "RLRUN_S3_BUCKET"),
+        (["--bucket", "b"], "--owner"),
+        (["--bucket", "b", "--owner", "Me/You"], "cannot be an owner"),
+    ],
+)
+def test_what_is_missing_is_named(rlrun: Rlrun, project: Path, arguments: list[str], said: str) -> None:
+    answer = rlrun("env", "push", project, *arguments)
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_no_project(rlrun: Rlrun, tmp_path: Path) -> None:
+    answer = rlrun("env", "push", tmp_path, "--owner", "me", "--bucket", "b")
+    assert answer.code == 2
+    assert "pyproject.toml" in answer.err
+
+
+def test_a_broken_build_shows_the_end_of_its_output(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+    (project / "pyproject.toml").write_text(PYPROJECT.replace('"reverse_text.py"', '"absent"') + "[tool.hatch.nonsense")
+    assert rlrun("env", "push", project, "--owner", "me", "--bucket", "b").code == 2
+    (project / "pyproject.toml").write_text(PYPROJECT.replace('version = "0.1.0"', 'version = "no version"'))
+    answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b")
+    assert answer.code == 1
+    assert "nvalid version" in answer.err
+    assert s3.contents == {}
+
+
+def test_s3_that_says_no(rlrun: Rlrun, s3: FakeStore, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(uri: object) -> None:
+        raise AccessDenied("wrong key: check AWS_SECRET_ACCESS_KEY")
+
+    monkeypatch.setattr(s3, "list_files", refuse)
+    answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b")
+    assert answer.code == 1
+    assert "check AWS_SECRET_ACCESS_KEY" in answer.err
+
+
+def test_times_in_a_wheel_do_not_make_another_content(tmp_path: Path) -> None:
+    one = content_digest(wheel(tmp_path, date=1980).read_bytes())
+    assert content_digest(wheel(tmp_path, date=2020).read_bytes()) == one
+    assert content_digest(wheel(tmp_path, body="x = 2").read_bytes()) != one
+
+
+def test_no_wheel(tmp_path: Path) -> None:
+    file = tmp_path / "x.whl"
+    file.write_text("no zip")
+    with pytest.raises(Exception, match="is not a wheel"):
+        read_wheel(file)
+
+
+def test_owner_option_wins() -> None:
+    assert owner_of({"tool": {"rlrun": {"owner": "file"}}}, "option") == "option"

@@ -1,0 +1,195 @@
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rlrun.constants import Role
+from rlrun.kube.kinds import RLADAPTER, RLRUN
+from rlrun.kube.objects import Obj
+from rlrun.storage.layout import RunLayout
+from rlrun_cli.commands import logs
+from rlrun_cli.commands.logs import Follower, main_container, sources
+from rlrun_cli.remote.stored_logs import MAIN, choose
+from rlrun_cli.terminal.errors import CliError, NotReadyError, UnreachableError
+from rlrun_operator.resources.naming import RunIdentity
+
+from tests.unit.rlrun_cli.conftest import FakeCluster, FakeStore, Rlrun
+
+
+def pod(name: str, *containers: str, created: str = "2026-01-01T00:00:00Z", default: str | None = None) -> Obj:
+    names = containers or ("main",)
+    return {
+        "metadata": {
+            "name": name,
+            "creationTimestamp": created,
+            "annotations": {"kubectl.kubernetes.io/default-container": default} if default else {},
+        },
+        "spec": {"containers": [{"name": n} for n in names]},
+        "status": {"containerStatuses": [{"name": n, "restartCount": i} for i, n in enumerate(names)]},
+    }
+
+
+@pytest.fixture
+def one(api: FakeCluster) -> FakeCluster:
+    api.put(RLRUN, "first", spec={}, status={"phase": "Running"})
+    api.pod_list = [pod("first-orchestrator-a1-x", "orchestrator")]
+    api.logs["first-orchestrator-a1-x"] = ["one", "[two]", "three"]
+    return api
+
+
+def test_one_pod_speaks_plainly(rlrun: Rlrun, one: FakeCluster) -> None:
+    assert rlrun("logs", "first").out == "one\n[two]\nthree\n"
+    assert "list Pod rlrun.dev/run=first,rlrun.dev/role=orchestrator" in one.calls
+    assert rlrun("logs", "first", "--tail", "1").out == "three\n"
+
+
+def test_several_pods_are_named(rlrun: Rlrun, one: FakeCluster) -> None:
+    one.pod_list = [pod("b", created="2026-01-02T00:00:00Z"), pod("a", created="2026-01-01T00:00:00Z")]
+    one.logs = {"a": ["x"], "b": ["y"]}
+    assert rlrun("logs", "first", "--role", "inference").out == "[a] x\n[b] y\n"
+
+
+def test_main_container() -> None:
+    assert main_container(pod("p", "vllm", "sidecar")) == "vllm"
+    assert main_container(pod("p", "vllm", "sidecar", default="sidecar")) == "sidecar"
+    assert main_container(pod("p", "vllm", default="gone")) == "vllm"
+    assert sources([pod("p", "a", "b", default="b")])[0].restarts == 1
+
+
+def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster) -> None:
+    api.put(RLRUN, "first", spec={}, status={"phase": "Pending"})
+    answer = rlrun("logs", "first", "--role", "trainer")
+    assert answer.code == 1
+    assert "no trainer pod" in answer.err
+    assert "rlrun get first" in answer.err
+
+
+KEPT = {
+    "attempt-1/first-trainer-7d9-abc/trainer.log": "a1",
+    "attempt-2/first-trainer-7d9-abc/trainer.log": "one\ntwo\nthree\n",
+    "attempt-2/first-trainer-7d9-abc/trainer.previous.log": "died\n",
+    "attempt-2/first-trainer-7d9-abc/fetch-model.log": "fetched\n",
+    "attempt-2/first-inference-5c-x/vllm.log": "x\n",
+    "attempt-2/first-inference-5c-y/vllm.log": "y\n",
+    "attempt-2/first-inference-5c-y/sidecar.log": "side\n",
+    "attempt-2/first-env-0-7-z/environment.log": "train\n",
+    "attempt-2/first-eval-1-7-z/environment.log": "eval\n",
+    "attempt-2/first-orchestrator-a2-w/orchestrator.log": "over\n",
+}
+
+
+@pytest.fixture
+def ended(api: FakeCluster, s3: FakeStore) -> FakeCluster:
+    """A finished run without pods; its files are named by its adapter's address."""
+    api.put(RLRUN, "first", spec={}, status={"phase": "Completed"})
+    uri = "s3://b/p/team/uid-first/adapters/step-000004"
+    api.put(RLADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri})
+    for name, text in KEPT.items():
+        s3.contents[f"s3://b/p/team/uid-first/logs/{name}"] = text.encode()
+    return api
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "over\n"),
+        (["--role", "trainer"], "one\ntwo\nthree\n"),
+        (["--role", "trainer", "--tail", "2"], "two\nthree\n"),
+        (["--role", "trainer", "--tail", "9"], "one\ntwo\nthree\n"),
+        (["--role", "trainer", "-p"], "died\n"),
+        (["--role", "trainer", "--attempt", "1"], "a1\n"),
+        (["--role", "trainer", "-f"], "one\ntwo\nthree\n"),
+        (["--role", "inference"], "[first-inference-5c-x] x\n[first-inference-5c-y] y\n"),
+        (["--role", "environment"], "[first-env-0-7-z] train\n[first-eval-1-7-z] eval\n"),
+    ],
+)
+def test_after_the_end_the_copies_are_read(rlrun: Rlrun, ended: FakeCluster, options: list[str], expected: str) -> None:
+    answer = rlrun("logs", "first", *options)
+    assert (answer.code, answer.out) == (0, expected), answer.err
+
+
+def test_the_copies_of_a_deleted_run(rlrun: Rlrun, ended: FakeCluster) -> None:
+    del ended.stored["RLRun"]["first"]
+    assert rlrun("logs", "first").out == "over\n"
+    ended.put(
+        RLADAPTER, "other", spec={"runName": "first", "runUid": "another", "uri": "s3://b/p/team/another/adapters/s"}
+    )
+    answer = rlrun("logs", "first")
+    assert answer.code == 1
+    assert "2 deleted runs of that name" in answer.err
+    assert "no run second" in rlrun("logs", "second").err
+
+
+def test_pods_that_are_there_are_asked_first(rlrun: Rlrun, ended: FakeCluster) -> None:
+    ended.pod_list = [pod("first-orchestrator-a2-w", "orchestrator")]
+    ended.logs["first-orchestrator-a2-w"] = ["from the pod"]
+    assert rlrun("logs", "first").out == "from the pod\n"
+    assert rlrun("logs", "first", "--attempt", "2").out == "over\n"
+
+
+def test_what_is_not_kept_is_said(rlrun: Rlrun, ended: FakeCluster) -> None:
+    answer = rlrun("logs", "first", "--role", "trainer", "--attempt", "7")
+    assert answer.code == 1
+    assert "no log of a trainer pod in attempt 7" in answer.err
+    assert "attempt 1: first-trainer-7d9-abc" in answer.err
+    ended.stored["RLAdapter"].clear()
+    answer = rlrun("logs", "first")
+    assert answer.code == 2
+    assert "RLRUN_S3_BUCKET" in answer.err
+    assert rlrun("logs", "first", "--bucket", "b", "--prefix", "p").out == "over\n"
+
+
+def test_names_and_places_are_those_that_the_operator_uses() -> None:
+    identity = RunIdentity("team", "first", "uid", 2, 1)
+    layout = RunLayout.of("b", "p", "team", "uid")
+    names = {
+        "trainer": [identity.trainer, identity.trainer_job],
+        "inference": [identity.inference],
+        "orchestrator": [identity.orchestrator_job],
+        "environment": [identity.environment(0, "train"), identity.environment(3, "eval")],
+    }
+    for role, owners in names.items():
+        for owner in owners:
+            for previous in (False, True):
+                place = layout.log(2, f"{owner}-5c-x", MAIN[role], previous)
+                file = str(place).removeprefix(f"{layout.logs}/")
+                (found,) = choose([file], "first", role, None, previous)
+                assert (found.attempt, found.previous) == (2, previous)
+                others = [other for other in MAIN if other != role]
+                assert not any(choose([file], "first", other, None, previous) for other in others)
+
+
+class Scripted(FakeCluster):
+    """Logs that are cut off and start late."""
+
+    def __init__(self, script: list[list[str | Exception]]) -> None:
+        super().__init__()
+        self.script = script
+
+    def log(self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
+        self.calls.append(f"log tail={tail}")
+        for line in self.script.pop(0) if self.script else []:
+            if isinstance(line, Exception):
+                raise line
+            yield line
+
+
+def follow(api: FakeCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
+    monkeypatch.setattr(logs, "PERIOD", 0.05)
+    follower = Follower(api, "first", Role.trainer, options.get("tail"), lambda seconds: time.sleep(0.01))
+    return list(follower.lines())
+
+
+def test_following_waits_for_the_start_and_survives_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Scripted([[NotReadyError("not yet")], ["one", "two", UnreachableError("cut")], ["one", "two", "three"]])
+    running: Obj = {"metadata": {"name": "first"}, "spec": {}, "status": {"phase": "Running"}}
+    api.looks = [*[running] * 6, {**running, "status": {"phase": "Completed"}}]
+    api.pod_list = [pod("p")]
+    assert follow(api, monkeypatch) == ["one", "two", "three"]
+
+
+def test_following_a_run_that_never_gets_a_pod_ends(api: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "START_SECONDS", 0.2)
+    api.put(RLRUN, "first", spec={}, status={"phase": "Pending"})
+    with pytest.raises(CliError, match="no trainer pod"):
+        follow(api, monkeypatch)

@@ -1,0 +1,252 @@
+import base64
+from pathlib import Path
+
+import pytest
+import yaml
+from rlrun.api.run import RLRun
+from rlrun.kube.kinds import RLRUN
+from rlrun_cli.commands.run import slug
+from rlrun_cli.terminal.errors import CliError
+
+from tests.unit.rlrun_cli.commands.test_follow import look
+from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
+
+TOML = """
+name = "Reverse Text!"
+model = "me/tiny"
+max_steps = 4
+batch_size = 8
+rollouts_per_example = 4
+[sampling]
+max_tokens = 16
+[[env]]
+id = "me/reverse"
+args = { split = "train" }
+"""
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    file = tmp_path / "rl.toml"
+    file.write_text(TOML)
+    return file
+
+
+def created(api: FakeCluster) -> dict[str, object]:
+    (item,) = api.stored["RLRun"].values()
+    return item
+
+
+@pytest.mark.proves("name")
+def test_toml_becomes_a_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    answer = rlrun("run", toml)
+    assert answer.code == 0
+    item = created(api)
+    name = item["metadata"]["name"]  # type: ignore[index]
+    assert answer.out == f"rlruns.rlrun.dev/{name} created\n"
+    assert name.startswith("reverse-text-")
+    assert item["spec"] == {
+        "name": "Reverse Text!",
+        "model": "me/tiny",
+        "maxSteps": 4,
+        "batchSize": 8,
+        "rolloutsPerExample": 4,
+        "sampling": {"maxTokens": 16},
+        "env": [{"id": "me/reverse", "args": {"split": "train"}}],
+    }
+    assert api.secrets == {}
+
+
+def test_the_same_file_twice_is_two_runs(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    assert rlrun("run", toml).code == rlrun("run", toml).code == 0
+    assert len(api.stored["RLRun"]) == 2
+
+
+def test_a_name_of_your_own(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    assert rlrun("run", toml, "--name", "mine").out == "rlruns.rlrun.dev/mine created\n"
+    again = rlrun("run", toml, "--name", "mine")
+    assert again.code == 1
+    assert "taken" in again.err
+    for bad in ("Mine", "1st", "x" * 41, "-x"):
+        assert rlrun("run", toml, f"--name={bad}").code == 2
+
+
+def test_all_problems_of_a_toml_at_once(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(
+        'model = "a/b"\nmax_steps = "many"\nbatchsize = 8\n[sampling]\ntemperature = -1\n[[env]]\nname = "x"\n'
+    )
+    answer = rlrun("run", file)
+    assert answer.code == 2
+    for place in ("max_steps", "batchsize", "sampling.max_tokens", "sampling.temperature", "env[0].id"):
+        assert f"  - {place}: " in answer.err
+    assert api.calls == []
+
+
+def test_all_problems_of_a_yaml_at_once(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    spec = {"model": "a/b", "maxSteps": "many", "batch_size": 8, "env": [], "sampling": {"maxTokens": 1}}
+    file.write_text(yaml.safe_dump({"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "spec": spec}))
+    answer = rlrun("run", file)
+    assert answer.code == 2
+    for place in ("spec.maxSteps", "spec.batch_size", "spec.env"):
+        assert f"  - {place}: " in answer.err
+    assert api.calls == []
+
+
+def test_variables_go_into_a_secret_that_the_run_owns(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "rl.toml"
+    file.write_text('env_file = ["inner.env"]\n' + TOML)
+    (tmp_path / "inner.env").write_text("A=inner\nB=inner\nC=inner\nD=inner\n")
+    (tmp_path / "outer.env").write_text("B=outer\nC=outer\n")
+    answer = rlrun(
+        "run", file, "--name", "first", "--env-file", tmp_path / "outer.env", "-e", "C=hunter2", "-e", "KEY",
+        env={"KEY": "hunter3"},
+    )  # fmt: skip
+    assert answer.code == 0
+    stored = api.secrets["first-env"]
+    assert {k: base64.b64decode(v).decode() for k, v in stored["data"].items()} == {
+        "A": "inner",
+        "B": "outer",
+        "C": "hunter2",
+        "D": "inner",
+        "KEY": "hunter3",
+    }
+    assert stored["metadata"]["ownerReferences"][0]["uid"] == "uid-first"
+    assert created(api)["spec"]["envFrom"] == [{"secretRef": {"name": "first-env"}}]  # type: ignore[index]
+    assert api.calls == ["create Secret first-env", "create RLRun first", "patch Secret first-env"]
+    assert "hunter" not in answer.out + answer.err
+
+
+def test_no_secret_is_left_when_the_run_is_refused(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    api.failures["create RLRun first"] = CliError("the API server refuses it", details=["spec.batchSize: no"])
+    answer = rlrun("run", toml, "--name", "first", "-e", "A=hunter2")
+    assert answer.code == 1
+    assert "  - spec.batchSize: no" in answer.err
+    assert api.secrets == {}
+    assert "hunter2" not in answer.out + answer.err
+
+
+def test_someone_elses_secret_is_left_alone(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    api.secrets["first-env"] = {"data": {"A": "x"}, "metadata": {}}
+    answer = rlrun("run", toml, "--name", "first", "-e", "A=1")
+    assert answer.code == 1
+    assert "first-env exists already" in answer.err
+    assert api.secrets["first-env"]["data"] == {"A": "x"}
+    assert "RLRun" not in api.stored
+
+
+def test_a_missing_variable_or_file_is_named_before_anything_is_sent(
+    rlrun: Rlrun, api: FakeCluster, toml: Path
+) -> None:
+    answer = rlrun("run", toml, "-e", "NOT_SET", "--env-file", "nowhere.env")
+    assert answer.code == 2
+    assert "NOT_SET" in answer.err
+    assert "nowhere.env" in answer.err
+    assert api.calls == []
+
+
+def test_dry_run_sends_nothing_and_prints_what_kubectl_takes(
+    rlrun: Rlrun, api: FakeCluster, toml: Path, chosen: list[object]
+) -> None:
+    answer = rlrun("run", toml, "--dry-run", "-n", "lab", "-e", "TOKEN=hunter2")
+    assert answer.code == 0
+    found = yaml.safe_load(answer.out)
+    assert found["metadata"]["namespace"] == "lab"
+    assert RLRun.from_object(found).spec.max_steps == 4
+    assert found["spec"]["envFrom"] == [{"secretRef": {"name": found["metadata"]["name"] + "-env"}}]
+    assert "TOKEN" in answer.err
+    assert "hunter2" not in answer.out + answer.err
+    assert chosen == []
+
+
+def test_yaml_keeps_its_name_labels_and_references(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    body = yaml.safe_load(
+        """
+        apiVersion: rlrun.dev/v1alpha1
+        kind: RLRun
+        metadata: {name: mine, namespace: lab, labels: {a: b}}
+        spec:
+          model: me/tiny
+          sampling: {maxTokens: 4}
+          env: [{id: me/reverse}]
+          envFrom: [{secretRef: {name: other}}]
+        """
+    )
+    file.write_text(yaml.safe_dump(body))
+    assert rlrun("run", file, "-e", "A=1").code == 0
+    item = created(api)
+    assert item["metadata"]["labels"] == {"a": "b"}  # type: ignore[index]
+    assert api.namespace == "lab"
+    assert [e["secretRef"]["name"] for e in item["spec"]["envFrom"]] == ["other", "mine-env"]  # type: ignore[index]
+    assert rlrun("run", file, "-n", "elsewhere").code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.txt", "", ".toml, .yaml or .json"),
+        ("x.toml", "model = ", "TOML"),
+        ("x.yaml", "a: [", "not valid YAML"),
+        ("x.yaml", "", "0 documents"),
+        ("x.yaml", "kind: RLRun\n---\nkind: RLRun\n", "2 documents"),
+        ("x.yaml", "kind: Pod\n", "a Pod, not an RLRun"),
+    ],
+)
+def test_files_that_are_no_run(rlrun: Rlrun, tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    answer = rlrun("run", tmp_path / name)
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_no_such_file(rlrun: Rlrun) -> None:
+    answer = rlrun("run", "nowhere.toml")
+    assert answer.code == 2
+    assert "rlrun init" in answer.err
+
+
+def test_run_and_follow(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    api.looks = [look("Running", 1, 0.1), look("Completed", 4, 0.9)]
+    assert rlrun("run", toml, "--name", "first", "--follow").code == 0
+    api.looks = [look("Failed", 1, 0.1)]
+    assert rlrun("run", toml, "--name", "second", "--follow").code == 1
+
+
+@pytest.mark.parametrize("option", ["yaml", "json"])
+def test_output_is_the_created_object(rlrun: Rlrun, toml: Path, option: str) -> None:
+    answer = rlrun("run", toml, "--name", "first", "-o", option)
+    assert yaml.safe_load(answer.out)["metadata"]["uid"] == "uid-first"
+
+
+def test_the_template_is_a_valid_run(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "rl.toml"
+    rlrun("init", file)
+    assert rlrun("run", file).code == 0
+    # Every line that can be switched on is valid, too.
+    lines = file.read_text().splitlines()
+    on = [line.removeprefix("# ") if " = " in line or line.startswith("# [") else line for line in lines]
+    full = tmp_path / "full.toml"
+    full.write_text("\n".join(line for line in on if not line.startswith("env_file")))
+    answer = rlrun("run", full)
+    assert answer.code == 0, answer.err
+    assert created_last(api)["eval"]["env"][0]["args"] == {"split": "test"}  # type: ignore[index]
+
+
+def created_last(api: FakeCluster) -> dict[str, object]:
+    return list(api.stored[RLRUN.kind].values())[-1]["spec"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Reverse Text!", "reverse-text"),
+        ("3 letters", "run-3-letters"),
+        ("ÄÖ", "run"),
+        ("x" * 99, "x" * 34),
+        ("a-", "a"),
+    ],
+)
+def test_slug(text: str, wanted: str) -> None:
+    assert slug(text) == wanted

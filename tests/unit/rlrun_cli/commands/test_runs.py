@@ -1,0 +1,178 @@
+import importlib
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rlrun_cli
+import yaml
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
+
+from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
+
+
+@pytest.fixture
+def runs(api: FakeCluster) -> FakeCluster:
+    first = api.put(RLRUN, "first", spec={"model": "a/b", "maxSteps": 10, "env": [{"id": "me/reverse"}]})
+    first["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    first["status"] = {
+        "phase": "Failed",
+        "reason": "TrainerOutOfMemory",
+        "message": "give it more memory",
+        "restarts": 2,
+        "progress": {"step": 3, "maxSteps": 10, "reward": 0.5},
+        "conditions": [{"type": "TrainerReady", "status": "False", "reason": "TrainerOutOfMemory", "message": "m"}],
+        "checkpoints": [{"step": 2, "name": "first-step-000002-abc", "uri": "s3://b/c"}],
+    }
+    second = api.put(RLRUN, "second", spec={"model": "a/b", "maxSteps": 10})
+    second["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    return api
+
+
+def test_list(rlrun: Rlrun, runs: FakeCluster) -> None:
+    answer = rlrun("list")
+    header, newest, oldest = answer.out.splitlines()
+    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ETA", "RESTARTS", "MODEL", "AGE", "REASON"]
+    assert newest.split()[:4] == ["second", "Pending", "0/10", "-"]
+    assert oldest.split()[:6] == ["first", "Failed", "3/10", "0.500", "-", "2"]
+    assert oldest.endswith("TrainerOutOfMemory")
+
+
+def test_list_everywhere_names_the_namespace(rlrun: Rlrun, runs: FakeCluster) -> None:
+    answer = rlrun("list", "-A")
+    assert answer.out.startswith("NAMESPACE")
+    assert "list RLRun everywhere" in runs.calls
+
+
+def test_list_for_programs(rlrun: Rlrun, runs: FakeCluster) -> None:
+    found = json.loads(rlrun("list", "-o", "json").out)
+    assert found["kind"] == "List"
+    assert [i["metadata"]["name"] for i in found["items"]] == ["second", "first"]
+    assert "managedFields" not in found["items"][0]["metadata"]
+    assert rlrun("list", "-o", "name").out.split() == ["rlruns.rlrun.dev/second", "rlruns.rlrun.dev/first"]
+
+
+def test_no_runs_is_no_error(rlrun: Rlrun) -> None:
+    answer = rlrun("list")
+    assert (answer.code, answer.out) == (0, "")
+    assert "No runs in namespace team" in answer.err
+    assert json.loads(rlrun("list", "-o", "json").out)["items"] == []
+
+
+def test_get(rlrun: Rlrun, runs: FakeCluster) -> None:
+    text = rlrun("get", "first").out
+    for part in ("team/first", "Failed", "give it more memory", "3/10", "TrainerReady", "s3://b/c", "reverse"):
+        assert part in text
+    assert yaml.safe_load(rlrun("get", "first", "-o", "yaml").out)["metadata"]["name"] == "first"
+    assert rlrun("get", "nobody").code == 1
+
+
+def test_options_stand_before_or_after_the_command(rlrun: Rlrun, runs: FakeCluster, chosen: list[Any]) -> None:
+    rlrun("-n", "one", "--context", "c", "list")
+    rlrun("list", "-n", "two", "--kubeconfig", "/k")
+    rlrun("-n", "one", "list", "-n", "two")
+    assert chosen == [(None, "c", "one"), (Path("/k"), None, "two"), (None, None, "two")]
+
+
+def test_stop(rlrun: Rlrun, runs: FakeCluster) -> None:
+    answer = rlrun("stop", "second")
+    assert answer.code == 0
+    assert runs.stored["RLRun"]["second"]["spec"]["stop"] is True
+    assert "nothing changed" in rlrun("stop", "first").err
+    assert "stop" not in runs.stored["RLRun"]["first"]["spec"]
+
+
+def test_delete_asks(rlrun: Rlrun, runs: FakeCluster) -> None:
+    assert rlrun("delete", "first", input="n\n").code == 1
+    assert "first" in runs.stored["RLRun"]
+    refused = rlrun("delete", "first")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert rlrun("delete", "first", input="y\n").code == 0
+    assert rlrun("delete", "second", "--yes").out == "rlruns.rlrun.dev/second deleted\n"
+    assert runs.stored["RLRun"] == {}
+
+
+@pytest.mark.parametrize(("policy", "said"), [("Delete", "all its checkpoints"), ("Retain", "files in S3 stay")])
+def test_delete_says_what_becomes_of_the_artifacts(rlrun: Rlrun, runs: FakeCluster, policy: str, said: str) -> None:
+    runs.stored["RLRun"]["first"]["spec"]["artifactPolicy"] = policy
+    assert said in rlrun("delete", "first", input="n\n").err
+
+
+def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
+    api.put(RLMODEL, "b", spec={"id": "z/b", "source": "s3://x/y", "trainer": {"gpus": 0}, "inference": {"gpus": 0}})
+    api.put(
+        RLMODEL, "a", spec={"id": "a/a", "source": "hf://a/a", "seqLen": 4096, "inference": {"replicas": 2, "gpus": 4}}
+    )
+    _, first, second = rlrun("models").out.splitlines()
+    assert first.split()[:2] == ["a/a", "4096"]
+    assert "1x1 GPU" in first
+    assert "2x4 GPU" in first
+    assert second.count("1x CPU") == 2
+
+
+@pytest.fixture
+def artifacts(api: FakeCluster) -> FakeCluster:
+    api.put(RLRUN, "first", spec={"model": "a/b"})
+    api.put(RLRUN, "empty", spec={"model": "a/b"})
+    for kind in (RLCHECKPOINT, RLADAPTER):
+        for step in (10, 9):
+            spec = {"runName": "first", "step": step, "uri": f"s3://b/{step}"}
+            api.put(kind, f"first-{step}", spec=spec, status={"phase": "Ready", "sizeBytes": 2048, "reward": 0.5})
+        api.put(kind, "other-1", spec={"runName": "other", "step": 1, "uri": "s3://b/o"})
+    return api
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "adapters"])
+def test_artifacts_of_a_run_in_order(rlrun: Rlrun, artifacts: FakeCluster, command: str) -> None:
+    header, *rows = rlrun(command, "first").out.splitlines()
+    assert [r.split()[0] for r in rows] == ["first-9", "first-10"]
+    assert "2.0 KiB" in rows[0]
+    assert ("DEPLOYMENT" in header) == (command == "adapters")
+    assert len(rlrun(command).out.splitlines()) == 4
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "adapters"])
+def test_a_run_without_artifacts_is_no_error_a_misspelt_one_is(
+    rlrun: Rlrun, artifacts: FakeCluster, command: str
+) -> None:
+    assert rlrun(command, "empty").code == 0
+    assert rlrun(command, "frist").code == 1
+
+
+def test_init_writes_once(rlrun: Rlrun, tmp_path: Path) -> None:
+    target = tmp_path / "rl.toml"
+    assert rlrun("init", target).code == 0
+    text = target.read_text()
+    again = rlrun("init", target)
+    assert again.code == 2
+    assert "exists already" in again.err
+    assert target.read_text() == text
+    assert rlrun("init", tmp_path / "no" / "rl.toml").code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[], ["init"], ["run"], ["list"], ["get"], ["follow"], ["logs"], ["stop"], ["delete"], ["models"], ["checkpoints"],
+     ["adapters"], ["env"], ["env", "push"]],
+)  # fmt: skip
+def test_every_command_explains_itself(rlrun: Rlrun, command: list[str]) -> None:
+    answer = rlrun(*command, "--help")
+    assert answer.code == 0
+    assert command == ["env"] or "rlrun" in answer.out.split("Usage")[1].replace("root", "", 1)
+    assert command in ([], ["env"]) or "Examples:" in answer.out
+
+
+@pytest.mark.parametrize("module", sorted(p.stem for p in Path(rlrun_cli.__file__).parent.glob("*.py")))
+def test_no_help_text_is_taken_for_markup(module: str) -> None:
+    # Help is printed through a renderer that swallows what looks like a tag, as in `[[env]]`.
+    found = importlib.import_module(f"rlrun_cli.{module}") if module != "__main__" else rlrun_cli
+    texts = [value for name, value in vars(found).items() if name.endswith("EPILOG")]
+    texts += [
+        f.__doc__ or ""
+        for f in vars(found).values()
+        if inspect.isfunction(f) and "ctx" in inspect.signature(f).parameters
+    ]
+    assert [text for text in texts if re.search(r"\[[a-z/]", text)] == []

@@ -1,0 +1,62 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rlrun_cli.remote.run_summary import sparkline, view
+from rlrun_cli.terminal.output import age, duration, size, table
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (330, "5m30s"), (7200, "120m"), (3 * 3600, "3h"),
+        (3 * 3600 + 1200, "3h20m"), (30 * 3600, "30h"), (75 * 3600, "3d3h"), (400 * 86400, "400d"),
+        (800 * 86400, "2y70d"),
+    ],
+)  # fmt: skip
+def test_durations_are_kubectls(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_age() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    created = (now - timedelta(seconds=90)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert age({"metadata": {"creationTimestamp": created}}, now) == "90s"
+    assert age({"metadata": {}}) == "<unknown>"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5.0 TiB")]
+)
+def test_sizes(count: int | None, text: str) -> None:
+    assert size(count) == text
+
+
+def test_table_aligns_and_takes_no_markup() -> None:
+    lines = [line.plain for line in table(["A", "LONGER"], [["[bold]x", None], ["日本", "y"]])]
+    assert lines == ["A         LONGER", "[bold]x   -", "日本      y"]
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"), [([], ""), ([1.0], "▄"), ([0.0, 1.0], "▁█"), ([2.0, 2.0], "▄▄"), ([0.0, 0.5, 1.0], "▁▅█")]
+)
+def test_sparkline(values: list[float], bars: str) -> None:
+    assert sparkline(values) == bars
+
+
+def test_sparkline_shows_the_newest() -> None:
+    assert len(sparkline([float(i) for i in range(100)], width=10)) == 10
+
+
+def test_a_run_nobody_has_looked_at() -> None:
+    seen = view({"metadata": {"name": "x"}, "spec": {"maxSteps": 7}})
+    assert (seen.phase, seen.reason, seen.step, seen.max_steps, seen.reward) == ("Pending", "NotSeenYet", 0, 7, None)
+
+
+def test_the_first_condition_that_does_not_hold_is_the_reason() -> None:
+    conditions = [
+        {"type": "EnvironmentsReady", "status": "False", "reason": "EnvironmentLoadFailed", "message": "b"},
+        {"type": "Validated", "status": "True", "reason": "Valid", "message": ""},
+        {"type": "TrainerReady", "status": "Unknown", "reason": "Starting", "message": "a"},
+    ]
+    seen = view({"spec": {}, "status": {"phase": "Pending", "conditions": conditions}})
+    assert (seen.reason, seen.message) == ("Starting", "a")

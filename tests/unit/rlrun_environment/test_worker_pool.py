@@ -1,0 +1,67 @@
+"""The pool's dealings with a worker that breaks its word: it drops connections, or does not answer."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from rlrun.protocol.environment import DemonstrationRequest, EnvironmentConfig, GroupRequest
+from rlrun.service.errors import ProblemError
+from rlrun_environment import worker_pool as pools
+from rlrun_environment.worker_pool import Pool, Worker
+
+
+@pytest.fixture
+async def broken() -> AsyncIterator[tuple[Pool, Worker]]:
+    """A pool of one worker that lives, drops the connection of every group and never answers anything else."""
+
+    async def drop(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def ignore(request: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    pool = Pool(EnvironmentConfig(id="tester/broken"), Path("/environment"), load_deadline=10.0, hang_grace=0.1)
+    worker = pool.workers[0]
+    app = web.Application()
+    app.add_routes([web.post("/groups", drop), web.post("/demonstrations", ignore)])
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(worker.socket)).start()
+    worker.session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(worker.socket)))
+    worker.process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "import time; time.sleep(600)", start_new_session=True
+    )
+    worker.ready = True
+    yield pool, worker
+    await pool.close()
+    await runner.cleanup()
+
+
+async def test_a_worker_that_lives_and_drops_connections_is_killed(broken, monkeypatch):
+    monkeypatch.setattr(pools, "ENDING_SECONDS", 0.1)
+    pool, worker = broken
+    process = worker.process
+    request = GroupRequest(
+        group_id="g", example_index=0, rollouts=2, base_url="http://x/v1", model="m", deadline_seconds=5
+    )
+    result = await pool.run(request)
+    assert [r.error.reason for r in result.rollouts] == ["EnvironmentWorkerDied"] * 2
+    assert "broke its connection and was killed" in result.rollouts[0].error.message
+    assert await asyncio.wait_for(process.wait(), 10) == -9
+    with pytest.raises(ProblemError, match="EnvironmentWorkerDied"):
+        await pool.run(request)
+
+
+async def test_a_demonstration_has_a_deadline(broken, monkeypatch):
+    monkeypatch.setattr(pools, "DEMONSTRATION_SECONDS", 0.1)
+    with pytest.raises(ProblemError, match="EnvironmentBusy") as refusal:
+        await broken[0].demonstrate(DemonstrationRequest(example_index=0))
+    assert refusal.value.status == 503
+    assert broken[1].ready

@@ -1,0 +1,110 @@
+"""What a user reads when the environment does not load."""
+
+from pathlib import Path
+
+import pytest
+from rlrun.protocol.environment import EnvironmentConfig
+from rlrun_environment.worker.loading import LoadError, load
+
+
+def problem_of(settings: EnvironmentConfig, folder: Path):
+    with pytest.raises(LoadError) as error:
+        load(settings, folder)
+    return error.value.problem
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "expected"),
+    [
+        (
+            "def load_environment():\n    x = {}\n    return x['words']",
+            {},
+            ["KeyError: 'words'", "in load_environment: r"],
+        ),
+        ("import sys\nsys.exit('no licence')", {}, ["SystemExit: no licence"]),
+        ("import nowhere_at_all", {}, ["No module named 'nowhere_at_all'", "Push a wheel of 'nowhere_at_all' too"]),
+        ("def load_environment(n): ...", {"args": {"m": 1}}, ["unexpected keyword argument 'm'", "env.args"]),
+        (
+            "import types\ndef load_environment():\n    return types.SimpleNamespace(env_id='', env_args=None)",
+            {},
+            ["returned SimpleNamespace, which is neither", "it has no method rollout"],
+        ),
+        ("x = 1", {}, ["does not have a 'load_environment' function"]),
+        (
+            "def load_environment():\n    return vf.SingleTurnEnv(dataset=lambda: 1 / 0)",
+            {},
+            ["ZeroDivisionError", "in <lambda>"],
+        ),
+    ],
+)
+def test_reasons_and_words(write_environment, tmp_path, code, more, expected):
+    problem = problem_of(write_environment(code, **more), tmp_path)
+    assert problem.reason == "EnvironmentLoadFailed"
+    for words in expected:
+        assert words in problem.message
+
+
+def test_a_module_that_is_not_named_like_the_id(tmp_path):
+    problem = problem_of(EnvironmentConfig(id="tester/not-there-7"), tmp_path)
+    assert "Name its module like the id" in problem.message
+
+
+def test_all_missing_secrets_are_named(write_environment, tmp_path, monkeypatch):
+    monkeypatch.setenv("HAVE_THIS", "1")
+    code = "def load_environment():\n    vf.ensure_keys(['HAVE_THIS', 'JUDGE_KEY', 'TOOL_KEY'])"
+    problem = problem_of(write_environment(code), tmp_path)
+    assert problem.reason == "SecretsMissing"
+    assert "JUDGE_KEY, TOOL_KEY" in problem.message
+    assert "HAVE_THIS" not in problem.message
+
+
+def test_taskset_and_harness_become_the_config(write_environment, tmp_path):
+    settings = write_environment("", taskset={"split": "a"}, harness={"max_turns": 3}, args={"config": {"other": 1}})
+    assert settings.load_args == {"config": {"other": 1, "taskset": {"split": "a"}, "harness": {"max_turns": 3}}}
+    with pytest.raises(ValueError, match=r"args\.config"):
+        _ = settings.model_copy(update={"args": {"config": {"taskset": {}}}}).load_args
+
+
+def test_a_user_package_cannot_replace_the_images_own(write_environment, tmp_path):
+    (tmp_path / "aiohttp.py").write_text("raise RuntimeError('replaced')")
+    code = "import aiohttp\nassert aiohttp.ClientSession\n"
+    code += "def load_environment():\n    return vf.SingleTurnEnv(dataset=rows('a'))"
+    assert load(write_environment(code), tmp_path).train_examples == 1
+
+
+@pytest.mark.proves("env.args", "env.taskset", "env.harness")
+def test_args_taskset_and_harness_reach_load_environment(write_environment, tmp_path):
+    code = """
+    def load_environment(count, config):
+        texts = [f"{config['taskset']['split']}-{config['harness']['max_turns']}"] * count
+        return vf.SingleTurnEnv(dataset=rows(*texts))
+    """
+    settings = write_environment(code, taskset={"split": "easy"}, harness={"max_turns": 3}, args={"count": 2})
+    loaded = load(settings, tmp_path)
+    assert loaded.train_examples == 2
+    assert loaded.train[1]["prompt"][0]["content"] == "easy-3"
+    assert loaded.environment.env_args["count"] == 2
+
+
+TASKSET = """
+class Settings(vf.EnvConfig):
+    taskset: vf.TasksetConfig
+    harness: vf.HarnessConfig
+
+def load_environment(config: Settings):
+    source = [{"prompt": [{"role": "user", "content": text}], "answer": text[::-1]} for text in ("abc", "def")]
+    return vf.Env(taskset=vf.Taskset(source=source, config=config.taskset), harness=vf.Harness(config=config.harness))
+"""
+
+
+@pytest.mark.proves("env.taskset", "env.harness")
+def test_taskset_and_harness_become_verifiers_own_config(write_environment, tmp_path):
+    settings = write_environment(TASKSET, taskset={"taskset_id": "words"}, harness={"max_turns": 3})
+    environment = load(settings, tmp_path).environment
+    assert environment.taskset.taskset_id == "words"
+    assert environment.harness.config.max_turns == 3
+
+
+def test_a_field_that_taskset_does_not_have_is_named(write_environment, tmp_path):
+    problem = problem_of(write_environment(TASKSET, taskset={"no_such_field": 1}), tmp_path)
+    assert "no_such_field" in problem.message

@@ -1,0 +1,186 @@
+"""Groups against the real verifiers: rewards, rollout ids, and every way in which users' code fails."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from rlrun.protocol.environment import GroupResult
+from rlrun.service.errors import ProblemError
+
+from tests.support.waiting import until
+
+GOOD = """
+def match(completion, answer):
+    return 1.0 if completion[-1]["content"] == answer else 0.25
+
+def load_environment(**kwargs):
+    return vf.SingleTurnEnv(dataset=rows("abc", "def"), eval_dataset=rows("xyz"), rubric=vf.Rubric(funcs=[match]))
+"""
+
+
+def reasons(result: GroupResult) -> list[str | None]:
+    return [r.error.reason if r.error else None for r in result.rollouts]
+
+
+async def test_rewards_metrics_and_completions_come_back(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: "cba" if n % 2 else "zzz"
+    result = await make_runner(GOOD).run(make_group())
+    assert sorted(r.reward for r in result.rollouts) == [0.25, 0.25, 1.0, 1.0]
+    assert result.group_id == "g1"
+    assert all(r.metrics["match"] == r.reward for r in result.rollouts)
+    assert reasons(result) == [None] * 4
+    assert {r.completion[0]["content"] for r in result.rollouts} == {"cba", "zzz"}
+    assert result.rollouts[0].stop_condition == "max_turns_reached"
+
+
+async def test_each_request_carries_the_rollouts_id_and_the_sampling(make_runner, make_group, upstream):
+    result = await make_runner(GOOD).run(make_group())
+    sent = {headers["X-Rollout-Id"] for headers, _ in upstream.requests}
+    assert sent == {r.rollout_id for r in result.rollouts}
+    assert len(sent) == 4
+    body = upstream.requests[0][1]
+    assert (body["model"], body["temperature"], body["max_completion_tokens"]) == ("policy", 0.7, 32)
+
+
+async def test_eval_split_and_its_fallback(make_runner, make_group, upstream):
+    await make_runner(GOOD).run(make_group(split="eval", rollouts=1))
+    assert upstream.requests[-1][1]["messages"][-1]["content"] == "xyz"
+    runner = make_runner(GOOD.replace('eval_dataset=rows("xyz"), ', ""))
+    await runner.run(make_group(split="eval", example_index=1, rollouts=1))
+    assert upstream.requests[-1][1]["messages"][-1]["content"] == "def"
+    assert (runner.loaded.train_examples, runner.loaded.eval_examples) == (2, 2)
+
+
+async def test_an_example_beyond_the_end_is_refused(make_runner, make_group):
+    with pytest.raises(ProblemError, match="has 2") as refusal:
+        await make_runner(GOOD).run(make_group(example_index=2))
+    assert refusal.value.status == 404
+
+
+async def test_a_raising_reward_is_an_error_of_that_rollout_only(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: "bad" if n == 0 else "cba"
+    code = """
+    async def picky(completion, answer):
+        return {"cba": 1.0}[completion[-1]["content"]]
+
+    def load_environment():
+        return vf.SingleTurnEnv(dataset=rows("abc"), rubric=vf.Rubric(funcs=[picky]))
+    """
+    result = await make_runner(code).run(make_group())
+    failed = [r for r in result.rollouts if r.error]
+    assert [r.completion[0]["content"] for r in failed] == ["bad"]
+    assert failed[0].error.reason == "RewardFunctionError"
+    assert "picky raised KeyError: 'bad'" in failed[0].error.message
+    assert "in picky: return" in failed[0].error.message
+    assert [r.reward for r in result.rollouts if not r.error] == [1.0] * 3
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "'high'", "None"])
+async def test_rewards_that_are_no_finite_number(make_runner, make_group, value):
+    code = f"""
+    def odd(completion):
+        return {value}
+
+    def load_environment():
+        return vf.SingleTurnEnv(dataset=rows("abc"), rubric=vf.Rubric(funcs=[odd]))
+    """
+    result = await make_runner(code).run(make_group(rollouts=2))
+    assert reasons(result) == ["RewardNotFinite"] * 2
+    assert [r.reward for r in result.rollouts] == [0.0, 0.0]
+
+
+async def test_group_functions_and_nested_rubrics(make_runner, make_group):
+    code = """
+    def rank(completions, **kwargs) -> list[float]:
+        return [float(i) for i in range(len(completions))]
+
+    def broken(states) -> list[float]:
+        raise RuntimeError("no judge")
+
+    def one(completion):
+        return 1.0
+
+    def load_environment(fail=False):
+        inner = vf.RubricGroup([vf.Rubric(funcs=[broken if fail else rank]), vf.Rubric(funcs=[one])])
+        return vf.SingleTurnEnv(dataset=rows("abc"), rubric=vf.RubricGroup([inner]))
+    """
+    good = await make_runner(code).run(make_group(rollouts=3))
+    assert [r.reward for r in good.rollouts] == [1.0, 2.0, 3.0]
+    assert reasons(good) == [None] * 3
+    bad = await make_runner(code, args={"fail": True}).run(make_group(rollouts=3))
+    assert reasons(bad) == ["RewardFunctionError"] * 3
+    assert "no judge" in bad.rollouts[0].error.message
+
+
+async def test_group_function_with_a_wrong_number_of_rewards(make_runner, make_group):
+    code = """
+    def short(completions) -> list[float]:
+        return [1.0]
+
+    def load_environment():
+        return vf.SingleTurnEnv(dataset=rows("abc"), rubric=vf.Rubric(funcs=[short]))
+    """
+    result = await make_runner(code).run(make_group(rollouts=2))
+    assert reasons(result) == ["RewardNotFinite"] * 2
+    assert "instead of 2 numbers" in result.rollouts[0].error.message
+
+
+async def test_environment_group_routes_to_watched_rubrics(make_runner, make_group):
+    code = """
+    def broken(completion):
+        raise ZeroDivisionError("per zero")
+
+    def load_environment():
+        inner = vf.SingleTurnEnv(dataset=rows("abc"), rubric=vf.Rubric(funcs=[broken]))
+        return vf.EnvGroup(envs=[inner], env_names=["inner"])
+    """
+    result = await make_runner(code).run(make_group(rollouts=2))
+    assert reasons(result) == ["RewardFunctionError"] * 2
+
+
+async def test_a_rollout_that_raises_leaves_the_others_alone(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: f"answer {n}"
+    code = """
+    class Fragile(vf.MultiTurnEnv):
+        async def env_response(self, messages, state, **kwargs):
+            if messages[-1]["content"] == "answer 1":
+                raise LookupError("lost the board")
+            return [{"role": "user", "content": "go on"}]
+
+    def load_environment():
+        return Fragile(dataset=rows("abc"), rubric=vf.Rubric(funcs=[lambda completion: 1.0]), max_turns=2)
+    """
+    result = await make_runner(code).run(make_group())
+    assert sorted(reasons(result), key=str) == [None, None, None, "RolloutFailed"]
+    message = next(r.error.message for r in result.rollouts if r.error)
+    assert "lost the board" in message
+    assert "in env_response" in message
+
+
+async def test_an_upstream_that_refuses_is_a_failed_rollout(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: web.json_response({"error": {"message": "no such policy"}}, status=404)
+    result = await make_runner(GOOD).run(make_group(rollouts=2))
+    assert reasons(result) == ["RolloutFailed"] * 2
+    assert "no such policy" in result.rollouts[0].error.message
+
+
+async def test_an_upstream_that_stumbles_is_asked_again(make_runner, make_group, upstream):
+    busy = web.json_response({"error": {"message": "later"}}, status=503, headers={"retry-after-ms": "10"})
+    upstream.reply = lambda n, body: busy if n == 0 else "cba"
+    result = await make_runner(GOOD).run(make_group(rollouts=1))
+    assert reasons(result) == [None]
+    assert len(upstream.requests) == 2
+
+
+async def test_an_empty_answer_is_scored_like_any_other(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: ""
+    result = await make_runner(GOOD).run(make_group(rollouts=2))
+    assert reasons(result) == [None, None]
+    assert [r.reward for r in result.rollouts] == [0.25, 0.25]
+
+
+async def test_the_deadline_ends_a_group_and_its_requests(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: asyncio.sleep(30)
+    result = await make_runner(GOOD).run(make_group(deadline_seconds=0.5, rollouts=3))
+    assert reasons(result) == ["EnvironmentTimeout"] * 3
+    await until(lambda: upstream.cancelled == len(upstream.requests))

@@ -1,0 +1,184 @@
+"""Sources, failures and idempotence of the model fetcher."""
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from rlrun.constants import ExitCode
+from rlrun.service.errors import FatalError
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.storage.store import AccessDenied, BucketMissing, StoreError, Unreachable
+from rlrun_model_fetcher import __main__ as command
+from rlrun_model_fetcher.fetcher import fetch
+from rlrun_model_fetcher.sources import ClaimSource, HubSource, parse_source
+
+FILES = {"config.json": b"{}", "model.safetensors": b"w" * 1000}
+
+
+class FakeStore:
+    def __init__(self, fail: StoreError | None = None, files: dict[str, bytes] | None = None) -> None:
+        self.fail, self.files, self.downloads = fail, FILES if files is None else files, 0
+
+    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+        if self.fail:
+            raise self.fail
+        if not self.files:
+            return None
+        entries = [FileEntry(name=n, size=len(d), sha256=sha256(d).hexdigest()) for n, d in self.files.items()]
+        return Manifest(kind=ArtifactKind.model, files=entries, created_at=datetime.now(UTC))
+
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+        self.downloads += 1
+        manifest = manifest or self.read_manifest(uri)
+        assert manifest
+        dest.mkdir(parents=True, exist_ok=True)
+        for name, data in self.files.items():
+            (dest / name).write_bytes(data)
+        (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
+        return manifest
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("s3://b/models/x", S3Uri("b", "models/x")),
+        ("hf://Qwen/Qwen3-4B", HubSource("Qwen/Qwen3-4B")),
+        ("hf://Qwen/Qwen3-4B@v1.0", HubSource("Qwen/Qwen3-4B", "v1.0")),
+        ("pvc://claim/path", ClaimSource()),
+    ],
+)
+def test_sources(text, source):
+    assert parse_source(text) == source
+
+
+@pytest.mark.parametrize("text", ["s3://bucket", "s3:///x", "hf://only-name", "hf://a/../b", "/models", "gs://b/x"])
+def test_what_is_no_source_is_a_permanent_mistake(text):
+    with pytest.raises(FatalError) as error:
+        parse_source(text)
+    assert (error.value.exit_code, error.value.problem.reason) == (ExitCode.CONFIGURATION, "InvalidModelSource")
+
+
+def test_s3_twice_downloads_once_and_a_new_model_again(tmp_path):
+    store, lines = FakeStore(), []
+    fetch("s3://b/m", tmp_path / "base", lambda: store, lines.append)
+    assert (tmp_path / "base" / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    fetch("s3://b/m", tmp_path / "base", lambda: store, lines.append)
+    assert store.downloads == 1
+    assert "already" in lines[-1]
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"cut")
+    fetch("s3://b/m", tmp_path / "base", lambda: store, lines.append)
+    assert store.downloads == 2
+    newer = FakeStore(files=FILES | {"config.json": b"[]"})
+    fetch("s3://b/m", tmp_path / "base", lambda: newer, lines.append)
+    assert newer.downloads == 1
+
+
+@pytest.mark.parametrize(
+    ("store", "reason", "exit_code"),
+    [
+        (FakeStore(files={}), "ModelNotFound", ExitCode.CONFIGURATION),
+        (FakeStore(AccessDenied("no")), "S3AccessDenied", ExitCode.CONFIGURATION),
+        (FakeStore(BucketMissing("no")), "S3BucketMissing", ExitCode.CONFIGURATION),
+        (FakeStore(Unreachable("silent")), "S3Unreachable", ExitCode.RESTART),
+    ],
+)
+def test_s3_failures(tmp_path, monkeypatch, caplog, store, reason, exit_code):
+    monkeypatch.setattr(command, "Store", lambda: store)
+    monkeypatch.setenv("RLRUN_TERMINATION_LOG", str(tmp_path / "log"))
+    assert command.main(["s3://b/m", str(tmp_path / "base")]) == exit_code
+    problem = json.loads((tmp_path / "log").read_text())
+    assert problem["reason"] == reason
+    assert problem["message"]
+    assert reason in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    store = FakeStore()
+    with pytest.raises(FatalError, match="ModelFolderNotWritable"):
+        fetch("s3://b/m", tmp_path / "file" / "base", lambda: store, lambda _: None)
+
+
+def test_a_claim_needs_nothing(tmp_path):
+    fetch("pvc://claim/m", tmp_path, lambda: pytest.fail("S3 was asked"), lambda _: None)
+
+
+@pytest.fixture
+def hub(monkeypatch) -> Callable[..., list[dict[str, object]]]:
+    """In place of huggingface_hub: writes files or raises, and tells what it was asked."""
+
+    def install(files: dict[str, bytes], error: Exception | None = None) -> list[dict[str, object]]:
+        calls: list[dict[str, object]] = []
+
+        def snapshot_download(
+            repository: str, *, revision: str | None, local_dir: Path, allow_patterns: list[str]
+        ) -> None:
+            calls.append({"repository": repository, "revision": revision, "patterns": allow_patterns})
+            if error:
+                raise error
+            for name, data in files.items():
+                (local_dir / name).write_bytes(data)
+
+        module = types.ModuleType("huggingface_hub")
+        module.snapshot_download = snapshot_download  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+        return calls
+
+    return install
+
+
+def test_the_hub_is_asked_for_safe_files_only_and_once(tmp_path, hub):
+    calls = hub(FILES)
+    for _ in range(2):
+        fetch("hf://o/m@rev", tmp_path / "base", FakeStore, lambda _: None)
+    assert len(calls) == 1
+    assert (calls[0]["repository"], calls[0]["revision"]) == ("o/m", "rev")
+    assert not any(str(p).endswith((".bin", ".pt", ".py")) for p in calls[0]["patterns"])
+
+
+class RepositoryNotFoundError(Exception):
+    pass
+
+
+class GatedRepoError(RepositoryNotFoundError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "exit_code"),
+    [
+        (RepositoryNotFoundError("401"), "ModelNotFound", ExitCode.CONFIGURATION),
+        (GatedRepoError("403"), "ModelAccessDenied", ExitCode.CONFIGURATION),
+        (ConnectionError("no route"), "ModelHubUnreachable", ExitCode.RESTART),
+        (OSError(28, "No space left on device"), "DiskFull", ExitCode.RESTART),
+    ],
+)
+def test_hub_failures(tmp_path, hub, error, reason, exit_code):
+    hub({}, error)
+    with pytest.raises(FatalError) as found:
+        fetch("hf://o/m", tmp_path / "base", FakeStore, lambda _: None)
+    assert (found.value.problem.reason, found.value.exit_code) == (reason, exit_code)
+
+
+def test_a_hub_repository_without_safetensors(tmp_path, hub):
+    hub({"config.json": b"{}"})
+    with pytest.raises(FatalError, match="no safetensors"):
+        fetch("hf://o/m", tmp_path / "base", FakeStore, lambda _: None)
+
+
+def test_the_real_hub_library_has_the_call_we_make():
+    from inspect import signature
+
+    from huggingface_hub import snapshot_download
+
+    parameters = signature(snapshot_download).parameters
+    assert {"repo_id", "revision", "local_dir", "allow_patterns"} <= set(parameters)

@@ -1,0 +1,109 @@
+"""What the operator asks of S3, against a real one: every file of an artifact is looked at, manifests rarely."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rlrun.storage.layout import MANIFEST, RunLayout
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import Store
+from rlrun_operator.controller.artifact_store import StoreArtifacts
+
+from tests.support.seaweedfs import S3Server
+
+FILES = {"adapter.safetensors": b"weights", "state/trainer.pt": b"optimizer"}
+SIZE = sum(map(len, FILES.values()))
+
+
+class Bench:
+    """A run's folder, seen by the operator."""
+
+    def __init__(self, s3: S3Server, uid: str) -> None:
+        self.s3, self.store = s3, s3.store()
+        self.artifacts = StoreArtifacts(2)
+        self.layout = RunLayout.of(s3.bucket, "", "team", uid)
+
+    def save(self, step: int, **files: bytes) -> None:
+        uri = self.layout.checkpoint(step)
+        self.store.upload_artifact({**FILES, **files}, uri, ArtifactKind.checkpoint, step=step)
+
+    async def look(self, step: int, known: int | None = None) -> tuple[bool, str | None]:
+        """Whether its manifest was read, and what is wrong."""
+        ready = {} if known is None else {("RLCheckpoint", step): known}
+        found = await self.artifacts.list(self.s3.environment, self.layout, ready)
+        one = next(a for a in found if a.step == step)
+        return one.manifest is not None, one.problem
+
+
+@pytest.fixture
+def bench(s3_server: S3Server, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    found = Bench(s3_server, request.node.name)
+    yield found
+    found.artifacts.close()
+    found.store.close()
+
+
+async def test_a_whole_one_is_read_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.save(1)
+    assert await bench.look(1) == (True, None)
+    reads: list[Any] = []
+    usual = Store.read_manifest
+    monkeypatch.setattr(Store, "read_manifest", lambda self, uri: reads.append(uri) or usual(self, uri))
+    assert await bench.look(1, known=SIZE) == (False, None)
+    assert reads == []
+    assert await bench.artifacts.verify(bench.s3.environment, str(bench.layout.checkpoint(1))) is None
+
+
+@pytest.mark.parametrize("known", [None, SIZE])
+async def test_a_missing_file_is_named(bench: Bench, known: int | None) -> None:
+    bench.save(1)
+    bench.s3.delete(bench.layout.checkpoint(1) / "state/trainer.pt")
+    read, problem = await bench.look(1, known)
+    assert read
+    assert problem
+    assert "state/trainer.pt is missing" in problem
+    told = await bench.artifacts.verify(bench.s3.environment, str(bench.layout.checkpoint(1)))
+    assert told == problem
+
+
+@pytest.mark.parametrize("known", [None, SIZE])
+async def test_a_file_of_another_size_is_named(bench: Bench, known: int | None) -> None:
+    bench.save(1)
+    bench.store.put_bytes(bench.layout.checkpoint(1) / "adapter.safetensors", b"wei")
+    _, problem = await bench.look(1, known)
+    assert problem
+    assert "adapter.safetensors is 3 of 7 bytes" in problem
+
+
+async def test_a_folder_without_a_manifest_is_an_upload_unless_it_was_whole_before(bench: Bench) -> None:
+    bench.save(1)
+    bench.s3.delete(bench.layout.checkpoint(1) / MANIFEST)
+    assert await bench.look(1) == (False, None)
+    read, problem = await bench.look(1, known=SIZE)
+    assert not read
+    assert problem
+    assert "manifest.json is gone" in problem
+
+
+async def test_another_file_in_the_folder_does_no_harm(bench: Bench) -> None:
+    bench.save(1)
+    bench.store.put_bytes(bench.layout.checkpoint(1) / "note.txt", b"mine")
+    assert await bench.look(1, known=SIZE) == (True, None)
+
+
+async def test_a_manifest_that_cannot_be_read_is_one_folders_affair(bench: Bench) -> None:
+    bench.save(1)
+    bench.save(2)
+    bench.store.put_bytes(bench.layout.checkpoint(1) / MANIFEST, b"{")
+    read, problem = await bench.look(1)
+    assert not read
+    assert problem
+    assert "not a manifest" in problem
+    assert await bench.look(2) == (True, None)
+
+
+async def test_a_log_is_put_where_it_belongs(bench: Bench) -> None:
+    uri = bench.layout.log(2, "reverse-trainer-0", "trainer", previous=True)
+    await bench.artifacts.put(bench.s3.environment, str(uri), b"text")
+    assert bench.store.get_bytes(uri) == b"text"
+    assert bench.store.list_files(bench.layout.logs) == [("attempt-2/reverse-trainer-0/trainer.previous.log", 4)]

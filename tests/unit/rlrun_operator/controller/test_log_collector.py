@@ -1,0 +1,207 @@
+"""Logs of pods that go, and of containers that crash, are kept in S3 within bounds, and are in nobody's way."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun.kube.requests import KubeRequest
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.store import Unreachable
+from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogKeeper
+from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
+from rlrun_operator.planning.plan.actions import LogCopy
+from rlrun_operator.planning.policies.log_copies import last_words, logs_of_crashes, logs_of_pods
+
+from tests.support.operator_world import (
+    MemoryArtifacts,
+    MemoryCluster,
+    World,
+    end_orchestrator,
+    pod,
+    terminated,
+)
+
+LAYOUT = RunLayout.of("rlrun", "", "team", "uid-1")
+LOGS = "s3://rlrun/team/uid-1/logs"
+VARIABLES = {"AWS_ACCESS_KEY_ID": "key"}
+
+
+def speak(world: World) -> None:
+    """Every container of every pod has written something."""
+    for obj in world.cluster.all("Pod"):
+        for container in obj["spec"]["containers"]:
+            name = f"{obj['metadata']['name']}/{container['name']}"
+            world.cluster.logs[name] = f"log of {name}".encode()
+
+
+@pytest.mark.parametrize("change", [{"stop": True}, {"suspend": True}])
+async def test_all_logs_are_kept_before_the_pods_go(world: World, change: dict[str, Any]) -> None:
+    await world.start()
+    speak(world)
+    world.change_spec(**change)
+    await world.reconcile()
+    assert world.cluster.all("Deployment") == []
+    assert {uri: text.decode() for uri, text in world.artifacts.files.items()} == {
+        f"{LOGS}/attempt-1/{name}.log": f"log of {name}"
+        for name in (
+            "reverse-trainer-0/trainer",
+            "reverse-inference-0/vllm",
+            "reverse-inference-0/sidecar",
+            "reverse-env-0-0/environment",
+            "reverse-orchestrator-a1-0/orchestrator",
+        )
+    }
+
+
+async def test_logs_of_a_run_that_completed_are_kept(world: World) -> None:
+    await world.start()
+    speak(world)
+    last = RunStatus(phase=RunPhase.completed, step=10, max_steps=10)
+    end_orchestrator(world.cluster, 0, last.model_dump_json(by_alias=True))
+    await world.reconcile()
+    assert world.status["phase"] == "Completed"
+    assert len(world.artifacts.files) == 5
+
+
+async def test_log_of_a_crash_is_kept_at_once_and_once(world: World) -> None:
+    await world.start()
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": terminated(1)}
+    world.cluster.put(trainer)
+    world.cluster.logs["reverse-trainer-0/trainer.previous"] = b"Traceback"
+    await world.reconcile()
+    kept = f"{LOGS}/attempt-1/reverse-trainer-0/trainer.previous.log"
+    assert world.artifacts.files == {kept: b"Traceback"}
+    world.artifacts.files.clear()
+    await world.reconcile(2)
+    assert world.artifacts.files == {}
+
+
+async def test_logs_of_the_second_attempt_lie_beside_those_of_the_first(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    for suspend in (True, False, True):
+        if suspend:
+            await world.start()
+            speak(world)
+        world.change_spec(suspend=suspend)
+        await world.reconcile()
+    assert {uri.split("/")[-3] for uri in world.artifacts.files} == {"attempt-1", "attempt-2"}
+
+
+async def test_logs_of_a_run_that_was_deleted_are_kept_while_its_pods_end(world: World) -> None:
+    await world.start()
+    speak(world)
+    del world.cluster.objects[("RLRun", "team", "reverse")]
+    await world.reconcile()
+    assert len(world.artifacts.files) == 5
+
+
+async def test_no_log_comes_after_the_files_of_a_run_that_takes_them_along(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    pod = next(p for p in world.cluster.all("Pod") if "orchestrator" in p["metadata"]["name"])
+    for other in world.cluster.all("Pod"):
+        if other is not pod:
+            del world.cluster.objects[("Pod", "team", other["metadata"]["name"])]
+    world.cluster.objects[("Pod", "team", pod["metadata"]["name"])]["status"]["phase"] = "Succeeded"
+    run = world.cluster.objects[("RLRun", "team", "reverse")]
+    run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for obj in world.cluster.all("Deployment", "Job"):
+        del world.cluster.objects[(obj["kind"], "team", obj["metadata"]["name"])]
+
+    await world.reconcile()
+    assert world.run["metadata"]["finalizers"], "an ended pod still has a log, and somebody may keep it yet"
+
+    world.cluster.objects.pop(("Pod", "team", pod["metadata"]["name"]), None)
+    await world.reconcile()
+    assert not world.cluster.find("RLRun", "reverse") or not world.run["metadata"]["finalizers"]
+
+
+def test_containers_that_never_started_have_no_log() -> None:
+    waiting = pod("trainer", phase="Pending", state={"waiting": {"reason": "ImagePullBackOff"}})
+    assert logs_of_pods(LAYOUT, [waiting]) == []
+    looping = pod("trainer", state={"waiting": {"reason": "CrashLoopBackOff"}}, last=terminated(1))
+    assert [c.container for c in logs_of_pods(LAYOUT, [looping])] == ["trainer"]
+
+
+def test_last_words_are_those_of_containers_that_ended_in_a_pod_that_goes() -> None:
+    ended, alive = pod("trainer", deleting=True, state=terminated(0)), pod("inference", deleting=True)
+    staying = pod("environment", state=terminated(1))
+    assert [c.pod for c in last_words(LAYOUT, [ended, alive, staying])] == ["reverse-trainer-x"]
+
+
+def test_a_crash_names_the_container_that_speaks_of_it() -> None:
+    again = count_restarts([], [pod("trainer", restarts=1, last=terminated(1))]).crashes
+    over = count_restarts([], [pod("orchestrator", phase="Failed", state=terminated(1))]).crashes
+    assert [(c.uri, c.previous) for c in logs_of_crashes(LAYOUT, 2, [*again, *over])] == [
+        (f"{LOGS}/attempt-2/reverse-trainer-x/trainer.previous.log", True),
+        (f"{LOGS}/attempt-2/reverse-orchestrator-x/orchestrator.log", False),
+    ]
+
+
+def copies(count: int) -> list[LogCopy]:
+    return [LogCopy(f"pod-{i}", "main", f"s3://rlrun/{i}.log") for i in range(count)]
+
+
+class Slow(MemoryCluster):
+    """Some kubelets never answer."""
+
+    busy = 0
+    busiest = 0
+
+    async def log(self, request: KubeRequest) -> bytes:
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        try:
+            if request.name == "pod-0":
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+            return b"text"
+        finally:
+            self.busy -= 1
+
+
+async def test_kubelets_that_do_not_answer_hold_nobody_up() -> None:
+    artifacts, cluster = MemoryArtifacts(), Slow()
+    async with asyncio.timeout(60):
+        await LogKeeper(cluster.kube, artifacts, seconds=0.2).keep("team", VARIABLES, copies(12))
+    assert len(artifacts.files) == 11
+    assert cluster.busiest == 4
+
+
+@pytest.mark.parametrize("error", [ApiError(500, "InternalError", "kubelet"), OSError("reset")])
+async def test_no_error_is_worth_more_than_the_run(error: Exception) -> None:
+    class Failing(MemoryCluster):
+        async def log(self, request: KubeRequest) -> bytes:
+            if request.name == "pod-0":
+                raise error
+            return b"text"
+
+    artifacts = MemoryArtifacts()
+    await LogKeeper(Failing().kube, artifacts).keep("team", VARIABLES, copies(2))
+    assert list(artifacts.files) == ["s3://rlrun/1.log"]
+
+
+async def test_s3_that_is_away_holds_nobody_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise Unreachable("no answer")
+
+    await world.start()
+    speak(world)
+    monkeypatch.setattr(world.artifacts, "put", fail)
+    world.change_spec(stop=True)
+    await world.reconcile()
+    assert world.status["phase"] == "Stopped"
+
+
+async def test_only_the_end_of_a_long_log_is_kept() -> None:
+    cluster, artifacts = MemoryCluster(), MemoryArtifacts()
+    cluster.logs["pod-0/main"] = b"x" * LIMIT_BYTES + b"the end"
+    await LogKeeper(cluster.kube, artifacts).keep("team", VARIABLES, copies(1))
+    (kept,) = artifacts.files.values()
+    assert len(kept) == LIMIT_BYTES
+    assert kept.endswith(b"the end")

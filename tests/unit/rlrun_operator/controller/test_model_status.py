@@ -1,0 +1,105 @@
+"""The status of an RLModel: valid or not, and the runs that use it."""
+
+from typing import Any
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun_operator.controller.model_status import ModelStatusWriter, uses_model
+from rlrun_operator.handlers import is_own_status_write
+from rlrun_operator.operator_process import Operator
+
+from tests.support.operator_world import SETTINGS, START, Clock, MemoryCluster, model_object, run_object
+
+Obj = dict[str, Any]
+
+
+def run_in(phase: str | None, name: str = "reverse", model: str = "tiny/model") -> Obj:
+    return {**run_object(name, model=model), "status": {"phase": phase} if phase else {}}
+
+
+def model(**spec: Any) -> Obj:
+    found = model_object(**spec)
+    found["metadata"]["generation"] = 3
+    return found
+
+
+def status(cluster: MemoryCluster, name: str = "tiny-model") -> Obj:
+    found = cluster.find("RLModel", name, "")
+    assert found
+    return dict(found["status"])
+
+
+@pytest.mark.parametrize("phase", [None, "Queued", "Pending", "Running"])
+def test_a_run_that_has_or_gets_pods_uses_its_model(phase: str | None) -> None:
+    assert uses_model(run_in(phase))
+
+
+@pytest.mark.parametrize("phase", ["Completed", "Failed", "Stopped", "Suspended"])
+def test_a_run_without_work_uses_no_model(phase: str) -> None:
+    assert not uses_model(run_in(phase))
+
+
+def test_a_run_that_is_being_deleted_uses_no_model() -> None:
+    run = run_in("Running")
+    run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert not uses_model(run)
+
+
+async def test_runs_are_counted_by_model() -> None:
+    cluster = MemoryCluster(model(), model_object("other/model"))
+    runs = [run_in("Running", "a"), run_in(None, "b"), run_in("Failed", "c"), run_in("Running", "d", "no/such")]
+    await ModelStatusWriter(cluster, Clock()).write(runs)
+    assert (status(cluster)["runs"], status(cluster)["observedGeneration"]) == (2, 3)
+    assert status(cluster, "other-model")["runs"] == 0
+    (condition,) = status(cluster)["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Validated", "True", "Valid")
+
+
+async def test_an_invalid_entry_says_which_field_is_wrong() -> None:
+    cluster = MemoryCluster(model(seqLen="long"))
+    await ModelStatusWriter(cluster, Clock()).write([])
+    (condition,) = status(cluster)["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "ModelInvalid")
+    assert "seqLen" in condition["message"]
+
+
+async def test_a_status_is_written_only_when_it_changes() -> None:
+    cluster, clock = MemoryCluster(model()), Clock()
+    writer = ModelStatusWriter(cluster, clock)
+    await writer.write([run_in("Running")])
+    before = cluster.writes
+    clock.advance(120)
+    await writer.write([run_in("Running")])
+    assert cluster.writes == before
+    await writer.write([])
+    assert cluster.writes == before + 1
+    assert status(cluster)["conditions"][0]["lastTransitionTime"] == START.isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize("watched", [[], ["team"], ["team", "else"]])
+async def test_the_resync_counts_the_runs_of_all_namespaces(watched: list[str]) -> None:
+    other = run_object("other", "else", "uid-2")
+    cluster = MemoryCluster(model(), run_in("Running"), other)
+    await Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))._list_runs(cluster)
+    assert status(cluster)["runs"] == 2
+
+
+async def test_a_refused_status_does_not_stop_the_resync(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MemoryCluster(model())
+
+    async def refuse(*_: object) -> Obj:
+        raise ApiError(403, "Forbidden", "no")
+
+    monkeypatch.setattr(cluster, "apply_status", refuse)
+    await ModelStatusWriter(cluster, Clock()).write([run_in("Running")])
+
+
+@pytest.mark.parametrize(
+    ("event", "observed", "expected"),
+    [("MODIFIED", 3, True), ("MODIFIED", 2, False), ("MODIFIED", None, False), ("ADDED", 3, False), (None, 3, False)],
+)
+def test_only_the_operators_own_status_write_is_no_change_of_a_model(
+    event: str | None, observed: int | None, expected: bool
+) -> None:
+    changed = {**model(), "status": {"observedGeneration": observed} if observed else {}}
+    assert is_own_status_write(event, changed) is expected

@@ -1,0 +1,122 @@
+"""The catalog of a run's artifacts, built once per reconcile."""
+
+from typing import Any
+
+import pytest
+from rlrun.api.run import RLRunSpec
+from rlrun.kube.objects import artifact_name
+from rlrun.kube.requests import KubeRequest
+from rlrun_operator.controller.observer import Observer
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ArtifactObjectKind, ObservedArtifact
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.artifacts import plan_artifacts
+from rlrun_operator.planning.policies.validation import parse_spec
+
+from tests.support.operator_world import World, manifest, run_object
+
+Obj = dict[str, Any]
+RUN = run_object(checkpoints={"keepCloud": 1}, adapters={"keepLast": 1})
+ROOT = "s3://rlrun/team/uid-1"
+
+
+def spec_of(run: Obj) -> RLRunSpec:
+    found = parse_spec(run)
+    assert isinstance(found, RLRunSpec)
+    return found
+
+
+def folder(step: int, kind: ArtifactObjectKind = "RLCheckpoint") -> ObservedArtifact:
+    return ObservedArtifact(kind, step, f"{ROOT}/{kind}/step-{step:06d}", manifest(step))
+
+
+def artifact(step: int, kind: str = "RLCheckpoint", phase: str = "Ready", **spec: Any) -> Obj:
+    name = artifact_name("reverse", "uid-1", step)
+    return {
+        "kind": kind,
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{kind}-{step}"},
+        "spec": {"step": step, "uri": f"{ROOT}/{kind}/step-{step:06d}", **spec},
+        "status": {"phase": phase},
+    }
+
+
+def build(*folders: ObservedArtifact, objects: tuple[Obj, ...] = (), spec: RLRunSpec | None = None) -> ArtifactCatalog:
+    return ArtifactCatalog.build(RUN, objects, folders, spec or spec_of(RUN))
+
+
+def test_as_many_artifacts_as_are_kept_need_no_list_of_all_runs() -> None:
+    assert not build(folder(1), folder(2, "RLAdapter")).has_deletions
+
+
+@pytest.mark.parametrize("kind", ["RLCheckpoint", "RLAdapter"])
+def test_an_expired_artifact_or_an_unfinished_deletion_needs_the_list_of_all_runs(kind: ArtifactObjectKind) -> None:
+    assert build(folder(1, kind), folder(2, kind)).has_deletions
+    assert build(folder(1, kind), objects=(artifact(1, kind, "Deleting"),)).has_deletions
+
+
+def test_an_invalid_spec_expires_nothing() -> None:
+    assert not ArtifactCatalog.build(RUN, (), [folder(1), folder(2)], None).has_deletions
+
+
+def test_a_bucket_that_was_not_listed_has_no_deletions() -> None:
+    catalog = ArtifactCatalog.build(RUN, [artifact(1, phase="Deleting")], None, spec_of(RUN))
+    assert not catalog.is_listed
+    assert not catalog.has_deletions
+
+
+def test_references_of_other_runs_complete_the_catalog_and_leave_the_first_one_alone() -> None:
+    first = build(folder(1), folder(2))
+    other = run_object("other", uid="uid-2", checkpointId=artifact_name("reverse", "uid-1", 1))
+    complete = first.with_references("team", [other])
+    assert (first.checkpoints.surplus_steps, first.has_references) == (frozenset({1}), False)
+    assert (complete.checkpoints.surplus_steps, complete.has_references) == (frozenset(), True)
+
+
+def test_nothing_is_planned_to_go_before_the_references_are_known() -> None:
+    catalog = build(folder(1), folder(2))
+    waiting = plan_artifacts(RunObservation(RUN, catalog=catalog), spec_of(RUN))
+    known = plan_artifacts(RunObservation(RUN, catalog=catalog.with_references("team", [])), spec_of(RUN))
+    assert waiting
+    assert known
+    assert [s["status"]["phase"] for s in waiting.statuses] == ["Ready", "Ready"]
+    assert [s["status"]["phase"] for s in known.statuses] == ["Deleting", "Ready"]
+
+
+def test_deployed_adapters_and_referenced_checkpoints_are_in_use() -> None:
+    objects = (artifact(1), artifact(2), artifact(3, "RLAdapter", deployed=True), artifact(4, "RLAdapter"))
+    other = run_object("other", uid="uid-2", checkpointId=artifact_name("reverse", "uid-1", 2))
+    catalog = build(objects=objects).with_references("team", [other])
+    assert [(o["kind"], o["spec"]["step"]) for o in catalog.objects_in_use] == [("RLAdapter", 3), ("RLCheckpoint", 2)]
+
+
+async def test_one_reconcile_builds_one_catalog_and_lists_all_runs_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start()
+    world.change_spec(checkpoints={"keepCloud": 1})
+    for step in (1, 2):
+        world.artifacts.folders[f"{ROOT}/checkpoints/step-{step:06d}"] = manifest(step)
+    built: list[ArtifactCatalog] = []
+    build_catalog = ArtifactCatalog.build.__func__  # type: ignore[attr-defined]
+
+    def count(cls: type[ArtifactCatalog], *args: Any) -> ArtifactCatalog:
+        built.append(build_catalog(cls, *args))
+        return built[-1]
+
+    monkeypatch.setattr(ArtifactCatalog, "build", classmethod(count))
+    listed: list[str] = []
+    usual = world.cluster.list
+
+    async def listing(request: KubeRequest) -> Obj:
+        listed.append(request.kind.kind)
+        return await usual(request)
+
+    monkeypatch.setattr(world.cluster, "list", listing)
+    await world.reconcile()
+    assert len(built) == 1
+    assert listed.count("RLRun") == 1
+    observation = await Observer(world.cluster.kube, world.artifacts, world.poller, world.settings).observe(
+        "team", "reverse"
+    )
+    assert observation
+    assert observation.catalog.has_references

@@ -1,0 +1,295 @@
+"""The catalogue of what lies in S3: whole, broken, gone, and what other runs still need."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN
+from rlrun.kube.requests import KubeRequest
+from rlrun.storage.store import AccessDenied
+from rlrun_operator.planning.plan.artifact_catalog import expired_steps
+
+from tests.support.operator_world import MemoryArtifacts, World, manifest, run_object
+
+ROOT = "s3://rlrun/team/uid-1"
+Obj = dict[str, Any]
+
+
+def place(step: int, folder: str = "checkpoints") -> str:
+    return f"{ROOT}/{folder}/step-{step:06d}"
+
+
+def save(world: World, *steps: int) -> None:
+    for step in steps:
+        world.artifacts.folders[place(step)] = manifest(step)
+
+
+def phases(world: World, kind: str = "RLCheckpoint") -> dict[int, str]:
+    return {o["spec"]["step"]: o["status"]["phase"] for o in world.cluster.all(kind)}
+
+
+def name(step: int) -> str:
+    return f"reverse-step-{step:06d}-uid-1"
+
+
+@pytest.mark.proves("checkpoints.keepCloud")
+@pytest.mark.parametrize(
+    ("keep", "claimed", "expected"), [(1, [1], [2]), (2, [3], [1]), (1, [1, 2, 3], []), (-1, [], [])]
+)
+def test_claimed_steps_stay_and_take_the_place_of_none(keep: int, claimed: list[int], expected: list[int]) -> None:
+    assert expired_steps([1, 2, 3], keep, (), claimed) == expected
+
+
+async def test_ready_means_that_every_file_is_there(world: World) -> None:
+    await world.start()
+    save(world, 1)
+    world.artifacts.broken[place(1)] = "model.safetensors is missing"
+    await world.reconcile()
+    assert phases(world) == {1: "Failed"}
+    assert "model.safetensors" in world.cluster.all("RLCheckpoint")[0]["status"]["message"]
+    assert "lastCheckpoint" not in world.status
+    world.artifacts.broken.clear()
+    await world.reconcile()
+    assert phases(world) == {1: "Ready"}
+    assert "message" not in world.cluster.all("RLCheckpoint")[0]["status"]
+    assert world.status["lastCheckpoint"] == name(1)
+
+
+async def test_a_ready_one_whose_files_vanish_says_so(world: World) -> None:
+    await world.start()
+    save(world, 1, 2)
+    await world.reconcile()
+    assert phases(world) == {1: "Ready", 2: "Ready"}
+    world.artifacts.folders[place(1)] = None
+    del world.artifacts.folders[place(2)]
+    await world.reconcile()
+    assert phases(world) == {1: "Failed", 2: "Failed"}
+    messages = [o["status"]["message"] for o in world.cluster.all("RLCheckpoint")]
+    assert "manifest.json is gone" in messages[0]
+    assert "all files" in messages[1]
+    assert "checkpoints" not in world.status
+    before = world.cluster.writes
+    await world.reconcile(2)
+    assert world.cluster.writes == before
+
+
+async def test_one_that_was_uploaded_anew_shows_what_it_is_now(world: World) -> None:
+    await world.start()
+    save(world, 1)
+    await world.reconcile()
+    world.artifacts.folders[place(1)] = manifest(1, size=200, reward=0.5)
+    await world.reconcile()
+    status = world.cluster.all("RLCheckpoint")[0]["status"]
+    assert (status["phase"], status["sizeBytes"], status["reward"]) == ("Ready", 200, 0.5)
+
+
+async def test_broken_ones_are_neither_counted_nor_left_behind(make_world: Callable[..., World]) -> None:
+    world = make_world(checkpoints={"keepCloud": 2})
+    await world.start()
+    save(world, 1, 2, 3)
+    world.artifacts.broken[place(2)] = "cut off"
+    await world.reconcile(3)
+    assert phases(world) == {1: "Ready", 2: "Failed", 3: "Ready"}
+    world.artifacts.broken[place(1)] = "cut off"
+    await world.reconcile(3)
+    assert phases(world) == {1: "Failed", 2: "Failed", 3: "Ready"}, "people see what is wrong while there is room"
+    save(world, 4)
+    await world.reconcile(3)
+    assert phases(world) == {3: "Ready", 4: "Ready"}
+
+
+async def test_retention_announces_first_and_deletes_then(make_world: Callable[..., World]) -> None:
+    world = make_world(checkpoints={"keepCloud": 1})
+    await world.start()
+    save(world, 1)
+    await world.reconcile()
+    save(world, 2)
+    await world.reconcile()
+    assert phases(world) == {1: "Deleting", 2: "Ready"}
+    assert place(1) in world.artifacts.folders
+    assert [c["step"] for c in world.status["checkpoints"]] == [2]
+    await world.reconcile()
+    assert phases(world) == {2: "Ready"}
+    assert place(1) not in world.artifacts.folders
+
+
+async def test_retention_of_a_finished_run_is_carried_through(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    save(world, 1, 2)
+    await world.start()
+    world.change_spec(stop=True, checkpoints={"keepCloud": 1})
+    again: float | None = 0
+    for _ in range(6):
+        if again is None:
+            break
+        again = await world.reconcile()
+    assert again is None
+    assert list(world.artifacts.folders) == [place(2)]
+
+
+class Claims:
+    """Another run starts from checkpoint 1, of which the run's own rule would keep nothing."""
+
+    @pytest.fixture
+    def world(self, make_world: Callable[..., World]) -> World:
+        return make_world(checkpoints={"keepCloud": 1})
+
+    async def kept(self, world: World, other: Obj) -> bool:
+        await world.start()
+        save(world, 1)
+        await world.reconcile()
+        world.cluster.put(other)
+        save(world, 2)
+        await world.reconcile(4)
+        assert place(2) in world.artifacts.folders
+        return place(1) in world.artifacts.folders
+
+
+def other_run(namespace: str = "team", status: Obj | None = None, **spec: Any) -> Obj:
+    found = run_object("other", namespace, "uid-2", **spec)
+    return {**found, "status": status or {}}
+
+
+class TestClaims(Claims):
+    @pytest.mark.proves("checkpointId")
+    @pytest.mark.parametrize("phase", [None, "Pending", "Running", "Suspended"])
+    async def test_unfinished_run_keeps_what_it_starts_from(self, world: World, phase: str | None) -> None:
+        status = {"phase": phase} if phase else {}
+        assert await self.kept(world, other_run(status=status, checkpointId=name(1)))
+        assert phases(world) == {1: "Ready", 2: "Ready"}
+
+    @pytest.mark.parametrize("phase", ["Completed", "Failed", "Stopped"])
+    async def test_finished_run_needs_nothing(self, world: World, phase: str) -> None:
+        assert not await self.kept(world, other_run(status={"phase": phase}, checkpointId=name(1)))
+
+    async def test_run_with_a_checkpoint_of_its_own_needs_no_other(self, world: World) -> None:
+        status = {"phase": "Running", "lastCheckpoint": "other-step-000001-uid-2"}
+        assert not await self.kept(world, other_run(status=status, checkpointId=name(1)))
+
+    async def test_run_that_starts_from_another_one(self, world: World) -> None:
+        assert not await self.kept(world, other_run(checkpointId=name(2)))
+
+    async def test_run_of_another_namespace_cannot_keep_what_is_not_shared(self, world: World) -> None:
+        assert not await self.kept(world, other_run("else", checkpointId=f"team/{name(1)}"))
+
+    async def test_run_of_another_namespace_keeps_what_is_shared(self, world: World) -> None:
+        await world.start()
+        save(world, 1)
+        await world.reconcile()
+        obj = world.cluster.all("RLCheckpoint")[0]
+        world.cluster.put({**obj, "spec": {**obj["spec"], "sharedWith": ["else"]}})
+        assert await self.kept(world, other_run("else", checkpointId=f"team/{name(1)}"))
+
+    async def test_same_name_in_another_namespace_is_another_checkpoint(self, world: World) -> None:
+        assert not await self.kept(world, other_run("else", checkpointId=name(1)))
+
+    async def test_claim_that_comes_between_the_two_rounds_saves_it(self, world: World) -> None:
+        await world.start()
+        save(world, 1, 2)
+        await world.reconcile()
+        assert phases(world) == {1: "Deleting", 2: "Ready"}
+        world.cluster.put(other_run(checkpointId=name(1)))
+        await world.reconcile(3)
+        assert phases(world) == {1: "Ready", 2: "Ready"}
+        assert place(1) in world.artifacts.folders
+
+    async def test_end_of_the_claim_is_the_end_of_the_checkpoint(self, world: World) -> None:
+        assert await self.kept(world, other_run(checkpointId=name(1)))
+        world.cluster.put(other_run(status={"phase": "Stopped"}, checkpointId=name(1)))
+        await world.reconcile(2)
+        assert phases(world) == {2: "Ready"}
+
+    async def test_nothing_is_deleted_while_claims_are_not_known(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        usual = world.cluster.list
+
+        async def refuse(request: KubeRequest) -> Obj:
+            if request.kind is RLRUN:
+                raise ApiError(403, "Forbidden", "no")
+            return await usual(request)
+
+        monkeypatch.setattr(world.cluster, "list", refuse)
+        await world.start()
+        save(world, 1, 2)
+        await world.reconcile(4)
+        assert phases(world) == {1: "Ready", 2: "Ready"}
+
+
+class Refusing(MemoryArtifacts):
+    """May list, may not delete."""
+
+    refuses = True
+
+    async def delete(self, variables: Any, uri: str) -> None:
+        if self.refuses:
+            raise AccessDenied("s3:DeleteObject is not allowed")
+        await super().delete(variables, uri)
+
+
+async def test_what_s3_does_not_delete_is_tried_again_and_holds_up_nothing(make_world: Callable[..., World]) -> None:
+    world = make_world(checkpoints={"keepCloud": 1})
+    world.artifacts = artifacts = Refusing()
+    await world.start()
+    save(world, 1, 2)
+    await world.reconcile(3)
+    assert phases(world) == {1: "Deleting", 2: "Ready"}
+    found = world.condition("ArtifactsCleanedUp")
+    assert (found["status"], found["reason"]) == ("False", "S3AccessDenied")
+    assert "DeleteObject" in found["message"]
+    assert world.condition("Validated")["status"] == "True"
+    before = world.cluster.writes
+    await world.reconcile(3)
+    assert world.cluster.writes == before, "the same refusal is told once"
+    artifacts.refuses = False
+    await world.reconcile(2)
+    assert phases(world) == {2: "Ready"}
+    assert world.condition("ArtifactsCleanedUp")["status"] == "True"
+
+
+async def test_deletion_that_fails_is_tried_again_after_the_end_of_the_run(make_world: Callable[..., World]) -> None:
+    world = make_world(checkpoints={"keepCloud": 1})
+    world.artifacts = Refusing()
+    await world.start()
+    save(world, 1, 2)
+    world.change_spec(stop=True)
+    await world.reconcile(4)
+    assert world.status["phase"] == "Stopped"
+    assert await world.reconcile() == 30
+
+
+async def test_deployed_adapter_that_was_about_to_go_is_ready_again(make_world: Callable[..., World]) -> None:
+    world = make_world(adapters={"keepLast": 1})
+    await world.start()
+    for step in (1, 2):
+        world.artifacts.folders[place(step, "adapters")] = manifest(step)
+    await world.reconcile()
+    assert phases(world, "RLAdapter") == {1: "Deleting", 2: "Ready"}
+    obj = world.cluster.all("RLAdapter")[0]
+    world.cluster.put({**obj, "spec": {**obj["spec"], "deployed": True}})
+    await world.reconcile(3)
+    assert phases(world, "RLAdapter") == {1: "Ready", 2: "Ready"}
+
+
+@pytest.mark.proves("checkpointId")
+async def test_warm_start_from_a_checkpoint_whose_files_are_gone_is_refused(make_world: Callable[..., World]) -> None:
+    world = make_world(checkpointId="old")
+    uri = "s3://rlrun/team/uid-0/checkpoints/step-000005"
+    world.cluster.put(
+        {
+            "apiVersion": "rlrun.dev/v1alpha1",
+            "kind": "RLCheckpoint",
+            "metadata": {"name": "old", "namespace": "team"},
+            "spec": {"runName": "old", "runUid": "uid-0", "model": "tiny/model", "step": 5, "uri": uri},
+            "status": {"phase": "Ready"},
+        }
+    )
+    world.artifacts.broken[uri] = "trainer.pt is missing"
+    await world.reconcile()
+    found = world.condition("Validated")
+    assert found["reason"] == "CheckpointIncomplete"
+    assert "trainer.pt is missing" in found["message"]
+    world.artifacts.broken.clear()
+    await world.reconcile()
+    assert world.condition("Validated")["status"] == "True"

@@ -1,0 +1,537 @@
+"""Whole stories of a run, against a cluster in memory; every reconcile is a freshly started operator."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+from rlrun.constants import CONFIG_ANNOTATION
+from rlrun.kube.errors import ApiError
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.protocol.problem import Problem
+
+from tests.support.operator_world import (
+    START,
+    World,
+    end_orchestrator,
+    manifest,
+    model_object,
+    pod,
+    source_secret,
+    step_kubelet,
+)
+
+ROOT = "s3://rlrun/team/uid-1"
+
+
+def running(step: int = 3, **more: Any) -> RunStatus:
+    return RunStatus(phase=RunPhase.running, step=step, max_steps=10, reward=0.5, started_at=START, **more)
+
+
+async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> None:
+    await world.reconcile(2)
+    assert world.status["phase"] == "Pending"
+    assert world.condition("Validated")["status"] == "True"
+    assert world.condition("Validated")["reason"] == "Valid"
+    names = {(o["kind"], o["metadata"]["name"]) for o in world.cluster.all("Deployment", "Job", "Secret", "ConfigMap")}
+    assert names == {
+        ("Deployment", "reverse-trainer"),
+        ("Deployment", "reverse-inference"),
+        ("Deployment", "reverse-env-0"),
+        ("Job", "reverse-orchestrator-a1"),
+        ("Secret", "reverse-s3"),
+        ("Secret", "s3"),
+        ("ConfigMap", "reverse-config"),
+    }
+    services = {o["metadata"]["name"] for o in world.cluster.all("Service")}
+    assert services == {"reverse-trainer", "reverse-inference", "reverse-env-0", "reverse-orchestrator"}
+    assert len(world.cluster.all("NetworkPolicy")) == 4
+    assert [o["metadata"]["name"] for o in world.cluster.all("ServiceAccount")] == ["reverse"]
+
+
+async def test_steady_state_costs_no_write(world: World) -> None:
+    await world.start()
+    world.poller.answer = running(eta_seconds=10.0)
+    await world.reconcile()
+    before = world.cluster.writes
+    for eta in (9.0, 8.0, 7.0):
+        world.poller.answer = running(eta_seconds=eta)
+        world.clock.advance(2)
+        assert await world.reconcile() == world.settings.poll_seconds
+    assert world.cluster.writes == before
+
+
+async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:
+    await world.start()
+    world.poller.answer = running()
+    await world.reconcile()
+    assert world.status["phase"] == "Running"
+    assert world.status["progress"]["step"] == 3
+    assert world.condition("OrchestratorReady")["status"] == "True"
+
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10)
+    world.artifacts.folders[f"{ROOT}/adapters/step-000010"] = manifest(10)
+    last = RunStatus(phase=RunPhase.completed, step=10, max_steps=10, reward=0.9)
+    end_orchestrator(world.cluster, 0, last.model_dump_json(by_alias=True))
+    await world.reconcile()
+
+    assert world.status["phase"] == "Completed"
+    assert world.status["progress"]["reward"] == 0.9
+    assert world.condition("Completed")["status"] == "True"
+    assert [o["status"]["phase"] for o in world.cluster.all("RLCheckpoint", "RLAdapter")] == ["Ready", "Ready"]
+    assert world.cluster.all("Deployment") == []
+    assert [o["metadata"]["name"] for o in world.cluster.all("Job")] == ["reverse-orchestrator-a1"]
+    assert world.cluster.find("ConfigMap", "reverse-config")
+    assert world.cluster.find("Secret", "reverse-s3") is None
+    assert world.status["restarts"] == 0
+    before = world.cluster.writes
+    await world.reconcile(3)
+    assert world.cluster.writes == before
+
+
+async def test_last_artifacts_are_waited_for_but_not_for_ever(world: World) -> None:
+    await world.start()
+    world.poller.answer = running()
+    await world.reconcile()
+    end_orchestrator(world.cluster, 0, "")
+
+    async def fail(*_: object) -> list[object]:
+        from rlrun.storage.store import Unreachable
+
+        raise Unreachable("no answer")
+
+    world.artifacts.list = fail  # type: ignore[method-assign, assignment]
+    await world.reconcile()
+    assert world.status["phase"] == "Running"
+    assert world.condition("ArtifactsListed")["reason"] == "S3Unreachable"
+    world.clock.advance(121)
+    await world.reconcile()
+    assert world.status["phase"] == "Completed"
+
+
+async def test_unknown_model_heals_when_the_model_appears(world: World) -> None:
+    del world.cluster.objects[("RLModel", "", "tiny-model")]
+    world.cluster.put(model_object("other/one"))
+    assert await world.reconcile(2) is not None
+    found = world.condition("Validated")
+    assert found["reason"] == "ModelNotFound"
+    assert "other/one" in found["message"]
+    assert world.cluster.all("Deployment") == []
+    world.cluster.put(model_object())
+    await world.reconcile()
+    assert len(world.cluster.all("Deployment")) == 3
+
+
+@pytest.mark.proves("startDeadlineSeconds")
+async def test_start_deadline_fails_with_the_reason_that_held_it_up(make_world: Callable[..., World]) -> None:
+    world = make_world(model="no/such", startDeadlineSeconds=60)
+    await world.reconcile()
+    world.clock.advance(61)
+    await world.reconcile()
+    assert world.status["phase"] == "Failed"
+    assert world.condition("Failed")["reason"] == "ModelNotFound"
+    assert "60 s" in world.condition("Failed")["message"]
+
+
+@pytest.mark.proves("suspend")
+async def test_suspend_and_resume_is_a_new_attempt(world: World) -> None:
+    await world.start()
+    world.poller.answer = running()
+    await world.reconcile()
+    world.change_spec(suspend=True)
+    await world.reconcile()
+    assert world.status["phase"] == "Suspended"
+    assert world.cluster.all("Deployment", "Job", "Pod") == []
+    world.clock.advance(1000)
+    assert await world.reconcile() is None
+    world.change_spec(suspend=False)
+    await world.start()
+    assert world.status["attempt"] == 2
+    assert [j["metadata"]["name"] for j in world.cluster.all("Job")] == ["reverse-orchestrator-a2"]
+    world.poller.answer = running(5)
+    await world.reconcile()
+    assert world.status["phase"] == "Running"
+    assert world.status.get("restarts", 0) == 0
+
+
+async def test_new_attempt_waits_for_the_old_pods(world: World) -> None:
+    await world.start()
+    world.change_spec(suspend=True)
+    await world.reconcile()
+    stuck = pod("trainer", uid="stuck", deleting=True)
+    world.cluster.put(stuck)
+    world.change_spec(suspend=False)
+    await world.reconcile(2)
+    assert world.status["reason"] == "WaitingForPreviousPods"
+    assert world.cluster.all("Deployment") == []
+    del world.cluster.objects[("Pod", "team", stuck["metadata"]["name"])]
+    await world.reconcile()
+    assert len(world.cluster.all("Deployment")) == 3
+
+
+@pytest.mark.proves("stop")
+async def test_stop_ends_pods_and_keeps_artifacts(world: World) -> None:
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000005"] = manifest(5)
+    await world.start()
+    world.change_spec(stop=True)
+    await world.reconcile()
+    assert world.status["phase"] == "Stopped"
+    assert world.cluster.all("Deployment", "Job", "Pod") == []
+    assert world.cluster.all("RLCheckpoint")
+    assert world.status["completionTime"]
+
+
+@pytest.mark.proves("ttlSecondsAfterFinished")
+async def test_ttl_deletes_the_run_and_by_owner_its_children(make_world: Callable[..., World]) -> None:
+    world = make_world(stop=True, ttlSecondsAfterFinished=100)
+    await world.reconcile()
+    assert await world.reconcile() == pytest.approx(100)
+    world.clock.advance(101)
+    await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse") is None
+
+
+async def test_deleted_pods_count_as_restarts_and_never_uncount(world: World) -> None:
+    await world.start()
+    world.poller.answer = running()
+    await world.reconcile()
+    del world.cluster.objects[("Pod", "team", "reverse-trainer-0")]
+    await world.reconcile()
+    assert world.status["restarts"] == 1
+    step_kubelet(world.cluster)
+    await world.reconcile(3)
+    assert world.status["restarts"] == 1
+    assert world.status["phase"] == "Running"
+
+
+@pytest.mark.proves("maxRestarts")
+async def test_crash_loop_fails_the_run_after_max_restarts(world: World) -> None:
+    await world.start()
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    for crashes in range(1, 5):
+        trainer["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        trainer["status"]["containerStatuses"][0] |= {
+            "restartCount": crashes,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+        }
+        world.cluster.put(trainer)
+        await world.reconcile()
+        assert world.condition("TrainerReady")["reason"] == "TrainerOutOfMemory"
+        assert world.status["phase"] == ("Pending" if crashes <= 3 else "Failed")
+    assert world.condition("Failed")["reason"] == "TrainerOutOfMemory"
+    assert world.cluster.all("Deployment", "Pod", "Job") == []
+
+
+async def test_configuration_error_of_the_orchestrator_fails_at_once(world: World) -> None:
+    await world.start()
+    problem = Problem(reason="EnvironmentLoadFailed", message="questions.jsonl is missing")
+    last = RunStatus(phase=RunPhase.failed, max_steps=10, problem=problem)
+    end_orchestrator(world.cluster, 64, last.model_dump_json(by_alias=True))
+    await world.reconcile()
+    assert world.status["phase"] == "Failed"
+    assert world.condition("Failed")["reason"] == "EnvironmentLoadFailed"
+    assert world.condition("EnvironmentsReady")["reason"] == "EnvironmentLoadFailed"
+
+
+@pytest.mark.proves("failurePolicy.rules.action")
+async def test_failure_policy_restart_run(make_world: Callable[..., World]) -> None:
+    world = make_world(failurePolicy={"rules": [{"action": "RestartRun", "roles": ["trainer"]}]})
+    await world.start()
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": 1}}}
+    world.cluster.put(trainer)
+    await world.reconcile()
+    assert world.cluster.all("Deployment") == []
+    world.clock.advance(10)
+    await world.start()
+    assert world.status["attempt"] == 2
+    assert world.cluster.find("Job", "reverse-orchestrator-a2")
+
+
+async def test_waiting_for_is_shown_at_the_role_it_is_about(world: World) -> None:
+    await world.start()
+    waiting = Problem(reason="EnvironmentPackageMissing", message="rlrun env push")
+    world.poller.answer = RunStatus(phase=RunPhase.starting, max_steps=10, waiting_for=waiting)
+    await world.reconcile()
+    assert world.condition("EnvironmentsReady")["reason"] == "EnvironmentPackageMissing"
+    assert world.status["reason"] == "EnvironmentPackageMissing"
+
+
+async def test_reward_errors_are_visible(world: World) -> None:
+    await world.start()
+    warning = Problem(reason="RewardFunctionErrors", message="ZeroDivisionError in 3 of 8")
+    world.poller.answer = running(reward_errors=3, warnings=[warning])
+    await world.reconcile()
+    found = world.condition("RewardFunctionsHealthy")
+    assert found["status"] == "False"
+    assert "ZeroDivisionError" in found["message"]
+
+
+@pytest.mark.proves("stallDeadlineSeconds")
+async def test_stalled_run_fails(make_world: Callable[..., World]) -> None:
+    world = make_world(stallDeadlineSeconds=600)
+    await world.start()
+    world.poller.answer = running(last_step_time=START)
+    await world.reconcile()
+    world.clock.advance(599)
+    await world.reconcile()
+    assert world.status["phase"] == "Running"
+    world.clock.advance(2)
+    await world.reconcile()
+    assert world.condition("Failed")["reason"] == "StallDeadlineExceeded"
+
+
+async def test_progress_keeps_a_run_from_stalling(make_world: Callable[..., World]) -> None:
+    world = make_world(stallDeadlineSeconds=600)
+    await world.start()
+    for step in range(5):
+        world.poller.answer = running(step, last_step_time=world.clock.now)
+        await world.reconcile()
+        world.clock.advance(500)
+    await world.reconcile()
+    assert world.status["phase"] == "Running"
+
+
+@pytest.mark.proves("activeDeadlineSeconds")
+async def test_active_deadline_counts_all_attempts(make_world: Callable[..., World]) -> None:
+    world = make_world(activeDeadlineSeconds=1000)
+    await world.start()
+    world.poller.answer = running()
+    await world.reconcile()
+    world.clock.advance(600)
+    world.change_spec(suspend=True)
+    await world.reconcile()
+    world.clock.advance(5000)
+    world.change_spec(suspend=False)
+    await world.start()
+    assert world.status["phase"] != "Failed"
+    world.clock.advance(401)
+    await world.reconcile()
+    assert world.condition("Failed")["reason"] == "ActiveDeadlineExceeded"
+
+
+@pytest.mark.proves("maxSteps")
+async def test_raised_max_steps_reach_the_config_and_restart_nothing(world: World) -> None:
+    await world.start()
+    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    world.change_spec(maxSteps=20)
+    await world.reconcile()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    assert '"maxSteps": 20' in config["data"]["run.json"]
+    after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    assert after == before
+
+
+async def test_the_pod_that_reads_a_changed_config_is_nudged_and_no_other(world: World) -> None:
+    await world.start()
+
+    def nudged() -> dict[str, str]:
+        pods = {p["metadata"]["name"]: p["metadata"].get("annotations") or {} for p in world.cluster.all("Pod")}
+        return {name: notes[CONFIG_ANNOTATION] for name, notes in pods.items() if CONFIG_ANNOTATION in notes}
+
+    assert not nudged(), "a fresh pod has mounted what there is"
+    world.change_spec(maxSteps=20)
+    await world.reconcile()
+    first = nudged()
+    assert len(first) == 1
+    assert all("orchestrator" in name for name in first)
+    await world.reconcile()
+    assert nudged() == first
+    world.change_spec(maxSteps=30)
+    await world.reconcile()
+    assert nudged().keys() == first.keys()
+    assert nudged() != first
+
+
+@pytest.mark.parametrize("status", [403, 404, 409, 503])
+async def test_a_pod_that_cannot_be_nudged_stops_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    await world.start()
+
+    async def refuse(*_: object) -> NoReturn:
+        raise ApiError(status, "Refused", "pods")
+
+    monkeypatch.setattr(world.cluster, "patch", refuse)
+    world.change_spec(maxSteps=20)
+    await world.reconcile()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    assert '"maxSteps": 20' in config["data"]["run.json"]
+
+
+async def test_operator_upgrade_and_model_change_restart_nothing(world: World) -> None:
+    await world.start()
+    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    world.settings = world.settings.model_copy(
+        update={"images": world.settings.images.model_copy(update={"trainer": world.settings.images.inference})}
+    )
+    world.cluster.put(model_object(seqLen=512))
+    await world.reconcile(3)
+    after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    assert after == before
+
+
+async def test_lost_child_is_made_again_from_the_frozen_model(world: World) -> None:
+    await world.start()
+    world.cluster.put(model_object(seqLen=512))
+    del world.cluster.objects[("Deployment", "team", "reverse-inference")]
+    await world.reconcile()
+    made = world.cluster.find("Deployment", "reverse-inference")
+    assert made
+    args = made["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[args.index("--max-model-len") + 1] == "256"
+
+
+async def test_changed_source_secret_reaches_the_run(world: World) -> None:
+    await world.start()
+    world.cluster.put(source_secret(AWS_ACCESS_KEY_ID="rotated"))
+    await world.reconcile()
+    secret = world.cluster.find("Secret", "reverse-s3")
+    assert secret
+    assert secret["data"]["AWS_ACCESS_KEY_ID"] == "cm90YXRlZA=="
+
+
+async def test_missing_source_secret_is_said(world: World) -> None:
+    del world.cluster.objects[("Secret", "rlrun-system", "s3")]
+    await world.reconcile()
+    assert world.condition("Validated")["reason"] == "S3CredentialsMissing"
+
+
+async def test_s3_problem_is_said(world: World) -> None:
+    world.artifacts.problem = Problem(reason="S3BucketMissing", message="create it")
+    await world.reconcile()
+    assert world.condition("Validated")["reason"] == "S3BucketMissing"
+
+
+@pytest.mark.proves("envFrom.secretRef.name", "envFrom.secretRef.optional")
+async def test_missing_env_secret_is_said(make_world: Callable[..., World]) -> None:
+    world = make_world(envFrom=[{"secretRef": {"name": "judge"}}, {"secretRef": {"name": "opt", "optional": True}}])
+    await world.reconcile()
+    assert world.condition("Validated")["reason"] == "SecretsMissing"
+    assert "judge" in world.condition("Validated")["message"]
+    assert "opt" not in world.condition("Validated")["message"].replace("optional", "")
+
+
+@pytest.mark.proves("checkpoints.keepCloud", "adapters.keepLast")
+async def test_artifacts_appear_and_are_kept_by_the_rule(make_world: Callable[..., World]) -> None:
+    world = make_world(checkpoints={"keepCloud": 2}, adapters={"keepLast": 1})
+    await world.start()
+    for step in (1, 2, 3, 4):
+        world.artifacts.folders[f"{ROOT}/checkpoints/step-{step:06d}"] = manifest(step, reward=step / 10)
+        world.artifacts.folders[f"{ROOT}/adapters/step-{step:06d}"] = manifest(step)
+        await world.reconcile()
+        if step == 2:
+            adapter = next(o for o in world.cluster.all("RLAdapter") if o["spec"]["step"] == 2)
+            world.cluster.put({**adapter, "spec": {**adapter["spec"], "deployed": True}})
+    await world.reconcile()
+    steps = {kind: [o["spec"]["step"] for o in world.cluster.all(kind)] for kind in ("RLCheckpoint", "RLAdapter")}
+    assert steps == {"RLCheckpoint": [3, 4], "RLAdapter": [2, 4]}
+    assert f"{ROOT}/checkpoints/step-000001" not in world.artifacts.folders
+    assert f"{ROOT}/adapters/step-000002" in world.artifacts.folders
+    assert [c["step"] for c in world.status["checkpoints"]] == [4, 3]
+    assert world.status["checkpoints"][0]["reward"] == 0.4
+    assert world.status["lastCheckpoint"] == "reverse-step-000004-uid-1"
+    assert all("ownerReferences" not in o["metadata"] for o in world.cluster.all("RLCheckpoint"))
+
+
+async def test_upload_in_progress_is_no_artifact_yet(world: World) -> None:
+    await world.start()
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = None
+    await world.reconcile()
+    assert world.cluster.all("RLCheckpoint") == []
+
+
+@pytest.mark.proves("artifactPolicy")
+async def test_policy_delete_takes_the_files_along(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    assert world.run["metadata"]["finalizers"] == ["rlrun.dev/artifacts"]
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = manifest(1)
+    await world.reconcile()
+    assert world.cluster.all("RLCheckpoint")[0]["metadata"]["ownerReferences"]
+    world.cluster.request_deletion(world.run)
+    await world.reconcile()
+    assert world.cluster.all("Deployment", "Job", "Pod") == []
+    assert world.artifacts.folders, "files may go only after the pods"
+    await world.reconcile()
+    assert world.artifacts.folders == {}
+    assert world.cluster.find("RLRun", "reverse") is None
+    assert world.cluster.all("RLCheckpoint") == []
+
+
+async def test_policy_delete_gives_up_after_its_deadline(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    world.cluster.request_deletion(world.run)
+    await world.reconcile()
+
+    async def fail(*_: object) -> None:
+        from rlrun.storage.store import Unreachable
+
+        raise Unreachable("no answer")
+
+    world.artifacts.purge = fail  # type: ignore[method-assign, assignment]
+    from rlrun.storage.store import Unreachable
+
+    with pytest.raises(Unreachable):
+        await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse")
+    world.clock.advance(301)
+    await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse") is None
+    assert any(e["reason"] == "ArtifactsNotDeleted" for e in world.cluster.events)
+
+
+async def test_retained_run_needs_no_finalizer(world: World) -> None:
+    await world.start()
+    assert not world.run["metadata"].get("finalizers")
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = manifest(1)
+    await world.reconcile()
+    world.cluster.request_deletion(world.run)
+    await world.reconcile()
+    assert world.cluster.all("Deployment", "Job") == []
+    assert world.artifacts.folders
+    assert len(world.cluster.all("RLCheckpoint")) == 1
+
+
+async def test_earlier_run_of_the_same_name_is_cleared_first(world: World) -> None:
+    await world.start()
+    world.cluster.put(
+        {**world.run, "metadata": {**world.run["metadata"], "uid": "uid-2", "generation": 1}, "status": {}}
+    )
+    await world.reconcile()
+    assert world.status["reason"] == "WaitingForPreviousPods"
+    await world.reconcile(2)
+    assert {d["metadata"]["labels"]["rlrun.dev/run-uid"] for d in world.cluster.all("Deployment")} == {"uid-2"}
+
+
+async def test_events_tell_transitions_once(world: World) -> None:
+    await world.start()
+    world.poller.answer = running()
+    await world.reconcile(5)
+    reasons = [e["reason"] for e in world.cluster.events]
+    assert reasons.count("Running") == 1
+    assert reasons.count("Pending") == 1
+
+
+async def test_invalid_spec_names_every_field(make_world: Callable[..., World]) -> None:
+    world = make_world(maxSteps=0, learningRate=-1)
+    await world.reconcile()
+    message = world.condition("Validated")["message"]
+    assert "spec.maxSteps" in message
+    assert "spec.learningRate" in message
+
+
+async def test_lost_status_does_not_lose_a_running_run(world: World) -> None:
+    await world.start()
+    world.poller.answer = running()
+    await world.reconcile()
+    world.cluster.put({**world.run, "status": {}})
+    before = len(world.cluster.all("Pod"))
+    await world.reconcile(2)
+    assert world.status["phase"] == "Running"
+    assert len(world.cluster.all("Pod")) == before

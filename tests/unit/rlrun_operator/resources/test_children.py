@@ -1,0 +1,331 @@
+import base64
+import json
+from typing import Any
+
+import pytest
+from rlrun.api.model import RLModelSpec
+from rlrun.api.run import RLRunSpec
+from rlrun.protocol.resolved import ResolvedRun
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.resources.children import children
+from rlrun_operator.resources.inference import allowed_rank, engine_args
+from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.platform import resolve, s3_variables
+
+Obj = dict[str, Any]
+IDENTITY = RunIdentity("team", "reverse", "uid-1", 2, 7)
+SETTINGS = Settings.model_validate(
+    {
+        "s3": {
+            "endpointUrl": "http://s3:8333",
+            "bucket": "rlrun",
+            "prefix": "prod",
+            "credentialsSecret": {"namespace": "sys", "name": "s3"},
+        },
+        "imagePullSecrets": ["pull"],
+    }
+)
+VARIABLES = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+
+
+def resolved(model: Obj | None = None, **run: Any) -> ResolvedRun:
+    spec = {
+        "model": "a/b",
+        "sampling": {"maxTokens": 8},
+        "env": [{"id": "o/e", "args": {"n": 1}, "version": "1.0"}, {"id": "o/f", "name": "second"}],
+        "eval": {"env": [{"id": "o/g"}]},
+        "envFrom": [{"secretRef": {"name": "judge"}}],
+        "infrastructure": {"computeSize": "S"},
+        **run,
+    }
+    full = {"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **(model or {})}
+    return resolve(IDENTITY, SETTINGS, RLRunSpec.model_validate(spec), RLModelSpec.model_validate(full), None)
+
+
+def build(model: Obj | None = None, **run: Any) -> dict[tuple[str, str], Obj]:
+    found = children(IDENTITY, SETTINGS, resolved(model, **run), s3_variables(SETTINGS, VARIABLES))
+    return {(c["kind"], c["metadata"]["name"]): c for c in found}
+
+
+def templates(found: dict[tuple[str, str], Obj]) -> dict[str, Obj]:
+    return {n: c["spec"]["template"] for (k, n), c in found.items() if k in ("Deployment", "Job")}
+
+
+def containers(template: Obj) -> list[Obj]:
+    return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+
+
+def test_names() -> None:
+    assert set(templates(build())) == {
+        "reverse-trainer",
+        "reverse-inference",
+        "reverse-env-0",
+        "reverse-env-1",
+        "reverse-eval-0",
+        "reverse-orchestrator-a2",
+    }
+
+
+def test_every_child_is_owned_and_labelled() -> None:
+    for child in build().values():
+        owner = child["metadata"]["ownerReferences"][0]
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("uid-1", True, True)
+        labels = child["metadata"]["labels"]
+        assert labels["rlrun.dev/run"] == "reverse"
+        assert labels["rlrun.dev/attempt"] == "2"
+        assert child["metadata"]["annotations"]["rlrun.dev/generation"] == "7"
+
+
+@pytest.mark.parametrize("source", ["s3://rlrun/models/a", "hf://a/b", "pvc://claim/a"])
+def test_every_pod_is_locked_down(source: str) -> None:
+    for name, template in templates(build({"source": source})).items():
+        spec = template["spec"]
+        assert spec["enableServiceLinks"] is False, name
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsUser"] == 1000
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["imagePullSecrets"] == [{"name": "pull"}]
+        for container in containers(template):
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["allowPrivilegeEscalation"] is False
+            assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+
+
+@pytest.mark.proves("envFrom.secretRef.name")
+def test_only_the_platforms_own_code_has_s3_credentials() -> None:
+    for name, template in templates(build()).items():
+        for container in containers(template):
+            secrets = [e["secretRef"]["name"] for e in container.get("envFrom", [])]
+            if name.startswith(("reverse-env", "reverse-eval")):
+                assert secrets == ["judge"]
+            elif container["name"] == "vllm":
+                assert secrets == []
+            else:
+                assert secrets == ["reverse-s3"]
+
+
+@pytest.mark.proves("env.id", "env.name", "env.version", "env.args")
+def test_environment_is_told_what_it_is() -> None:
+    container = containers(templates(build())["reverse-env-0"])[0]
+    told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
+    assert told == {
+        "id": "o/e@1.0",
+        "name": "e",
+        "args": {"n": 1},
+        "workers": 1,
+        "packagesUrl": "http://reverse-orchestrator.team.svc:8000",
+    }
+    assert container["resources"] == {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+
+
+@pytest.mark.proves("model", "maxAsyncLevel")
+def test_engine_is_called_as_the_stock_image_wants_it() -> None:
+    args = engine_args(resolved({"lora": {"rank": 24}, "inference": {"gpus": 1, "extraArgs": ["--enforce-eager"]}}))
+    pairs = dict(zip(args[1::2], args[2::2], strict=False))
+    assert args[0] == "/models/base", "`vllm serve` takes the model first"
+    assert pairs["--served-model-name"] == "a/b"
+    assert args[args.index("--max-loras") + 1] == "5", "maxAsyncLevel 2 needs four, and the evaluation one of its own"
+    assert args[args.index("--max-lora-rank") + 1] == "32"
+    assert args[args.index("--max-model-len") + 1] == "512"
+    assert args[args.index("--logprobs-mode") + 1] == "processed_logprobs"
+    assert args[-1] == "--enforce-eager"
+
+
+def environment(template: Obj, name: str) -> Obj:
+    container = next(c for c in containers(template) if c["name"] == name)
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+def test_a_closed_port_ends_an_engine_soon_and_a_silent_one_late() -> None:
+    vllm, sidecar = templates(build())["reverse-inference"]["spec"]["containers"]
+    live = vllm["livenessProbe"]
+    assert "httpGet" not in live, "a busy server may be silent for a minute"
+    assert live["tcpSocket"] == {"port": "openai"}
+    assert live["periodSeconds"] * live["failureThreshold"] <= 15
+    assert live["terminationGracePeriodSeconds"] <= 5
+    live = sidecar["livenessProbe"]
+    assert live["periodSeconds"] * live["failureThreshold"] >= 300
+
+
+@pytest.mark.proves("lora.enabled")
+def test_the_engine_of_a_run_that_trains_all_weights_takes_weights_and_no_adapters() -> None:
+    full = {"lora": {"enabled": False}}
+    shape = {"trainer": {"fullFineTuning": True}}
+    assert not any("lora" in argument for argument in engine_args(resolved(shape, **full)))
+    found = templates(build(shape, **full))["reverse-inference"]
+    assert environment(found, "vllm")["VLLM_SERVER_DEV_MODE"] == "1"
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(found, "vllm")
+    assert environment(found, "sidecar")["RLRUN_POLICY_KIND"] == "weights"
+    usual = templates(build())["reverse-inference"]
+    assert "VLLM_SERVER_DEV_MODE" not in environment(usual, "vllm"), "its routes are not for runs that need none"
+    assert environment(usual, "vllm")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    assert environment(usual, "sidecar")["RLRUN_POLICY_KIND"] == "adapter"
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(1, 8), (8, 8), (9, 16), (16, 16), (257, 320), (512, 512)])
+def test_rank_is_rounded_up_to_what_the_engine_knows(rank: int, expected: int) -> None:
+    assert allowed_rank(rank) == expected
+
+
+@pytest.mark.parametrize(("gpus", "limit"), [(0, None), (4, "4")])
+def test_gpus(gpus: int, limit: str | None) -> None:
+    found = templates(build({"trainer": {"gpus": gpus}}))["reverse-trainer"]
+    limits = found["spec"]["containers"][0].get("resources", {}).get("limits", {})
+    assert limits.get("nvidia.com/gpu") == limit
+
+
+def test_claim_is_mounted_and_nothing_fetched() -> None:
+    found = templates(build({"source": "pvc://weights/qwen/4b"}))["reverse-trainer"]["spec"]
+    assert "initContainers" not in found
+    mount = {"name": "models", "mountPath": "/models/base", "readOnly": True, "subPath": "qwen/4b"}
+    assert mount in found["containers"][0]["volumeMounts"]
+
+
+def test_hub_token_reaches_the_fetcher_and_nothing_else_does() -> None:
+    env = [{"name": "HF_TOKEN", "value": "t"}, {"name": "OTHER", "value": "x"}]
+    fetcher = containers(templates(build({"source": "hf://a/b", "trainer": {"env": env}}))["reverse-trainer"])[0]
+    names = {e["name"] for e in fetcher["env"]}
+    assert "HF_TOKEN" in names
+    assert "OTHER" not in names
+
+
+def test_services() -> None:
+    found = build()
+    inference = found[("Service", "reverse-inference")]["spec"]
+    assert inference["clusterIP"] == "None"
+    assert inference["publishNotReadyAddresses"], "found while they start: the orchestrator asks who is ready"
+    ports = {p["name"]: p["port"] for p in found[("Service", "reverse-orchestrator")]["spec"]["ports"]}
+    assert ports == {"gateway": 8000, "status": 8080}
+    for (kind, _), child in found.items():
+        if kind in ("Service", "Deployment"):
+            selector = child["spec"]["selector"]
+            assert "rlrun.dev/attempt" not in selector.get("matchLabels", selector)
+
+
+def test_user_code_reaches_the_gateway_and_dns_alone() -> None:
+    policy = build()[("NetworkPolicy", "reverse-environment")]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    gateway, dns = policy["egress"]
+    assert gateway["to"] == [
+        {"podSelector": {"matchLabels": {"rlrun.dev/run": "reverse", "rlrun.dev/role": "orchestrator"}}}
+    ]
+    assert gateway["ports"] == [{"port": 8000, "protocol": "TCP"}]
+    assert {p["port"] for p in dns["ports"]} == {53}
+
+
+def test_job_ends_at_a_mistake_and_survives_disruptions() -> None:
+    job = build()[("Job", "reverse-orchestrator-a2")]["spec"]
+    fail, ignore = job["podFailurePolicy"]["rules"]
+    assert (fail["action"], fail["onExitCodes"]["values"]) == ("FailJob", [64])
+    assert ignore["action"] == "Ignore"
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_secret_has_exactly_the_aws_variables() -> None:
+    source = {**VARIABLES, "unrelated": "x"}
+    found = s3_variables(SETTINGS, source)
+    assert found == {**VARIABLES, "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL_S3": "http://s3:8333"}
+    data = build()[("Secret", "reverse-s3")]["data"]
+    assert {k: base64.b64decode(v).decode() for k, v in data.items()} == found
+
+
+def test_config_reads_back_as_the_resolved_run() -> None:
+    text = build()[("ConfigMap", "reverse-config")]["data"]["run.json"]
+    found = ResolvedRun.model_validate_json(text)
+    assert found == resolved()
+    assert found.spec.checkpoints.interval == 50
+    assert found.artifacts.run_uri == "s3://rlrun/prod/team/uid-1"
+    assert found.artifacts.environments_uri == "s3://rlrun/prod/environments"
+    assert [(e.name, e.use.value, e.url) for e in found.endpoints.environments] == [
+        ("e", "train", "http://reverse-env-0.team.svc:8080"),
+        ("second", "train", "http://reverse-env-1.team.svc:8080"),
+        ("g", "eval", "http://reverse-eval-0.team.svc:8080"),
+    ]
+
+
+def test_longest_name_fits_everywhere() -> None:
+    identity = RunIdentity("team", "r" * 40, "u", 99, 1)
+    for name in (identity.orchestrator_job, identity.environment(15, "train"), identity.child("environment")):
+        assert len(name) <= 63 - len("-xxxxx")
+
+
+def test_a_trainer_with_several_gpus_has_a_process_for_each() -> None:
+    found = containers(templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"])[-1]
+    assert " ".join(found["command"]) == (
+        "python -m torch.distributed.run --nproc-per-node 4 --nnodes 1 --node-rank 0 "
+        "--master-addr 127.0.0.1 --master-port 29500 --shutdown-timeout 56 -m rlrun_trainer"
+    )
+
+
+def test_a_trainer_has_time_for_a_last_checkpoint() -> None:
+    template = templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"]
+    main = containers(template)[-1]
+    [own] = [float(v["value"]) for v in main["env"] if v["name"] == "RLRUN_SHUTDOWN_SECONDS"]
+    torchrun = float(main["command"][main["command"].index("--shutdown-timeout") + 1])
+    # The trainer is done first, then torchrun, and the kubelet has not lost patience with either.
+    assert own + 3 < torchrun < template["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_engines_reach_the_trainer_and_user_code_does_not() -> None:
+    first, _ = build()[("NetworkPolicy", "reverse-trainer")]["spec"]["ingress"]
+    roles = {peer["podSelector"]["matchLabels"]["rlrun.dev/role"] for peer in first["from"]}
+    assert (roles, first["ports"]) == ({"orchestrator", "inference"}, [{"port": 8080, "protocol": "TCP"}])
+
+
+def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() -> None:
+    found = build({"trainer": {"gpus": 8, "nodes": 2}})
+    assert ("Deployment", "reverse-trainer") not in found
+    job = found["Job", "reverse-trainer-a2"]["spec"]
+    assert (job["completionMode"], job["parallelism"], job["completions"]) == ("Indexed", 2, 2)
+    main = job["template"]["spec"]["containers"][0]
+    assert "--nnodes 2 --node-rank $(JOB_COMPLETION_INDEX)" in " ".join(main["command"])
+    # The pod's DNS name is <job>-<index>.<subdomain>.<namespace>.svc, where the subdomain is a headless Service.
+    assert "reverse-trainer-a2-0.reverse-trainer-nodes.team.svc" in main["command"]
+    assert job["template"]["spec"]["subdomain"] == "reverse-trainer-nodes"
+    meeting = found["Service", "reverse-trainer-nodes"]["spec"]
+    assert (meeting["clusterIP"], meeting["publishNotReadyAddresses"]) == ("None", True)
+    listening = found["Service", "reverse-trainer"]["spec"]
+    assert listening["selector"]["batch.kubernetes.io/job-completion-index"] == "0"
+    assert "readinessProbe" not in main
+
+
+@pytest.mark.proves("queueName")
+def test_a_queue_is_named_on_every_workload_and_on_nothing_else() -> None:
+    queue = "kueue.x-k8s.io/queue-name"
+    for (kind, _), child in build(queueName="team-a").items():
+        expected = "team-a" if kind in ("Deployment", "Job") else None
+        assert child["metadata"]["labels"].get(queue) == expected
+    assert all(queue not in child["metadata"]["labels"] for child in build().values())
+
+
+@pytest.mark.proves("infrastructure.computeSize")
+def test_compute_size_gives_an_environment_its_room_and_its_workers() -> None:
+    found = {}
+    for size in ("S", "M", "L"):
+        container = containers(templates(build(infrastructure={"computeSize": size}))["reverse-env-0"])[0]
+        told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
+        found[size] = (int(container["resources"]["requests"]["cpu"]), told["workers"])
+    assert found["S"] < found["M"] < found["L"]
+
+
+@pytest.mark.proves("priorityClassName")
+def test_priority_class_is_on_every_pod() -> None:
+    for template in templates(build(priorityClassName="high")).values():
+        assert template["spec"]["priorityClassName"] == "high"
+    assert all("priorityClassName" not in template["spec"] for template in templates(build()).values())
+
+
+def test_the_orchestrator_sees_changes_of_its_configuration_and_has_room_for_what_waits_for_s3() -> None:
+    spec = templates(build())["reverse-orchestrator-a2"]["spec"]
+    (container,) = spec["containers"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert mounts["config"] == {"name": "config", "mountPath": "/etc/rlrun", "readOnly": True}, "no subPath"
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert variables["RLRUN_SPOOL"] == mounts["spool"]["mountPath"]
+    limit = volumes["spool"]["emptyDir"]["sizeLimit"]
+    assert limit.endswith("Mi")
+    assert int(limit[:-2]) * 2**20 > int(variables["RLRUN_SPOOL_BYTES"])
+    assert spec["terminationGracePeriodSeconds"] > 40 + 10, "to write what is left"

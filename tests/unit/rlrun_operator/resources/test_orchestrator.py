@@ -1,0 +1,42 @@
+"""The key of Weights & Biases reaches the orchestrator, and nothing else of the Secrets that may hold it."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.rlrun_operator.resources.test_children import Obj, build, containers, templates
+
+SECRETS = [{"secretRef": {"name": "judge"}}, {"secretRef": {"name": "logging", "optional": True}}]
+
+
+def env_of(found: dict[tuple[str, str], Obj], pod: str) -> list[Obj]:
+    return [entry for c in containers(templates(found)[pod]) for entry in c["env"]]
+
+
+def keys(**run: Any) -> dict[str, Obj]:
+    entries = env_of(build(envFrom=SECRETS, **run), "reverse-orchestrator-a2")
+    return {entry["name"]: entry for entry in entries if "WANDB" in entry["name"]}
+
+
+@pytest.mark.proves("wandb.project", "envFrom.secretRef.name")
+def test_the_orchestrator_gets_the_key_of_every_secret_and_only_the_key() -> None:
+    found = keys(wandb={"project": "p"})
+    refs = [found[f"WANDB_API_KEY_{i}"]["valueFrom"]["secretKeyRef"] for i in (0, 1)]
+    assert [ref["name"] for ref in refs] == ["judge", "logging"]
+    assert all(ref["key"] == "WANDB_API_KEY" and ref["optional"] is True for ref in refs)
+    assert len(found) == 2
+    template = templates(build(envFrom=SECRETS, wandb={"project": "p"}))["reverse-orchestrator-a2"]
+    assert all(
+        {s["secretRef"]["name"] for s in c.get("envFrom", [])} == {"reverse-s3"} for c in containers(template)
+    ), "the rest of the Secrets stays with the environments"
+
+
+def test_without_wandb_nobody_reads_the_secrets() -> None:
+    assert keys() == {}
+
+
+def test_no_other_pod_gets_the_key_by_name() -> None:
+    found = build(envFrom=SECRETS, wandb={"project": "p"})
+    for name in templates(found):
+        if "orchestrator" not in name:
+            assert not [entry for entry in env_of(found, name) if "WANDB" in entry["name"]], name

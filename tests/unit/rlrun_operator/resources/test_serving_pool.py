@@ -1,0 +1,112 @@
+"""What a serving pool has in the cluster."""
+
+import json
+from typing import Any
+
+import pytest
+from rlrun.api.model import RLModelSpec
+from rlrun.constants import RUN_LABEL
+from rlrun.protocol.serving import ServedAdapter, ServingOrder
+from rlrun_operator.config.settings import Settings
+from rlrun_operator.resources.serving_pool import PoolIdentity, differs, pool_children
+
+Obj = dict[str, Any]
+IDENTITY = PoolIdentity("team", "a/b")
+BASE: Obj = {"bucket": "rlrun", "credentialsSecret": {"namespace": "sys", "name": "s3"}}
+ORDER = ServingOrder(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
+
+
+def build(settings: Obj | None = None, order: ServingOrder = ORDER, **model: Any) -> dict[str, Obj]:
+    spec = RLModelSpec.model_validate({"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **model})
+    full = Settings.model_validate({"s3": BASE, **(settings or {})})
+    found = pool_children(IDENTITY, full, spec, order, {"AWS_ACCESS_KEY_ID": "k"})
+    assert len({c["kind"] for c in found}) == len(found)
+    return {c["kind"]: c for c in found}
+
+
+def containers(found: dict[str, Obj]) -> dict[str, Obj]:
+    return {c["name"]: c for c in found["Deployment"]["spec"]["template"]["spec"]["containers"]}
+
+
+def argument(args: list[str], name: str) -> str:
+    return args[args.index(name) + 1]
+
+
+def test_the_engine_is_that_of_a_run_with_room_for_many_adapters() -> None:
+    found = build({"serving": {"replicas": 3, "maxLoras": 4}}, lora={"rank": 24}, inference={"extraArgs": ["--eager"]})
+    args = containers(found)["vllm"]["args"]
+    assert argument(args, "--served-model-name") == "a/b"
+    assert argument(args, "--max-model-len") == "512"
+    assert [argument(args, f"--max-{n}") for n in ("loras", "lora-rank", "cpu-loras")] == ["4", "32", "32"]
+    assert "--enable-lora" in args
+    assert args[-1] == "--eager"
+    env = {e["name"]: e["value"] for e in containers(found)["vllm"]["env"]}
+    assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    assert "VLLM_SERVER_DEV_MODE" not in env
+    assert found["Deployment"]["spec"]["replicas"] == 3
+
+
+def test_the_sidecar_starts_from_the_order_and_reads_credentials_from_files() -> None:
+    found = build(lora={"rank": 10})
+    sidecar = containers(found)["sidecar"]
+    assert sidecar["command"] == ["python", "-m", "rlrun_adapter_sidecar.serving"]
+    assert {e["name"]: e["value"] for e in sidecar["env"]}["RLRUN_MAX_LORA_RANK"] == "16"
+    assert "envFrom" not in sidecar
+    mounts = {m["name"]: m["mountPath"] for m in sidecar["volumeMounts"]}
+    assert (mounts["order"], mounts["credentials"]) == ("/etc/rlrun/serving", "/etc/rlrun/s3")
+    volumes = {v["name"]: v for v in found["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["order"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
+    assert volumes["credentials"]["secret"]["secretName"] == found["Secret"]["metadata"]["name"]
+    assert ServingOrder.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
+
+
+def test_nobody_owns_a_pool_and_no_run_takes_it_for_its_own() -> None:
+    for child in build().values():
+        assert "ownerReferences" not in child["metadata"]
+        assert RUN_LABEL not in child["metadata"]["labels"]
+        assert child["metadata"]["annotations"]["rlrun.dev/model"] == "a/b"
+    template = build()["Deployment"]["spec"]["template"]
+    assert template["metadata"]["annotations"]["rlrun.dev/model"] == "a/b"
+    assert template["spec"]["automountServiceAccountToken"] is False
+
+
+def test_the_namespace_may_ask_and_the_operator_alone_may_order() -> None:
+    policy = build({"leaseNamespace": "home"})["NetworkPolicy"]["spec"]
+    asking, ordering = policy["ingress"]
+    assert (asking["from"], asking["ports"][0]["port"]) == ([{"podSelector": {}}], 8000)
+    (system,) = ordering["from"]
+    assert system["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "home"}
+    assert ordering["ports"][0]["port"] == 8001
+    assert [p["port"] for p in build()["Service"]["spec"]["ports"]] == [8000]
+    assert "NetworkPolicy" not in build({"networkPolicies": False})
+
+
+def test_an_engine_is_replaced_before_the_next_one_ends() -> None:
+    strategy = build()["Deployment"]["spec"]["strategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+
+
+@pytest.mark.parametrize("model", ["a/b", "A/B", "a.b/c", "a-b/c", "x" * 200, "Qwen/Qwen3-30B-A3B-Instruct-2507"])
+def test_names_are_valid_and_differ_where_models_do(model: str) -> None:
+    identity = PoolIdentity("team", model)
+    assert len(identity.name) <= 52, "pods add to it, and a label has 63"
+    assert identity.name.replace("-", "").isalnum()
+    assert identity.name == identity.name.lower()
+    others = {"a/b", "A/B", "a.b/c", "a-b/c"} - {model}
+    assert identity.name not in {PoolIdentity("team", other).name for other in others}
+
+
+def test_an_adapter_more_changes_the_order_and_restarts_nothing() -> None:
+    more = ORDER.model_copy(update={"adapters": [*ORDER.adapters, ServedAdapter(name="a/b:two", uri="s3://y", step=4)]})
+    before, after = build(), build(order=more)
+    assert [kind for kind in before if differs(after[kind], before[kind])] == ["ConfigMap"]
+
+
+def test_what_others_add_is_no_difference_and_a_changed_model_is() -> None:
+    before = build()
+    seen = json.loads(json.dumps(before["Deployment"]))
+    seen["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"
+    seen["spec"]["replicas"] = 5
+    assert not differs(before["Deployment"], seen)
+    assert differs(build(lora={"rank": 64})["Deployment"], seen)
+    assert differs(before["Service"], None)

@@ -1,0 +1,99 @@
+import asyncio
+from typing import Any
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun_operator.runtime.leader_election import DURATION_SECONDS, RENEW_DEADLINE_SECONDS, Lease, LeaseLost
+
+from tests.support.operator_world import MemoryCluster
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lease(cluster: Any, identity: str, clock: Time) -> Lease:
+    return Lease(cluster.kube, "ns", "lease", identity, retry=0.001, clock=clock)
+
+
+async def test_only_one_gets_it() -> None:
+    cluster, clock = MemoryCluster(), Time()
+    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
+    await first.acquire()
+    assert not await second._try()
+    clock.now += DURATION_SECONDS - 1
+    assert not await second._try()
+
+
+async def test_silent_holder_is_followed_after_the_duration_by_the_own_clock() -> None:
+    cluster, clock = MemoryCluster(), Time()
+    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
+    await first.acquire()
+    assert not await second._try()
+    clock.now += DURATION_SECONDS
+    assert await second._try()
+    found = cluster.find("Lease", "lease", "ns")
+    assert found
+    assert found["spec"]["holderIdentity"] == "b"
+    assert found["spec"]["leaseTransitions"] == 1
+    assert not await first._try()
+
+
+async def test_renewals_keep_it() -> None:
+    cluster, clock = MemoryCluster(), Time()
+    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
+    await first.acquire()
+    for _ in range(5):
+        assert not await second._try()
+        clock.now += RENEW_DEADLINE_SECONDS
+        await asyncio.sleep(0.001)
+        assert await first._try()
+
+
+async def test_released_lease_is_free_at_once() -> None:
+    cluster, clock = MemoryCluster(), Time()
+    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
+    await first.acquire()
+    await first.release()
+    assert await second._try()
+
+
+async def test_release_of_a_foreign_lease_changes_nothing() -> None:
+    cluster, clock = MemoryCluster(), Time()
+    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
+    await first.acquire()
+    await second.release()
+    assert (cluster.find("Lease", "lease", "ns") or {})["spec"]["holderIdentity"] == "a"
+
+
+async def test_two_that_see_it_free_at_the_same_time() -> None:
+    cluster, clock = MemoryCluster(), Time()
+    holder = lease(cluster, "a", clock)
+    await holder.acquire()
+    await holder.release()
+    claims = [lease(cluster, name, clock) for name in ("b", "c", "d")]
+    results = await asyncio.gather(*(claim._try() for claim in claims))
+    assert sum(results) == 1
+
+
+async def test_holder_that_cannot_renew_gives_up() -> None:
+    cluster, clock = MemoryCluster(), Time()
+    mine = lease(cluster, "a", clock)
+    await mine.acquire()
+
+    async def fail(*_: object) -> None:
+        clock.now += 4
+        raise ApiError(503, "ServiceUnavailable", "no")
+
+    cluster.get = fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(mine.hold(), 5)
+    assert clock.now <= 100 + RENEW_DEADLINE_SECONDS + 4, "given up within the deadline and one request"
+
+
+def test_holder_gives_up_before_another_takes_over() -> None:
+    assert RENEW_DEADLINE_SECONDS + 5 <= DURATION_SECONDS

@@ -1,0 +1,330 @@
+"""The life of a pool and of the adapters in it, reconcile by reconcile."""
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun.protocol.problem import Problem
+from rlrun_operator.serving.observation import PoolKey
+from rlrun_operator.serving.reconciler import find_pools, key_of
+
+from tests.support.operator_world import Crash, source_secret, terminated
+from tests.support.serving_pools import KEY, Pools, adapter_object
+
+ALL = ["ConfigMap", "Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]
+NAME = "tiny/model:one"
+
+
+async def test_the_first_deployed_adapter_gets_a_pool(pools: Pools) -> None:
+    pools.cluster.put(adapter_object())
+    again = await pools.reconcile()
+    assert sorted(pools.objects) == ALL
+    assert pools.state() == "Deploying"
+    assert again is not None
+    assert again <= 2
+    pools.start_pods(ready=False)
+    await pools.reconcile()
+    assert "waiting for an engine" in pools.status()["deploymentMessage"]
+    for pod in pools.cluster.all("Pod"):
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    await pools.reconcile()
+    status = pools.status()
+    assert status["deploymentState"] == "Deployed"
+    assert status["deployedAt"] == "2026-01-01T00:00:00Z"
+    assert status["deploymentModel"] == NAME
+    assert status["deploymentUrl"] == f"http://{KEY.identity.name}.team.svc:8000/v1"
+    assert "deploymentMessage" not in status
+    assert (status["phase"], status["sizeBytes"]) == ("Ready", 5), "the rest of the status is not the pool's"
+    assert [e["reason"] for e in pools.cluster.events] == ["AdapterDeployed"]
+    assert pools.cluster.events[0]["involvedObject"]["kind"] == "RLAdapter"
+
+
+async def test_a_pool_in_order_is_left_alone(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    writes = pools.cluster.writes
+    again = await pools.reconcile(3)
+    assert (pools.cluster.writes, pools.sidecars.told) == (writes, [])
+    assert again is not None
+    assert again > 2
+
+
+async def test_nobody_wants_an_adapter_and_there_is_no_pool(pools: Pools) -> None:
+    pools.cluster.put(adapter_object(deployed=False))
+    assert await pools.reconcile() is None
+    assert (pools.objects, pools.cluster.writes) == ([], 0)
+
+
+async def test_a_second_adapter_is_ordered_from_the_pods_at_once(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    deployment = pools.cluster.all("Deployment")[0]
+    pools.cluster.put(adapter_object("two"))
+    pools.sidecars.slow.add("tiny/model:two")
+    await pools.reconcile()
+    assert [[a.name for a in order.adapters] for order in pools.sidecars.told] == [[NAME, "tiny/model:two"]]
+    await pools.reconcile()
+    assert (pools.state(), pools.state("two")) == ("Deployed", "Deploying")
+    pools.sidecars.slow.clear()
+    await pools.reconcile()
+    assert pools.state("two") == "Deployed"
+    assert len(pools.sidecars.told) == 1
+    assert pools.cluster.all("Deployment")[0] == deployment, "an adapter more restarts nothing"
+
+
+async def test_an_adapter_is_deployed_when_every_ready_replica_has_it(pools: Pools) -> None:
+    pools.settings = pools.settings.model_copy(
+        update={"serving": pools.settings.serving.model_copy(update={"replicas": 2})}
+    )
+    await pools.deploy(adapter_object())
+    first, second = pools.cluster.all("Pod")
+    pools.sidecars.orders[second["metadata"]["name"]] = pools.sidecars.orders[first["metadata"]["name"]].model_copy(
+        update={"adapters": []}
+    )
+    pools.cluster.put({**adapter_object(), "metadata": {**adapter_object()["metadata"], "name": "two"}})
+    await pools.reconcile()
+    assert pools.state() == "Deploying"
+    await pools.reconcile()
+    assert (pools.state(), pools.state("two")) == ("Deployed", "Deployed")
+
+
+async def test_undeploying_one_of_two_unloads_it_and_the_pool_stays(pools: Pools) -> None:
+    await pools.deploy(adapter_object(), adapter_object("two"))
+    pools.change(deployed=False)
+    pools.sidecars.stuck.add(NAME)
+    await pools.reconcile()
+    assert pools.state() == "Unloading"
+    await pools.reconcile()
+    assert pools.state() == "UnloadFailed"
+    assert "deleting pod" in pools.status()["deploymentMessage"]
+    pools.sidecars.stuck.clear()
+    await pools.reconcile()
+    assert (pools.state(), pools.state("two")) == ("NotDeployed", "Deployed")
+    assert "deploymentUrl" not in pools.status()
+    assert pools.status()["deployedAt"] == "2026-01-01T00:00:00Z", "when it was last deployed"
+    assert sorted(pools.objects) == ALL
+
+
+async def test_the_last_adapter_takes_the_pool_along(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    pools.change(deployed=False)
+    await pools.reconcile()
+    assert pools.objects == []
+    assert pools.state() == "Unloading"
+    for pod in pools.cluster.all("Pod"):
+        pools.cluster.request_deletion(pod)
+    assert await pools.reconcile() is None
+    assert pools.state() == "NotDeployed"
+    assert pools.cluster.events[-1]["reason"] == "AdapterUndeployed"
+
+
+async def test_a_deleted_adapter_is_undeployed(pools: Pools) -> None:
+    await pools.deploy(adapter_object(), adapter_object("two"))
+    two = pools.cluster.find("RLAdapter", "two")
+    assert two is not None
+    pools.cluster.request_deletion(two)
+    await pools.reconcile()
+    assert [a.name for a in pools.sidecars.told[-1].adapters] == [NAME]
+
+
+async def test_adapters_are_served_though_their_run_is_gone(pools: Pools) -> None:
+    assert pools.cluster.all("RLRun") == []
+    await pools.deploy(adapter_object())
+    assert pools.state() == "Deployed"
+
+
+@pytest.mark.parametrize(
+    ("phase", "message", "words"),
+    [("Failed", "the files are gone", "is Failed, not Ready (the files are gone)"), (None, None, "is Pending")],
+)
+async def test_an_adapter_that_is_not_ready_fails(
+    pools: Pools, phase: str | None, message: str | None, words: str
+) -> None:
+    pools.cluster.put(adapter_object(status={"phase": phase, "message": message}))
+    await pools.reconcile()
+    assert (pools.state(), pools.objects) == ("DeployFailed", [])
+    assert pools.status()["deploymentMessage"].startswith("AdapterNotReady: ")
+    assert words in pools.status()["deploymentMessage"]
+    assert pools.cluster.events[0]["type"] == "Warning"
+    found = pools.cluster.find("RLAdapter", "one")
+    assert found is not None
+    pools.cluster.put({**found, "status": {**found["status"], "phase": "Ready"}})
+    await pools.reconcile()
+    assert pools.state() == "Deploying"
+
+
+async def test_what_is_served_goes_on_though_its_files_are_gone(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    found = pools.cluster.find("RLAdapter", "one")
+    assert found is not None
+    pools.cluster.put({**found, "status": {**found["status"], "phase": "Failed"}})
+    await pools.reconcile()
+    assert (pools.state(), pools.sidecars.told) == ("Deployed", [])
+
+
+async def test_a_missing_model_fails_and_its_return_mends_it(pools: Pools) -> None:
+    (model,) = pools.cluster.all("RLModel")
+    pools.cluster.request_deletion(model)
+    pools.cluster.put(adapter_object())
+    assert await pools.reconcile() is not None, "it is looked at again"
+    assert (pools.state(), pools.objects) == ("DeployFailed", [])
+    assert "ModelNotFound: " in pools.status()["deploymentMessage"]
+    del model["metadata"]["deletionTimestamp"]
+    pools.cluster.put(model)
+    await pools.reconcile()
+    assert pools.state() == "Deploying"
+
+
+async def test_a_pool_that_serves_outlives_its_models_entry_and_still_takes_orders(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    pools.cluster.request_deletion(pools.cluster.all("RLModel")[0])
+    pools.cluster.put(adapter_object("two"))
+    await pools.reconcile(2)
+    assert sorted(pools.objects) == ALL
+    assert (pools.state(), pools.state("two")) == ("Deployed", "Deployed")
+
+
+async def test_missing_credentials_fail_only_what_is_not_served_yet(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    pools.cluster.request_deletion(pools.cluster.find("Secret", "s3", "rlrun-system") or {})
+    await pools.reconcile()
+    assert pools.state() == "Deployed"
+    for obj in pools.cluster.all("Deployment"):
+        pools.cluster.request_deletion(obj)
+    pools.cluster.put(adapter_object("two"))
+    await pools.reconcile()
+    assert "S3CredentialsMissing" in pools.status("two")["deploymentMessage"]
+
+
+async def test_new_credentials_reach_the_pods_secret_and_restart_nothing(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    deployment = pools.cluster.all("Deployment")[0]
+    pools.cluster.put(source_secret(AWS_ACCESS_KEY_ID="new"))
+    await pools.reconcile()
+    secret = pools.cluster.find("Secret", KEY.identity.s3_secret)
+    assert secret is not None
+    assert secret["data"]["AWS_ACCESS_KEY_ID"] == "bmV3"
+    assert pools.cluster.all("Deployment")[0] == deployment
+
+
+async def test_the_sidecars_words_become_the_adapters(pools: Pools) -> None:
+    pools.sidecars.problems[NAME] = Problem(reason="AdapterRankTooHigh", message="rank 64: raise lora.rank")
+    await pools.deploy(adapter_object(), adapter_object("two"))
+    assert (pools.state(), pools.state("two")) == ("DeployFailed", "Deployed")
+    assert pools.status()["deploymentMessage"] == "AdapterRankTooHigh: rank 64: raise lora.rank"
+    pools.sidecars.problems.clear()
+    await pools.reconcile()
+    assert pools.state() == "Deployed"
+    assert "deploymentMessage" not in pools.status()
+
+
+async def test_pods_that_cannot_start_say_why(pools: Pools) -> None:
+    pools.cluster.put(adapter_object())
+    await pools.reconcile()
+    pools.start_pods(ready=False)
+    (pod,) = pools.cluster.all("Pod")
+    pods_status = pod["status"]
+    pods_status["conditions"].append(
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU."}
+    )
+    await pools.reconcile()
+    assert pools.state() == "Deploying"
+    assert pools.status()["deploymentMessage"].startswith("Unschedulable: serving: no node can take it: no GPU.")
+    pods_status["containerStatuses"][0] |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    pods_status["containerStatuses"][0] |= {"lastState": terminated(1, "OOMKilled")}
+    await pools.reconcile()
+    assert pools.state() == "DeployFailed"
+    assert "raise inference.resources.limits.memory" in pools.status()["deploymentMessage"]
+
+
+async def test_a_pool_that_never_gets_ready_fails_at_its_deadline(pools: Pools) -> None:
+    pools.cluster.put(adapter_object())
+    await pools.reconcile()
+    (deployment,) = pools.cluster.all("Deployment")
+    reason = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    pools.cluster.put({**deployment, "status": {"conditions": [reason]}})
+    await pools.reconcile()
+    assert pools.state() == "DeployFailed"
+    assert "PoolNotReady" in pools.status()["deploymentMessage"]
+
+
+async def test_an_operator_that_gets_no_answer_does_not_doubt_what_is_served(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    pools.sidecars.silent = True
+    await pools.reconcile()
+    assert pools.state() == "Deployed"
+    pools.start_pods()
+    for pod in pools.cluster.all("Pod"):
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    await pools.reconcile()
+    assert pools.state() == "Deploying"
+
+
+async def test_a_changed_model_is_a_changed_pool(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    (model,) = pools.cluster.all("RLModel")
+    pools.cluster.put({**model, "spec": {**model["spec"], "lora": {"rank": 64}}})
+    await pools.reconcile()
+    args = pools.cluster.all("Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[args.index("--max-lora-rank") + 1] == "64"
+
+
+async def test_a_refusal_of_the_api_server_is_told(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(obj: object) -> None:
+        raise ApiError(403, "Forbidden", "exceeded quota: services")
+
+    pools.cluster.put(adapter_object())
+    with monkeypatch.context() as patch:
+        patch.setattr(pools.cluster, "apply", refuse)
+        with pytest.raises(ApiError):
+            await pools.reconcile()
+    assert pools.status()["deploymentMessage"] == (
+        "PoolRefused: the API server refuses an object of the pool: exceeded quota: services"
+    )
+    await pools.reconcile()
+    assert pools.state() == "Deploying"
+    pools.start_pods()
+    await pools.reconcile()
+    pools.cluster.put(adapter_object("two"))
+    with monkeypatch.context() as patch:
+        patch.setattr(pools.cluster, "apply", refuse)
+        with pytest.raises(ApiError):
+            await pools.reconcile()
+    assert (pools.state(), pools.state("two")) == ("Deployed", "DeployFailed")
+
+
+@pytest.mark.parametrize("after", range(9))
+async def test_an_operator_that_dies_at_any_write_leaves_what_the_next_one_finishes(pools: Pools, after: int) -> None:
+    pools.cluster.put(adapter_object())
+    pools.cluster.crash_after = after
+    try:
+        await pools.reconcile()
+    except Crash:
+        pools.change(deployed=False)
+    else:
+        assert after >= 7, "the last writes are a status and an Event"
+        pools.change(deployed=False)
+    pools.cluster.crash_after = None
+    found = await find_pools(pools.cluster.kube, [])
+    assert found == ({KEY} if pools.objects or pools.state() != "NotDeployed" else set())
+    for key in found:
+        await pools.reconcile(2, key)
+    assert pools.state() == "NotDeployed"
+    assert pools.objects == []
+
+
+async def test_pools_are_found_by_what_is_deployed_and_by_what_is_there(pools: Pools) -> None:
+    pools.cluster.put(adapter_object())
+    pools.cluster.put(adapter_object("never", deployed=False))
+    assert await find_pools(pools.cluster.kube, []) == {KEY}
+    assert await find_pools(pools.cluster.kube, ["elsewhere"]) == set()
+    await pools.reconcile()
+    pools.cluster.objects.pop(("RLAdapter", "team", "one"))
+    assert await find_pools(pools.cluster.kube, []) == {KEY}
+    await pools.reconcile()
+    assert (pools.objects, await find_pools(pools.cluster.kube, [])) == ([], set())
+
+
+def test_events_lead_to_their_pool() -> None:
+    assert key_of(adapter_object()) == PoolKey("team", "tiny/model")
+    assert key_of(adapter_object(deployed=False)) is None
+    assert key_of(adapter_object(deployed=False, status={"deploymentState": "Unloading"})) == KEY
+    pod = {"kind": "Pod", "metadata": {"namespace": "team", "annotations": {"rlrun.dev/model": "tiny/model"}}}
+    assert key_of(pod) == KEY
+    assert key_of({"kind": "Pod", "metadata": {"namespace": "team"}}) is None

@@ -1,0 +1,198 @@
+"""The draw of examples: what it depends on, and that timing and restarts are not among it."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlrun_orchestrator.data.example_buffer import Buffer, BufferSettings, Example
+from rlrun_orchestrator.data.example_sampler import Deal, Dealt
+
+FILTERING = BufferSettings(seed=1, filtering=True)
+
+
+def test_an_epoch_draws_every_example_once_and_the_next_in_another_order() -> None:
+    buffer = Buffer({"a": 20}, None, BufferSettings(seed=1))
+    epochs = [[buffer.draw().index for _ in range(20)] for _ in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(20))
+    assert epochs[0] != epochs[1]
+
+
+def test_another_seed_is_another_order() -> None:
+    def drawn(seed: int) -> list[Example]:
+        buffer = Buffer({"a": 20, "b": 20}, None, BufferSettings(seed=seed))
+        return [buffer.draw() for _ in range(30)]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_environments_are_drawn_by_weight() -> None:
+    buffer = Buffer({"a": 5, "b": 5}, [3.0, 1.0], BufferSettings(seed=1))
+    drawn = [buffer.draw().environment for _ in range(4000)]
+    assert 0.73 < drawn.count("a") / 4000 < 0.77
+    assert all(buffer.draw(["b"]).environment == "b" for _ in range(5))
+
+
+def test_easy_and_hard_examples_leave_the_draw_and_come_back_when_nothing_else_is_left() -> None:
+    buffer = Buffer({"a": 3}, None, FILTERING)
+    buffer.scored(Example("a", 0), 0.9)
+    buffer.scored(Example("a", 1), 0.1)
+    assert {buffer.draw().index for _ in range(6)} == {2}
+    buffer.scored(Example("a", 2), 0.95)
+    assert {buffer.draw().index for _ in range(6)} == {1}, "the hard one comes back first"
+    buffer.scored(Example("a", 1), 0.95)
+    assert {buffer.draw().index for _ in range(6)} == {0, 1, 2}
+
+
+def test_thresholds_belong_to_the_pools() -> None:
+    buffer = Buffer({"a": 4}, None, BufferSettings(filtering=True, easy_threshold=0.7, hard_threshold=0.3))
+    for index, reward in enumerate((0.7, 0.69, 0.31, 0.3)):
+        buffer.scored(Example("a", index), reward)
+    values = buffer.metrics()
+    assert (values["pool/easy"], values["pool/normal"], values["pool/hard"]) == (0.25, 0.5, 0.25)
+
+
+def test_evictions_are_counted_from_one_step_to_the_next() -> None:
+    buffer = Buffer({"a": 10}, None, FILTERING)
+    for index in range(3):
+        buffer.scored(Example("a", index), 1.0)
+    buffer.scored(Example("a", 3), 0.0)
+    values = buffer.metrics()
+    assert (values["evicted_examples/easy"], values["evicted_examples/hard"]) == (3.0, 1.0)
+    assert buffer.metrics()["evicted_examples/easy"] == 0.0
+
+
+def test_without_filtering_nothing_leaves_the_draw() -> None:
+    buffer = Buffer({"a": 2}, None, BufferSettings(seed=1))
+    buffer.scored(Example("a", 0), 1.0)
+    assert {buffer.draw().index for _ in range(4)} == {0, 1}
+
+
+@pytest.mark.parametrize(("easy", "hard", "reward"), [(0.3, 0.0, 1.0), (0.0, 0.3, 0.0)])
+def test_a_share_of_the_easy_and_of_the_hard_examples_may_stay(easy: float, hard: float, reward: float) -> None:
+    settings = BufferSettings(seed=1, filtering=True, easy_fraction=easy, hard_fraction=hard)
+    buffer = Buffer({"a": 1000}, None, settings)
+    for index in range(1000):
+        buffer.scored(Example("a", index), reward)
+    assert 0.25 < buffer.metrics()["pool/normal"] < 0.35
+    drawn = Counter(buffer.draw().index for _ in range(500))
+    assert max(drawn.values()) <= 2, "those that stay are drawn in turn"
+
+
+@given(st.integers(0, 60), st.integers(0, 5))
+def test_a_restored_buffer_goes_on_with_the_same_examples(before: int, seed: int) -> None:
+    settings = BufferSettings(seed=seed, filtering=True)
+    one = Buffer({"a": 7, "b": 11}, [1.0, 2.0], settings)
+    for number in range(before):
+        one.scored(one.draw(), (number % 10) / 10)
+    two = Buffer({"a": 7, "b": 11}, [1.0, 2.0], settings)
+    two.restore(one.state())
+    assert [two.draw() for _ in range(30)] == [one.draw() for _ in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights"), [({"a": 0}, None), ({}, None), ({"a": 1}, [1.0, 1.0]), ({"a": 1}, [0.0])]
+)
+def test_a_buffer_with_nothing_to_draw_is_refused(sizes: dict[str, int], weights: list[float] | None) -> None:
+    with pytest.raises(ValueError, match=r"environment"):
+        Buffer(sizes, weights, BufferSettings())
+
+
+# --- the deal ---------------------------------------------------------------------------------------------------------
+
+ALL = ["a", "b"]
+
+
+def deal() -> Deal:
+    return Deal(Buffer({"a": 7, "b": 11}, [1.0, 2.0], FILTERING))
+
+
+def draw(from_: Deal) -> Dealt:
+    dealt = from_.draw(ALL)
+    assert dealt is not None
+    return dealt
+
+
+def run(one: Deal, steps: int, order: random.Random) -> list[list[Dealt]]:
+    """Steps of four groups that come back in any order; every third ordinal is filtered and replaced."""
+    batches = []
+    for _ in range(steps):
+        flying, batch = [draw(one) for _ in range(4)], []
+        while flying:
+            dealt = flying.pop(order.randrange(len(flying)))
+            one.scored(dealt, (dealt.ordinal % 5) / 4)
+            if dealt.ordinal % 3 == 0:
+                flying.append(draw(one))
+            else:
+                batch.append(dealt)
+        one.settle()
+        batches.append(sorted(batch))
+    return batches
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_in_which_groups_come_back_decides_nothing(order: random.Random) -> None:
+    assert run(deal(), 6, order) == run(deal(), 6, random.Random(0))
+
+
+@given(st.integers(0, 5), st.randoms(use_true_random=False))
+def test_a_deal_that_is_continued_is_dealt_the_same(stop: int, order: random.Random) -> None:
+    whole = run(deal(), 6, order)
+    one = deal()
+    first = run(one, stop, order)
+    two = deal()
+    two.restore(one.snapshot([]))
+    assert first + run(two, 6 - stop, order) == whole
+
+
+def test_what_was_under_way_is_dealt_again_first_and_under_its_number() -> None:
+    one = deal()
+    dealt = [draw(one) for _ in range(6)]
+    state = one.snapshot([dealt[1], dealt[2], dealt[4], dealt[5]])
+    two = deal()
+    two.restore(state)
+    assert [draw(two) for _ in range(4)] == [dealt[1], dealt[2], dealt[4], dealt[5]]
+    assert draw(two).ordinal == 6
+    three = deal()
+    three.restore(state)
+    three.forget([1, 2])
+    assert [draw(three) for _ in range(2)] == [dealt[4], dealt[5]]
+
+
+def test_a_group_that_outlives_a_rewind_is_not_dealt_a_second_time() -> None:
+    one = deal()
+    first = [draw(one) for _ in range(2)]
+    state = one.snapshot(first)
+    alive, lost = draw(one), draw(one)
+    one.restore(state, outstanding=[alive])
+    again = [draw(one) for _ in range(4)]
+    assert again[:2] == first
+    assert again[2] == lost, "its number is free, the one before is still under way"
+    assert again[3].ordinal == lost.ordinal + 1
+    assert alive not in again
+
+
+def test_a_number_that_outlives_a_rewind_stays_taken_when_its_group_has_ended_and_in_the_next_process() -> None:
+    one = deal()
+    first = [draw(one) for _ in range(2)]
+    state = one.snapshot(first)
+    alive, lost = draw(one), draw(one)
+    one.restore(state, outstanding=[alive])
+    two = deal()
+    two.restore(one.snapshot([alive]))
+    assert [draw(one).ordinal for _ in range(4)] == [0, 1, lost.ordinal, 4], "though nothing tells whether it ended"
+    assert [draw(two).ordinal for _ in range(5)] == [0, 1, alive.ordinal, lost.ordinal, 4]
+
+
+def test_examples_of_an_environment_that_is_away_wait_for_it() -> None:
+    one = deal()
+    dealt = [draw(one) for _ in range(8)]
+    assert {d.example.environment for d in dealt} == {"a", "b"}
+    two = deal()
+    two.restore(one.snapshot(dealt))
+    only_a = [d for d in dealt if d.example.environment == "a"]
+    assert [two.draw(["a"]) for _ in only_a] == only_a
+    assert two.draw([]) is None
+    assert draw(two) == next(d for d in dealt if d.example.environment == "b")

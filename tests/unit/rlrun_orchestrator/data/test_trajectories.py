@@ -1,0 +1,91 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlrun.api.run_sections.rollouts import TrajectoryStrategy
+from rlrun_orchestrator.config import Settings
+from rlrun_orchestrator.data.groups import group_advantages
+from rlrun_orchestrator.data.trajectories import Turn, build_trajectory
+
+INTERLEAVED, BRANCHING = TrajectoryStrategy.interleaved, TrajectoryStrategy.branching
+
+
+# --- advantages -------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
+def test_advantages_sum_to_zero_and_keep_the_differences(rewards: list[float]) -> None:
+    advantages = group_advantages(rewards)
+    assert math.isclose(math.fsum(advantages), 0.0, abs_tol=1e-9)
+    assert math.isclose(advantages[0] - advantages[-1], rewards[0] - rewards[-1], abs_tol=1e-9)
+
+
+def test_a_reward_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        group_advantages([0.0, math.nan])
+
+
+# --- trajectories -----------------------------------------------------------------------------------------------------
+
+
+def turn(prompt: list[int], completion: list[int]) -> Turn:
+    return Turn(prompt, completion, [-0.5 - t for t in completion], "stop")
+
+
+def test_turns_that_continue_exactly_become_one_sequence() -> None:
+    built = build_trajectory([turn([1, 2], [3, 4]), turn([1, 2, 3, 4, 5], [6])], INTERLEAVED, 100)
+    assert built.prefix_breaks == 0
+    (sequence,) = built.sequences
+    assert sequence.token_ids == [1, 2, 3, 4, 5, 6]
+    assert sequence.loss_mask == [False, False, True, True, False, True]
+    assert sequence.logprobs == [0.0, 0.0, -3.5, -4.5, 0.0, -6.5]
+
+
+def test_a_broken_prefix_opens_a_new_sequence_and_is_counted() -> None:
+    built = build_trajectory([turn([1, 2], [3, 4]), turn([1, 2, 9, 4, 5], [6])], INTERLEAVED, 100)
+    assert built.prefix_breaks == 1
+    assert [s.token_ids for s in built.sequences] == [[1, 2, 3, 4], [1, 2, 9, 4, 5, 6]]
+    assert built.sequences[1].loss_mask == [False] * 5 + [True]
+
+
+@pytest.mark.proves("trajectoryStrategy")
+def test_branching_trains_on_every_turn_by_itself() -> None:
+    built = build_trajectory([turn([1], [2]), turn([1, 2, 3], [4])], BRANCHING, 100)
+    assert [s.token_ids for s in built.sequences] == [[1, 2], [1, 2, 3, 4]]
+    assert built.prefix_breaks == 0
+
+
+def test_a_sequence_is_cut_at_seq_len_and_dropped_without_drawn_tokens() -> None:
+    assert build_trajectory([turn([1, 2, 3], [4, 5])], INTERLEAVED, 4).sequences[0].token_ids == [1, 2, 3, 4]
+    assert build_trajectory([turn([1, 2, 3], [4])], INTERLEAVED, 3).sequences == []
+
+
+tokens = st.lists(st.integers(0, 3), max_size=4)
+
+
+@given(st.lists(st.tuples(tokens, tokens), max_size=5), st.sampled_from([INTERLEAVED, BRANCHING]))
+def test_every_trained_token_was_drawn_after_exactly_the_tokens_before_it(
+    raw: list[tuple[list[int], list[int]]], strategy: TrajectoryStrategy
+) -> None:
+    turns = [turn(prompt, completion) for prompt, completion in raw]
+    seen = {tuple(t.prompt_ids + t.completion_ids[: i + 1]) for t in turns for i in range(len(t.completion_ids))}
+    built = build_trajectory(turns, strategy, 1000)
+    trained = 0
+    for sequence in built.sequences:
+        assert len(sequence.token_ids) == len(sequence.loss_mask) == len(sequence.logprobs)
+        for i, drawn in enumerate(sequence.loss_mask):
+            if drawn:
+                trained += 1
+                assert tuple(sequence.token_ids[: i + 1]) in seen
+    assert trained == sum(len(t.completion_ids) for t in turns)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_come_from_variables_and_bad_ones_name_themselves() -> None:
+    settings = Settings.from_environment({"RLRUN_GATEWAY_PORT": "9000", "RLRUN_STEP_DEADLINE": "1.5"})
+    assert (settings.gateway_port, settings.step_deadline) == (9000, 1.5)
+    with pytest.raises(ValueError, match="RLRUN_GATEWAY_PORT"):
+        Settings.from_environment({"RLRUN_GATEWAY_PORT": "many"})

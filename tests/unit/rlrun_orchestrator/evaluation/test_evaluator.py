@@ -1,0 +1,518 @@
+"""Evaluation and validation beside training, in whole runs, and their arithmetic."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from rlrun.protocol.environment import EnvironmentInfo, GroupRequest, GroupResult, RolloutResult, Split
+from rlrun.protocol.orchestrator import RunPhase
+from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
+from rlrun.storage.metric_files import Line, merged
+from rlrun_orchestrator.data.schedule import RunSchedule
+from rlrun_orchestrator.evaluation.evaluator import Evaluator, EvaluatorSettings, Measurement
+from rlrun_orchestrator.evaluation.fair_semaphore import Room
+from rlrun_orchestrator.evaluation.metrics import (
+    evaluation_values,
+    ks,
+    pass_at_k,
+    validation_total,
+    validation_values,
+)
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
+from rlrun_orchestrator.rollouts.environments import Environment
+from rlrun_orchestrator.status.run_progress import RunProgress
+from rlrun_orchestrator.status.status_conditions import StatusConditions
+
+from tests.support.run_processes import FakeEngine, FakeEnvironment, policy
+from tests.unit.rlrun_orchestrator.conftest import World
+
+BASE_MODEL = "owner/tiny"
+
+
+@dataclass
+class Exam(FakeEnvironment):
+    """Answers evaluations only while its door is open, and counts who is inside."""
+
+    door: asyncio.Event = field(default_factory=asyncio.Event)
+    inside: int = 0
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        self.door.set()
+
+    async def roll_out(self, request: web.Request) -> web.Response:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await self.door.wait()
+            return await super().roll_out(request)
+        finally:
+            self.inside -= 1
+
+
+def lines_by_step(world: World) -> dict[int, Line]:
+    return {line["step"]: line for line in merged(world.lines())}
+
+
+def measured(world: World, name: str) -> dict[int, float]:
+    return {step: line[name] for step, line in lines_by_step(world).items() if name in line}
+
+
+def before_step(world: World, act: Callable[[int], Any]) -> None:
+    """Lets `act` do something (and wait) before the trainer makes a step."""
+    told = world.trainer.train
+
+    async def train(request: web.Request) -> web.Response:
+        await act(int(request.match_info["step"]))
+        return await told(request)
+
+    world.trainer.train = train  # type: ignore[method-assign]
+
+
+def in_step(world: World, name: str, interval: int, first: int = 0) -> None:
+    """Lets no step begin before what was due until then is measured, so that no round is left out."""
+
+    async def wait(step: int) -> None:
+        due = step - step % interval
+        await world.until(lambda: due < first or due in measured(world, name))
+
+    before_step(world, wait)
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves(
+    "eval.interval",
+    "eval.numExamples",
+    "eval.rolloutsPerExample",
+    "eval.env.numExamples",
+    "eval.env.rolloutsPerExample",
+    "eval.env.id",
+    "eval.env.name",
+)
+async def test_every_interval_and_at_the_end_with_the_settings_of_each_environment(world: World) -> None:
+    world.eval_environments = {"exam": Exam("exam", rewards=[1.0, 0.0]), "quiz": Exam("quiz", rewards=[0.5])}
+    world.spec["eval"] = {
+        "interval": 2,
+        "numExamples": 2,
+        "rolloutsPerExample": 2,
+        "env": [
+            {"id": "owner/exam"},
+            {"id": "owner/other", "name": "quiz", "numExamples": -1, "rolloutsPerExample": 4},
+        ],
+    }
+    in_step(world, "eval/quiz/avg@4", 2)
+    await world.start()
+    assert await world.run() == 0
+    assert measured(world, "eval/exam/avg@2") == {0: 0.5, 2: 0.5, 4: 0.5, 5: 0.5}
+    assert measured(world, "eval/exam/examples") == {0: 2, 2: 2, 4: 2, 5: 2}
+    assert measured(world, "eval/quiz/avg@4") == {0: 0.5, 2: 0.5, 4: 0.5, 5: 0.5}
+    assert measured(world, "eval/quiz/examples") == {0: 3, 2: 3, 4: 3, 5: 3}
+    exam, quiz = world.eval_environments["exam"].requests, world.eval_environments["quiz"].requests
+    assert Counter((request.model[:14], request.rollouts) for request in exam) == {
+        (f"policy-v{step:06d}"[:14], 2): 2 for step in (0, 2, 4, 5)
+    }
+    assert Counter(request.rollouts for request in quiz) == {4: 12}
+    assert {request.example_index for request in exam} == {0, 1}, "the same examples each time"
+    assert world.last_word.warnings == []
+
+
+async def test_results_are_under_the_step_whose_policy_was_measured_whenever_they_come(world: World) -> None:
+    exam = Exam("exam", rewards=[1.0])
+    world.eval_environments = {"exam": exam}
+    world.spec["eval"] = {"interval": 2, "evalBaseModel": False, "env": [{"id": "owner/exam"}]}
+
+    async def late(step: int) -> None:
+        if step == 2:
+            exam.door.clear()
+        if step == 4:
+            assert 2 not in measured(world, "eval/exam/avg@1"), "it is still being measured"
+            exam.door.set()
+            await world.until(lambda: 2 in measured(world, "eval/exam/avg@1"))
+
+    before_step(world, late)
+    exam.door.clear()
+    await world.start()
+    assert await world.run() == 0
+    found = lines_by_step(world)
+    assert found[2]["eval/exam/avg@1"] == 1.0
+    assert found[2]["reward/mean"] == 0.4375, "one line, with the step's own numbers"
+    assert "eval/exam/avg@1" not in found[3]
+
+
+@pytest.mark.proves("eval.evalBaseModel")
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_the_base_model_is_measured_before_the_first_step(world: World, wanted: bool) -> None:
+    world.eval_environments = {"exam": Exam("exam")}
+    world.spec["eval"] = {"evalBaseModel": wanted, "env": [{"id": "owner/exam"}]}
+    await world.start()
+    assert await world.run() == 0
+    assert set(measured(world, "eval/exam/avg@1")) == ({0, 5} if wanted else {5})
+
+
+@pytest.mark.proves("checkpointId")
+async def test_a_run_that_starts_from_a_checkpoint_measures_the_base_model_and_not_its_first_policy(
+    world: World,
+) -> None:
+    world.eval_environments = {"exam": Exam("exam")}
+    world.engines = [FakeEngine(adapters={BASE_MODEL})]
+    world.spec["eval"] = {"env": [{"id": "owner/exam"}]}
+    resolved = world.resolved
+
+    def warm() -> ResolvedRun:
+        return resolved().model_copy(update={"warm_start_from": "s3://bucket/runs/ns/other/checkpoints/step-000007"})
+
+    world.resolved = warm  # type: ignore[method-assign]
+    await world.start()
+    assert await world.run() == 0
+    assert set(measured(world, "eval/exam/avg@1")) == {0, 5}
+    models = Counter(request.model[:14] for request in world.eval_environments["exam"].requests)
+    assert models == {BASE_MODEL: 3, "policy-v000005": 3}
+    asked = Counter(request["model"] for request in world.engines[0].requests)
+    assert asked[BASE_MODEL] == 6, "two turns for each of three examples"
+
+
+async def test_an_evaluation_that_hangs_delays_neither_the_steps_nor_the_end(world: World) -> None:
+    exam = Exam("exam")
+    exam.door.clear()
+    world.eval_environments = {"exam": exam}
+    world.spec["eval"] = {"interval": 1, "env": [{"id": "owner/exam"}]}
+    world.settings["finish_deadline"] = 0.5
+    await world.start()
+    assert await world.run(15) == 0
+    assert world.last_word.phase is RunPhase.completed
+    assert len(world.trainer.batches) == 5
+    assert {w.reason for w in world.last_word.warnings} == {"EvaluationSkipped", "EvaluationTimeout"}
+    assert world.last_word.waiting_for is None
+
+
+async def test_evaluations_get_a_share_of_the_engines_and_at_the_end_all_of_them(world: World) -> None:
+    exam = Exam("exam")
+    exam.door.clear()
+    world.eval_environments = {"exam": exam}
+    # 8 rollouts twice over are in flight, a quarter of them is 4: two groups of two.
+    world.spec["eval"] = {"rolloutsPerExample": 2, "env": [{"id": "owner/exam"}]}
+    seen: list[int] = []
+
+    async def look(step: int) -> None:
+        await world.until(lambda: exam.inside == 2)
+        seen.append(exam.most)
+
+    before_step(world, look)
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: exam.most > 2)
+    assert seen == [2] * 5, "there are three examples, and one had to wait while training went on"
+    exam.door.set()
+    assert await running == 0
+    assert set(measured(world, "eval/exam/avg@2")) == {0, 5}
+
+
+async def test_a_resumed_run_does_not_measure_twice(world: World) -> None:
+    exam = Exam("exam")
+    world.eval_environments = {"exam": exam}
+    world.spec["eval"] = {"interval": 2, "env": [{"id": "owner/exam"}]}
+    in_step(world, "eval/exam/avg@1", 2)
+    over = asyncio.Event()
+
+    async def stop(step: int) -> None:
+        if step == 2 and not over.is_set():
+            await world.until(lambda: 2 in measured(world, "eval/exam/avg@1"))
+            world.stop.set()
+            await over.wait()
+            raise web.HTTPServiceUnavailable
+
+    before_step(world, stop)
+    await world.start()
+    assert await world.run() == 1
+    over.set()
+    world.stop.clear()
+    assert world.trainer.step == 2, "it goes on where an evaluation was due"
+    assert await world.run() == 0
+    assert Counter(request.model[:14] for request in exam.requests) == {
+        f"policy-v{step:06d}"[:14]: 3 for step in (0, 2, 4, 5)
+    }
+
+
+async def test_a_run_that_was_cut_off_in_its_last_evaluation_makes_up_for_it(world: World) -> None:
+    exam = Exam("exam", rewards=[1.0])
+    world.eval_environments = {"exam": exam}
+    world.spec["eval"] = {"evalBaseModel": False, "env": [{"id": "owner/exam"}]}
+    exam.door.clear()
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: world.trainer.step == 5 and exam.inside == 3)
+    world.stop.set()
+    assert await running == 1
+    world.stop.clear()
+    exam.door.set()
+    assert await world.run() == 0
+    assert len(world.trainer.batches) == 5
+    assert measured(world, "eval/exam/avg@1") == {5: 1.0}
+    asked = len(exam.requests)
+    assert await world.run() == 0
+    assert len(exam.requests) == asked, "a third process has nothing left to do"
+
+
+async def test_a_run_that_is_done_completes_even_where_nobody_can_evaluate_it_any_more(world: World) -> None:
+    exam = Exam("exam")
+    world.eval_environments = {"exam": exam}
+    world.spec["eval"] = {"evalBaseModel": False, "env": [{"id": "owner/exam"}]}
+    exam.door.clear()
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: world.trainer.step == 5 and exam.inside == 3)
+    world.stop.set()
+    assert await running == 1
+    world.stop.clear()
+    world.endpoints.clear()
+    world.settings["finish_deadline"] = 0.3
+    assert await world.run() == 0
+    assert world.last_word.phase is RunPhase.completed
+    assert [w.reason for w in world.last_word.warnings] == ["EvaluationTimeout"]
+
+
+async def test_a_lost_environment_is_waited_for_and_its_examples_asked_again(world: World) -> None:
+    exam = Exam("exam", rewards=[1.0])
+    world.eval_environments = {"exam": exam}
+    world.spec["eval"] = {"interval": 2, "evalBaseModel": False, "env": [{"id": "owner/exam"}]}
+
+    async def leave(step: int) -> None:
+        exam.away = step in (1, 2)
+
+    before_step(world, leave)
+    await world.start()
+    assert await world.run() == 0
+    assert measured(world, "eval/exam/error")[2] == 0.0
+    assert measured(world, "eval/exam/avg@1")[2] == 1.0
+
+
+async def test_failed_rewards_are_told_and_left_out(world: World) -> None:
+    broken = Problem(reason="RewardFunctionError", message="ZeroDivisionError")
+    world.eval_environments = {"exam": Exam("exam", rewards=[1.0, 0.0], reward_error=broken)}
+    world.spec["eval"] = {"rolloutsPerExample": 2, "env": [{"id": "owner/exam"}]}
+    await world.start()
+    assert await world.run() == 0
+    line = lines_by_step(world)[5]
+    assert line["eval/exam/error"] == 0.5
+    assert line["eval/exam/avg@2"] == 1.0, "every second rollout failed, the others have reward 1"
+    assert line["eval/exam/pass@1"] == 1.0
+    assert "eval/exam/pass@2" not in line, "no example has two rollouts that count"
+
+
+@pytest.mark.proves("sampling.seed")
+async def test_with_a_seed_evaluations_draw_the_same_whatever_training_does(world: World) -> None:
+    def reward(text: str) -> float:
+        return (hash(text) % 100) / 100
+
+    world.engines = [FakeEngine(seeded=True), FakeEngine(seeded=True)]
+    world.eval_environments = {"exam": Exam("exam", reward_of=reward)}
+    world.spec |= {
+        "sampling": {"maxTokens": 16, "seed": 3},
+        "eval": {"interval": 2, "rolloutsPerExample": 4, "env": [{"id": "owner/exam"}]},
+    }
+    in_step(world, "eval/exam/avg@4", 2)
+    await world.start()
+    assert await world.run() == 0
+    found = measured(world, "eval/exam/avg@4")
+    assert set(found) == {0, 2, 4, 5}
+    assert len(set(found.values())) == 1, "the fake engine's answers follow from the seeds alone"
+
+
+# --- validation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("val.interval", "val.numExamples", "val.rolloutsPerExample")
+async def test_validation_measures_the_current_policy_on_held_out_examples(world: World) -> None:
+    world.environments = {"words": FakeEnvironment("words", rewards=[1.0, 0.0]), "more": FakeEnvironment("more")}
+    world.spec["val"] = {"interval": 2, "numExamples": 3, "rolloutsPerExample": 2}
+    in_step(world, "val_reward/mean", 2, first=2)
+    await world.start()
+    assert await world.run() == 0
+    asked = [r for e in world.environments.values() for r in e.requests if r.split is Split.eval]
+    assert Counter(request.model[:14] for request in asked) == {"policy-v000002": 3, "policy-v000004": 3}
+    assert {request.rollouts for request in asked} == {2}
+    assert world.environments["words"].groups["eval"] == 4, "two of the three, in each of two rounds"
+    assert measured(world, "val_reward/words/mean") == {2: 0.5, 4: 0.5}
+    assert measured(world, "val_reward/mean") == {2: 0.5, 4: 0.5}
+    assert measured(world, "reward/mean").keys() == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(("kind", "drift"), [(PolicyKind.weights, 3.0), (PolicyKind.adapter, None)])
+async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
+    kind: PolicyKind, drift: float | None
+) -> None:
+    schedule = RunSchedule(10)
+    progress, told, saved = RunProgress(), list[dict[str, float]](), list[int]()
+
+    async def roll_out(request: GroupRequest) -> GroupResult:
+        progress.policy_version = 7
+        rollouts = [RolloutResult(rollout_id="r", reward=1.0)]
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=0.1)
+
+    info = EnvironmentInfo(name="exam", id="owner/exam", ready=True, eval_examples=1)
+    client: Any = SimpleNamespace(name="exam", roll_out=roll_out)
+    environments: Any = {EnvironmentUse.eval: SimpleNamespace(members={"exam": Environment(client, info)})}
+    evaluator = Evaluator(
+        [Measurement(EnvironmentUse.eval, "exam", 4, -1, 1)],
+        environments,
+        LiveGroups(BASE_MODEL),
+        progress,
+        StatusConditions(),
+        schedule,
+        EvaluatorSettings("http://gateway", {}, 5.0, 8, base_model=False, warm_start=False),
+        lambda step, values: told.append(values),
+        lambda: saved.append(len(evaluator.state()["measured"])),
+    )
+    evaluator.after_step(4, policy(4, "s3://bucket/run").model_copy(update={"kind": kind}))
+    await evaluator.finish(5.0)
+    (values,) = told
+    assert saved == [1], "the state is saved once it names the measurement"
+    assert values["eval/exam/avg@1"] == 1.0
+    assert values.get("eval/exam/drift") == drift
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_draws_with_a_success(case: tuple[int, int, int]) -> None:
+    n, c, k = case
+    draws = list(itertools.combinations([True] * c + [False] * (n - c), k))
+    assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+@pytest.mark.parametrize("case", [(4, 5, 1), (4, 1, 5), (4, 1, 0), (4, -1, 1)])
+def test_pass_at_k_of_nonsense_is_refused(case: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="not defined"):
+        pass_at_k(*case)
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "expected"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8, 9])]
+)
+def test_ks(rollouts: int, expected: list[int]) -> None:
+    assert ks(rollouts) == expected
+
+
+def results(*groups: list[float | None]) -> list[list[RolloutResult]]:
+    """None is a rollout that failed."""
+    problem = Problem(reason="RolloutFailed", message="x")
+    return [
+        [
+            RolloutResult(rollout_id=str(i), reward=r or 0.0, error=None if r is not None else problem)
+            for i, r in enumerate(g)
+        ]
+        for g in groups
+    ]
+
+
+def test_values_of_an_evaluation() -> None:
+    found = evaluation_values("e", 4, results([1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.5, 0.0], [0.25, None, None, None], []))
+    assert found["eval/e/avg@4"] == pytest.approx((1.0 + 2.5 + 0.25) / 9)
+    assert found["eval/e/error"] == pytest.approx(7 / 16)
+    assert found["eval/e/examples"] == 4
+    assert found["eval/e/pass@1"] == pytest.approx((1 / 4 + 2 / 4 + 0) / 3)
+    assert found["eval/e/pass@2"] == pytest.approx((3 / 6 + 5 / 6) / 2), "examples with two rollouts that count"
+    assert found["eval/e/pass@4"] == 1.0
+
+
+def test_an_environment_that_never_answered_has_no_reward_and_every_error() -> None:
+    assert evaluation_values("e", 2, [[], []]) == {"eval/e/error": 1.0, "eval/e/examples": 2.0}
+    assert validation_values("e", 2, [[]]) == {"val_reward/e/error": 1.0, "val_reward/e/examples": 1.0}
+    assert validation_total([[]]) == {}
+
+
+def test_rewards_that_are_no_numbers_count_as_errors() -> None:
+    assert validation_values("e", 2, results([float("nan"), 1.0])) == {
+        "val_reward/e/error": 0.5,
+        "val_reward/e/examples": 1.0,
+        "val_reward/e/mean": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("use", "steps"),
+    [(EnvironmentUse.eval, [3, 6, 7]), (EnvironmentUse.train, [3, 6])],
+)
+def test_due(use: EnvironmentUse, steps: list[int]) -> None:
+    measurement = Measurement(use, "e", 3, 1, 1)
+    assert [step for step in range(8) if measurement.due(step, 7)] == steps
+
+
+# --- the room ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def visits() -> Iterator[Callable[..., asyncio.Task[None]]]:
+    tasks = []
+
+    def visit(room: Room, places: int, log: list[str], name: str, leave: asyncio.Event) -> asyncio.Task[None]:
+        async def stay() -> None:
+            async with room.take(places):
+                log.append(name)
+                await leave.wait()
+
+        tasks.append(asyncio.create_task(stay()))
+        return tasks[-1]
+
+    yield visit
+    for task in tasks:
+        task.cancel()
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_room_is_never_overfull_and_serves_in_order(visits: Callable[..., asyncio.Task[None]]) -> None:
+    room, log, leave = Room(3), list[str](), asyncio.Event()
+    first = visits(room, 2, log, "two", leave)
+    visits(room, 9, log, "nine", leave)
+    visits(room, 1, log, "one", leave)
+    await settle()
+    assert log == ["two"], "one would fit, but nine came first"
+    first.cancel()
+    await settle()
+    assert log == ["two", "nine"], "more than the room has, so it gets the room alone"
+    leave.set()
+    await settle()
+    assert log == ["two", "nine", "one"]
+    assert room.taken == 0
+
+
+async def test_who_leaves_the_queue_takes_nothing_along(visits: Callable[..., asyncio.Task[None]]) -> None:
+    room, log, leave = Room(1), list[str](), asyncio.Event()
+    visits(room, 1, log, "a", leave)
+    waiting = visits(room, 1, log, "b", leave)
+    await settle()
+    waiting.cancel()
+    await settle()
+    leave.set()
+    await settle()
+    assert room.taken == 0
+    visits(room, 1, log, "c", leave)
+    await settle()
+    assert log == ["a", "c"]
+
+
+async def test_a_wider_room_lets_in_who_waits(visits: Callable[..., asyncio.Task[None]]) -> None:
+    room, log, leave = Room(1), list[str](), asyncio.Event()
+    visits(room, 1, log, "a", leave)
+    visits(room, 1, log, "b", leave)
+    await settle()
+    room.widen(2)
+    await settle()
+    assert log == ["a", "b"]

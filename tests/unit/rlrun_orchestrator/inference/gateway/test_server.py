@@ -1,0 +1,627 @@
+"""The gateway between an OpenAI client and canned engines."""
+
+import asyncio
+import io
+import itertools
+import json
+import tarfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rlrun.protocol.environment import ROLLOUT_ID_HEADER
+from rlrun.protocol.policy import PolicyRef
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import AccessDenied
+from rlrun_orchestrator.inference.gateway.environment_packages import Packages, newest
+from rlrun_orchestrator.inference.gateway.limits import Limits
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.inference.gateway.request_router import Router
+from rlrun_orchestrator.inference.gateway.responses import UnusableAnswer, read_turn
+from rlrun_orchestrator.inference.gateway.sampling_rules import BadRequest, Draw, Kind, SamplingRules
+from rlrun_orchestrator.inference.gateway.server import Gateway
+from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool, choose
+from rlrun_orchestrator.inference.sidecar_client import SidecarClient
+from yarl import URL
+
+from tests.support.run_processes import FakeEngine, MemoryStore, chat_answer, policy, serve
+from tests.support.waiting import until
+
+POLICY = policy(3, "s3://bucket/run")
+NOBODY: Any = None
+BASE_MODEL = "owner/tiny"
+CLOCK = itertools.count()
+LIMITS = Limits(in_flight=3, rollouts=5, turns=4, body_bytes=10_000, body_seconds=0.3)
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+
+
+class CannedEngine:
+    """Answers what it is told to, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.answer: dict[str, Any] = chat_answer(POLICY.name, [1, 2, 3], [4, 5], "hi")
+        self.status = 200
+        self.arrived = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.hangs = False
+        self.last = 0
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.complete)
+        app.router.add_post("/v1/completions", self.complete)
+        return app
+
+    async def complete(self, request: web.Request) -> web.Response:
+        self.asked.append(json.loads(await request.read()))
+        self.last = next(CLOCK)
+        self.arrived.set()
+        if self.hangs:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.gone.set()
+                raise
+        return web.json_response(self.answer, status=self.status)
+
+
+def text_answer(prompt_ids: list[int], completion_ids: list[int]) -> dict[str, Any]:
+    """The shape of vLLM 0.32's answer to a text completion of two tokens."""
+    choice = {
+        "index": 0,
+        "text": "ab",
+        "logprobs": {
+            "text_offset": [0, 1],
+            "token_logprobs": [-0.1, -0.2],
+            "tokens": ["a", "b"],
+            "top_logprobs": [{"a": -0.1}, {"b": -0.2}],
+        },
+        "finish_reason": "length",
+        "stop_reason": None,
+        "token_ids": completion_ids,
+        "prompt_token_ids": prompt_ids,
+        "prompt_logprobs": None,
+    }
+    usage = {"prompt_tokens": 2, "total_tokens": 4, "completion_tokens": 2}
+    head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": POLICY.name}
+    return head | {"choices": [choice], "usage": usage}
+
+
+@dataclass
+class Setup:
+    url: str
+    groups: LiveGroups
+    pool: ReplicaPool
+    router: Router
+    engines: list[CannedEngine]
+    http: aiohttp.ClientSession
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """What all engines were asked."""
+        return [asked for engine in self.engines for asked in engine.asked]
+
+    def newest(self) -> dict[str, Any]:
+        """What an engine was asked last."""
+        return max((engine for engine in self.engines if engine.asked), key=lambda e: e.last).asked[-1]
+
+    def open(self, ref: PolicyRef = POLICY, **how: Any) -> tuple[LiveGroup, openai.AsyncOpenAI]:
+        group = self.groups.open(ref, **how)
+        client = openai.AsyncOpenAI(base_url=f"{self.url}groups/{group.id}/v1", api_key="none", max_retries=0)
+        return group, client
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    engines = [CannedEngine(), CannedEngine()]
+    servers = []
+    async with aiohttp.ClientSession() as http:
+        groups = LiveGroups(BASE_MODEL)
+
+        async def nobody() -> list[Endpoint]:
+            return []
+
+        pool = ReplicaPool(http, nobody, groups.policies, poll_interval=0.05)
+        for engine in engines:
+            server = TestServer(engine.application())
+            await server.start_server()
+            servers.append(server)
+            url = str(server.make_url("")).rstrip("/")
+            replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, answers=True)
+            pool.replicas[replica.endpoint] = replica
+        router = Router(http, pool, groups, wait=0.3, deadline=10)
+        rules = SamplingRules(max_tokens=64, temperature=0.8, stop=["END"], seed=7)
+        gateway = Gateway(groups, rules, router, None, limits=LIMITS)
+        front = TestServer(gateway.application())
+        await front.start_server()
+        servers.append(front)
+        yield Setup(str(front.make_url("/")), groups, pool, router, engines, http)
+        for server in servers:
+            await server.close()
+
+
+@pytest.mark.proves("sampling.stop", "sampling.temperature", "sampling.maxTokens")
+async def test_a_chat_is_answered_and_its_tokens_are_recorded(setup: Setup) -> None:
+    group, client = setup.open()
+    answer = await client.chat.completions.create(
+        model="whatever",
+        messages=MESSAGES,
+        max_tokens=1000,
+        temperature=0.1,
+        stop="x",
+        extra_headers={ROLLOUT_ID_HEADER: "r1"},
+    )
+    assert answer.choices[0].message.content == "hi"
+    assert answer.choices[0].logprobs is None, "what only the gateway needs stays there"
+    assert "prompt_token_ids" not in answer.model_dump()
+    (turn,) = group.recorded("r1")
+    assert (turn.prompt_ids, turn.completion_ids, turn.logprobs) == ([1, 2, 3], [4, 5], [-0.254, -0.255])
+    asked = next(engine.asked[0] for engine in setup.engines if engine.asked)
+    assert asked["model"] == POLICY.name
+    assert (asked["max_tokens"], asked["temperature"], asked["stop"]) == (64, 0.8, ["END", "x"])
+    assert asked["return_token_ids"] is asked["logprobs"] is True
+
+
+async def test_a_client_that_asks_for_logprobs_gets_them(setup: Setup) -> None:
+    _, client = setup.open()
+    answer = await client.chat.completions.create(model="m", messages=MESSAGES, logprobs=True)
+    assert answer.choices[0].logprobs
+    assert answer.choices[0].logprobs.content
+    assert [token.logprob for token in answer.choices[0].logprobs.content] == [-0.254, -0.255]
+
+
+async def test_a_streaming_client_gets_a_stream_and_the_turn_is_recorded(setup: Setup) -> None:
+    group, client = setup.open()
+    for engine in setup.engines:
+        engine.answer["choices"][0]["message"]["tool_calls"] = [
+            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        ]
+    stream = await client.chat.completions.create(
+        model="m",
+        messages=MESSAGES,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_headers={ROLLOUT_ID_HEADER: "r1"},
+    )
+    chunks = [chunk async for chunk in stream]
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == "hi"
+    calls = chunks[0].choices[0].delta.tool_calls
+    assert calls
+    assert calls[0].function
+    assert calls[0].function.name == "f"
+    assert chunks[1].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage
+    assert chunks[-1].usage.completion_tokens == 2
+    assert len(group.recorded("r1")) == 1
+    assert setup.engines[0].asked + setup.engines[1].asked
+    assert not any(a["stream"] for e in setup.engines for a in e.asked)
+
+
+async def test_a_text_completion_is_recorded_from_its_own_format(setup: Setup) -> None:
+    group, client = setup.open()
+    for engine in setup.engines:
+        engine.answer = text_answer([5, 6], [7, 8])
+    answer = await client.completions.create(model="m", prompt="x", extra_headers={ROLLOUT_ID_HEADER: "r"})
+    assert answer.choices[0].text == "ab"
+    (turn,) = group.recorded("r")
+    assert (turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.finish_reason) == (
+        [5, 6],
+        [7, 8],
+        [-0.1, -0.2],
+        "length",
+    )
+    assert next(e.asked[0] for e in setup.engines if e.asked)["logprobs"] == 0
+
+
+async def test_a_request_without_a_rollout_id_is_a_rollout_of_its_own(setup: Setup) -> None:
+    group, client = setup.open()
+    ids = []
+    for _ in range(2):
+        raw = await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
+        ids.append(raw.headers[ROLLOUT_ID_HEADER])
+    assert len(set(ids)) == 2
+    assert all(len(group.recorded(rollout)) == 1 for rollout in ids)
+
+
+async def test_the_rollout_id_may_be_in_the_path(setup: Setup) -> None:
+    group, _ = setup.open()
+    url = f"{setup.url}groups/{group.id}/rollouts/r9/v1/chat/completions"
+    async with setup.http.post(url, json={"messages": MESSAGES}) as response:
+        assert response.status == 200
+    assert len(group.recorded("r9")) == 1
+
+
+async def test_old_and_forged_groups_get_nothing(setup: Setup) -> None:
+    group, client = setup.open()
+    setup.groups.close(group.id)
+    with pytest.raises(openai.NotFoundError, match="no such group"):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    async with setup.http.get(f"{setup.url}groups/g-00/v1/models") as response:
+        assert response.status == 404
+    assert not any(engine.asked for engine in setup.engines)
+
+
+async def test_the_models_of_a_group_are_its_policy(setup: Setup) -> None:
+    _, client = setup.open()
+    assert [model.id async for model in client.models.list()] == [POLICY.name]
+
+
+async def test_a_failing_replica_leaves_rotation_and_another_answers(setup: Setup) -> None:
+    group, client = setup.open()
+    bad, good = setup.pool.replicas.values()
+    group.home = bad
+    setup.engines[0].status = 500
+    answer = await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert answer.choices[0].message.content == "hi"
+    assert (bad.answers, good.answers) == (False, True)
+    assert group.home is good
+    assert setup.router.stats.retries == 1
+
+
+async def test_a_replica_that_has_lost_the_adapter_is_asked_to_load_it_again(setup: Setup) -> None:
+    group, client = setup.open()
+    bad, good = setup.pool.replicas.values()
+    group.home = bad
+    setup.engines[0].status = 404
+    setup.engines[0].answer = {"error": {"message": f"The model `{POLICY.name}` does not exist."}}
+    await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert POLICY.name not in bad.adapters
+    assert bad.wake.is_set()
+    assert good.serves(POLICY.name)
+
+
+async def test_a_request_in_flight_on_a_vanished_replica_moves_on(setup: Setup) -> None:
+    group, client = setup.open()
+    bad, good = setup.pool.replicas.values()
+    group.home = bad
+    setup.engines[0].hangs = True
+    request = asyncio.create_task(client.chat.completions.create(model="m", messages=MESSAGES))
+    await setup.engines[0].arrived.wait()
+    bad.answers = False
+    for _ in range(3):
+        setup.pool._see({good.endpoint})
+    assert (await request).choices[0].message.content == "hi"
+
+
+async def test_without_any_replica_the_request_waits_and_then_fails_with_words(setup: Setup) -> None:
+    _, client = setup.open()
+    for replica in setup.pool.replicas.values():
+        replica.answers = False
+    with pytest.raises(openai.InternalServerError, match="no inference replica"):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+
+
+async def test_an_engines_refusal_is_passed_on_and_costs_no_replica(setup: Setup) -> None:
+    _, client = setup.open()
+    for engine in setup.engines:
+        engine.status = 400
+        engine.answer = {"error": {"message": "maximum context length is 16", "code": 400}}
+    with pytest.raises(openai.BadRequestError, match="maximum context length"):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert all(replica.answers for replica in setup.pool.replicas.values())
+
+
+async def test_a_client_that_hangs_up_is_not_recorded_and_frees_the_engine(setup: Setup) -> None:
+    group, client = setup.open()
+    group.home, _ = setup.pool.replicas.values()
+    setup.engines[0].hangs = True
+    request = asyncio.create_task(
+        client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
+    )
+    await setup.engines[0].arrived.wait()
+    request.cancel()
+    await asyncio.wait_for(setup.engines[0].gone.wait(), 5)
+    assert group.recorded("r") == []
+    assert all(replica.requests == 0 for replica in setup.pool.replicas.values())
+
+
+async def test_the_base_model_answers_where_an_evaluation_asks_for_it(setup: Setup) -> None:
+    group, client = setup.open(record=False, base=True)
+    for replica in setup.pool.replicas.values():
+        replica.adapters.clear()
+    answer = await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert answer.choices[0].message.content == "hi"
+    assert setup.newest()["model"] == BASE_MODEL
+    assert [model.id async for model in client.models.list()] == [BASE_MODEL]
+    assert setup.groups.policies() == {}, "it holds no adapter in the engines"
+    assert group.recorded("r") == []
+
+
+# --- floods and odd clients -------------------------------------------------------------------------------------------
+
+
+async def test_requests_at_a_time_are_bounded_and_counted(setup: Setup) -> None:
+    group, client = setup.open()
+    for engine in setup.engines:
+        engine.hangs = True
+    waiting = [asyncio.create_task(client.chat.completions.create(model="m", messages=MESSAGES)) for _ in range(3)]
+    await until(lambda: group.in_flight == 3)
+    with pytest.raises(openai.RateLimitError, match="3 requests under way") as raised:
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert raised.value.response.headers["Retry-After"] == "1"
+    _, other = setup.open()
+    for engine in setup.engines:
+        engine.hangs = False
+    await other.chat.completions.create(model="m", messages=MESSAGES)
+    for task in waiting:
+        task.cancel()
+    await until(lambda: group.in_flight == 0)
+    assert setup.router.stats.refusals == {"TooManyRequests": 1}
+
+
+async def test_turns_of_a_rollout_and_rollouts_of_a_group_are_bounded(setup: Setup) -> None:
+    group, client = setup.open()
+    for _ in range(4):
+        await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
+    with pytest.raises(openai.BadRequestError, match="rollout r has made 4 requests"):
+        await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
+    for _ in range(4):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    with pytest.raises(openai.BadRequestError, match="this group has 5 rollouts"):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert len(group.recorded("r")) == 4
+    assert setup.router.stats.refusals == {"TooManyTurns": 1, "TooManyRollouts": 1}
+
+
+async def test_a_body_that_is_too_large_is_refused_in_the_clients_language(setup: Setup) -> None:
+    _, client = setup.open()
+    with pytest.raises(openai.APIStatusError, match="larger than 10000 bytes") as raised:
+        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 20_000}])
+    assert raised.value.status_code == 413
+    assert setup.router.stats.refusals == {"BodyTooLarge": 1}
+
+
+async def test_a_client_that_never_sends_its_body_is_let_go(setup: Setup) -> None:
+    group, _ = setup.open()
+    address = URL(setup.url)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(
+        f"POST /groups/{group.id}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{{".encode()
+    )
+    assert (await asyncio.wait_for(reader.readline(), 5)).split()[1] == b"408"
+    writer.close()
+    assert group.in_flight == 0
+    assert setup.router.stats.refusals == {"BodyTooSlow": 1}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"' + b"\xff", b"[" * 9000])
+async def test_a_body_that_is_no_request_is_refused(setup: Setup, body: bytes) -> None:
+    group, _ = setup.open()
+    async with setup.http.post(f"{setup.url}groups/{group.id}/v1/chat/completions", data=body) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["type"] == "invalid_request_error"
+    assert group.in_flight == 0
+    assert not setup.asked
+
+
+async def test_a_rollout_id_cannot_write_headers(setup: Setup) -> None:
+    group, _ = setup.open()
+    for rollout in ("r%0d%0aX-Evil:1", "%00", "x" * 201):
+        url = URL(f"{setup.url}groups/{group.id}/rollouts/{rollout}/v1/chat/completions", encoded=True)
+        async with setup.http.post(url, json={"messages": MESSAGES}) as response:
+            assert response.status == 400
+            assert "X-Evil" not in response.headers
+    assert group.rollouts == {}
+
+
+async def test_a_plain_client_with_tools_and_a_stream_and_the_id_in_the_path_is_recorded(setup: Setup) -> None:
+    group, _ = setup.open()
+    url = f"{setup.url}groups/{group.id}/rollouts/r7/v1"
+    client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    stream = await client.chat.completions.create(
+        model="m", messages=MESSAGES, tools=[tool], tool_choice="auto", stream=True
+    )
+    assert "".join([c.choices[0].delta.content or "" async for c in stream]) == "hi"
+    assert setup.newest()["tools"] == [tool]
+    setup.engines[0].answer = setup.engines[1].answer = text_answer([5, 6], [7, 8])
+    text = await client.completions.create(model="m", prompt=[5, 6], stream=True)
+    assert "".join([c.choices[0].text async for c in text]) == "ab"
+    assert [turn.prompt_ids for turn in group.recorded("r7")] == [[1, 2, 3], [5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n": 2}, "n must be 1"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": []}, "messages is missing"),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"stop": 5}, "stop must be"),
+        ({"stop": ["x", 5]}, "stop must be"),
+        ({"messages": "hello"}, "messages must be a list"),
+        ({"stream_options": "usage"}, "stream_options"),
+    ],
+)
+def test_requests_that_cannot_be_trained_on_are_refused(changes: dict[str, Any], words: str) -> None:
+    rules = SamplingRules(max_tokens=8)
+    with pytest.raises(BadRequest, match=words):
+        rules.upstream(Kind.chat, {"messages": MESSAGES, **changes}, "m", Draw(0, 0, 0))
+
+
+def test_harmless_and_unknown_fields_do_no_harm() -> None:
+    rules = SamplingRules(max_tokens=8, seed=5, min_tokens=20)
+    body = {"messages": MESSAGES, "response_format": {"type": "text"}, "n": 1, "top_k": 3, "presence_penalty": 1.5, "echo": True}  # fmt: skip  # noqa: E501
+    one, two = (rules.upstream(Kind.chat, body, "m", Draw(0, 0, turn)) for turn in (1, 2))
+    assert one["seed"] != two["seed"]
+    assert one["top_k"] == 0
+    assert one["min_tokens"] == 8
+    assert not {"presence_penalty", "echo", "response_format"} & one.keys()
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_two_draws_of_a_run_share_a_seed_and_every_draw_keeps_its_own() -> None:
+    draws = [
+        Draw(g, r, t, training) for g in range(9) for r in range(9) for t in range(9) for training in (True, False)
+    ]
+    seeds = [draw.seed(3) for draw in draws]
+    assert len(set(seeds)) == len(draws)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert Draw(1, 2, 3).seed(3) == Draw(1, 2, 3).seed(3)
+    assert Draw(1, 2, 3).seed(4) != Draw(1, 2, 3).seed(3)
+
+
+@pytest.mark.proves("sampling.seed")
+async def test_seeds_depend_on_the_order_of_rollouts_and_turns_and_not_on_the_clock(setup: Setup) -> None:
+    """Two groups of one ordinal, whose second turns are asked in another order: the same seeds."""
+    found = []
+    for second_turns in (("a", "b"), ("b", "a")):
+        _, client = setup.open(ordinal=4)
+        seeds = {}
+        for turn, rollouts in enumerate((("a", "b"), second_turns)):
+            for rollout in rollouts:
+                before = len(setup.asked)
+                await client.chat.completions.create(
+                    model="m", messages=MESSAGES, seed=99, extra_headers={ROLLOUT_ID_HEADER: f"{rollout}-{len(found)}"}
+                )
+                assert len(setup.asked) == before + 1
+                seeds[rollout, turn] = setup.newest()["seed"]
+        found.append(seeds)
+    assert found[0] == found[1]
+    assert len(set(found[0].values())) == 4
+
+
+def test_groups_are_numbered_and_evaluations_apart() -> None:
+    groups = LiveGroups()
+    assert [groups.open(POLICY).ordinal for _ in range(2)] == [0, 1]
+    assert groups.open(POLICY, record=False).ordinal == 0
+    assert groups.open(POLICY, ordinal=40).ordinal == 40
+
+
+def test_rollouts_are_ordered_by_their_first_request() -> None:
+    group = LiveGroups().open(POLICY)
+    for rollout in ("b", "a", "b"):
+        group.speaker(rollout)
+    assert list(group.record_of_turns().turns_by_rollout) == ["b", "a"]
+
+
+@pytest.mark.parametrize("missing", ["prompt_token_ids", "token_ids", "logprobs"])
+def test_an_answer_without_tokens_is_unusable(missing: str) -> None:
+    answer = chat_answer("m", [1], [2], "x")
+    (answer if missing == "prompt_token_ids" else answer["choices"][0])[missing] = None
+    with pytest.raises(UnusableAnswer):
+        read_turn(Kind.chat, answer)
+
+
+def test_turns_are_ordered_by_arrival_not_by_answer() -> None:
+    group = LiveGroups().open(POLICY)
+    first, second = group.arrived(), group.arrived()
+    turns = [read_turn(Kind.chat, chat_answer("m", [n], [n], "x")) for n in (1, 2)]
+    group.note("r", second, turns[1])
+    group.note("r", first, turns[0])
+    assert [turn.prompt_ids for turn in group.recorded("r")] == [[1], [2]]
+
+
+# --- routing ----------------------------------------------------------------------------------------------------------
+
+
+def replicas(*loads: int) -> list[Replica]:
+    found = []
+    for number, load in enumerate(loads):
+        endpoint = Endpoint(f"http://e{number}", f"http://s{number}")
+        found.append(Replica(endpoint, NOBODY, {"p"}, answers=True, requests=load))
+    return found
+
+
+def test_a_group_stays_at_home_until_home_is_much_busier() -> None:
+    home, other = replicas(5, 2)
+    assert choose([home, other], "p", home) is home
+    home.requests = 9
+    assert choose([home, other], "p", home) is other
+
+
+def test_a_new_group_goes_to_the_idlest_that_has_the_policy() -> None:
+    one, two, three = replicas(5, 2, 0)
+    three.adapters = {"q"}
+    assert choose([one, two, three], "p", None) is two
+    assert choose([one, two, three], "x", None) is None
+
+
+# --- replicas ---------------------------------------------------------------------------------------------------------
+
+
+async def test_publishing_waits_for_confirmation_and_not_for_the_failing_one() -> None:
+    engines = [FakeEngine(), FakeEngine(refuses_loads=True)]
+    servers = [await serve(engine.application()) for engine in engines]
+    endpoints = [Endpoint(*[str(s.make_url("")).rstrip("/")] * 2) for s in servers]
+
+    async def resolve() -> list[Endpoint]:
+        return endpoints
+
+    async with aiohttp.ClientSession() as http:
+        pool = ReplicaPool(http, resolve, dict, poll_interval=0.05)
+        pool.start()
+        try:
+            await pool.publish(POLICY, deadline=5, grace=0.2)
+            assert engines[0].adapters == {POLICY.name}
+            assert pool.serving(POLICY.name) == 1
+            engines[1].refuses_loads = False
+            async with asyncio.timeout(5):
+                while pool.serving(POLICY.name) < 2:
+                    await pool.changed(0.5)
+        finally:
+            await pool.close()
+    for server in servers:
+        await server.close()
+
+
+# --- environment packages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        (["0.9.0", "0.10.0", "0.2"], "0.10.0"),
+        (["1.0", "1.1rc1"], "1.0"),
+        (["1.1rc1", "1.1a2"], "1.1rc1"),
+        (["latest", "0.1"], "0.1"),
+        (["latest"], None),
+        ([], None),
+    ],
+)
+def test_the_newest_version_is_pep_440s(versions: list[str], expected: str | None) -> None:
+    assert newest(versions) == expected
+
+
+async def test_packages_come_as_a_tar_of_wheels() -> None:
+    store: Any = MemoryStore()
+    root = S3Uri.parse("s3://bucket/environments")
+    for version in ("0.9.0", "0.10.0"):
+        store.put_bytes(root / f"me/words/{version}/words-{version}-py3-none-any.whl", version.encode())
+    store.put_bytes(root / "me/words/0.10.0/README.md", b"no wheel")
+    store.put_bytes(root / "me/empty/1.0/README.md", b"no wheel")
+    packages = Packages(store, str(root))
+    router = Router(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
+    server = await serve(Gateway(LiveGroups(), SamplingRules(max_tokens=1), router, packages).application())
+    async with aiohttp.ClientSession() as http:
+        for query, version in (("", "0.10.0"), ("?version=0.9.0", "0.9.0")):
+            async with http.get(server.make_url(f"/environments/me/words{query}")) as response:
+                assert response.status == 200
+                with tarfile.open(fileobj=io.BytesIO(await response.read())) as archive:
+                    assert archive.getnames() == [f"words-{version}-py3-none-any.whl"]
+        for path in ("me/words?version=9", "me/other", "me/empty", "me/..%2F..%2Fsecret"):
+            async with http.get(server.make_url(f"/environments/{path}")) as response:
+                assert response.status == 404, path
+                if "secret" not in path:
+                    problem = await response.json()
+                    assert problem["reason"] == "EnvironmentPackageMissing"
+                    assert "rlrun env push" in problem["message"]
+        store.list_folders = _denied
+        async with http.get(server.make_url("/environments/me/words")) as response:
+            assert response.status == 503
+            assert (await response.json())["reason"] == "S3AccessDenied"
+    await server.close()
+
+
+def _denied(uri: S3Uri) -> list[str]:
+    raise AccessDenied("no")

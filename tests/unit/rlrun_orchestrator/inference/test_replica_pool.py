@@ -1,0 +1,153 @@
+"""Replicas that hold whole weights, one version at a time, and publications that ask no more than they must."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+from aiohttp import web
+from rlrun.protocol.policy import PolicyKind, PolicyRef
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
+from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
+
+from tests.support.run_processes import policy, serve
+from tests.support.waiting import until
+
+RUN = "s3://bucket/run"
+
+
+def weights(version: int, lineage: str = "") -> PolicyRef:
+    return policy(version, RUN, lineage).model_copy(update={"kind": PolicyKind.weights})
+
+
+@dataclass
+class WeightsSidecar:
+    """A sidecar whose engine holds one version."""
+
+    held: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    broken: bool = False
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/adapters", self.listed)
+        app.router.add_put("/adapters/{name}", self.load)
+        app.router.add_delete("/adapters/{name}", self.unload)
+        return app
+
+    async def listed(self, _: web.Request) -> web.Response:
+        self.calls.append("list")
+        return web.json_response({"adapters": self.held})
+
+    async def load(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        self.calls.append(f"load {name}")
+        if self.broken:
+            return web.json_response({"reason": "WeightsLoadRejected", "message": "broken"}, status=502)
+        self.held = [name]
+        return web.json_response({"adapters": self.held, "loadSeconds": 0.01})
+
+    async def unload(self, request: web.Request) -> web.Response:
+        self.calls.append(f"unload {request.match_info['name']}")
+        return web.json_response({"adapters": self.held})
+
+
+@dataclass
+class Setup:
+    groups: LiveGroups
+    pool: ReplicaPool
+    sidecars: list[WeightsSidecar]
+
+    async def publish(self, ref: PolicyRef, grace: float = 2.0) -> None:
+        await self.pool.publish(ref, deadline=5, grace=grace)
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return list(self.pool.replicas.values())
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    sidecars = [WeightsSidecar(), WeightsSidecar()]
+    servers = [await serve(sidecar.application()) for sidecar in sidecars]
+    endpoints = [Endpoint(*[str(server.make_url("")).rstrip("/")] * 2) for server in servers]
+
+    async def resolve() -> list[Endpoint]:
+        return endpoints
+
+    async with aiohttp.ClientSession() as http:
+        groups = LiveGroups("owner/tiny")
+        # So rarely that nothing in here can rest on a poll.
+        pool = ReplicaPool(http, resolve, groups.policies, poll_interval=60)
+        pool.start()
+        yield Setup(groups, pool, sidecars)
+        await pool.close()
+    for server in servers:
+        await server.close()
+
+
+async def test_every_replica_takes_the_newest_weights_and_none_is_ever_unloaded(setup: Setup) -> None:
+    for version in range(3):
+        await setup.publish(weights(version))
+        assert setup.pool.serving(weights(version).name) == 2
+    loads = [f"load {weights(version).name}" for version in range(3)]
+    for sidecar in setup.sidecars:
+        assert [call for call in sidecar.calls if call != "list"] == loads
+
+
+async def test_a_group_goes_on_with_newer_weights_under_the_models_own_name(setup: Setup) -> None:
+    await setup.publish(weights(0))
+    group = setup.groups.open(weights(0))
+    assert group.model == "owner/tiny"
+    await setup.publish(weights(1))
+    await setup.publish(weights(2))
+    assert setup.sidecars[0].held == [weights(2).name]
+    assert setup.pool.choose(group.needs, group.home) is not None
+
+
+async def test_weights_of_a_course_that_was_given_up_serve_nobody(setup: Setup) -> None:
+    """The trainer fell back from step 2 to step 1: version 2 is no newer form of the second version 1."""
+    await setup.publish(weights(1))
+    await setup.publish(weights(2))
+    setup.sidecars[1].broken = True
+    await setup.publish(weights(1, "again"), grace=0.1)
+    able = [replica for replica in setup.replicas if replica.serves(weights(1, "again").name)]
+    assert [replica.adapters for replica in able] == [able[0].adapters]
+    assert setup.sidecars[1].held == [weights(2).name]
+
+
+async def test_replaced_weights_leave_no_base_model(setup: Setup) -> None:
+    base = setup.groups.open(weights(0), record=False, base=True)
+    await setup.publish(weights(0))
+    assert setup.pool.choose(base.needs, None) is None
+    assert setup.pool.serving(None) == 0
+
+
+async def test_weights_of_another_life_of_this_process_are_not_taken_for_newer_ones(setup: Setup) -> None:
+    for sidecar in setup.sidecars:
+        sidecar.held = ["policy-v000009-ffffffff"]
+    await setup.publish(weights(3))
+    assert all(sidecar.held == [weights(3).name] for sidecar in setup.sidecars)
+
+
+async def test_a_publication_asks_a_busy_engine_once(setup: Setup) -> None:
+    await setup.publish(weights(0))
+    loads_at_once = []
+    # On a busy machine another look may fall between two publications. If each began with a look, all of them would.
+    for version in range(1, 11):
+        for sidecar in setup.sidecars:
+            # The look that follows a publication.
+            await until(lambda sidecar=sidecar: sidecar.calls[-1] == "list")
+            sidecar.calls.clear()
+        await setup.publish(weights(version))
+        load = f"load {weights(version).name}"
+        assert [sidecar.calls.count(load) for sidecar in setup.sidecars] == [1, 1]
+        loads_at_once.append(all(sidecar.calls[0] == load for sidecar in setup.sidecars))
+    assert any(loads_at_once)
+
+
+async def test_closing_in_the_moment_of_a_wake_up_ends(setup: Setup) -> None:
+    await setup.publish(weights(0))
+    setup.pool._wake_all()
+    await asyncio.wait_for(setup.pool.close(), 5)

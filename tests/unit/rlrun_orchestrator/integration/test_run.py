@@ -1,0 +1,298 @@
+"""Whole runs: the real orchestrator against small servers."""
+
+import asyncio
+from collections import Counter
+
+import aiohttp
+import pytest
+from rlrun.protocol.orchestrator import RunPhase
+from rlrun.protocol.problem import Problem
+
+from tests.support.run_processes import FakeEnvironment
+from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+
+
+async def test_a_run_of_five_steps(world: World) -> None:
+    await world.start()
+    assert await world.run() == 0
+    status = world.last_word
+    assert status.phase is RunPhase.completed
+    assert (status.step, status.max_steps, status.policy_version) == (5, 5, status.policy_version)
+    assert status.reward == 0.4375
+    assert status.groups.trained == 10
+    assert status.groups.in_flight == 0
+    dispatched = world.environments["words"].groups["train"]
+    c = status.groups
+    assert c.trained + c.filtered + c.errored + c.stale == dispatched
+    assert status.mismatch_kl is not None
+    assert abs(status.mismatch_kl - 0.003) < 1e-9
+    assert status.waiting_for is None
+    assert status.problem is None
+
+    assert [step for step, _ in world.trainer.batches] == [0, 1, 2, 3, 4]
+    for step, batch in world.trainer.batches:
+        assert len(batch.samples) == 8
+        for sample in batch.samples:
+            assert 0 <= step - sample.policy_version <= 2
+            assert len(sample.token_ids) == len(sample.loss_mask) == len(sample.logprobs)
+            # Two turns of "<nnn>" in one sequence: what the environment said in between is masked.
+            text = "".join(map(chr, sample.token_ids))
+            drawn = "".join(c if m else "." for c, m in zip(text, sample.loss_mask, strict=True))
+            assert text.startswith("example ")
+            assert drawn.count("<") == drawn.count(">") == 2
+            assert all((p < 0) == m for p, m in zip(sample.logprobs, sample.loss_mask, strict=True))
+        assert Counter(round(s.advantage, 4) for s in batch.samples) == Counter(
+            {-0.4375: 2, 0.5625: 2, 0.0625: 2, -0.1875: 2}
+        )
+    assert world.trainer.checkpoints == {2, 4, 5}
+    assert world.trainer.adapters == {5}
+    assert world.trainer.adapter_states[-1]["reward"] == 0.4375
+
+    lines = world.lines()
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    expected = {"reward/mean", "seq_len/mean", "is_truncated/mean", "batch/off_policy_level/max", "loss/mean"}
+    expected |= {"time/step", "time/wait_for_policy"}
+    assert expected <= lines[-1].keys()
+    assert lines[-1]["batch/prefix_breaks"] == 0.0
+    rollouts = world.rollouts(3)
+    assert len(rollouts) == 8
+    assert {line["turns"] for line in rollouts} == {2}
+
+
+async def test_engines_get_the_runs_distribution_and_both_serve(world: World) -> None:
+    world.spec["sampling"] = {"maxTokens": 16, "temperature": 0.7, "seed": 3}
+    await world.start()
+    assert await world.run() == 0
+    requests = [request for engine in world.engines for request in engine.requests]
+    assert all(engine.requests for engine in world.engines)
+    assert {(r["temperature"], r["max_tokens"], r["top_k"], r["logprobs"]) for r in requests} == {(0.7, 16, 0, True)}
+    assert len({r["seed"] for r in requests}) == len(requests)
+
+
+async def test_level_zero_trains_only_on_the_current_policy(world: World) -> None:
+    world.spec |= {"maxAsyncLevel": 0, "oversamplingFactor": 1}
+    await world.start()
+    assert await world.run() == 0
+    for step, batch in world.trainer.batches:
+        assert {sample.policy_version for sample in batch.samples} == {step}
+    assert world.last_word.groups.stale == 0
+    assert world.environments["words"].groups["train"] == 10, "exactly what is needed"
+
+
+async def test_a_replaced_trainer_goes_on_from_the_newest_checkpoint(world: World) -> None:
+    world.trainer.die_before = {3}
+    await world.start()
+    assert await world.run() == 0
+    assert [step for step, _ in world.trainer.batches] == [0, 1, 2, 2, 3, 4]
+    assert world.trainer.opened[-1].resume_from == f"{RUN_URI}/checkpoints/step-000002"
+    status = world.last_word
+    assert status.phase is RunPhase.completed
+    assert status.groups.trained == 12
+    # Version 3 was trained twice and is another policy each time: nothing of the first one may be trained on.
+    served = {name for engine in world.engines for name in engine.loads if name.startswith("policy-v000003-")}
+    assert len(served) == 2
+    assert "trainer_restarts" in str(world.lines()[-1])
+    assert world.lines()[-1]["progress/trainer_restarts"] == 1.0
+
+
+async def test_a_trainer_replaced_before_the_first_checkpoint_starts_again(world: World) -> None:
+    world.trainer.die_before = {1}
+    await world.start()
+    assert await world.run() == 0
+    assert [step for step, _ in world.trainer.batches] == [0, 0, 1, 2, 3, 4]
+    assert world.trainer.opened[-1].resume_from is None
+
+
+async def test_a_restarted_replica_gets_its_adapters_again(world: World) -> None:
+    world.spec["maxSteps"] = 8
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: len(world.trainer.batches) >= 2)
+    world.engines[0].restart()
+    world.endpoints.pop(1)
+    world.engines[1].broken = True
+    assert await running == 0
+    assert world.last_word.groups.errored == 0
+    loaded = Counter(world.engines[0].loads)
+    assert max(loaded.values()) == 2, "what was still in use was loaded a second time"
+
+
+async def test_one_bad_replica_does_not_stop_the_run(world: World) -> None:
+    world.engines[0].refuses_loads = True
+    await world.start()
+    assert await world.run() == 0
+    assert not world.engines[0].requests
+    assert world.last_word.groups.trained == 10
+
+
+async def test_a_run_without_any_replica_says_so_and_ends(world: World) -> None:
+    world.settings |= {"inference_deadline": 0.3, "start_deadline": 0.3}
+    await world.start()
+    world.endpoints.clear()
+    assert await world.run() == 1
+    assert world.last_word.phase is RunPhase.failed
+    assert world.last_word.problem
+    assert world.last_word.problem.reason == "WaitingForInference"
+
+
+async def test_adapters_that_nobody_uses_are_unloaded(world: World) -> None:
+    world.spec["maxSteps"] = 10
+    await world.start()
+    assert await world.run() == 0
+    for engine in world.engines:
+        assert engine.unloads
+        assert len(engine.adapters) <= 5
+
+
+async def test_a_lost_environment_is_waited_for(world: World) -> None:
+    world.spec["maxSteps"] = 6
+    await world.start()
+    environment = world.environments["words"]
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: len(world.trainer.batches) >= 2)
+    environment.away = True
+    await world.until_waiting("WaitingForEnvironment")
+    environment.away = False
+    assert await running == 0
+
+
+async def test_failing_rewards_are_counted_shown_and_not_trained_on(world: World) -> None:
+    world.environments["words"].reward_error = Problem(reason="RewardFunctionError", message="ZeroDivisionError: x")
+    await world.start()
+    assert await world.run() == 0
+    status = world.last_word
+    assert status.reward_errors >= 20
+    (warning,) = status.warnings
+    assert warning.reason == "RewardFunctionErrors"
+    assert "ZeroDivisionError" in warning.message
+    assert all(len(batch.samples) == 4 for _, batch in world.trainer.batches)
+
+
+async def test_five_empty_batches_end_the_run_with_the_last_error(world: World) -> None:
+    world.spec |= {"batchSize": 4, "rolloutsPerExample": 2}
+    environment = world.environments["words"]
+    environment.reward_error = Problem(reason="RewardFunctionError", message="KeyError: 'answer'")
+    await world.start()
+    assert await world.run() == 64
+    problem = world.last_word.problem
+    assert problem
+    assert problem.reason == "EmptyBatches"
+    assert "KeyError" in problem.message
+    assert not world.trainer.batches
+
+
+async def test_online_filtering_drops_groups_without_a_signal(world: World) -> None:
+    world.environments["words"].rewards = [1.0]
+    world.spec["buffer"] = {"onlineDifficultyFiltering": True}
+    await world.start()
+    assert await world.run() == 64
+    status = world.last_word
+    assert status.problem
+    assert "onlineDifficultyFiltering" in status.problem.message
+    assert status.groups.filtered >= 10
+
+
+async def test_a_broken_environment_ends_the_run_in_its_own_words(world: World) -> None:
+    world.environments["words"].problem = Problem(reason="EnvironmentLoadFailed", message="no module named foo")
+    await world.start()
+    assert await world.run() == 64
+    assert world.last_word.problem == world.environments["words"].problem
+
+
+async def test_a_trainer_out_of_memory_ends_the_run_in_its_own_words(world: World) -> None:
+    told = Problem(reason="TrainerOutOfMemory", message="lower microBatchTokens")
+    world.trainer.answer = (507, told)
+    await world.start()
+    assert await world.run() == 64
+    assert world.last_word.problem == told
+
+
+async def test_a_restarted_orchestrator_goes_on_where_the_trainer_is(world: World) -> None:
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: len(world.trainer.batches) >= 3)
+    world.stop.set()
+    assert await running == 1
+    world.stop.clear()
+    before = world.last_word
+    assert before.phase is RunPhase.running
+    assert await world.run() == 0
+    steps = [step for step, _ in world.trainer.batches]
+    assert steps == [0, 1, 2, 3, 4]
+    assert world.last_word.started_at == before.started_at
+    assert world.last_word.groups.trained >= 8
+    c = world.last_word.groups
+    assert c.trained + c.filtered + c.errored + c.stale <= world.environments["words"].groups["train"]
+
+
+async def test_a_finished_run_that_is_started_again_completes_at_once(world: World) -> None:
+    await world.start()
+    assert await world.run() == 0
+    assert await world.run() == 0
+    assert world.last_word.step == 5
+    assert len(world.trainer.batches) == 5
+
+
+async def test_evaluation_and_validation_run_beside_training(world: World) -> None:
+    world.eval_environments["exam"] = FakeEnvironment("exam", rewards=[1.0, 0.0])
+    world.spec |= {
+        "eval": {"interval": 2, "rolloutsPerExample": 2, "env": [{"id": "owner/exam"}]},
+        "val": {"interval": 5, "numExamples": 2},
+    }
+    await world.start()
+    assert await world.run() == 0
+    lines = world.lines()
+    measured = {line["step"]: line for line in lines if "eval/exam/avg@2" in line}
+    assert 5 in measured, "the final policy is always evaluated"
+    assert measured[5]["eval/exam/avg@2"] == 0.5
+    assert measured[5]["eval/exam/pass@2"] == 1.0
+    assert any("val_reward/words/mean" in line for line in lines)
+    policies = {request.model for request in world.eval_environments["exam"].requests}
+    assert {name[:14] for name in policies} >= {"policy-v000000", "policy-v000005"}
+    assert world.environments["words"].groups["eval"] == 2
+
+
+async def test_prometheus_tells_the_story(world: World) -> None:
+    world.spec["maxSteps"] = 30
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: len(world.trainer.batches) >= 3)
+    async with aiohttp.ClientSession() as http:
+        async with http.get(f"http://127.0.0.1:{world.status_port}/metrics") as answer:
+            text = await answer.text()
+        async with http.get(f"http://127.0.0.1:{world.status_port}/readyz") as answer:
+            assert answer.status == 200
+    world.stop.set()
+    assert await running == 1
+    assert "rlrun_reward_mean 0.4375" in text
+    assert 'rlrun_groups_total{outcome="trained"}' in text
+    assert 'rlrun_inference_replicas{state="serving"} ' in text
+
+
+@pytest.mark.proves("difficultyFilter.maxReward")
+async def test_a_run_whose_groups_are_all_too_easy_says_which_rule_dropped_them(world: World) -> None:
+    world.environments["words"].rewards = [0.9, 1.0]
+    world.spec["difficultyFilter"] = {"maxReward": 0.9}
+    await world.start()
+    assert await world.run() == 64
+    problem = world.last_word.problem
+    assert problem
+    assert problem.reason == "EmptyBatches"
+    assert problem.message.startswith("5 batches in a row")
+    assert "high_reward" in problem.message
+    assert world.last_word.groups.filtered >= 10
+
+
+@pytest.mark.proves("difficultyFilter.minRewardVariance")
+async def test_filtered_rollouts_are_counted_by_cause(world: World) -> None:
+    environment = world.environments["words"]
+    environment.reward_of = lambda said: float(int(said.strip("<>")) % 8 == 0)
+    world.spec["difficultyFilter"] = {"minRewardVariance": 0.0}
+    await world.start()
+    assert await world.run() == 0
+    lines = world.lines()
+    causes = sum(line["filtered_rollouts/low_variance"] for line in lines)
+    assert causes == sum(line["filtered_rollouts"] for line in lines) > 0
+    assert all(line["filtered_rollouts/zero_mean"] == 0.0 for line in lines)
+    for _, batch in world.trainer.batches:
+        assert any(sample.advantage != 0 for sample in batch.samples), "every group teaches something"

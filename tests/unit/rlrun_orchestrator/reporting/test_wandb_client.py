@@ -1,0 +1,178 @@
+"""Weights & Biases with its real client: offline runs, a server that is away, a client that hangs or dies."""
+
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rlrun.api.run_sections.monitoring import Wandb
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun_orchestrator.data.reward_histogram import BOUNDS, histogram_values
+from rlrun_orchestrator.reporting.wandb_client import QUEUE_LENGTH, WandbLog, api_key
+from rlrun_orchestrator.reporting.wandb_process import logged
+
+from tests.support.ports import claimed_ports
+from tests.support.run_processes import MemoryStore
+from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+
+pytestmark = pytest.mark.slow
+
+LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
+BLOCK = 32768
+
+
+def records(data: bytes) -> Iterator[Any]:
+    """The records of a .wandb file: LevelDB's log format behind a header of seven bytes, protobuf inside."""
+    from wandb.proto import wandb_internal_pb2
+
+    assert data[:4] == b":W&B"
+    position, whole = 7, b""
+    while position + 7 <= len(data):
+        if BLOCK - position % BLOCK < 7:
+            position += BLOCK - position % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a full record, or the last part of one
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            whole = b""
+            yield record
+
+
+def history(data: bytes) -> list[dict[str, Any]]:
+    return [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in records(data)
+        if record.WhichOneof("record_type") == "history"
+    ]
+
+
+def wandb_files(store: MemoryStore) -> dict[str, bytes]:
+    head = f"{RUN_URI}/wandb/"
+    return {key.removeprefix(head): data for key, data in store.objects.items() if key.startswith(head)}
+
+
+def wandb_log(store: MemoryStore, environment: dict[str, str] | None = None, **more: Any) -> WandbLog:
+    environment = {"PATH": os.environ["PATH"], **(environment or {})}
+    return WandbLog(
+        Wandb(project="words", entity="team"),
+        run_id="uid-1",
+        run_name="run",
+        config={"seed": 3},
+        store=store,  # type: ignore[arg-type]
+        layout=LAYOUT,
+        environment=environment,
+        **more,
+    )
+
+
+@pytest.mark.proves("wandb.project", "wandb.entity", "wandb.name")
+async def test_a_whole_run_without_a_key_leaves_its_files_beside_its_artifacts(world: World) -> None:
+    world.spec["wandb"] = {"project": "words", "entity": "team", "name": "first try"}
+    world.settings["drain_deadline"] = 60.0
+    await world.start()
+    assert await world.run(90) == 0
+    assert world.last_word.warnings == []
+    (data,) = (data for name, data in wandb_files(world.store).items() if name.endswith(".wandb"))
+    (run,) = (record.run for record in records(data) if record.WhichOneof("record_type") == "run")
+    assert (run.project, run.entity, run.display_name, run.run_id) == ("words", "team", "first try", "uid-1")
+    steps = history(data)
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5]
+    assert steps[-1]["reward/mean"] == 0.4375
+    assert steps[-1]["reward/histogram/_type"] == "histogram"
+    assert sum(steps[-1]["reward/histogram/values"]) == 8
+    assert "reward/histogram/bounds" not in steps[-1]
+
+
+async def test_a_server_that_does_not_answer_makes_a_warning_and_the_run_is_kept_in_files() -> None:
+    store = MemoryStore()
+    with claimed_ports(1) as (port,):
+        key = {"WANDB_API_KEY_1": "k" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
+        log = wandb_log(store, key, init_seconds=2.0)
+        log.start()
+        log.log(1, {"reward/mean": 0.5})
+        await log.close(60.0)
+    assert log.problem is not None
+    assert log.problem.reason == "WandbFailed"
+    assert "wandb sync" in log.problem.message
+    (data,) = (data for name, data in wandb_files(store).items() if name.endswith(".wandb"))
+    assert [row["reward/mean"] for row in history(data)] == [0.5]
+    assert b"kkkk" not in b"".join(store.objects.values()), "the key is in no file"
+
+
+async def test_a_client_that_hangs_is_ended_and_never_waited_for() -> None:
+    silent = (sys.executable, "-c", "import time; time.sleep(600)")
+    log = wandb_log(MemoryStore(), command=silent)
+    log.start()
+    for step in range(QUEUE_LENGTH + 5):
+        log.log(step, {"x": 1.0})
+    assert log.lost == 5
+    await log.close(1.0)
+    assert log.problem is not None
+    assert log.problem.reason == "WandbFailed"
+
+
+@pytest.mark.parametrize("command", [("/nonexistent",), (sys.executable, "-c", "raise SystemExit(3)")])
+async def test_a_client_that_cannot_start_is_a_warning(command: tuple[str, ...]) -> None:
+    log = wandb_log(MemoryStore(), command=command)
+    log.start()
+    log.log(1, {"x": 1.0})
+    await log.close(5.0)
+    assert log.problem is not None
+    assert log.problem.reason == "WandbFailed"
+
+
+async def test_a_broken_client_is_a_warning_of_the_run_and_not_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlrun_orchestrator.reporting.wandb_client.WandbLog._spawn", _no_process)
+    world.spec["wandb"] = {"project": "words"}
+    await world.start()
+    assert await world.run() == 0
+    assert [w.reason for w in world.last_word.warnings] == ["WandbFailed"]
+    assert len(world.trainer.batches) == 5
+
+
+async def _no_process(self: WandbLog, folder: str) -> None:
+    raise OSError("no room for another process")
+
+
+@pytest.mark.parametrize(
+    ("environment", "key"),
+    [
+        ({}, None),
+        ({"WANDB_API_KEY": "a", "WANDB_API_KEY_0": "b"}, "a"),
+        ({"WANDB_API_KEY_10": "c", "WANDB_API_KEY_2": "b", "WANDB_API_KEY_0": ""}, "b"),
+        ({"WANDB_API_KEY": " ", "WANDB_API_KEY_X": "no"}, None),
+    ],
+)
+def test_the_key_is_the_first_that_is_not_empty(environment: dict[str, str], key: str | None) -> None:
+    assert api_key(environment) == key
+
+
+async def test_the_client_sees_neither_credentials_nor_other_secrets() -> None:
+    code = "import json, os, sys; sys.stdin.readline(); " + (
+        "print(json.dumps({'mode': 'offline', 'problem': ' '.join(sorted(os.environ))}), flush=True)"
+    )
+    environment = {"AWS_SECRET_ACCESS_KEY": "s", "WANDB_API_KEY_0": "k", "OTHER": "o"}
+    log = wandb_log(MemoryStore(), environment, command=(sys.executable, "-c", code))
+    log.start()
+    await log.close(5.0)
+    assert log.problem is not None
+    assert "WANDB_API_KEY " in log.problem.message
+    for name in ("AWS", "OTHER", "WANDB_API_KEY_0"):
+        assert name not in log.problem.message
+
+
+def test_histograms_get_finite_edges_and_other_lists_are_left_out() -> None:
+    values = {"a": 1.0, "odd": [1.0], **histogram_values({"e": [0.0, 1.0]})}
+    found = logged(values, lambda counts, edges: (counts, edges))
+    counts, edges = found["reward/histogram"]
+    assert len(edges) == len(counts) + 1
+    assert edges[1:-1] == list(BOUNDS)
+    assert set(found) == {"a", "reward/histogram", "reward/e/histogram"}

@@ -1,0 +1,111 @@
+"""A teacher judges the policy's own tokens."""
+
+import math
+
+import pytest
+from rlrun.protocol.orchestrator import RunPhase
+from rlrun_orchestrator.data.trajectories import TokenSequence
+from rlrun_orchestrator.rollouts.distillation import LIMIT, token_advantages
+
+from tests.support.run_processes import FakeTeacher
+from tests.unit.rlrun_orchestrator.conftest import World
+
+
+@pytest.fixture
+async def taught(world: World) -> World:
+    """A run with a teacher."""
+    world.teacher = FakeTeacher()
+    await world.start()
+    world.spec["algorithm"] = {"name": "distillation", "teacher": {"url": world.teacher_url, "model": "big"}}
+    return world
+
+
+def test_the_advantage_of_a_token_is_the_difference_within_bounds_and_nothing_elsewhere() -> None:
+    sequence = TokenSequence([1, 2, 3, 4], [False, True, True, True], [0.0, -1.0, -0.5, -9.0])
+    assert token_advantages(sequence, [0.0, -0.25, -9999.0, -0.1]) == [0.0, 0.75, -LIMIT, LIMIT]
+    assert token_advantages(sequence, [0.0, -math.inf, -0.5, -9.0]) == [0.0, -LIMIT, 0.0, 0.0]
+
+
+@pytest.mark.proves("algorithm.name", "algorithm.teacher.url", "algorithm.teacher.model")
+async def test_every_drawn_token_has_the_teachers_opinion(taught: World) -> None:
+    assert await taught.run() == 0
+    assert taught.teacher
+    asked = taught.teacher.requests[0]
+    assert (asked["model"], asked["max_tokens"], asked["prompt_logprobs"]) == ("big", 1, 0)
+    for _, batch in taught.trainer.batches:
+        assert len(batch.samples) == 8
+        for sample in batch.samples:
+            assert sample.token_advantages is not None
+            assert sample.advantage == 0.0, "rewards are reported and not learnt from"
+            assert [0.0 if not mask else None for mask in sample.loss_mask] == [
+                value if not mask else None
+                for value, mask in zip(sample.token_advantages, sample.loss_mask, strict=True)
+            ]
+            for token, mask, drawn, advantage in zip(
+                sample.token_ids, sample.loss_mask, sample.logprobs, sample.token_advantages, strict=True
+            ):
+                if mask:
+                    expected = max(-LIMIT, min(LIMIT, FakeTeacher.logprob(token) - drawn))
+                    assert advantage == pytest.approx(expected)
+    line = taught.lines()[-1]
+    assert line["reward/mean"] == 0.4375
+    _, last = taught.trainer.batches[-1]
+    judged = [
+        advantage
+        for sample in last.samples
+        for advantage, mask in zip(sample.token_advantages or [], sample.loss_mask, strict=True)
+        if mask
+    ]
+    assert line["teacher_kl/mean"] == pytest.approx(-sum(judged) / len(judged))
+
+
+@pytest.mark.proves("buffer.skipVerification")
+async def test_without_verification_environments_are_not_asked_for_rewards(taught: World) -> None:
+    taught.spec["buffer"] = {"skipVerification": True}
+    taught.environments["words"].rewards = [5.0]
+    assert await taught.run() == 0
+    assert {request.score for request in taught.environments["words"].requests} == {False}
+    assert taught.last_word.reward == 0.0
+    assert taught.last_word.groups.trained == 10
+    assert all(sample.token_advantages for _, batch in taught.trainer.batches for sample in batch.samples)
+
+
+async def test_with_verification_they_are(taught: World) -> None:
+    assert await taught.run() == 0
+    assert {request.score for request in taught.environments["words"].requests} == {True}
+
+
+async def test_a_teacher_that_is_away_is_waited_for(taught: World) -> None:
+    assert taught.teacher
+    taught.teacher.failures = 3
+    assert await taught.run() == 0
+    assert taught.last_word.phase is RunPhase.completed
+    assert taught.last_word.waiting_for is None
+
+
+async def test_a_teacher_that_stays_away_ends_the_attempt(taught: World) -> None:
+    assert taught.teacher
+    taught.teacher.failures = 10**9
+    taught.settings["teacher_deadline"] = 0.2
+    assert await taught.run() == 1
+    assert taught.last_word.problem
+    assert taught.last_word.problem.reason == "TeacherUnreachable"
+    assert taught.last_word.waiting_for == taught.last_word.problem
+    assert not taught.trainer.batches
+
+
+async def test_a_teacher_that_refuses_ends_the_run(taught: World) -> None:
+    assert taught.teacher
+    taught.teacher.refusal = "This model's maximum context length is 8 tokens"
+    assert await taught.run() == 64
+    assert taught.last_word.problem
+    assert taught.last_word.problem.reason == "TeacherRefused"
+    assert "maximum context length" in taught.last_word.problem.message
+
+
+async def test_a_teacher_with_another_tokenizer_is_found_out(taught: World) -> None:
+    assert taught.teacher
+    taught.teacher.foreign = True
+    assert await taught.run() == 64
+    assert taught.last_word.problem
+    assert taught.last_word.problem.reason == "TeacherAnswerUnusable"

@@ -1,0 +1,278 @@
+"""S3 that is away, slow or back: nothing is lost, everybody is told, nobody waits longer than it helps."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rlrun.protocol.problem import Problem
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.metric_files import merged
+from rlrun.storage.store import Unreachable
+from rlrun_orchestrator.storage.run_recorder import Recorder, saved_state, state_uri
+from rlrun_orchestrator.storage.upload_spool import Spool
+
+from tests.support.run_processes import MemoryStore
+from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+
+LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
+STATE = f"{RUN_URI}/orchestrator/state.json"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+AWAY = Unreachable("s3://bucket does not answer at http://s3")
+
+
+class SlowStore(MemoryStore):
+    """Writes wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.order: list[str] = []
+
+    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+        self.open.wait(10.0)
+        super().put_bytes(uri, data)
+        self.order.append(str(uri).removeprefix(f"{RUN_URI}/").split("/")[0])
+
+
+class Desk:
+    """A recorder, its store and what it told."""
+
+    def __init__(self, store: MemoryStore, folder: Path, limit: int = 10**6) -> None:
+        self.store = store
+        self.told: list[Problem | None] = []
+        self.recorder = Recorder(
+            store,  # type: ignore[arg-type]
+            LAYOUT,
+            Spool(folder, limit),
+            self.told.append,
+            retry_seconds=0.01,
+        )
+
+    async def waits(self, count: int) -> None:
+        async with asyncio.timeout(60.0):
+            while len(self.recorder.spool) != count:  # noqa: ASYNC110 (another thread's doing)
+                await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    desk = Desk(MemoryStore(), tmp_path)
+    desk.recorder.start()
+    yield desk
+    await desk.recorder.close(0.1)
+
+
+async def test_s3_may_be_away_for_as_long_as_it_likes(desk: Desk) -> None:
+    desk.store.away = AWAY
+    for step in range(1, 101):
+        desk.recorder.metrics(step, NOW, {"reward/mean": float(step)})
+        desk.recorder.state({"step": step})
+    for step in (1, 2):
+        desk.recorder.rollouts(step, [{"step": step}])
+    await desk.waits(5)
+    async with asyncio.timeout(60.0):
+        while not desk.told:  # noqa: ASYNC110 (a writer's doing)
+            await asyncio.sleep(0.002)
+    problem = desk.told[-1]
+    assert problem is not None
+    assert problem.reason == "S3Unreachable"
+    assert "wait on the orchestrator's disk" in problem.message
+    assert desk.store.objects == {}
+    desk.store.away = None
+    await desk.recorder.close(5.0)
+    assert desk.told[-1] is None
+    assert desk.recorder.lost == 0
+    parts = sorted(key for key in desk.store.objects if "/metrics/" in key)
+    lines = [json.loads(line) for part in parts for line in desk.store.objects[part].decode().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 101))
+    assert json.loads(desk.store.objects[STATE]) == {"step": 100}
+    assert sum("/rollouts/" in key for key in desk.store.objects) == 2
+
+
+async def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+    desk = Desk(MemoryStore(), tmp_path, limit=400)
+    desk.store.away = AWAY
+    desk.recorder.start()
+    desk.recorder.state({"step": 1, "more": "x" * 300})
+    for step in range(1, 5):
+        desk.recorder.rollouts(step, [{"step": step}])
+        await desk.recorder._queue.join()
+    given_up = desk.recorder.lost
+    said = f"{given_up} had to be given up"
+    async with asyncio.timeout(60.0):
+        while not any(problem and said in problem.message for problem in desk.told):  # noqa: ASYNC110 (a writer's)
+            await asyncio.sleep(0.002)
+    desk.store.away = None
+    await desk.recorder.close(5.0)
+    written = sorted(key.rsplit("/", 1)[-1] for key in desk.store.objects)
+    assert "state.json" in written
+    assert "step-000004.jsonl.zst" in written, "the oldest went first"
+    assert desk.recorder.lost == 5 - len(written) > 0
+
+
+async def test_small_and_important_objects_do_not_wait_behind_rollouts(tmp_path: Path) -> None:
+    store = SlowStore()
+    desk = Desk(store, tmp_path)
+    for step in range(1, 30):
+        desk.recorder.rollouts(step, [{"step": step}])
+    desk.recorder.metrics(1, NOW, {})
+    desk.recorder.state({"step": 1})
+    desk.recorder.start()
+    await desk.waits(31)
+    store.open.set()
+    await desk.recorder.close(5.0)
+    assert store.order.index("metrics") < store.order.index("orchestrator"), "no state tells of a line that is missing"
+    assert max(store.order.index(name) for name in ("metrics", "orchestrator")) < 20
+
+
+async def test_what_a_killed_process_left_is_written_by_the_next_one(tmp_path: Path) -> None:
+    first = Desk(MemoryStore(), tmp_path)
+    first.store.away = AWAY
+    first.recorder.start()
+    first.recorder.metrics(1, NOW, {"reward/mean": 0.5})
+    first.recorder.state({"step": 1})
+    await first.waits(2)
+    for task in first.recorder._tasks:  # killed: nobody writes, nobody cleans up
+        task.cancel()
+    await asyncio.gather(*first.recorder._tasks, return_exceptions=True)
+    second = Desk(MemoryStore(), tmp_path)
+    second.store.objects[STATE] = b'{"step": 0}'
+    found = await saved_state(second.store, LAYOUT, second.recorder.spool)  # type: ignore[arg-type]
+    assert found == {"step": 1}, "newer than what S3 has"
+    second.recorder.start()
+    await second.recorder.close(5.0)
+    assert json.loads(second.store.objects[STATE]) == {"step": 1}
+    assert any("/metrics/" in key for key in second.store.objects)
+
+
+async def test_a_step_waits_for_the_record_of_its_batch_while_s3_answers(tmp_path: Path) -> None:
+    store = SlowStore()
+    desk = Desk(store, tmp_path)
+    desk.recorder.start()
+    desk.recorder.state({"step": 1})
+    waiting = asyncio.create_task(desk.recorder.recorded(5.0))
+    await desk.waits(1)
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    store.open.set()
+    assert await waiting
+    assert json.loads(store.objects[STATE]) == {"step": 1}
+    await desk.recorder.close(1.0)
+
+
+async def test_no_step_waits_for_s3_that_is_away_or_that_was_waited_for_in_vain(tmp_path: Path) -> None:
+    store = SlowStore()
+    desk = Desk(store, tmp_path)
+    desk.recorder.start()
+    desk.recorder.state({"step": 1})
+    assert not await desk.recorder.recorded(0.05)
+    async with asyncio.timeout(1.0):
+        assert not await desk.recorder.recorded(60.0), "it is known to be slow"
+    store.away = AWAY
+    store.open.set()
+    async with asyncio.timeout(60.0):
+        while desk.recorder.problem is None:  # noqa: ASYNC110 (a writer's doing)
+            await asyncio.sleep(0.002)
+        assert not await desk.recorder.recorded(60.0), "it is known to be away"
+    store.away = None
+    async with asyncio.timeout(60.0):
+        while STATE not in store.objects:  # noqa: ASYNC110 (a writer's doing)
+            await asyncio.sleep(0.002)
+    desk.recorder.state({"step": 2})
+    assert await desk.recorder.recorded(5.0), "and it is waited for again"
+    await desk.recorder.close(1.0)
+
+
+async def test_closing_gives_up_at_its_deadline(desk: Desk) -> None:
+    desk.store.away = AWAY
+    desk.recorder.state({"step": 1})
+    async with asyncio.timeout(2.0):
+        await desk.recorder.close(0.1)
+    assert desk.recorder.lost == 1
+    assert len(desk.recorder.spool) == 1, "the next process in this pod may have it"
+
+
+async def test_a_state_for_a_step_has_a_place_of_its_own(desk: Desk) -> None:
+    desk.recorder.state_of_step(7, {"step": 7})
+    assert await desk.recorder.state_kept_for(8) is None
+    await desk.recorder._queue.join()
+    assert await desk.recorder.state_kept_for(7) == {"step": 7}
+    await desk.recorder.close(5.0)
+    assert str(state_uri(LAYOUT, 7)) in desk.store.objects
+
+
+async def test_a_state_follows_the_line_that_it_tells_of(tmp_path: Path) -> None:
+    store = SlowStore()
+    desk = Desk(store, tmp_path)
+    desk.recorder.start()
+    desk.recorder.metrics(1, NOW, {"eval": 1.0})
+    await desk.waits(1)
+    desk.recorder.metrics(2, NOW, {})
+    desk.recorder.state({"step": 2})
+    await desk.waits(2)
+    store.open.set()
+    await desk.recorder.close(5.0)
+    assert store.order == ["metrics", "metrics", "orchestrator"]
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_goes_on_while_s3_is_away_and_says_so(world: World) -> None:
+    world.spec["maxSteps"] = 12
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: len(world.trainer.batches) >= 2)
+    world.store.away = AWAY
+    await world.until(lambda: len(world.trainer.batches) >= 5)
+    status = await world.status()
+    assert "S3Unreachable" in {warning.reason for warning in status.warnings}
+    written = len(world.lines())
+    await world.until(lambda: len(world.trainer.batches) >= 7)
+    assert len(world.lines()) == written
+    world.store.away = None
+    assert await running == 0
+    assert "S3Unreachable" not in {warning.reason for warning in world.last_word.warnings}
+    assert [line["step"] for line in world.lines()] == list(range(1, 13))
+    for step in range(1, 13):
+        assert len(world.rollouts(step)) == 8
+
+
+@pytest.mark.parametrize("moment", range(2, 7))
+async def test_s3_that_is_slower_than_a_step_loses_no_line_of_a_process_that_is_killed(
+    world: World, moment: int
+) -> None:
+    class Slow(MemoryStore):
+        dead = False
+
+        def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+            time.sleep(0.06)
+            if self.dead:
+                raise AWAY
+            super().put_bytes(uri, data)
+
+    world.store = Slow()
+    world.trainer.store = world.store
+    world.spec |= {"maxSteps": 10, "maxAsyncLevel": 3, "oversamplingFactor": 3}
+    world.settings["drain_deadline"] = world.settings["stop_deadline"] = 0.1
+    await world.start()
+    running = asyncio.create_task(world.run())
+    await world.until(lambda: len(world.trainer.batches) >= moment)
+    world.store.dead = True  # nothing that this process has not written by now will ever be there
+    world.stop.set()
+    assert await running == 1
+    world.stop.clear()
+    world.store = MemoryStore()
+    world.store.objects = world.trainer.store.objects
+    world.settings["spool"] = world.folder / "another pod"
+    async with world.trainer.turn:
+        pass
+    assert await world.run() == 0
+    lines = [line for line in merged(world.lines()) if "reward/mean" in line]
+    assert [line["step"] for line in lines] == list(range(1, 11))
+    assert [step for step, _ in world.trainer.batches] == list(range(10))

@@ -1,0 +1,223 @@
+"""From the fields of a spec to the settings of the parts, and to the trainer's session."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlrun.protocol.orchestrator import GroupCounts
+from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.trainer import SessionSpec
+from rlrun.storage.layout import S3Uri
+from rlrun_orchestrator import config_mapping
+from rlrun_orchestrator.config import Settings
+from rlrun_orchestrator.data.group_filter import Filtering
+from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.training.trainer_session import session_spec
+
+from tests.support.run_processes import FakeEnvironment
+from tests.unit.rlrun_orchestrator.conftest import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.environments = {"a": FakeEnvironment("a"), "b": FakeEnvironment("b")}
+    made.urls = {"a": "http://a", "b": "http://b"}
+    made.trainer_url = "http://trainer"
+    return made
+
+
+def resolved(world: World, **spec: Any) -> ResolvedRun:
+    world.spec = spec
+    return world.resolved()
+
+
+# --- the draw ---------------------------------------------------------------------------------------------------------
+
+WEIGHTED = [{"id": "owner/a", "weight": 4}, {"id": "owner/b", "weight": 1}]
+
+
+def share_of_a(run: ResolvedRun) -> float:
+    buffer = config_mapping.buffer(run, {"a": 50, "b": 50})
+    return sum(buffer.draw().environment == "a" for _ in range(4000)) / 4000
+
+
+@pytest.mark.proves("buffer.envRatios", "env.weight")
+def test_environments_share_the_draw_as_the_run_says(world: World) -> None:
+    assert share_of_a(resolved(world)) == pytest.approx(0.5, abs=0.03)
+    assert share_of_a(resolved(world, buffer={"envRatios": [1, 3]})) == pytest.approx(0.25, abs=0.03)
+    assert share_of_a(resolved(world, env=WEIGHTED)) == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.proves("buffer.seed", "seed")
+def test_the_seed_of_the_draw(world: World) -> None:
+    def drawn(**spec: Any) -> list[Any]:
+        buffer = config_mapping.buffer(resolved(world, **spec), {"a": 50, "b": 50})
+        return [buffer.draw() for _ in range(20)]
+
+    assert drawn() != drawn(seed=1)
+    assert drawn(seed=1) == drawn(seed=2, buffer={"seed": 1})
+
+
+@pytest.mark.proves("buffer.easyThreshold", "buffer.hardThreshold", "buffer.easyFraction", "buffer.hardFraction")
+def test_pools_are_as_the_run_says(world: World) -> None:
+    def normal(reward: float, **more: float) -> float:
+        section = {"onlineDifficultyFiltering": True, **more}
+        buffer = config_mapping.buffer(resolved(world, buffer=section), {"a": 400, "b": 400})
+        for _ in range(1000):
+            buffer.scored(buffer.draw(["a"]), reward)
+        return buffer.metrics()["pool/normal"]
+
+    def out(reward: float, **more: float) -> bool:
+        return normal(reward, **more) < 0.9
+
+    assert out(0.8)
+    assert not out(0.79)
+    assert out(0.7, easyThreshold=0.7)
+    assert out(0.2)
+    assert not out(0.21)
+    assert out(0.3, hardThreshold=0.3)
+    assert normal(1.0, easyFraction=0.5) == pytest.approx(0.75, abs=0.06)
+    assert normal(0.0, hardFraction=0.5) == pytest.approx(0.75, abs=0.06)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves(
+    "difficultyFilter.enabled",
+    "difficultyFilter.minRewardVariance",
+    "difficultyFilter.maxReward",
+    "difficultyFilter.minReward",
+)
+def test_the_difficulty_filter_is_as_the_run_says(world: World) -> None:
+    rules = {"minRewardVariance": 0.1, "maxReward": 0.9, "minReward": 0.1}
+    assert config_mapping.filtering(resolved(world)) == Filtering()
+    assert config_mapping.filtering(resolved(world, difficultyFilter=rules)) == Filtering(False, 0.1, 0.9, 0.1)
+    assert config_mapping.filtering(resolved(world, difficultyFilter={**rules, "enabled": False})) == Filtering()
+    online = {"onlineDifficultyFiltering": True}
+    assert config_mapping.filtering(resolved(world, buffer=online)) == Filtering(online=True)
+
+
+@pytest.mark.proves("batchSize", "rolloutsPerExample", "oversamplingFactor", "maxAsyncLevel", "algorithm.sftSteps")
+def test_the_scheduler_counts_groups(world: World) -> None:
+    run = resolved(world, batchSize=24, rolloutsPerExample=8, oversamplingFactor=1.5, algorithm={"sftSteps": 2})
+    schedule = config_mapping.run_schedule(run, Settings())
+    tracker = config_mapping.group_tracker(run, schedule, GroupCounts())
+    limits = tracker.limits
+    assert (limits.groups_per_batch, limits.max_groups_in_flight, limits.max_async_level) == (3, 5, 2)
+    assert tracker.schedule is schedule
+    assert (schedule.max_steps, schedule.supervised_steps) == (5, 2)
+
+
+def test_counts_of_the_process_before_add_up(world: World) -> None:
+    before = GroupCounts(trained=5, filtered=1, errored=2, stale=3, in_flight=6)
+    total = sum(before.model_dump().values())
+    run = resolved(world)
+    tracker = config_mapping.group_tracker(run, config_mapping.run_schedule(run, Settings()), before)
+    batch = SentBatch("x", step=3, ordinals=[7, 8], groups=2, tokens=9, reward=0.5, values={})
+    for trained, stale in ((5, 9), (7, 7)):
+        counts = tracker.counts()
+        assert sum(counts.model_dump().values()) == total
+        assert (counts.trained, counts.stale, counts.in_flight) == (trained, stale, 0)
+        tracker.return_batch(4, batch)
+
+
+@pytest.mark.proves("sampling.seed", "seed")
+def test_the_sampling_is_seeded_where_that_makes_it_repeatable(world: World) -> None:
+    def seed(**spec: Any) -> int | None:
+        return config_mapping.sampling_rules(resolved(world, seed=4, **spec)).seed
+
+    on_policy = {"maxAsyncLevel": 0, "oversamplingFactor": 1}
+    assert seed() is None
+    assert seed(**on_policy) == 4
+    assert seed(sampling={"maxTokens": 16, "seed": 9}) == 9
+    assert seed(sampling={"maxTokens": 16, "seed": 9}, **on_policy) == 9
+
+
+@pytest.mark.proves("checkpoints.interval", "adapters.interval")
+def test_artifacts_are_due_at_their_intervals_and_at_the_end(world: World) -> None:
+    run = resolved(world, maxSteps=7, checkpoints={"interval": 3}, adapters={"interval": 2})
+    schedule = config_mapping.run_schedule(run, Settings())
+    assert [step for step in range(1, 8) if schedule.checkpoint_due(step)] == [3, 6, 7]
+    assert [step for step in range(1, 8) if schedule.adapter_due(step)] == [2, 4, 6, 7]
+
+
+def test_the_first_policy_has_as_long_as_engines_may_take_to_start() -> None:
+    timeouts = config_mapping.publish_timeouts(
+        Settings(start_deadline=90.0, inference_deadline=60.0, publish_grace=5.0)
+    )
+    assert (timeouts.first, timeouts.later, timeouts.slow_replicas) == (90.0, 60.0, 5.0)
+
+
+def test_the_runs_own_start_deadline_is_respected_when_it_is_shorter(world: World) -> None:
+    run = resolved(world, startDeadlineSeconds=60)
+    assert config_mapping.startup_timeouts(run, Settings(start_deadline=90.0)).component == 60.0
+    assert config_mapping.startup_timeouts(run, Settings(start_deadline=30.0)).component == 30.0
+
+
+# --- the trainer's session --------------------------------------------------------------------------------------------
+
+
+def session(world: World, **spec: Any) -> SessionSpec:
+    run = resolved(world, **spec)
+    return session_spec(run, run.spec.max_steps, None)
+
+
+def test_a_session_is_as_the_model_says_where_the_run_says_nothing(world: World) -> None:
+    spec, model = session(world), resolved(world).model
+    assert spec.kind is PolicyKind.adapter
+    assert (spec.lora_rank, spec.lora_dropout, spec.target_modules) == (
+        model.lora.rank,
+        model.lora.dropout,
+        model.lora.target_modules,
+    )
+    assert (spec.top_p, spec.repetition_penalty, spec.min_tokens, spec.kl_penalty) == (None, None, None, None)
+    assert (spec.warmup_steps, spec.gradient_accumulation_steps) == (0, 1)
+
+
+@pytest.mark.proves(
+    "lora.rank", "lora.dropout", "lora.targetModules", "lora.enabled", "loraAlpha", "learningRate", "warmupSteps",
+    "gradientAccumulationSteps", "sampling.temperature", "sampling.topP", "sampling.repetitionPenalty",
+    "sampling.minTokens", "loss.ratioType", "loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh",
+    "loss.sequenceMeanLow", "loss.sequenceMeanHigh", "klPenalty.enabled", "klPenalty.beta", "klPenalty.targetKl",
+)  # fmt: skip
+def test_a_session_has_the_runs_own_wishes(world: World) -> None:
+    loss = {
+        "ratioType": "sequence",
+        "ratioLimit": "ppo",
+        "ratioLow": 0.8,
+        "ratioHigh": 1.2,
+        "sequenceMeanLow": 0.5,
+        "sequenceMeanHigh": 2.0,
+    }
+    sampling = {"maxTokens": 16, "temperature": 0.7, "topP": 0.9, "repetitionPenalty": 1.1, "minTokens": 2}
+    spec = session(
+        world,
+        lora={"rank": 4, "dropout": 0.1, "targetModules": ["q_proj"]},
+        loraAlpha=8,
+        learningRate=0.01,
+        warmupSteps=3,
+        gradientAccumulationSteps=2,
+        loss=loss,
+        klPenalty={"beta": 0.2, "targetKl": 0.05},
+        sampling=sampling,
+    ).to_json_dict()
+    assert spec["kind"] == "adapter"
+    assert (spec["loraRank"], spec["loraDropout"], spec["targetModules"]) == (4, 0.1, ["q_proj"])
+    assert (spec["loraAlpha"], spec["learningRate"]) == (8, 0.01)
+    assert (spec["warmupSteps"], spec["gradientAccumulationSteps"]) == (3, 2)
+    assert spec["loss"] == loss
+    assert spec["klPenalty"] == {"enabled": True, "beta": 0.2, "targetKl": 0.05}
+    assert {name: spec[name] for name in sampling if name != "maxTokens"} == {
+        name: value for name, value in sampling.items() if name != "maxTokens"
+    }
+    assert session(world, lora={"enabled": False}).kind is PolicyKind.weights
+
+
+def test_a_session_that_resumes_does_not_start_from_elsewhere(world: World) -> None:
+    run = resolved(world).model_copy(update={"warm_start_from": "s3://bucket/other"})
+    assert session_spec(run, 5, None).warm_start_from == "s3://bucket/other"
+    resumed = session_spec(run, 5, S3Uri.parse("s3://bucket/own/step-000002"))
+    assert (resumed.resume_from, resumed.warm_start_from) == ("s3://bucket/own/step-000002", None)

@@ -1,0 +1,82 @@
+"""Files of an artifact before its upload: small ones in memory, those of a whole model in a temporary folder."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlrun.constants import LATER, Reason
+from rlrun.service.errors import ProblemError
+from safetensors import SafetensorError
+
+DISK_FULL = Reason.TRAINER_DISK_FULL
+
+
+class Folder:
+    """Temporary folder. Its owner removes it; otherwise it is removed at the end of the process.
+
+    Raises ProblemError if it cannot be created.
+    """
+
+    def __init__(self, scratch: Path | None = None) -> None:
+        try:
+            if scratch is not None:
+                scratch.mkdir(parents=True, exist_ok=True)
+            self._room = tempfile.TemporaryDirectory(prefix="rlrun-", dir=scratch)
+        except OSError as error:
+            raise _full(scratch or Path(tempfile.gettempdir()), error) from error
+        self.path = Path(self._room.name)
+
+    def remove(self) -> None:
+        """Remove the folder with its content. Repeated calls have no effect."""
+        self._room.cleanup()
+
+
+Files = Mapping[str, bytes] | Folder
+
+
+def source_of(files: Files) -> Mapping[str, bytes] | Path:
+    """Return the files as `Store.upload_artifact` accepts them."""
+    return files.path if isinstance(files, Folder) else files
+
+
+@contextmanager
+def writing(folder: Folder) -> Iterator[None]:
+    """Context for writing to the folder, which is removed if that fails. Raises ProblemError if the disk is full."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        folder.remove()
+        raise _full(folder.path, error) from error
+    except BaseException:
+        folder.remove()
+        raise
+
+
+def size_of(files: Files) -> int:
+    """Return the total size in bytes."""
+    if isinstance(files, Folder):
+        return sum(path.stat().st_size for path in files.path.rglob("*") if path.is_file())
+    return sum(len(data) for data in files.values())
+
+
+def on_disk(files: Files, scratch: Path | None) -> Files:
+    """Move the files to a folder below `scratch`, if set. Raises ProblemError if the disk is full."""
+    if scratch is None or isinstance(files, Folder):
+        return files
+    folder = Folder(scratch)
+    with writing(folder):
+        for name, data in files.items():
+            (folder.path / name).write_bytes(data)
+    return folder
+
+
+def discard(files: Files) -> None:
+    """Remove the files from disk."""
+    if isinstance(files, Folder):
+        files.remove()
+
+
+def _full(place: Path, error: Exception) -> ProblemError:
+    message = f"Could not write to {place}: {error}. Give the trainer's pod more ephemeral storage."
+    return ProblemError.of(LATER, DISK_FULL, message)

@@ -1,0 +1,216 @@
+"""Checkpoints: all state that a session needs to continue bit for bit.
+
+    adapter_model.safetensors, adapter_config.json   the adapter, loadable by stock peft
+    model.safetensors, config.json, tokenizer ...    instead, for a run that trains all weights: in float32
+    optimizer.safetensors                            AdamW's moments, by parameter
+    rng.safetensors                                  states of torch's generators, of every process
+    trainer.json                                     counters and the settings that have to match
+    orchestrator_state.json                          state of the orchestrator: progress, example buffer
+
+No pickles: reading another run's checkpoint executes no code. The number of processes that wrote it does not matter.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.policy import PolicyKind
+from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save, save_file
+
+from rlrun_trainer.artifacts import full_weights
+from rlrun_trainer.artifacts.artifact_files import Files, Folder, writing
+from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.runtime.process_group import World, assign, whole
+
+OPTIMIZER = "optimizer.safetensors"
+RNG = "rng.safetensors"
+TRAINER = "trainer.json"
+ORCHESTRATOR = "orchestrator_state.json"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+STEP = "step"
+
+
+@dataclass(frozen=True)
+class Made:
+    """Result of a step, without the policy."""
+
+    metrics: dict[str, float]
+    batch_id: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a checkpoint's session."""
+
+    step: int
+    run_uid: str
+    orchestrator_state: dict[str, Any]
+    state_step: int | None = None
+    """Step of the orchestrator's state. None if it is `step`."""
+    made: Made | None = None
+    """Result of the newest step. Set if the orchestrator may not have received it."""
+
+
+def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
+    """Return the files of a checkpoint of the current state. All processes must call it.
+
+    Later updates do not change the files. Only the first process returns any. Raises ProblemError if the disk is full.
+    """
+    folder: Folder | None = None
+    refusal: ProblemError | None = None
+    if slot.shape is None:
+        try:
+            folder = full_weights.write_model(base, slot, torch.float32)
+        except ProblemError as error:
+            # The other processes would wait for this one in the next collective operation.
+            refusal = error
+    state = slot.optimizer.state
+    moments: dict[str, torch.Tensor] = {}
+    for name, parameter in slot.parameters.items():
+        for key in (*MOMENTS, STEP) if parameter in state else ():
+            tensor = whole(state[parameter][key].detach())
+            if base.world.leads:
+                moments[f"{name}/{key}"] = tensor.cpu().contiguous()
+    generators = base.world.gather(slot.rng)
+    if not base.world.leads:
+        return {}
+    if refusal is not None:
+        raise refusal
+    facts = _shape(slot) | {
+        "step": progress.step,
+        "run_uid": progress.run_uid,
+        "orchestrator_step": progress.step if progress.state_step is None else progress.state_step,
+        "updates": slot.updates,
+        "kl_beta": slot.kl_beta,
+        "made": asdict(progress.made) if progress.made else None,
+    }
+    small = {
+        RNG: save({_generator(d, rank): s for rank, rng in enumerate(generators) for d, s in rng.items()}),
+        TRAINER: json.dumps(facts, indent=1).encode(),
+        ORCHESTRATOR: json.dumps(progress.orchestrator_state).encode(),
+    }
+    if folder is None:
+        return slot.files() | small | {OPTIMIZER: save(moments)}
+    with writing(folder):
+        save_file(moments, folder.path / OPTIMIZER)
+        for name, data in small.items():
+            (folder.path / name).write_bytes(data)
+    return folder
+
+
+def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
+    """Load a checkpoint into a slot that was just opened. All processes must call it; the first one has the folder.
+
+    Raises ProblemError on all processes if the checkpoint has another shape or is damaged.
+    """
+    world = base.world
+    source: _Source | None = None
+    problem: ProblemError | None = None
+    if folder is not None:
+        try:
+            source = _Source(slot, folder)
+        except ProblemError as error:
+            problem = error
+    problem = world.tell(problem)
+    if problem is not None:
+        raise problem
+    facts: dict[str, Any] = world.tell(source.facts if source else {})
+    moved: list[str] = world.tell(source.moved if source else [])
+    saved: dict[str, torch.Tensor] = world.tell(source.generators if source else {})
+    orchestrator: dict[str, Any] = world.tell(source.orchestrator if source else {})
+    for name, parameter in slot.parameters.items():
+        _fill(world, parameter, source.tensors.pop(name) if source else None)
+        if name in moved:
+            _fill_moments(world, slot, parameter, name, source)
+    # A checkpoint of another device type or of fewer processes lacks a generator, which then keeps the seed's state.
+    for device in slot.rng:
+        slot.rng[device] = saved.get(_generator(device, world.rank), slot.rng[device])
+    slot.updates = int(facts["updates"])
+    slot.kl_beta = facts.get("kl_beta")
+    step = int(facts["step"])
+    made = Made(**facts["made"]) if facts.get("made") else None
+    return Progress(step, str(facts["run_uid"]), orchestrator, int(facts.get("orchestrator_step", step)), made)
+
+
+class _Source:
+    """Validated content of a checkpoint's folder. Raises ProblemError if it does not fit the slot."""
+
+    def __init__(self, slot: Slot, folder: Path) -> None:
+        main = ADAPTER_WEIGHTS if slot.shape is not None else MODEL_WEIGHTS
+        if not (folder / TRAINER).is_file():
+            raise _mismatch(f"The checkpoint has no {TRAINER}.")
+        self.facts = json.loads((folder / TRAINER).read_bytes())
+        _check_shape(slot, self.facts)
+        missing = [name for name in (main, OPTIMIZER, RNG) if not (folder / name).is_file()]
+        if missing:
+            raise _mismatch(f"The checkpoint has no {', '.join(missing)}.")
+        try:
+            self.tensors = load_file(folder / main) if slot.shape is not None else full_weights.read_model(folder)
+            self.generators = load_file(folder / RNG)
+            self.moments: Any = safe_open(folder / OPTIMIZER, "pt")
+        except SafetensorError as error:
+            raise _mismatch(f"The checkpoint is damaged: {error}") from error
+        self.moved = [key.removesuffix(f"/{STEP}") for key in self.moments.keys() if key.endswith(f"/{STEP}")]  # noqa: SIM118
+        state = folder / ORCHESTRATOR
+        self.orchestrator: dict[str, Any] = json.loads(state.read_bytes()) if state.is_file() else {}
+        if self.tensors.keys() != slot.parameters.keys():
+            raise _mismatch("The checkpoint has other layers than the model.")
+        for name, parameter in slot.parameters.items():
+            there = self.tensors[name].shape
+            if there != parameter.shape:
+                raise _mismatch(f"{name} is {list(there)} in the checkpoint and {list(parameter.shape)} in the model.")
+
+
+def _fill(world: World, target: torch.Tensor, value: torch.Tensor | None) -> None:
+    assign(target, world.tell_tensor(value, target.shape, torch.float32))
+
+
+def _fill_moments(world: World, slot: Slot, parameter: torch.nn.Parameter, name: str, source: _Source | None) -> None:
+    step = source.moments.get_tensor(f"{name}/{STEP}") if source else None
+    state = {STEP: world.tell_tensor(step, (), torch.float32)}
+    for key in MOMENTS:
+        state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        _fill(world, state[key], source.moments.get_tensor(f"{name}/{key}") if source else None)
+    slot.optimizer.state[parameter] = state
+
+
+def _generator(device: str, rank: int) -> str:
+    return device if rank == 0 else f"{device}.{rank}"
+
+
+def _shape(slot: Slot) -> dict[str, Any]:
+    if slot.shape is None:
+        return {"kind": PolicyKind.weights.value, "model": slot.model}
+    return {
+        "kind": PolicyKind.adapter.value,
+        "model": slot.model,
+        "rank": slot.shape.rank,
+        "alpha": slot.shape.alpha,
+        "target_modules": sorted(slot.shape.target_modules),
+    }
+
+
+def _check_shape(slot: Slot, facts: Mapping[str, Any]) -> None:
+    # Checkpoints without `kind` are older and contain adapters.
+    there = {"kind": PolicyKind.adapter.value} | dict(facts)
+    here = _shape(slot)
+    if there["kind"] != here["kind"]:
+        here = {"kind": here["kind"]}
+    differing = [
+        f"{key} is {there.get(key)} in the checkpoint and {value} in this run"
+        for key, value in here.items()
+        if there.get(key) != value
+    ]
+    if differing:
+        raise _mismatch("; ".join(differing) + ". Use the checkpoint's values in this run.")
+
+
+def _mismatch(what: str) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, what)

@@ -1,0 +1,189 @@
+"""Publication of policy versions to S3. A version is complete before it is announced; only the newest ones are kept.
+
+While S3 is unreachable, the trainer serves the newest versions itself, and training continues. One background task
+retries the upload, so that not every step waits for S3.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rlrun.protocol.policy import PolicyKind, PolicyRef
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import SessionSpec
+from rlrun.storage.layout import WEIGHTS, RunLayout, S3Uri
+from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun.storage.store import Store, StoreError, Unreachable, described
+
+from rlrun_trainer.artifacts.artifact_files import Files, source_of
+from rlrun_trainer.artifacts.policy_cache import Shelf, Shelved
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 5.0
+PATIENCE_BYTES = 10e6
+"""Bytes per second. A slower S3 counts as unreachable."""
+FIRST_WAIT = 1.0
+LONGEST_WAIT = 15.0
+
+
+def patience(size: int) -> float:
+    """Return the seconds that a step waits for the upload of `size` bytes."""
+    return PATIENCE_SECONDS + size / PATIENCE_BYTES
+
+
+def manifest_facts(spec: SessionSpec) -> dict[str, Any]:
+    """Return the fields of an artifact's manifest that describe the run."""
+    return {
+        "run_name": spec.run_name,
+        "run_uid": spec.run_uid,
+        "namespace": spec.namespace,
+        "model": spec.model,
+    }
+
+
+def adapter_details(spec: SessionSpec, policy_version: int, reward: float | None) -> dict[str, Any]:
+    """Return the details in an artifact's manifest that describe the adapter or the weights."""
+    details: dict[str, Any] = {"model": spec.model, "kind": spec.kind.value, "policy_version": policy_version}
+    if spec.kind is PolicyKind.adapter:
+        details |= {
+            "rank": spec.lora_rank,
+            "alpha": spec.lora_alpha,
+            "target_modules": list(spec.target_modules),
+        }
+    return details if reward is None else details | {"reward": reward}
+
+
+class Publisher:
+    """Publisher of one session's policies. Runs on the event loop and calls S3 from threads."""
+
+    def __init__(self, store: Store, spec: SessionSpec, keep: int, published: list[str]) -> None:
+        """`published` are the versions in S3, oldest first.
+
+        Those of an earlier trainer process count as older than all of this one, because numbers repeat after a rewind.
+        """
+        self.problem: Problem | None = None
+        """Reason why policies do not reach S3. None while they do."""
+        self.on_return: Callable[[], None] = lambda: None
+        """Called when S3 is reachable again."""
+        self._store = store
+        self._spec = spec
+        self._layout = RunLayout(S3Uri.parse(spec.run_uri))
+        self._keep = keep
+        self._published = published
+        self._shelf = Shelf()
+        self._wanted: Shelved | None = None
+        """Newest policy that is not in S3 yet."""
+        self._under_way: Shelved | None = None
+        self._outcome: asyncio.Future[StoreError | None] | None = None
+        """Result of its upload: None once S3 has it."""
+        self._worker: asyncio.Task[None] | None = None
+        self._pruning: asyncio.Task[None] | None = None
+
+    async def publish(self, version: int, files: Files) -> PolicyRef:
+        """Publish the version. Afterwards it is complete in S3 or, while S3 is unreachable, at this trainer.
+
+        The publisher owns the files from now on. It waits for S3 no longer than `patience`, and does not wait while S3
+        is known to be unreachable; the policy is then uploaded later, unless a newer one replaces it. Raises StoreError
+        if S3 rejects it; a repeated call tries again.
+        """
+        manifest = await asyncio.to_thread(described, source_of(files), self._facts(version))
+        sha = next(entry.sha256 for entry in manifest.files if entry.name == WEIGHTS[self._spec.kind])
+        uri = self._layout.policy(version, sha)
+        ref = PolicyRef(version=version, digest=sha, uri=str(uri), kind=self._spec.kind)
+        policy = Shelved(ref, uri, manifest, files)
+        self._shelf.put(policy, self._under_way)
+        self._wanted = policy
+        self._outcome = outcome = asyncio.get_running_loop().create_future()
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        if self.problem is None:
+            await asyncio.wait({outcome}, timeout=patience(manifest.size))
+            if not outcome.done():
+                self._away(f"the upload of {manifest.size} bytes did not finish within {patience(manifest.size):.0f} s")
+        error = outcome.result() if outcome.done() else None
+        if error is not None and not isinstance(error, Unreachable):
+            raise error
+        return ref
+
+    def file(self, policy: str, file: str) -> bytes | Path | None:
+        """Return a file of one of the newest policies. None if it is not cached."""
+        return self._shelf.file(policy, file)
+
+    async def close(self) -> None:
+        """Stop and drop what is not in S3 yet: checkpoints contain it."""
+        tasks = [task for task in (self._worker, self._pruning) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._shelf.clear()
+
+    async def _work(self) -> None:
+        failures = 0
+        while (policy := self._wanted) is not None:
+            outcome = self._outcome
+            assert outcome is not None
+            self._under_way = policy
+            error: StoreError | None = None
+            try:
+                await asyncio.to_thread(self._store.upload, source_of(policy.files), policy.uri, policy.manifest)
+            except StoreError as failure:
+                error = failure
+            except Exception as failure:
+                log.exception("Could not publish %s", policy.ref.name)
+                error = StoreError(f"{policy.ref.name} was not published: {type(failure).__name__}: {failure}")
+            self._under_way = None
+            if not outcome.done():
+                outcome.set_result(error)
+            if isinstance(error, Unreachable):
+                failures += 1
+                self._away(error.problem.message)
+                await asyncio.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures - 1, 10)))
+                continue
+            if self._wanted is policy:
+                self._wanted = None
+            failures = 0
+            self._back()
+            if error is None:
+                name = policy.uri.key.rsplit("/", 1)[-1]
+                self._published = [n for n in self._published if n != name] + [name]
+                if self._pruning is None or self._pruning.done():
+                    self._pruning = asyncio.create_task(self._prune())
+
+    async def _prune(self) -> None:
+        for name in self._published[: -self._keep]:
+            try:
+                await asyncio.to_thread(self._store.delete_prefix, self._layout.root / "policy" / name)
+            except StoreError as error:
+                # Retried after the next publication.
+                log.warning("Could not prune policy %s: %s", name, error)
+                return
+            self._published.remove(name)
+
+    def _away(self, why: str) -> None:
+        if self.problem is None:
+            log.warning("S3 is unreachable; engines load policies from this trainer: %s", why)
+        self.problem = Problem(
+            reason=Unreachable.reason,
+            message=f"S3 is unreachable. Engines load policies from the trainer, and no checkpoint is saved: {why}",
+        )
+
+    def _back(self) -> None:
+        if self.problem is not None:
+            log.info("S3 is reachable again")
+            self.problem = None
+            self.on_return()
+
+    def _facts(self, version: int) -> Manifest:
+        return Manifest(
+            kind=ArtifactKind.policy,
+            files=[],
+            created_at=datetime.now(UTC),
+            **manifest_facts(self._spec),
+            step=version,
+            policy_version=version,
+            details=adapter_details(self._spec, version, None),
+        )

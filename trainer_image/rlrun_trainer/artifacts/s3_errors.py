@@ -1,0 +1,25 @@
+"""HTTP statuses of the trainer's problems, and problems of a failed request to S3.
+
+The status decides what the orchestrator does: it retries after 503, checks the session's state after 404 and 409, and
+reports 422, 424 and 507, because the same request would fail again.
+"""
+
+from rlrun.constants import FAILED_DEPENDENCY, LATER, UNPROCESSABLE
+from rlrun.service.errors import ProblemError
+from rlrun.storage.store import Corrupt, NotFound, StoreError, Unreachable
+
+
+def refused_opening(error: StoreError) -> ProblemError:
+    """Return the refusal of a session whose opening failed in S3: only an unreachable server is worth another try."""
+    status = FAILED_DEPENDENCY
+    if isinstance(error, Unreachable):
+        status = LATER
+    elif isinstance(error, NotFound | Corrupt):
+        status = UNPROCESSABLE
+    return ProblemError(status, error.problem)
+
+
+def refused_publishing(error: StoreError) -> ProblemError:
+    """Return the refusal of a step that S3 did not take: the step is kept and published when it is requested again."""
+    message = f"The step is done but not published: {error.problem.message}"
+    return ProblemError.of(LATER, error.problem.reason, message)

@@ -1,0 +1,203 @@
+"""Background uploads of one session: a bounded queue, one upload at a time, with retries.
+
+A job contains a finished snapshot, so training continues meanwhile, even while S3 is unreachable. The queue is bounded,
+because each job holds its files on disk (in memory without a scratch folder). A newer checkpoint replaces an older one
+that still waits, and a job is retried as long as its session is open.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rlrun.constants import LATER, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import SessionSpec
+from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import S3Uri, step_of
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import Store, StoreError
+
+from rlrun_trainer.artifacts.artifact_files import Files, discard, size_of, source_of
+from rlrun_trainer.artifacts.policy_publisher import adapter_details, manifest_facts
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT = 1.0
+LONGEST_WAIT = 60.0
+LEAVING_WAIT = 1.0
+"""Seconds between two attempts while the process shuts down."""
+OWN_TRIES = 3
+"""Attempts after errors that do not come from S3: retries will not help."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Upload of one artifact. The queue owns the files."""
+
+    kind: ArtifactKind
+    step: int
+    uri: S3Uri
+    files: Files
+    reward: float | None
+    size: int = 0
+    """Size of the files in bytes."""
+
+
+def wait_after(failures: int) -> float:
+    """Return the seconds to wait after consecutive failures: 1, 2, 4, ... 60."""
+    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures - 1, 30))
+
+
+def completed_steps(store: Store, folder: S3Uri, known: frozenset[int] = frozenset()) -> list[int]:
+    """Return the steps below `folder` with a manifest, oldest first. For those in `known`, the folder is enough."""
+    steps = []
+    for name in store.list_folders(folder):
+        try:
+            step = step_of(name)
+        except ValueError:
+            continue
+        if step in known or store.read_manifest(folder / name) is not None:
+            steps.append(step)
+    return sorted(steps)
+
+
+@dataclass
+class Uploads:
+    """Upload queue and its results. Runs on the event loop and calls S3 from threads."""
+
+    store: Store
+    spec: SessionSpec
+    limit: int
+    """Largest number of jobs, including the running one."""
+    limit_bytes: int
+    """Largest total size of their files. A single job may exceed it."""
+    tries: int
+    """Attempts of a job after its session was closed."""
+    wait: Callable[[int], float] = wait_after
+    completed: dict[ArtifactKind, list[int]] = field(default_factory=dict)
+    problem: Problem | None = None
+    _jobs: list[Job] = field(default_factory=list)
+    """Jobs in order; the first one is running."""
+    _sizes: dict[ArtifactKind, int] = field(default_factory=dict)
+    """Size of the last job of each kind."""
+    _closed: bool = False
+    _leaving: bool = False
+    _again: asyncio.Event = field(default_factory=asyncio.Event)
+    _worker: asyncio.Task[None] | None = None
+
+    @property
+    def pending(self) -> int:
+        """Number of queued and running jobs."""
+        return len(self._jobs)
+
+    def has(self, kind: ArtifactKind, step: int) -> bool:
+        """Return True if the artifact is queued or being uploaded."""
+        return any(job.kind == kind and job.step == step for job in self._jobs)
+
+    def check_room(self, kind: ArtifactKind) -> None:
+        """Check for space before a snapshot is taken. Raises ProblemError (UploadsBehind)."""
+        staying = [job for job in self._jobs if job not in self._displaced(kind)]
+        size = self._sizes.get(kind, 0)
+        room = self.limit_bytes - sum(job.size for job in staying)
+        if len(staying) < self.limit and (not staying or size <= room):
+            return
+        because = f" (last failure: {self.problem.message})" if self.problem else ""
+        raise ProblemError.of(
+            LATER,
+            Reason.UPLOADS_BEHIND,
+            f"The {kind} is skipped: {len(staying)} uploads of this run with {sum(job.size for job in staying)} bytes "
+            f"are still waiting{because}. If S3 has no problem, raise the interval.",
+        )
+
+    def submit(self, job: Job, first: bool = False) -> None:
+        """Queue the job and return immediately. `first` puts it before all waiting jobs."""
+        job = Job(job.kind, job.step, job.uri, job.files, job.reward, size_of(job.files))
+        for older in self._displaced(job.kind):
+            log.info("Dropping %s of step %d in favor of step %d", older.kind, older.step, job.step)
+            self._jobs.remove(older)
+            discard(older.files)
+        self._jobs.insert(1 if first else len(self._jobs), job)
+        self._sizes[job.kind] = job.size
+        # A rewound run repeats a step: the existing artifact is about to be replaced.
+        self.completed[job.kind] = [step for step in self.completed.get(job.kind, []) if step != job.step]
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+
+    def try_again(self) -> None:
+        """Retry now: S3 is reachable again."""
+        self._again.set()
+
+    def close(self) -> None:
+        """Mark the session as closed: remaining jobs have a limited number of attempts."""
+        self._closed = True
+        self._again.set()
+
+    async def drain(self, seconds: float) -> int:
+        """Wait for the queue to empty, with short retry pauses. Return the number of remaining jobs."""
+        self._leaving = True
+        self._again.set()
+        if self._worker is not None:
+            await asyncio.wait({self._worker}, timeout=max(0.0, seconds))
+        self._leaving = False
+        return self.pending
+
+    def _displaced(self, kind: ArtifactKind) -> list[Job]:
+        """Return the jobs that a new one replaces: only the newest waiting checkpoint is needed."""
+        return [job for job in self._jobs[1:] if job.kind == kind == ArtifactKind.checkpoint]
+
+    async def _work(self) -> None:
+        while self._jobs:
+            job = self._jobs[0]
+            try:
+                await self._upload(job)
+            finally:
+                self._jobs.remove(job)
+                discard(job.files)
+
+    async def _upload(self, job: Job) -> None:
+        failures = own = 0
+        failed = f"Upload of the {job.kind} of step {job.step} failed"
+        while True:
+            failures += 1
+            try:
+                self.completed[job.kind] = await asyncio.to_thread(self._write, job)
+            except StoreError as error:
+                message = f"{failed} (attempt {failures}): {error.problem.message}"
+                self.problem = Problem(reason=error.problem.reason, message=message)
+            except Exception as error:
+                own += 1
+                log.exception("Could not upload %s", job.uri)
+                self.problem = Problem(reason=Reason.UPLOAD_FAILED, message=f"{failed}: {error}")
+            else:
+                self.problem = None
+                log.info("%s of step %d is complete: %s", job.kind, job.step, job.uri)
+                return
+            log.warning("%s: %s", self.problem.reason, self.problem.message)
+            if own >= OWN_TRIES or (self._closed and failures >= self.tries):
+                return
+            self._again.clear()
+            pause = min(self.wait(failures), LEAVING_WAIT) if self._leaving else self.wait(failures)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._again.wait()
+
+    def _write(self, job: Job) -> list[int]:
+        self.store.upload_artifact(
+            source_of(job.files),
+            job.uri,
+            job.kind,
+            **manifest_facts(self.spec),
+            step=job.step,
+            policy_version=job.step,
+            details=adapter_details(self.spec, job.step, job.reward),
+        )
+        folder = S3Uri(job.uri.bucket, job.uri.key.rsplit("/", 1)[0])
+        known = frozenset(self.completed.get(job.kind, [])) | {job.step}
+        try:
+            # List again, because retention may have deleted older ones.
+            return completed_steps(self.store, folder, known)
+        except StoreError as error:
+            log.warning("%s is complete, but the other artifacts could not be listed: %s", job.uri, error)
+            return sorted(known)

@@ -1,0 +1,293 @@
+"""Frozen base model with K adapter slots, or with one run that trains all weights.
+
+A slot contains the training state of one run: LoRA parameters, AdamW's moments, the random state and the number of
+updates. Exactly one slot is active during a step, and a step changes no state outside of its slot, so runs that share
+the model do not affect each other's results, bit for bit. A run that trains all weights has the model for itself.
+"""
+
+import gc
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rlrun.constants import LATER, UNPROCESSABLE, Reason
+from rlrun.service.errors import ProblemError
+
+from rlrun_trainer.model.failure_guard import Guard
+from rlrun_trainer.model.loader import DECODE, Loader, at_rest
+from rlrun_trainer.model.peft_format import ALL_LINEAR, AdapterShape, adapter_files, peft_name
+from rlrun_trainer.runtime.process_group import World
+from rlrun_trainer.runtime.settings import Settings
+
+pass
+
+log = logging.getLogger(__name__)
+
+BETAS = (0.9, 0.95)
+EPSILON = 1e-8
+CHECK_TOKENS = 8
+RANK_STRIDE = 1_000_003
+"""Difference between the seeds of processes that train together."""
+
+
+@dataclass
+class Slot:
+    """Training state of one run."""
+
+    name: str
+    model: str
+    shape: AdapterShape | None
+    """Shape of the adapter. None if all weights are trained."""
+    parameters: dict[str, torch.nn.Parameter]
+    """Trained parameters by peft's names, or by the model's for all weights, in a fixed order."""
+    optimizer: torch.optim.Optimizer
+    rng: dict[str, torch.Tensor]
+    """States of torch's random generators by device type."""
+    updates: int = 0
+    """Number of optimizer steps made, including those before a warm start."""
+    kl_beta: float | None = None
+    """Current weight of the KL penalty. None before its controller set one."""
+
+    def files(self) -> dict[str, bytes]:
+        """Return the adapter as peft files."""
+        assert self.shape is not None
+        return adapter_files(self.parameters, self.shape.peft_config(self.model), self.model)
+
+
+@dataclass
+class BaseModel:
+    """Model with its slots. Not thread-safe: all calls are made on the compute thread."""
+
+    model: Any
+    device: torch.device
+    capacity: int
+    weight_decay: float
+    single_row: bool
+    """True if attention supports variable lengths in one long row (flash) instead of a mask per row."""
+    loader: Loader
+    slots: dict[str, Slot] = field(default_factory=dict)
+    start: Any = None
+    """Frozen copy of the initial model, for the KL penalty of a run that trains all weights. None without one."""
+
+    @property
+    def world(self) -> World:
+        """Processes that share this model."""
+        return self.loader.world
+
+    @property
+    def guard(self) -> Guard:
+        """Record of failures in the current pass."""
+        return self.loader.guard
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of rows of the embedding. Token ids must be smaller."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    def hidden(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """Return the last hidden states [rows, width, H] with the active adapter."""
+        states: torch.Tensor = getattr(self.model, DECODE)(input_ids, position_ids)
+        return states
+
+    @property
+    def head(self) -> Head:
+        """Function from hidden states to logits, as in the model's forward pass."""
+        config = self.model.config.get_text_config()
+        project = self.model.get_output_embeddings()
+        cap = getattr(config, "final_logit_softcapping", None)
+        divide = getattr(config, "logits_scaling", None)
+        multiply = getattr(self.model, "logit_scale", None)
+
+        def head(states: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = project(states)
+            if multiply:
+                logits = logits * multiply
+            if divide:
+                logits = logits / divide
+            return torch.tanh(logits / cap) * cap if cap else logits
+
+        return head
+
+    def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> Slot:
+        """Claim a slot with a new adapter, initialized from the seed. Raises ProblemError."""
+        self._check_unshared()
+        if len(self.slots) >= self.capacity:
+            raise ProblemError.of(
+                LATER,
+                Reason.NO_FREE_SLOT,
+                f"All {self.capacity} adapter slots are used by {sorted(self.slots)}. Wait for one of them to end.",
+            )
+        taken = {slot.name for slot in self.slots.values()}
+        adapter = next(name for name in (f"slot{i}" for i in range(self.capacity)) if name not in taken)
+        self._check_targets(shape)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.model.add_adapter(shape.peft_config(model), adapter)
+        marker = f".{adapter}."
+        named = {peft_name(n, adapter): p for n, p in self.model.named_parameters() if marker in n and ".lora_" in n}
+        parameters = dict(sorted(named.items()))
+        _initialise(parameters, seed)
+        slot = Slot(adapter, model, shape, parameters, self._optimizer(parameters), self._rng(seed))
+        self.slots[name] = slot
+        return slot
+
+    def open_weights(self, name: str, model: str, seed: int, compared: bool) -> Slot:
+        """Claim the whole trainer for a run that trains all weights. `compared` keeps a copy of the initial model.
+
+        Weights are stored in float32 and computed with in the trainer's dtype. Raises ProblemError.
+        """
+        self._check_unshared()
+        if self.slots:
+            raise ProblemError.of(
+                LATER,
+                Reason.NO_FREE_SLOT,
+                f"Training all weights needs the whole trainer, which {sorted(self.slots)} use. Wait for them to end.",
+            )
+        self._reload(trainable=True)
+        if compared:
+            self.start = self.loader.load()
+        parameters = dict(self.model.named_parameters())
+        slot = Slot("weights", model, None, parameters, self._optimizer(parameters), self._rng(seed))
+        self.slots[name] = slot
+        return slot
+
+    def close(self, name: str) -> None:
+        """Release the slot. No effect for an unknown name."""
+        slot = self.slots.pop(name, None)
+        if slot is None:
+            return
+        if slot.shape is None:
+            slot.parameters.clear()
+            slot.optimizer.state.clear()
+            slot.optimizer.param_groups.clear()
+            self._reload(trainable=False)
+        else:
+            self._forget(slot.name)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def activate(self, slot: Slot) -> None:
+        """Activate the slot's adapter for forward and backward passes."""
+        at_rest(self.model)
+        if slot.shape is not None:
+            self.model.set_adapter(slot.name)
+
+    @contextmanager
+    def reference(self, slot: Slot) -> Iterator[None]:
+        """Context in which forward passes use the slot's initial model, without gradients."""
+        if slot.shape is None:
+            trained, self.model = self.model, self.start
+            try:
+                with torch.no_grad():
+                    yield
+            finally:
+                self.model = trained
+            return
+        self.model.disable_adapters()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.enable_adapters()
+            self.model.set_adapter(slot.name)
+
+    def _check_unshared(self) -> None:
+        whole = [name for name, slot in self.slots.items() if slot.shape is None]
+        if whole:
+            raise ProblemError.of(
+                LATER,
+                Reason.NO_FREE_SLOT,
+                f"{whole[0]} trains all weights and uses the whole trainer. Wait for it to end.",
+            )
+
+    def _reload(self, trainable: bool) -> None:
+        # Free the old model first: memory is sized for one.
+        self.model = self.start = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.loader.guard = Guard()
+        self.model = self.loader.load(trainable)
+
+    def _forget(self, adapter: str) -> None:
+        with warnings.catch_warnings():
+            # peft warns that it activates another adapter; every step activates its own.
+            warnings.simplefilter("ignore")
+            self.model.delete_adapter(adapter)
+
+    def _check_targets(self, shape: AdapterShape) -> None:
+        # peft ignores an unknown name as long as another one matches.
+        linear = {name for name, module in self.model.named_modules() if isinstance(module, torch.nn.Linear)}
+        ends = {name.removesuffix(".base_layer").rsplit(".", 1)[-1] for name in linear if ".lora_" not in name}
+        unknown = [target for target in shape.target_modules if target != ALL_LINEAR and target not in ends]
+        if unknown:
+            raise ProblemError.of(
+                UNPROCESSABLE,
+                Reason.ADAPTER_INVALID,
+                f"targetModules {unknown} are not linear layers of this model. It has {sorted(ends)}.",
+            )
+
+    def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            list(parameters.values()), lr=0.0, betas=BETAS, eps=EPSILON, weight_decay=self.weight_decay, foreach=True
+        )
+
+    def _rng(self, seed: int) -> dict[str, torch.Tensor]:
+        # Processes train on different samples and need different seeds; the first one keeps that of a single process.
+        seed = (seed + self.world.rank * RANK_STRIDE) % 2**63
+        states = {"cpu": torch.Generator().manual_seed(seed).get_state()}
+        if self.device.type == "cuda":
+            states["cuda"] = torch.Generator(self.device).manual_seed(seed).get_state()
+        return states
+
+
+def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
+    # As in peft (A uniform as nn.Linear, B zero), but from the run's seed and in float32.
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in parameters.items():
+        values = torch.zeros(parameter.shape, dtype=torch.float32)
+        if "lora_A" in name or "lora_embedding_B" in name:
+            torch.nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
+        parameter.data = values.to(parameter.device)
+        parameter.requires_grad_(True)
+
+
+def load_base(settings: Settings, world: World | None = None) -> BaseModel:
+    """Load the frozen base model that the settings name. Raises ProblemError."""
+    loader = Loader(settings, world or World())
+    base = BaseModel(
+        loader.load(),
+        loader.device,
+        settings.slots,
+        settings.weight_decay,
+        loader.attention.startswith("flash"),
+        loader,
+    )
+    _check_head(base)
+    at_rest(base.model)
+    log.info("base model %s on %s, %s, %s attention", settings.model_dir, base.device, loader.dtype, loader.attention)
+    return base
+
+
+def _check_head(base: BaseModel) -> None:
+    # The fast path (decoder, then head on selected positions) must equal the architecture's forward pass.
+    ids = torch.arange(CHECK_TOKENS, device=base.device)[None] % base.vocab_size
+    with torch.no_grad():
+        ours = base.head(base.hidden(ids, torch.arange(CHECK_TOKENS, device=base.device)[None])).float()
+        theirs = base.model(input_ids=ids, use_cache=False).logits.float()
+    if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2):
+        raise ProblemError.of(
+            UNPROCESSABLE,
+            Reason.MODEL_UNSUPPORTED,
+            f"{type(base.model).__name__} computes its logits in a way that the trainer does not support "
+            f"(difference {(ours - theirs).abs().max():.3g}). Use another model.",
+        )
+
+
+Head = Callable[[torch.Tensor], torch.Tensor]
+"""[N, hidden] -> logits [N, vocabulary]"""

@@ -1,0 +1,115 @@
+"""Loading of the model: device, precision, attention, gradient checkpointing and sharding."""
+
+import types
+from typing import Any
+
+import torch
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.service.errors import ProblemError
+from transformers import AutoModelForCausalLM
+from transformers.utils import is_flash_attn_2_available
+from transformers.utils.logging import disable_progress_bar
+
+from rlrun_trainer.model.failure_guard import Guard
+from rlrun_trainer.model.sharding import DECODE, at_rest, shard
+from rlrun_trainer.runtime.process_group import World, group_of_one
+from rlrun_trainer.runtime.settings import Settings
+
+__all__ = ["DECODE", "Loader", "at_rest"]
+
+
+class Loader:
+    """Loader of the model that the settings name. Raises ProblemError if device or settings are not available."""
+
+    def __init__(self, settings: Settings, world: World) -> None:
+        torch.set_num_threads(settings.threads)
+        disable_progress_bar()
+        self.settings = settings
+        self.world = world
+        self.guard = Guard()
+        self.device = device_of(settings.device, torch.cuda.is_available(), world.local_rank)
+        self.dtype = dtype_of(settings.dtype, self.device.type)
+        """Precision of computation, and of the weights that the engines serve."""
+        self.attention = attention_of(settings.attention, self.device.type, is_flash_attn_2_available())
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def load(self, trainable: bool = False) -> Any:
+        """Load the model, frozen, or with all weights trainable in float32. Raises ProblemError."""
+        folder = self.settings.model_dir
+        if not (folder / "config.json").is_file():
+            raise ProblemError.of(
+                UNPROCESSABLE,
+                Reason.MODEL_MISSING,
+                f"{folder} contains no config.json. Check the RLModel's source and the log of the fetch container.",
+            )
+        kept = torch.float32 if trainable else self.dtype
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=kept, attn_implementation=self.attention, local_files_only=True
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ProblemError.of(
+                UNPROCESSABLE, Reason.MODEL_LOAD_FAILED, f"Could not load the model in {folder}: {error}"
+            ) from error
+        model.requires_grad_(trainable)
+        setattr(model, DECODE, types.MethodType(_decode, model))
+        recompute = recomputes(self.settings.gradient_checkpointing, self.device.type)
+        # FSDP also provides float32 weights with computation in lower precision, even for one process.
+        if self.world.size > 1 or kept != self.dtype:
+            group_of_one(self.device.type)
+            shard(model, self.device, self.world.size, self.dtype)
+            self.guard.protect(model.get_decoder().layers, recompute)
+        elif recompute:
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        model.to(self.device)
+        _no_dropout(model)
+        # transformers recomputes activations in training mode only. Without dropout it has no other effect.
+        model.train()
+        return model
+
+
+def device_of(name: str, cuda: bool, local_rank: int = 0) -> torch.device:
+    """Return the device for a setting. `cuda` is True if a GPU is available. Raises ProblemError (DeviceMissing)."""
+    if name == "auto":
+        name = "cuda" if cuda else "cpu"
+    if name == "cuda" and not cuda:
+        raise ProblemError.of(
+            UNPROCESSABLE, Reason.DEVICE_MISSING, "--device is cuda, but torch has no GPU. Set the model's gpus to 0."
+        )
+    return torch.device("cuda", local_rank) if name == "cuda" else torch.device(name)
+
+
+def dtype_of(name: str, device: str) -> torch.dtype:
+    """Return the precision for a setting on that type of device."""
+    if name == "auto":
+        return torch.bfloat16 if device == "cuda" else torch.float32
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def attention_of(name: str, device: str, flash: bool) -> str:
+    """Return transformers' name of the attention for a setting. `flash` is True if flash attention is installed."""
+    if name == "auto":
+        return "flash_attention_2" if device == "cuda" and flash else "sdpa"
+    return name
+
+
+def recomputes(setting: str, device: str) -> bool:
+    """Return True if the backward pass recomputes activations instead of storing them."""
+    return setting == "on" or (setting == "auto" and device == "cuda")
+
+
+def _decode(model: Any, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+    output = model.get_decoder()(input_ids=input_ids, position_ids=position_ids, use_cache=False)
+    states: torch.Tensor = output.last_hidden_state
+    return states
+
+
+def _no_dropout(model: Any) -> None:
+    # The engine samples without dropout, so log-probs must be computed without it.
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0

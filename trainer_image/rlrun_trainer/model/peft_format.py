@@ -1,0 +1,72 @@
+"""LoRA adapters in the file format of stock peft: adapter_model.safetensors and adapter_config.json.
+
+Equal tensors give equal bytes: the SHA-256 of the safetensors file is the policy's digest.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from peft import LoraConfig
+from rlrun.storage.layout import ADAPTER_WEIGHTS
+from safetensors.torch import load, save
+
+CONFIG = "adapter_config.json"
+ALL_LINEAR = "all-linear"
+
+
+@dataclass(frozen=True)
+class AdapterShape:
+    """Configuration that a checkpoint's adapter and a slot must share."""
+
+    rank: int
+    alpha: float
+    target_modules: tuple[str, ...]
+    dropout: float = 0.0
+
+    def peft_config(self, model: str) -> LoraConfig:
+        """Return the peft configuration. `model` is the base model's id as users know it."""
+        alpha = int(self.alpha) if float(self.alpha).is_integer() else self.alpha
+        every = ALL_LINEAR in self.target_modules
+        return LoraConfig(
+            r=self.rank,
+            lora_alpha=alpha,
+            lora_dropout=self.dropout,
+            target_modules=ALL_LINEAR if every else list(self.target_modules),
+            bias="none",
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=model,
+        )
+
+
+def adapter_files(tensors: Mapping[str, torch.Tensor], config: LoraConfig, model: str) -> dict[str, bytes]:
+    """Return the two files of an adapter. `tensors` have names made by `peft_name`."""
+    facts = {key: _plain(value) for key, value in config.to_dict().items()}
+    facts |= {"base_model_name_or_path": model, "inference_mode": True}
+    # safetensors rejects shared and strided memory: contiguous copies on the CPU.
+    weights = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata={"format": "pt"})
+    return {ADAPTER_WEIGHTS: weights, CONFIG: (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode()}
+
+
+def read_weights(data: bytes) -> dict[str, torch.Tensor]:
+    """Return the tensors of an adapter_model.safetensors file."""
+    tensors: dict[str, torch.Tensor] = load(data)
+    return tensors
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 of the weights, hexadecimal."""
+    return hashlib.sha256(files[ADAPTER_WEIGHTS]).hexdigest()
+
+
+def peft_name(parameter: str, adapter: str) -> str:
+    """Return a parameter's name in peft's files: below `base_model.model.`, without the adapter's name."""
+    return "base_model.model." + parameter.replace(f".{adapter}.", ".")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return getattr(value, "value", value)

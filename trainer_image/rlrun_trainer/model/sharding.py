@@ -1,0 +1,46 @@
+"""Sharding with FSDP2: every process holds a part of each weight and gathers a layer only while it computes it.
+
+Each decoder layer is a unit. Embeddings, last norm and head form the root unit, which stays gathered until the end of
+the backward pass, because the head is used in between. Adapters are added later and not sharded: they are small.
+"""
+
+from typing import Any
+
+import torch
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.service.errors import ProblemError
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+DECODE = "rlrun_decode"
+"""Name of the model's method that returns last hidden states."""
+
+
+def shard(model: Any, device: torch.device, size: int, compute: torch.dtype) -> None:
+    """Shard the model over `size` processes, in place. It computes in `compute`, independent of its weights' dtype."""
+    layers = getattr(model.get_decoder(), "layers", None)
+    if not layers:
+        raise ProblemError.of(
+            UNPROCESSABLE,
+            Reason.MODEL_UNSUPPORTED,
+            f"{type(model).__name__} has no list of decoder layers that could be sharded. Use one GPU.",
+        )
+    mesh = init_device_mesh(device.type, (size,))
+    same = all(parameter.dtype == compute for parameter in model.parameters())
+    policy = MixedPrecisionPolicy(None if same else compute, None if same else torch.float32)
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # Sums instead of means: the loss is already divided by the tokens of the whole batch.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    # Forward passes start at the decoder, where FSDP must gather the root unit.
+    register_fsdp_forward_method(model, DECODE)
+
+
+def at_rest(model: Any) -> None:
+    """Reshard all weights. Only then the parameters are the tensors that are stored and trained."""
+    if isinstance(model, FSDPModule):
+        model.reshard()

@@ -1,0 +1,125 @@
+"""Objective of a step, and one micro-batch's share of its gradient and metrics.
+
+The loss of a batch is the policy gradient's, plus beta times the divergence from the initial model, plus the
+cross-entropy of supervised samples. Each is summed over its tokens and divided by the trainable tokens of the batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from rlrun.api.run_sections.training import Loss
+
+from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.optimization.kl_penalty import divergence
+from rlrun_trainer.optimization.packing import MicroBatch
+from rlrun_trainer.optimization.policy_loss import policy_loss
+from rlrun_trainer.optimization.sampling_distribution import PLAIN, Distribution, token_logprobs
+
+SUMS = ("policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "present", "present_mismatch", "kl")
+"""Sums over the tokens of a micro-batch. `present` counts tokens sampled by the current version of the policy."""
+MAXIMA = ("mismatch", "ratio")
+CHUNK_ELEMENTS = 2**25
+"""Largest number of logits (tokens * vocabulary) on a GPU at a time: 128 MiB in float32."""
+CPU_CHUNK_ELEMENTS = 2**22
+FEWEST_CHUNK_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Parameters shared by all micro-batches of a step."""
+
+    distribution: Distribution
+    """Distribution of the policy's tokens. Cross-entropy uses the model's unmodified probabilities."""
+    loss: Loss
+    beta: float | None
+    """Weight of the divergence. None skips the reference's forward pass."""
+    version: int
+    """Version of the policy before the step."""
+    trainable: float
+    """Number of trainable tokens in the whole batch."""
+
+
+def backward(base: BaseModel, slot: Slot, batch: MicroBatch, objective: Objective) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the micro-batch's gradient. Return its SUMS and MAXIMA, two float64 tensors on the model's device."""
+    batch = batch.to(base.device)
+    reference = None
+    # Sharded weights need all processes in every pass, even those without policy tokens.
+    if objective.beta is not None and (batch.policy_tokens or base.world.size > 1):
+        with base.reference(slot):
+            hidden = _hidden(base, batch)
+            with base.guard.attempt():
+                reference, _ = _policy_logprobs(base, hidden, batch, objective.distribution)
+    hidden = _hidden(base, batch)
+    # In two halves: the first one has no collective operations, so that a failure does not block other processes.
+    leaf = hidden.detach().requires_grad_()
+    figures = tuple(torch.zeros(len(n), dtype=torch.float64, device=base.device) for n in (SUMS, MAXIMA))
+    with base.guard.attempt():
+        figures = _backward_to(base, leaf, batch, objective, reference)
+    hidden.backward(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+    return figures[0], figures[1]
+
+
+def _backward_to(
+    base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, objective: Objective, reference: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Backpropagate to the hidden states that predict tokens [N, H]. Return SUMS and MAXIMA."""
+    n = batch.policy_tokens
+    sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=base.device))
+    maxima = dict.fromkeys(MAXIMA, sums["kl"])
+    loss = torch.zeros((), device=base.device)
+    if n:
+        logprobs, entropy = _policy_logprobs(base, hidden, batch, objective.distribution)
+        result = policy_loss(
+            logprobs,
+            batch.engine_logprobs[:n],
+            batch.advantages[:n],
+            batch.sample_of[:n],
+            batch.samples,
+            objective.loss,
+        )
+        kl, present = result.mismatch_kl, batch.versions[:n] == objective.version
+        loss = loss + result.loss
+        sums |= {
+            "policy_loss": result.loss,
+            "entropy": entropy.sum(),
+            "mismatch": kl.sum(),
+            "ratio": result.ratio.sum(),
+            "masked": (~result.kept).sum(),
+            # These tokens show how much the two programs differ; older ones also differ by policy version.
+            "present": present.sum(),
+            "present_mismatch": kl[present].sum(),
+        }
+        maxima = {"mismatch": kl.max(), "ratio": result.ratio.max()}
+        if reference is not None and objective.beta is not None:
+            sums["kl"] = divergence(logprobs, reference).sum()
+            loss = loss + objective.beta * sums["kl"]
+    if n < len(batch.targets):
+        logprobs, entropy = token_logprobs(hidden[n:], batch.targets[n:], base.head, PLAIN, _chunk(base))
+        sums["cross_entropy"] = -logprobs.sum()
+        sums["entropy"] = sums["entropy"] + entropy.sum()
+        loss = loss + sums["cross_entropy"]
+    (loss / objective.trainable).backward()
+    return _stack([sums[name] for name in SUMS]), _stack([maxima[name] for name in MAXIMA])
+
+
+def _hidden(base: BaseModel, batch: MicroBatch) -> torch.Tensor:
+    return base.hidden(batch.input_ids, batch.position_ids).flatten(0, 1)[batch.predicting]
+
+
+def _policy_logprobs(
+    base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, distribution: Distribution
+) -> tuple[torch.Tensor, torch.Tensor]:
+    n = batch.policy_tokens
+    history = batch.history.rows(0, n) if batch.history is not None else None
+    return token_logprobs(hidden[:n], batch.targets[:n], base.head, distribution, _chunk(base), history)
+
+
+def _chunk(base: BaseModel) -> int:
+    # A CPU is fastest with logits that fit into its cache, but small chunks read the head's weights too often.
+    if base.device.type == "cpu":
+        return max(FEWEST_CHUNK_TOKENS, CPU_CHUNK_ELEMENTS // base.vocab_size)
+    return max(1, CHUNK_ELEMENTS // base.vocab_size)
+
+
+def _stack(figures: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([figure.detach().double() for figure in figures])

@@ -1,0 +1,213 @@
+"""Packing of samples into micro-batches.
+
+A micro-batch is a matrix of token ids, rows x width. Each row contains one or more samples in sequence. Positions
+restart at 0 with every sample, and attention separates samples at these restarts: transformers derives the
+block-diagonal causal mask, or the variable lengths of flash attention, from them. Attention with a mask costs width
+squared, so rows are as wide as the longest sample; flash attention needs a single long row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.trainer import Sample, SampleLoss
+from rlrun.service.errors import ProblemError
+
+from rlrun_trainer.optimization.sampling_distribution import History, HistoryBuilder
+
+
+@dataclass
+class MicroBatch:
+    """Input of one forward pass. N is the number of trainable tokens, S the number of samples.
+
+    Tokens of the policy gradient come before those of cross-entropy.
+    """
+
+    input_ids: torch.Tensor
+    """[rows, width] int64"""
+    position_ids: torch.Tensor
+    """[rows, width] int64: restarts at 0 with every sample and with the padding after the last one."""
+    predicting: torch.Tensor
+    """[N] int64: flat index (row * width + column) of the position that predicts the trainable token."""
+    targets: torch.Tensor
+    """[N] int64: trainable tokens."""
+    engine_logprobs: torch.Tensor
+    """[N] float32"""
+    advantages: torch.Tensor
+    """[N] float32"""
+    versions: torch.Tensor
+    """[N] int64: policy version that sampled the token."""
+    sample_of: torch.Tensor
+    """[N] int64 in [0, S)"""
+    policy_tokens: int
+    """Number of tokens trained with the policy gradient."""
+    samples: int
+    tokens: int
+    """Number of tokens without padding."""
+    history: History | None = None
+    """History of the N tokens. None if the distribution does not depend on it."""
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """Return a copy on the device."""
+        tensors = {k: v for k, v in vars(self).items() if isinstance(v, torch.Tensor | History)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    token_ids: np.ndarray
+    columns: np.ndarray
+    """Positions of trainable tokens in the sample."""
+    logprobs: np.ndarray
+    advantages: np.ndarray
+    version: int
+    policy: bool
+
+
+def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
+    """Validate the batch. Raises ProblemError that names the invalid sample."""
+    if not samples:
+        raise ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, "samples is empty. Send at least one sample.")
+    trainable = 0
+    for index, sample in enumerate(samples):
+        length = len(sample.token_ids)
+        if not (length == len(sample.loss_mask) == len(sample.logprobs)):
+            raise _bad(index, "tokenIds, lossMask and logprobs differ in length")
+        if length == 0:
+            raise _bad(index, "tokenIds is empty")
+        if length > seq_len:
+            raise _bad(index, f"{length} tokens are more than the session's seqLen {seq_len}")
+        if sample.loss_mask[0]:
+            raise _bad(index, "lossMask[0] is true, but the first token has no prediction")
+        tokens, mask = np.asarray(sample.token_ids), np.asarray(sample.loss_mask, dtype=bool)
+        if tokens.min() < 0 or tokens.max() >= vocab_size:
+            raise _bad(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
+        trainable += int(mask.sum())
+        if sample.loss is SampleLoss.policy:
+            _check_signal(index, sample, mask)
+    if trainable == 0:
+        raise ProblemError.of(
+            UNPROCESSABLE, Reason.BATCH_INVALID, "No token is trainable: lossMask is false for all tokens."
+        )
+
+
+def _check_signal(index: int, sample: Sample, mask: np.ndarray) -> None:
+    drawn = np.asarray(sample.logprobs, dtype=np.float64)[mask]
+    if not np.isfinite(drawn).all() or (drawn > 1e-3).any():
+        raise _bad(index, "logprobs has a value that is not the logarithm of a probability")
+    if sample.token_advantages is None:
+        if not np.isfinite(sample.advantage):
+            raise _bad(index, "advantage is not finite")
+    elif len(sample.token_advantages) != len(mask):
+        raise _bad(index, "tokenAdvantages and tokenIds differ in length")
+    elif not np.isfinite(np.asarray(sample.token_advantages, dtype=np.float32)[mask]).all():
+        raise _bad(index, "tokenAdvantages has a value that is not finite")
+
+
+def pack(
+    samples: Sequence[Sample], budget: int, single_row: bool = False, at_least: int = 1, history: bool = False
+) -> list[MicroBatch]:
+    """Return micro-batches of at most `budget` tokens (rows * width). Only a longer sample exceeds it.
+
+    First fit, longest samples first: the samples of a micro-batch have similar lengths and need little padding. Samples
+    without trainable tokens are dropped. There are `at_least` micro-batches unless there are fewer samples. `history`
+    adds the tokens' history. The result depends on the arguments only.
+    """
+    arrays = [_arrays(s) for s in samples]
+    waiting = sorted((a for a in arrays if len(a.columns)), key=lambda a: -len(a.token_ids))
+    batches = _pack(waiting, budget, single_row, history)
+    if len(batches) < at_least:
+        parts = min(at_least, len(waiting))
+        batches = [batch for i in range(parts) for batch in _pack(waiting[i::parts], budget, single_row, history)]
+    return batches
+
+
+def _pack(waiting: list[_Arrays], budget: int, single_row: bool, history: bool) -> list[MicroBatch]:
+    batches = []
+    while waiting:
+        longest = len(waiting[0].token_ids)
+        width, most = (max(budget, longest), 1) if single_row else (longest, max(1, budget // longest))
+        rows, waiting = _fill(waiting, width, most)
+        batches.append(_rectangle(rows, max(sum(len(a.token_ids) for a in row) for row in rows), history))
+    return batches
+
+
+def _fill(waiting: list[_Arrays], width: int, most: int) -> tuple[list[list[_Arrays]], list[_Arrays]]:
+    rows: list[list[_Arrays]] = []
+    room: list[int] = []
+    left = []
+    for sample in waiting:
+        length = len(sample.token_ids)
+        row = next((r for r, free in enumerate(room) if free >= length), None)
+        if row is None and len(rows) < most:
+            row = len(rows)
+            rows.append([])
+            room.append(width)
+        if row is None:
+            left.append(sample)
+            continue
+        rows[row].append(sample)
+        room[row] -= length
+    return rows, left
+
+
+def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBatch:
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    positions = np.zeros((len(rows), width), dtype=np.int64)
+    placed: list[tuple[int, _Arrays]] = []
+    for r, row in enumerate(rows):
+        start = 0
+        for sample in row:
+            end = start + len(sample.token_ids)
+            ids[r, start:end] = sample.token_ids
+            positions[r, start:end] = np.arange(end - start)
+            placed.append((r * width + start, sample))
+            start = end
+        positions[r, start:] = np.arange(width - start)
+    placed.sort(key=lambda place: not place[1].policy)
+    order = [sample for _, sample in placed]
+    counts = np.array([len(sample.columns) for sample in order])
+    past = HistoryBuilder()
+    for sample in order if history else ():
+        past.add(sample.token_ids, sample.columns)
+    return MicroBatch(
+        input_ids=torch.from_numpy(ids),
+        position_ids=torch.from_numpy(positions),
+        predicting=_joined([sample.columns + (offset - 1) for offset, sample in placed]),
+        targets=_joined([sample.token_ids[sample.columns] for sample in order]),
+        engine_logprobs=_joined([sample.logprobs for sample in order]),
+        advantages=_joined([sample.advantages for sample in order]),
+        versions=torch.from_numpy(np.repeat([sample.version for sample in order], counts)),
+        sample_of=torch.from_numpy(np.repeat(np.arange(len(order)), counts)),
+        policy_tokens=int(sum(count for count, sample in zip(counts, order, strict=True) if sample.policy)),
+        samples=len(order),
+        tokens=sum(len(sample.token_ids) for sample in order),
+        history=past.history() if history else None,
+    )
+
+
+def _joined(parts: list[np.ndarray]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(parts))
+
+
+def _arrays(sample: Sample) -> _Arrays:
+    columns = np.flatnonzero(np.asarray(sample.loss_mask, dtype=bool))
+    tokens = np.asarray(sample.token_ids, dtype=np.int64)
+    policy = sample.loss is SampleLoss.policy
+    if not policy:
+        nothing = np.zeros(len(columns), dtype=np.float32)
+        return _Arrays(tokens, columns, nothing, nothing, sample.policy_version, policy)
+    logprobs = np.asarray(sample.logprobs, dtype=np.float32)[columns]
+    if sample.token_advantages is None:
+        advantages = np.full(len(columns), sample.advantage, dtype=np.float32)
+    else:
+        advantages = np.asarray(sample.token_advantages, dtype=np.float32)[columns]
+    return _Arrays(tokens, columns, logprobs, advantages, sample.policy_version, policy)
+
+
+def _bad(index: int, what: str) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, f"samples[{index}]: {what}")

@@ -1,0 +1,77 @@
+"""Policy gradient loss with importance ratios.
+
+Tokens were sampled by another program, the inference engine, and often by an older policy. Each token is therefore
+weighted by the ratio of its two probabilities, and tokens with too large or too small ratios are masked. The default is
+REINFORCE with masked importance weights as in prime-rl 0.4 (`default_loss_fn`, with adv_tau 1 and kl_tau 0), with two
+corrections of its successors: the sum is divided by the trainable tokens of the whole batch, not of one worker, and the
+mismatch is measured over all tokens of the policy, before masking. The estimator r - log r - 1 is Schulman's k3
+(joschu.net/blog/kl-approx.html).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from rlrun.api.run_sections.training import Loss, RatioLimit, RatioType
+
+LOG_RATIO_LIMIT = 20.0
+"""Limit that keeps ratio and mismatch finite for a token with probability 0 on one side."""
+
+
+@dataclass
+class PolicyLoss:
+    """Sums over the N policy tokens of one micro-batch. The caller divides by the tokens of the whole batch."""
+
+    loss: torch.Tensor
+    """Scalar, differentiable."""
+    mismatch_kl: torch.Tensor
+    """[N] float64: r - log r - 1 of every single token, masked or not."""
+    ratio: torch.Tensor
+    """[N]: importance ratio as defined by `ratio_type`, before any limit."""
+    kept: torch.Tensor
+    """[N] bool: True for tokens that contribute to the gradient."""
+
+
+def policy_loss(
+    logprobs: torch.Tensor,
+    engine_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    sample_of: torch.Tensor,
+    samples: int,
+    how: Loss | None = None,
+) -> PolicyLoss:
+    """Return the policy gradient's loss, summed over tokens. All tensors are [N], `sample_of` is in [0, samples).
+
+    r is exp(log p - engine's log p) of the token (`token`), or the product of these over its sample (`sequence`), as a
+    constant; A is the advantage. Samples are masked if the geometric mean of their tokens' ratios is outside of the
+    sequence bounds. For all others:
+
+        mask   -r A log p             of tokens with low <= r <= high (the default)
+        clip   -clamp(r) A log p      of all tokens: truncated importance sampling, as in CISPO (arXiv 2506.13585)
+        ppo    -min(r A, clamp(r) A)  with the gradient of r (arXiv 1707.06347, equation 7); where the clamped one is
+                                      smaller it is zero, and the token counts as masked
+    """
+    how = how or Loss()
+    low, high = how.ratio_low, how.ratio_high
+    log_ratio = (logprobs - engine_logprobs).detach()
+    sums = torch.zeros(2, samples, device=logprobs.device)
+    sums = sums.index_add(1, sample_of, torch.stack([log_ratio, torch.ones_like(log_ratio)]))
+    mean_ratio = (sums[0] / sums[1].clamp_min(1)).exp()
+    sample_kept = (mean_ratio >= how.sequence_mean_low) & (mean_ratio <= how.sequence_mean_high)
+    own = sums[0][sample_of] if how.ratio_type is RatioType.sequence else log_ratio
+    ratio = own.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    # A token with probability 0 in the trainer has no finite gradient.
+    kept = sample_kept[sample_of] & logprobs.detach().isfinite()
+    within = ratio.clamp(low, high)
+    if how.ratio_limit is RatioLimit.mask:
+        kept = kept & (ratio >= low) & (ratio <= high)
+    elif how.ratio_limit is RatioLimit.ppo:
+        kept = kept & (ratio * advantages <= within * advantages)
+    weight = (within if how.ratio_limit is RatioLimit.clip else ratio) * advantages
+    loss = -(torch.where(kept, weight, 0.0) * torch.where(kept, logprobs, 0.0)).sum()
+    if how.ratio_limit is RatioLimit.ppo:
+        # The gradient is correct; set the value to that of the objective.
+        counted = torch.where(sample_kept[sample_of], torch.minimum(ratio * advantages, within * advantages), 0.0)
+        loss = loss - loss.detach() - counted.sum()
+    # In float32, exp(x) - x - 1 is 0 for every |x| below 3e-4: too coarse for two programs that nearly agree.
+    bounded = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).double()
+    return PolicyLoss(loss=loss, mismatch_kl=bounded.expm1() - bounded, ratio=ratio, kept=kept)

@@ -1,0 +1,224 @@
+"""Optimizer step: pack, forward and backward per micro-batch, clip, update.
+
+A failure before the update (a loss that is not finite, not enough memory) leaves weights, moments, counters and random
+state unchanged.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from rlrun.api.run_sections.training import KlPenalty, Loss
+from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
+from rlrun.protocol.trainer import Sample
+from rlrun.service.errors import ProblemError
+
+from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.optimization.kl_penalty import first_beta, next_beta
+from rlrun_trainer.optimization.mfu import active_weights, peak_flops, step_flops
+from rlrun_trainer.optimization.objective import MAXIMA, SUMS, Objective, backward
+from rlrun_trainer.optimization.packing import MicroBatch, pack
+from rlrun_trainer.optimization.sampling_distribution import Distribution
+from rlrun_trainer.runtime.process_group import Stranded, whole
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Parameters of a step."""
+
+    learning_rate: float
+    temperature: float
+    micro_batch_tokens: int
+    max_grad_norm: float
+    version: int = 0
+    """Version of the policy before the step."""
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_tokens: tuple[int, ...] = ()
+    loss: Loss = field(default_factory=Loss)
+    kl_penalty: KlPenalty | None = None
+    micro_batches: int = 1
+    """Smallest number of micro-batches, if there are enough samples."""
+
+    @property
+    def distribution(self) -> Distribution:
+        """Distribution that the policy's tokens were sampled from."""
+        return Distribution(self.temperature, self.top_p, self.repetition_penalty, self.min_tokens, self.stop_tokens)
+
+    @property
+    def penalty(self) -> KlPenalty | None:
+        """KL penalty. None if it is disabled."""
+        return self.kl_penalty if self.kl_penalty is not None and self.kl_penalty.enabled else None
+
+
+def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
+    """Make one AdamW update on the slot's weights and return the step's metrics.
+
+    The gradient is that of the step's objective (see `objective`). Raises ProblemError (StepNotFinite,
+    TrainerOutOfMemory) with the slot unchanged.
+    """
+    started = time.perf_counter()
+    base.activate(slot)
+    distribution, penalty = plan.distribution, plan.penalty
+    world = base.world
+    # At least one micro-batch per process, if there are enough samples.
+    at_least = max(plan.micro_batches, world.size)
+    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, distribution.bent)
+    trainable = sum(len(batch.targets) for batch in batches)
+    parameters = list(slot.parameters.values())
+    beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
+    objective = Objective(distribution, plan.loss, beta, plan.version, trainable)
+    with _memory_limits(plan), _random_state(slot), _clean_gradients(slot):
+        if base.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(base.device)
+        with world.agreed():
+            parts = _backward_share(base, slot, batches, objective)
+        world.sum_gradients(parameters)
+        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
+        # A single transfer from the device for all metrics.
+        added = world.total(torch.stack([sums for sums, _ in parts]).sum(0))
+        largest = world.largest(torch.stack([maxima for _, maxima in parts]).amax(0))
+        figures = torch.cat([added, largest, norm.double()[None]]).tolist()
+        forward_backward = time.perf_counter() - started
+        metrics = _learning_metrics(batches, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
+        if not all(map(_finite, (metrics["loss/mean"], metrics.get("mismatch_kl/all/mean", 0.0), figures[-1]))):
+            raise ProblemError.of(
+                UNPROCESSABLE,
+                Reason.STEP_NOT_FINITE,
+                f"Loss {metrics['loss/mean']}, mismatch {metrics.get('mismatch_kl/all/mean')} or gradient norm "
+                f"{figures[-1]} is not finite; no update was made. Lower learningRate, or continue from an older "
+                "checkpoint.",
+            )
+        for group in slot.optimizer.param_groups:
+            group["lr"] = plan.learning_rate
+        slot.optimizer.step()
+        slot.updates += 1
+        if penalty is not None and beta is not None and "kl_penalty/kl" in metrics:
+            slot.kl_beta = next_beta(penalty, beta, metrics["kl_penalty/kl"])
+    seconds = time.perf_counter() - started
+    tokens = sum(batch.tokens for batch in batches)
+    metrics |= {
+        "optim/lr": plan.learning_rate,
+        "optim/grad_norm": figures[-1],
+        "perf/throughput": tokens / seconds,
+        "time/forward_backward": forward_backward,
+        "batch/samples": float(len(samples)),
+        "batch/tokens": float(tokens),
+        "batch/trainable_tokens": float(trainable),
+        "batch/micro_batches": float(len(batches)),
+        "batch/padding": 1 - tokens / sum(batch.input_ids.numel() for batch in batches),
+    }
+    if base.device.type == "cuda":
+        metrics["perf/peak_memory"] = max(world.gather(torch.cuda.max_memory_allocated(base.device))) / 2**30
+        if peak := peak_flops(torch.cuda.get_device_name(base.device)):
+            config = base.model.config
+            weights = active_weights(((name, p.numel()) for name, p in base.model.named_parameters()), config)
+            work = step_flops(weights, config, [len(sample.token_ids) for sample in samples])
+            metrics["perf/mfu"] = 100 * work / seconds / (peak * world.size)
+    return metrics
+
+
+def _backward_share(
+    base: BaseModel, slot: Slot, batches: Sequence[MicroBatch], objective: Objective
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Add the gradients of this process's micro-batches. Return SUMS and MAXIMA of each, zeros for padding passes."""
+    parts = []
+    base.guard.failure = None
+    try:
+        for batch in base.world.share(batches):
+            if batch is not None:
+                parts.append(backward(base, slot, batch, objective))
+                continue
+            # Sharded weights need all processes in every pass: repeat the smallest micro-batch with weight 0.
+            sums, maxima = backward(base, slot, batches[-1], replace(objective, trainable=math.inf))
+            parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
+    except Exception as error:
+        if base.world.size > 1:
+            raise Stranded(str(error)) from error
+        raise
+    base.guard.settle()
+    return parts
+
+
+def _learning_metrics(
+    batches: Sequence[MicroBatch], sums: Sequence[float], maxima: Sequence[float], beta: float | None
+) -> dict[str, float]:
+    """Return the metrics of the whole batch, from its SUMS and MAXIMA. Those of the policy need policy tokens."""
+    total: Mapping[str, float] = dict(zip(SUMS, sums, strict=True))
+    largest: Mapping[str, float] = dict(zip(MAXIMA, maxima, strict=True))
+    trainable = sum(len(batch.targets) for batch in batches)
+    policy = sum(batch.policy_tokens for batch in batches)
+    policy_loss = total["policy_loss"] + (beta or 0.0) * total["kl"]
+    metrics = {
+        "loss/mean": (policy_loss + total["cross_entropy"]) / trainable,
+        "entropy/all/mean": total["entropy"] / trainable,
+    }
+    if policy:
+        metrics |= {
+            "mismatch_kl/all/mean": total["mismatch"] / policy,
+            "mismatch_kl/all/max": largest["mismatch"],
+            "importance_ratio/mean": total["ratio"] / policy,
+            "importance_ratio/max": largest["ratio"],
+            "is_masked/mean": total["masked"] / policy,
+        }
+        if beta is not None:
+            metrics |= {"kl_penalty/kl": total["kl"] / policy, "kl_penalty/beta": beta}
+        if total["present"]:
+            metrics["mismatch_kl/on_policy/mean"] = total["present_mismatch"] / total["present"]
+    if 0 < policy < trainable:
+        metrics["loss/policy/mean"] = policy_loss / policy
+        metrics["loss/cross_entropy/mean"] = total["cross_entropy"] / (trainable - policy)
+    return metrics
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0.0
+
+
+@contextmanager
+def _clean_gradients(slot: Slot) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        slot.optimizer.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def _random_state(slot: Slot) -> Iterator[None]:
+    """Use the slot's random state (for its adapter's dropout) during the step. It advances only on success."""
+    cuda = "cuda" in slot.rng
+    torch.set_rng_state(slot.rng["cpu"])
+    if cuda:
+        torch.cuda.set_rng_state(slot.rng["cuda"])
+    yield
+    slot.rng["cpu"] = torch.get_rng_state()
+    if cuda:
+        slot.rng["cuda"] = torch.cuda.get_rng_state()
+
+
+@contextmanager
+def _memory_limits(plan: StepPlan) -> Iterator[None]:
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        # torch reports a failed allocation on the CPU as a plain RuntimeError.
+        plain = isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
+        if plain and "can't allocate memory" not in str(error):
+            raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        raise ProblemError.of(
+            OUT_OF_MEMORY,
+            Reason.TRAINER_OUT_OF_MEMORY,
+            f"A step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory. "
+            "Lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory.",
+        ) from error
+
+
+def learning_rate(peak: float, warmup_steps: int, updates: int) -> float:
+    """Return the rate of the next update after `updates` earlier ones, including those before a warm start."""
+    return peak * min(1.0, (updates + 1) / (warmup_steps + 1)) if warmup_steps > 0 else peak

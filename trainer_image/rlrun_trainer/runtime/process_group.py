@@ -1,0 +1,157 @@
+"""Process group of the trainer and its collective operations.
+
+torchrun starts one process per GPU and sets its rank in environment variables. Python objects and CPU tensors are sent
+with gloo, GPU tensors with NCCL. In a group of one process all operations are free.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from rlrun.constants import OUT_OF_MEMORY, Reason
+from rlrun.service.errors import ProblemError
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(minutes=30)
+"""Timeout of collective operations: longer than a step, and a limit for a process that hangs."""
+CPU = torch.device("cpu")
+
+
+class Stranded(Exception):
+    """Abort of a pass while the other processes wait in a collective operation: this process must end."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Process group from the view of this process."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Rank on this node: the number of its GPU."""
+
+    @property
+    def leads(self) -> bool:
+        """True for the first process, which serves requests and accesses S3."""
+        return self.rank == 0
+
+    def tell(self, value: T) -> T:
+        """Return the first process's value on all processes."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=CPU)
+        return box[0]
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank, on all processes."""
+        if self.size == 1:
+            return [value]
+        box: list[Any] = [None] * self.size
+        dist.all_gather_object(box, value)
+        return box
+
+    def tell_tensor(self, value: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return the first process's tensor on all processes, on the CPU. The others know its shape and dtype."""
+        if self.size == 1:
+            assert value is not None
+            return value
+        tensor = torch.empty(tuple(shape), dtype=dtype) if value is None else value.to(CPU, dtype).contiguous()
+        dist.broadcast(tensor, src=0)
+        return tensor
+
+    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all processes."""
+        return self._reduced(tensor, dist.ReduceOp.SUM)
+
+    def largest(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the element-wise maximum over all processes."""
+        return self._reduced(tensor, dist.ReduceOp.MAX)
+
+    def share(self, things: Sequence[T]) -> list[T | None]:
+        """Return this process's part of the sequence. All parts have the same length, padded with None."""
+        rounds = range(0, len(things), self.size)
+        return [things[i + self.rank] if i + self.rank < len(things) else None for i in rounds]
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Replace the gradients of replicated parameters by their sums. FSDP sums those of sharded parameters."""
+        replicated = [p for p in parameters if not isinstance(p, DTensor)]
+        if self.size == 1 or not replicated:
+            return
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in replicated]
+        flat = self.total(torch.cat([gradient.flatten() for gradient in gradients]))
+        for parameter, part in zip(replicated, flat.split([p.numel() for p in replicated]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Context in which a failure on one process becomes ProblemError on all others. `Stranded` propagates."""
+        failure: Exception | None = None
+        try:
+            yield
+        except Stranded:
+            raise
+        except Exception as error:
+            if self.size == 1:
+                raise
+            failure = error
+        failed = [rank for rank, bad in enumerate(self.gather(failure is not None)) if bad]
+        if failure is not None:
+            raise failure
+        if failed:
+            raise ProblemError.of(
+                OUT_OF_MEMORY,
+                Reason.TRAINER_OUT_OF_MEMORY,
+                f"A step failed on processes {failed} of {self.size}, most likely for lack of memory (see their logs). "
+                "Lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory.",
+            )
+
+    def _reduced(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
+        if self.size == 1:
+            return tensor
+        result = tensor.clone()
+        dist.all_reduce(result, operation)
+        return result
+
+
+def join(device: str, environ: Mapping[str, str] = os.environ) -> World:
+    """Join the process group if torchrun started several processes. `device` is cpu or cuda."""
+    size = int(environ.get("WORLD_SIZE", "1"))
+    world = World(int(environ.get("RANK", "0")), size, int(environ.get("LOCAL_RANK", "0"))) if size > 1 else World()
+    if size > 1 and not dist.is_initialized():
+        dist.init_process_group(_backend(device), timeout=PATIENCE)
+    return world
+
+
+def group_of_one(device: str) -> None:
+    """Initialize a process group of one process, which FSDP requires."""
+    if not dist.is_initialized():
+        dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the full tensor, gathered if it is sharded. All processes must call it."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    full: torch.Tensor = tensor.full_tensor()
+    return full
+
+
+def assign(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy a full tensor into one that may be sharded."""
+    value = value.to(target.device, target.dtype)
+    if isinstance(target, DTensor):
+        value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
+    with torch.no_grad():
+        target.copy_(value)
+
+
+def _backend(device: str) -> str:
+    return "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"

@@ -1,0 +1,144 @@
+"""HTTP routes of the trainer (see `rlrun.protocol.problem`): parse the request, call the session, return the result."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+from rlrun.constants import LATER, UNPROCESSABLE, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, TrainBatch
+from rlrun.service.errors import ProblemError
+
+from rlrun_trainer.server.prometheus import Metrics
+from rlrun_trainer.sessions.session_registry import Sessions
+
+log = logging.getLogger(__name__)
+
+LARGEST_BODY = 2 * 1024**3
+PARSE_ASIDE = 256 * 1024
+"""Size in bytes above which a body is parsed in a thread."""
+
+M = TypeVar("M", bound=BaseModel)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """HTTP server. Probes work immediately, sessions once the model is loaded."""
+
+    def __init__(self) -> None:
+        self.sessions: Sessions | None = None
+        self.metrics = Metrics()
+
+    def application(self) -> web.Application:
+        """Return the aiohttp application with all routes."""
+        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[answer_problems])
+        app.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                web.put("/sessions/{session}", self._open),
+                web.get("/sessions/{session}", self._state),
+                web.delete("/sessions/{session}", self._close),
+                web.post(r"/sessions/{session}/steps/{step:\d+}", self._step),
+                web.post(r"/sessions/{session}/checkpoints/{step:\d+}", self._checkpoint),
+                web.post(r"/sessions/{session}/adapters/{step:\d+}", self._adapter),
+                web.get(r"/sessions/{session}/policies/{policy}/{file:.+}", self._policy),
+            ]
+        )
+        return app
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        self._ready()
+        return web.Response(text="ok\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def _open(self, request: web.Request) -> web.Response:
+        name = request.match_info["session"]
+        session = await self._ready().open(name, await _body(request, SessionSpec))
+        self.metrics.opened(name, session.state.step)
+        return _json(session.state)
+
+    async def _state(self, request: web.Request) -> web.Response:
+        return _json(self._ready().get(request.match_info["session"]).state)
+
+    async def _close(self, request: web.Request) -> web.Response:
+        name = request.match_info["session"]
+        await self._ready().close(name)
+        self.metrics.closed(name)
+        return web.Response(status=204)
+
+    async def _step(self, request: web.Request) -> web.Response:
+        session = self._ready().get(request.match_info["session"])
+        batch = await _body(request, TrainBatch)
+        result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
+        self.metrics.stepped(session.name, result)
+        return _json(result)
+
+    async def _checkpoint(self, request: web.Request) -> web.Response:
+        session = self._ready().get(request.match_info["session"])
+        asked = await _body(request, CheckpointRequest)
+        step = int(request.match_info["step"])
+        return _json(await session.save_checkpoint(step, asked.orchestrator_state), status=202)
+
+    async def _adapter(self, request: web.Request) -> web.Response:
+        session = self._ready().get(request.match_info["session"])
+        asked = await _body(request, CheckpointRequest)
+        step = int(request.match_info["step"])
+        return _json(await session.save_adapter(step, asked.orchestrator_state), status=202)
+
+    async def _policy(self, request: web.Request) -> web.StreamResponse:
+        session = self._ready().get(request.match_info["session"])
+        found = session.file(request.match_info["policy"], request.match_info["file"])
+        return web.FileResponse(found) if isinstance(found, Path) else web.Response(body=found)
+
+    def _ready(self) -> Sessions:
+        if self.sessions is None:
+            raise ProblemError.of(
+                LATER, Reason.TRAINER_LOADING, "The base model is still loading. Retry in a few seconds."
+            )
+        return self.sessions
+
+
+@web.middleware
+async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every failure with a `Problem`."""
+    try:
+        return await handler(request)
+    except ProblemError as error:
+        if error.status != LATER:
+            log.warning("%s %s: %s", request.method, request.path, error)
+        return _json(error.problem, status=error.status)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        problem = Problem(reason=type(error).__name__.removeprefix("HTTP"), message=f"{request.path}: {error.reason}")
+        return _json(problem, status=error.status)
+    except Exception as error:
+        log.exception("%s %s", request.method, request.path)
+        return _json(Problem(reason=Reason.TRAINER_ERROR, message=f"{type(error).__name__}: {error}"), status=500)
+
+
+async def _body(request: web.Request, model: type[M]) -> M:
+    data = await request.read() or b"{}"
+    try:
+        if len(data) > PARSE_ASIDE:
+            return await asyncio.to_thread(model.model_validate_json, data)
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)[:10]]
+        raise ProblemError.of(UNPROCESSABLE, f"{model.__name__}Invalid", "; ".join(lines)) from error
+
+
+def _json(model: BaseModel, status: int = 200) -> web.Response:
+    body = model.model_dump_json(by_alias=True, exclude_none=True)
+    return web.Response(text=body, status=status, content_type="application/json")

@@ -1,0 +1,63 @@
+"""Prometheus metrics of the newest step of every session, with the names of prime-rl's dashboards."""
+
+import time
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from rlrun.protocol.trainer import StepResult
+
+GAUGES = {
+    "trainer_loss": ("loss/mean", "Loss of the newest step"),
+    "trainer_throughput_tokens_per_sec": ("perf/throughput", "Tokens trained per second"),
+    "trainer_grad_norm": ("optim/grad_norm", "Gradient norm before clipping"),
+    "trainer_learning_rate": ("optim/lr", "Learning rate"),
+    "trainer_entropy": ("entropy/all/mean", "Mean entropy of the policy over trainable tokens, in nats"),
+    "trainer_mismatch_kl": ("mismatch_kl/all/mean", "Mean r - log r - 1 between trainer and engine, in nats"),
+    "trainer_mfu_percent": ("perf/mfu", "Model FLOPs utilisation of the newest step, GPUs that are known only"),
+    "trainer_step_seconds": ("time/step", "Seconds of the newest step, publishing included"),
+    "trainer_peak_memory_gib": ("perf/peak_memory", "Largest GPU memory of the newest step"),
+}
+LABELS = ("session",)
+
+
+class Metrics:
+    """Registry of the process, with a label per session."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._step = Gauge("trainer_step", "Optimizer steps done", LABELS, registry=self._registry)
+        self._time = Gauge(
+            "trainer_last_step_timestamp_seconds", "When the newest step ended", LABELS, registry=self._registry
+        )
+        self._ratio = Gauge(
+            "trainer_kl_ent_ratio",
+            "Mismatch over entropy: 1 is noise as large as choice",
+            LABELS,
+            registry=self._registry,
+        )
+        self._gauges = {
+            name: (key, Gauge(name, text, LABELS, registry=self._registry)) for name, (key, text) in GAUGES.items()
+        }
+
+    def opened(self, session: str, step: int) -> None:
+        """Set the step of a session that was opened."""
+        self._step.labels(session).set(step)
+
+    def stepped(self, session: str, result: StepResult) -> None:
+        """Record the metrics of a session's step."""
+        self._step.labels(session).set(result.step)
+        self._time.labels(session).set(time.time())
+        for key, gauge in self._gauges.values():
+            if key in result.metrics:
+                gauge.labels(session).set(result.metrics[key])
+        entropy, mismatch = result.metrics.get("entropy/all/mean"), result.metrics.get("mismatch_kl/all/mean")
+        if entropy and mismatch is not None:
+            self._ratio.labels(session).set(mismatch / entropy)
+
+    def closed(self, session: str) -> None:
+        """Remove the series of a closed session."""
+        for gauge in (self._step, self._time, self._ratio, *(g for _, g in self._gauges.values())):
+            gauge.remove_by_labels({"session": session})
+
+    def text(self) -> bytes:
+        """Return the metrics in the exposition format."""
+        return generate_latest(self._registry)

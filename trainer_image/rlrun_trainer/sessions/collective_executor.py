@@ -1,0 +1,244 @@
+"""Execution of commands on the model by all processes of the trainer, in the same order.
+
+The first process serves requests. Before it changes or reads the model, it broadcasts the command; the other processes
+wait for commands and run the same ones. A command succeeds on all processes, or all refuse it and undo it. Any other
+failure ends the process, and with it the other ones: they restart together from the newest checkpoint.
+"""
+
+import logging
+import os
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.trainer import Sample, SessionSpec
+from rlrun.service.errors import ProblemError
+from typing_extensions import override
+
+from rlrun_trainer.artifacts import checkpoint_format, full_weights
+from rlrun_trainer.artifacts.artifact_files import Files
+from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.model.peft_format import AdapterShape
+from rlrun_trainer.optimization.step import StepPlan, train_step
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+BEAT_SECONDS = 5.0
+"""Time between two heartbeats.
+
+The other processes wait for a command no longer than `distributed.PATIENCE`. Answering a command is also their only way
+to report a SIGTERM, and the first process needs the time that is then left for a last checkpoint.
+"""
+
+
+class Command(ABC, Generic[R_co]):
+    """Work on the model that every process does. Commands travel between processes, so they must be picklable."""
+
+    reads_only: ClassVar[bool] = False
+    """True if a single process may refuse the command: the weights are the same afterwards."""
+
+    @abstractmethod
+    def run(self, base: BaseModel) -> R_co:
+        """Do this process's part. Raises ProblemError with the model as it was."""
+
+    def undo(self, base: BaseModel) -> bool:
+        """Undo what succeeded here because another process refused it. False if that is impossible."""
+        return False
+
+
+@dataclass(frozen=True)
+class OpenSlot(Command[Slot]):
+    """Claims the slot that the session needs."""
+
+    name: str
+    spec: SessionSpec
+
+    @override
+    def run(self, base: BaseModel) -> Slot:
+        spec = self.spec
+        if spec.kind is PolicyKind.weights:
+            compared = spec.kl_penalty is not None and spec.kl_penalty.enabled
+            return base.open_weights(self.name, spec.model, spec.seed, compared)
+        shape = AdapterShape(spec.lora_rank, spec.lora_alpha, tuple(spec.target_modules), spec.lora_dropout)
+        return base.open(self.name, spec.model, shape, spec.seed)
+
+    @override
+    def undo(self, base: BaseModel) -> bool:
+        base.close(self.name)
+        return True
+
+
+@dataclass(frozen=True)
+class CloseSlot(Command[None]):
+    """Releases a slot."""
+
+    name: str
+
+    @override
+    def run(self, base: BaseModel) -> None:
+        base.close(self.name)
+
+
+@dataclass(frozen=True)
+class Restore(Command[checkpoint_format.Progress]):
+    """Loads a checkpoint into a slot that was just opened. The caller closes the slot after ProblemError."""
+
+    reads_only = True
+    name: str
+    folder: Path
+    """Folder of the checkpoint. Only the first process has it."""
+
+    @override
+    def run(self, base: BaseModel) -> checkpoint_format.Progress:
+        return checkpoint_format.restore(base, base.slots[self.name], self.folder if base.world.leads else None)
+
+
+@dataclass(frozen=True)
+class Train(Command[dict[str, float]]):
+    """Makes an optimizer step."""
+
+    name: str
+    samples: Sequence[Sample]
+    plan: StepPlan
+
+    @override
+    def run(self, base: BaseModel) -> dict[str, float]:
+        return train_step(base, base.slots[self.name], self.samples, self.plan)
+
+
+@dataclass(frozen=True)
+class WriteModel(Command[Files]):
+    """Collects the model's weights as the files that inference engines load."""
+
+    reads_only = True
+    name: str
+
+    @override
+    def run(self, base: BaseModel) -> Files:
+        return full_weights.write_model(base, base.slots[self.name], base.loader.dtype) or {}
+
+
+@dataclass(frozen=True)
+class Snapshot(Command[Files]):
+    """Collects a checkpoint of the current state."""
+
+    reads_only = True
+    name: str
+    progress: checkpoint_format.Progress
+
+    @override
+    def run(self, base: BaseModel) -> Files:
+        return checkpoint_format.snapshot(base, base.slots[self.name], self.progress)
+
+
+@dataclass(frozen=True)
+class Heartbeat(Command[None]):
+    """Shows that all processes are alive, and lets them report a SIGTERM."""
+
+    reads_only = True
+
+    @override
+    def run(self, base: BaseModel) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Ends the loop of the other processes."""
+
+
+def give_up() -> None:
+    """End this process at once. The other ones notice, so that none continues with a different state."""
+    logging.shutdown()
+    os._exit(1)
+
+
+class Crew:
+    """All processes of the trainer as one executor. Blocking; runs on the compute thread."""
+
+    def __init__(
+        self,
+        base: BaseModel,
+        give_up: Callable[[], None] = give_up,
+        leaving: Callable[[], bool] = lambda: False,
+        on_leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`leaving` is True once this process received SIGTERM; `on_leave` is called once any process reports it."""
+        self.base = base
+        self._world = base.world
+        self._give_up = give_up
+        self._leaving = leaving
+        self._on_leave = on_leave
+
+    def run_on_all(self, command: Command[R]) -> R:
+        """Run the command on every process and return this one's result. Raises ProblemError."""
+        if self._world.size == 1:
+            return command.run(self.base)
+        try:
+            self._world.tell(command)
+        except Exception:
+            log.exception("Could not send %s to the other processes", _name(command))
+            self._give_up()
+            raise
+        return self._run_together(command)
+
+    def files(self, name: str) -> Files:
+        """Return the policy as the files that inference engines load. Raises ProblemError."""
+        slot = self.base.slots[name]
+        # Every process holds whole adapters: the others need not take part.
+        return slot.files() if slot.shape is not None else self.run_on_all(WriteModel(name))
+
+    def stop(self) -> None:
+        """End the loop of the other processes."""
+        if self._world.size > 1:
+            self._world.tell(Stop())
+
+    def follow(self) -> None:
+        """Run commands of the first process until it stops the loop."""
+        while not isinstance(command := self._receive(), Stop):
+            try:
+                self._run_together(command)
+            except ProblemError as error:
+                log.info("%s: %s", _name(command), error)
+
+    def _receive(self) -> Command[Any] | Stop:
+        # The argument is ignored: every process gets the first one's value.
+        return self._world.tell(Stop())
+
+    def _run_together(self, command: Command[R]) -> R:
+        results: list[R] = []
+        refusal: ProblemError | None = None
+        try:
+            results.append(command.run(self.base))
+        except ProblemError as error:
+            refusal = error
+        except Exception:
+            log.error("%s failed; ending this process:\n%s", _name(command), traceback.format_exc())
+            self._give_up()
+            raise
+        try:
+            answers = self._world.gather((refusal, self._leaving()))
+        except Exception:
+            log.exception("Another process ended during %s; ending this one", _name(command))
+            self._give_up()
+            raise
+        if any(leaving for _, leaving in answers):
+            self._on_leave()
+        first = next((error for error, _ in answers if error is not None), None)
+        if first is None:
+            return results[0]
+        if refusal is None and not (command.reads_only or command.undo(self.base)):
+            log.error("Only another process refused %s; ending this one: %s", _name(command), first)
+            self._give_up()
+        raise refusal or first
+
+
+def _name(command: Command[Any]) -> str:
+    return type(command).__name__

@@ -1,0 +1,84 @@
+"""Opening of a session: claims a slot, restores a checkpoint, publishes the initial policy."""
+
+import asyncio
+import logging
+import tempfile
+from pathlib import Path
+
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.trainer import SessionSpec
+from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import Store, StoreError
+
+from rlrun_trainer.artifacts import checkpoint_format
+from rlrun_trainer.artifacts.policy_publisher import Publisher
+from rlrun_trainer.artifacts.s3_errors import refused_opening
+from rlrun_trainer.artifacts.upload_queue import Uploads, completed_steps
+from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.sessions.collective_executor import CloseSlot, Crew, OpenSlot, Restore
+from rlrun_trainer.sessions.training_session import Session, Start
+
+log = logging.getLogger(__name__)
+
+
+async def open_session(
+    name: str, spec: SessionSpec, crew: Crew, compute: Compute, store: Store, settings: Settings
+) -> Session:
+    """Claim a slot, restore the spec's checkpoint if any, and publish the initial policy.
+
+    Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
+    """
+    try:
+        layout = RunLayout(S3Uri.parse(spec.run_uri))
+        source = spec.resume_from or spec.warm_start_from
+        found = S3Uri.parse(source) if source else None
+    except ValueError as error:
+        raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, str(error)) from error
+    slot = await compute.run(crew.run_on_all, OpenSlot(name, spec))
+    publisher: Publisher | None = None
+    try:
+        start = Start(0, None, None)
+        if found is not None:
+            with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
+                there = Path(temporary) / "checkpoint"
+                await asyncio.to_thread(_download, store, found, there)
+                start = _start(spec, await compute.run(crew.run_on_all, Restore(name, there)))
+        published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
+        publisher = Publisher(store, spec, settings.keep_policies, published)
+        uploads = Uploads(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)
+        for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
+            uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder)
+        policy = await publisher.publish(start.step, await compute.run(crew.files, name))
+    except BaseException as error:
+        await compute.run(crew.run_on_all, CloseSlot(name))
+        if publisher is not None:
+            await publisher.close()
+        if isinstance(error, StoreError):
+            raise refused_opening(error) from error
+        raise
+    log.info("Session %s starts at step %d with %s", name, start.step, policy.name)
+    return Session(name, spec, crew, slot, start, compute, publisher, uploads, policy, settings)
+
+
+def _download(store: Store, uri: S3Uri, folder: Path) -> None:
+    manifest = store.download(uri, folder)
+    if manifest.kind != ArtifactKind.checkpoint:
+        raise ProblemError.of(
+            UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, f"{uri} contains a {manifest.kind} instead of a checkpoint."
+        )
+
+
+def _start(spec: SessionSpec, progress: checkpoint_format.Progress) -> Start:
+    if not spec.resume_from:
+        # Steps of another run do not count, so its orchestrator's state belongs to no step of this one.
+        return Start(0, progress.orchestrator_state, None)
+    if progress.run_uid != spec.run_uid:
+        raise ProblemError.of(
+            UNPROCESSABLE,
+            Reason.CHECKPOINT_MISMATCH,
+            f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}. Use warmStartFrom.",
+        )
+    return Start(progress.step, progress.orchestrator_state, progress.state_step, progress.made)

@@ -1,0 +1,136 @@
+"""Registry of the open sessions. Opening is idempotent, and a failed opening leaves no session."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rlrun.constants import LATER, SESSION_MISSING, UNPROCESSABLE, Reason
+from rlrun.protocol.trainer import SessionSpec
+from rlrun.service.errors import ProblemError
+from rlrun.storage.store import Store
+
+from rlrun_trainer.artifacts.upload_queue import Uploads
+from rlrun_trainer.model.base_model import BaseModel
+from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.sessions.collective_executor import Crew, Heartbeat
+from rlrun_trainer.sessions.session_opening import open_session
+from rlrun_trainer.sessions.training_session import Session
+
+log = logging.getLogger(__name__)
+
+ONLY_FOR_OPENING = {"resume_from", "warm_start_from"}
+"""Fields that only matter when a session opens. They may differ for an open one."""
+MAX_STEPS = "max_steps"
+"""Field that may grow while a session is open: past steps do not depend on it."""
+
+
+class Sessions:
+    """Sessions of this trainer by name."""
+
+    def __init__(
+        self,
+        base: BaseModel,
+        compute: Compute,
+        store: Store,
+        settings: Settings,
+        on_leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_leave` is called on the compute thread when another process of this trainer received SIGTERM."""
+        self._crew = Crew(base, on_leave=on_leave)
+        self._compute = compute
+        self._store = store
+        self._settings = settings
+        self._open: dict[str, Session] = {}
+        self._leaving: list[Uploads] = []
+        self._turn = asyncio.Lock()
+        self._stopping = False
+
+    def all(self) -> list[Session]:
+        """Return the open sessions."""
+        return list(self._open.values())
+
+    def get(self, name: str) -> Session:
+        """Return the session. Raises ProblemError if it is not open."""
+        session = self._open.get(name)
+        if session is None:
+            raise ProblemError.of(
+                SESSION_MISSING,
+                Reason.SESSION_MISSING,
+                f"Session {name!r} is not open: the trainer was restarted. Open it again.",
+            )
+        return session
+
+    async def open(self, name: str, spec: SessionSpec) -> Session:
+        """Open the session, or return the open one with `max_steps` raised.
+
+        Raises ProblemError if it is open with another spec.
+        """
+        wanted = self._settings.model
+        if wanted is not None and spec.model != wanted:
+            raise ProblemError.of(
+                UNPROCESSABLE, Reason.MODEL_MISMATCH, f"This trainer serves {wanted}, not {spec.model}."
+            )
+        async with self._turn:
+            if self._stopping:
+                raise ProblemError.of(
+                    LATER, Reason.TRAINER_STOPPING, "The trainer is shutting down. Retry against its replacement."
+                )
+            session = self._open.get(name)
+            if session is not None:
+                _check_same(session.spec, spec)
+                session.extend(spec.max_steps)
+                return session
+            session = await open_session(name, spec, self._crew, self._compute, self._store, self._settings)
+            self._open[name] = session
+            return session
+
+    async def close(self, name: str) -> None:
+        """Close the session and release its slot. No effect if it is not open."""
+        async with self._turn:
+            session = self._open.pop(name, None)
+            if session is not None:
+                await session.close()
+                self._leaving = [u for u in self._leaving if u.pending] + [session.uploads]
+
+    async def beat(self) -> None:
+        """Send a heartbeat to the other processes of this trainer. This process ends if one of them ended."""
+        await self._compute.run(self._crew.run_on_all, Heartbeat())
+
+    async def stop(self, seconds: float) -> None:
+        """End the other processes, if the compute thread becomes free within `seconds`."""
+        try:
+            await asyncio.wait_for(self._compute.run(self._crew.stop), seconds)
+        except TimeoutError:
+            log.warning("A step is still running: the other processes end after this one")
+
+    async def rescue(self, seconds: float) -> None:
+        """Save a last checkpoint of every session within `seconds`, and reject further steps."""
+        self._stopping = True
+        rescues = [asyncio.create_task(session.rescue()) for session in self._open.values()]
+        if not rescues:
+            return
+        done, late = await asyncio.wait(rescues, timeout=max(0.0, seconds))
+        for task in done:
+            if (error := task.exception()) is not None:
+                log.error("Could not save a last checkpoint: %s: %s", type(error).__name__, error)
+        if late:
+            log.warning("%d last checkpoints were not saved in time: a step is still running", len(late))
+
+    async def drain(self, seconds: float) -> int:
+        """Wait up to `seconds` for all background uploads. Return the number of remaining ones."""
+        uploads = [s.uploads for s in self._open.values()] + self._leaving
+        return sum(await asyncio.gather(*(u.drain(seconds) for u in uploads)))
+
+
+def _check_same(there: SessionSpec, asked: SessionSpec) -> None:
+    old, new = (s.model_dump(exclude=ONLY_FOR_OPENING) for s in (there, asked))
+    if new[MAX_STEPS] > old[MAX_STEPS]:
+        del old[MAX_STEPS]
+    differing = [f"{key} is {old[key]!r}, requested {new[key]!r}" for key in old if old[key] != new[key]]
+    if differing:
+        raise ProblemError.of(
+            UNPROCESSABLE,
+            Reason.SESSION_CONFLICT,
+            f"The session is open with another spec ({'; '.join(differing)}). Delete it first.",
+        )

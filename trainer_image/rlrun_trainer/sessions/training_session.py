@@ -1,0 +1,307 @@
+"""Training session of one run: makes each step once, publishes policies and saves checkpoints."""
+
+import asyncio
+import logging
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlrun.constants import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, Reason
+from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.trainer import Sample, SampleLoss, SessionSpec, SessionState, StepResult
+from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import StoreError
+
+from rlrun_trainer.artifacts import checkpoint_format
+from rlrun_trainer.artifacts.artifact_files import DISK_FULL, Files, discard, on_disk
+from rlrun_trainer.artifacts.policy_publisher import Publisher
+from rlrun_trainer.artifacts.s3_errors import refused_publishing
+from rlrun_trainer.artifacts.upload_queue import Job, Uploads
+from rlrun_trainer.model.base_model import Slot
+from rlrun_trainer.optimization.packing import check
+from rlrun_trainer.optimization.sampling_distribution import stop_tokens
+from rlrun_trainer.optimization.step import StepPlan, learning_rate
+from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.sessions.collective_executor import CloseSlot, Crew, Snapshot, Train
+from rlrun_trainer.sessions.step_timer import Pace
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Start:
+    """State that a session starts from, after its checkpoint was restored."""
+
+    step: int
+    orchestrator_state: dict[str, Any] | None
+    state_step: int | None
+    """Step of the orchestrator's state."""
+    made: checkpoint_format.Made | None = None
+    """Result of this run's newest step, if the checkpoint contains it."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Newest state received from the orchestrator, and its step."""
+
+    step: int
+    state: dict[str, Any]
+
+
+@dataclass
+class _Unpublished:
+    metrics: dict[str, float]
+    seconds: float
+    """Duration of the step before its publication."""
+    batch_id: str
+    files: Files | None = None
+    """Files of the policy. None until they are written, which may fail for lack of disk space."""
+
+
+class Session:
+    """Session created by `opening.open_session`. Runs on the event loop and serves one request at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: SessionSpec,
+        crew: Crew,
+        slot: Slot,
+        start: Start,
+        compute: Compute,
+        publisher: Publisher,
+        uploads: Uploads,
+        policy: PolicyRef,
+        settings: Settings,
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.uploads = uploads
+        self.last: StepResult | None = None
+        if start.made is not None:
+            self.last = StepResult(step=start.step, policy=policy, **asdict(start.made))
+        self._crew = crew
+        self._slot = slot
+        self._step = start.step
+        self._start = start
+        self._known = Known(start.state_step or 0, start.orchestrator_state or {})
+        self._leaving = False
+        self._compute = compute
+        self._publisher = publisher
+        self._policy = policy
+        self._settings = settings
+        self._layout = RunLayout(S3Uri.parse(spec.run_uri))
+        self._unpublished: _Unpublished | None = None
+        self._reward: tuple[int, float] | None = None
+        self._mine: set[tuple[ArtifactKind, int]] = set()
+        """Artifacts made by this session, not by an earlier one at the same step."""
+        self._turn = asyncio.Lock()
+        self._pace = Pace()
+        publisher.on_return = uploads.try_again
+
+    @property
+    def state(self) -> SessionState:
+        """Current state of the session."""
+        return SessionState(
+            step=self._step,
+            policy=self._policy,
+            checkpoints=self.uploads.completed.get(ArtifactKind.checkpoint, []),
+            adapters=self.uploads.completed.get(ArtifactKind.adapter, []),
+            uploads_pending=self.uploads.pending,
+            problem=self.uploads.problem or self._publisher.problem,
+            orchestrator_state=self._start.orchestrator_state,
+            orchestrator_state_step=self._start.state_step,
+            last=self.last if self.last is not None and self.last.step == self._step else None,
+        )
+
+    async def train(self, step: int, samples: list[Sample], batch_id: str = "") -> StepResult:
+        """Make step number `step` (from version `step` to `step + 1`), or return the result of a repeated request.
+
+        The result names the batch that the step was made with, even if a repeated request contains another one.
+        Raises ProblemError: StepConflict for any other number, RunComplete beyond maxSteps, BatchInvalid,
+        StepNotFinite, TrainerOutOfMemory, TrainerStopping during shutdown, or an S3 reason if the step is done but not
+        published (a repeated request publishes it).
+        """
+        async with self._turn:
+            done = self._unpublished is not None or self.last is not None
+            if step == self._step - 1 and done:
+                return await self._finish()
+            if step != self._step:
+                raise ProblemError.of(
+                    CONFLICT,
+                    Reason.STEP_CONFLICT,
+                    f"Step {step} was requested, but the session is at step {self._step}. Continue from there.",
+                )
+            if self._leaving:
+                raise ProblemError.of(
+                    LATER, Reason.TRAINER_STOPPING, "The trainer is shutting down. Retry against its replacement."
+                )
+            if step >= self.spec.max_steps:
+                raise ProblemError.of(
+                    UNPROCESSABLE, Reason.RUN_COMPLETE, f"All {self.spec.max_steps} steps of this run are done."
+                )
+            if self._unpublished is not None:
+                await self._finish()
+            between = self._pace.begin()
+            started = time.perf_counter()
+            metrics = await self._compute.run(self._train, samples)
+            metrics |= between
+            lags = [step - sample.policy_version for sample in samples if sample.loss is SampleLoss.policy]
+            if lags:
+                metrics["batch/off_policy_level/mean"] = sum(lags) / len(lags)
+                metrics["batch/off_policy_level/max"] = float(max(lags))
+            self._step += 1
+            self.last = None
+            self._unpublished = _Unpublished(metrics, time.perf_counter() - started, batch_id)
+            return await self._finish()
+
+    async def save_checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
+        """Take a snapshot of the state after `step` steps and upload it in the background. Raises ProblemError."""
+        self._note(step, orchestrator_state)
+        async with self._turn:
+            if not self._already(ArtifactKind.checkpoint, step):
+                progress = checkpoint_format.Progress(step, self.spec.run_uid, orchestrator_state)
+                await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress)
+        return self.state
+
+    async def save_adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
+        """Save the adapter after `step` steps as an artifact for users, in the background. Raises ProblemError."""
+        self._note(step, orchestrator_state)
+        async with self._turn:
+            if not self._already(ArtifactKind.adapter, step):
+                await self._save(ArtifactKind.adapter, self._layout.adapter(step))
+        return self.state
+
+    def leave(self) -> None:
+        """Reject further steps."""
+        self._leaving = True
+
+    async def rescue(self) -> None:
+        """Save a checkpoint if none contains the newest step: after the current request, before all waiting uploads.
+
+        It contains the newest state of the orchestrator that the trainer knows, with its step, and the newest step's
+        metrics: an orchestrator that shuts down at the same time has not received them.
+        """
+        self.leave()
+        async with self._turn:
+            step = self._step
+            there = self.uploads.completed.get(ArtifactKind.checkpoint, [])
+            if step == self._start.step or step in there or self.uploads.has(ArtifactKind.checkpoint, step):
+                return
+            log.info("Session %s: saving step %d, which no checkpoint contains", self.name, step)
+            newest = self._unpublished or self.last
+            made = checkpoint_format.Made(newest.metrics, newest.batch_id) if newest else None
+            progress = checkpoint_format.Progress(step, self.spec.run_uid, self._known.state, self._known.step, made)
+            await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress, first=True)
+
+    def file(self, policy: str, file: str) -> bytes | Path:
+        """Return a file of one of the newest policies, for engines that cannot load it from S3. Raises ProblemError."""
+        found = self._publisher.file(policy, file)
+        if found is None:
+            raise ProblemError.of(
+                SESSION_MISSING, Reason.POLICY_MISSING, f"{file} of {policy} is not cached. Load it from S3."
+            )
+        return found
+
+    def extend(self, max_steps: int) -> None:
+        """Raise the number of steps of the run."""
+        self.spec = self.spec.model_copy(update={"max_steps": max_steps})
+
+    async def close(self) -> None:
+        """Release the slot after the current request. Uploads continue: they have their own copies."""
+        async with self._turn:
+            await self._compute.run(self._crew.run_on_all, CloseSlot(self.name))
+            if self._unpublished is not None and self._unpublished.files is not None:
+                discard(self._unpublished.files)
+            await self._publisher.close()
+            self.uploads.close()
+
+    def _train(self, samples: list[Sample]) -> dict[str, float]:
+        spec, settings = self.spec, self._settings
+        check(samples, spec.seq_len, self._crew.base.vocab_size)
+        plan = StepPlan(
+            learning_rate=learning_rate(
+                spec.learning_rate, spec.warmup_steps or settings.warmup_steps, self._slot.updates
+            ),
+            temperature=spec.temperature,
+            micro_batch_tokens=spec.micro_batch_tokens,
+            max_grad_norm=settings.max_grad_norm,
+            version=self._step,
+            top_p=spec.top_p,
+            repetition_penalty=spec.repetition_penalty,
+            min_tokens=spec.min_tokens,
+            stop_tokens=stop_tokens(self._crew.base.model) if spec.min_tokens else (),
+            loss=spec.loss,
+            kl_penalty=spec.kl_penalty,
+            micro_batches=spec.gradient_accumulation_steps,
+        )
+        return self._crew.run_on_all(Train(self.name, samples, plan))
+
+    async def _finish(self) -> StepResult:
+        """Publish the newest step, if it is not published yet, and return its result."""
+        waiting = self._unpublished
+        if waiting is not None:
+            started = time.perf_counter()
+            if waiting.files is None:
+                waiting.files = await self._compute.run(self._crew.files, self.name)
+            try:
+                policy = await self._publisher.publish(self._step, waiting.files)
+            except StoreError as error:
+                raise refused_publishing(error) from error
+            seconds = time.perf_counter() - started
+            metrics = waiting.metrics | {"time/broadcast_weights": seconds, "time/step": waiting.seconds + seconds}
+            self._policy = policy
+            self._pace.done()
+            self.last = StepResult(step=self._step, policy=policy, metrics=metrics, batch_id=waiting.batch_id)
+            self._unpublished = None
+        assert self.last is not None
+        return self.last
+
+    def _already(self, kind: ArtifactKind, step: int) -> bool:
+        """Return True if this session made or is making the artifact. Raises ProblemError if it cannot be made."""
+        there = step in self.uploads.completed.get(kind, [])
+        if self.uploads.has(kind, step) or (there and (kind, step) in self._mine):
+            return True
+        if step == self._step:
+            self.uploads.check_room(kind)
+            return False
+        if there:
+            return True
+        raise ProblemError.of(
+            CONFLICT,
+            Reason.STEP_CONFLICT,
+            f"The {kind} of step {step} was requested, but the session is at step {self._step}.",
+        )
+
+    async def _save(
+        self, kind: ArtifactKind, uri: S3Uri, progress: checkpoint_format.Progress | None = None, first: bool = False
+    ) -> None:
+        """Take a snapshot (without `progress` only of the policy) and queue its upload."""
+        try:
+            with self._pace.saving():
+                if progress is not None:
+                    files = await self._compute.run(self._crew.run_on_all, Snapshot(self.name, progress))
+                else:
+                    files = await self._compute.run(self._crew.files, self.name)
+            files = await asyncio.to_thread(on_disk, files, self._settings.scratch)
+        except ProblemError as error:
+            if error.problem.reason != DISK_FULL:
+                raise
+            raise ProblemError.of(
+                LATER, Reason.UPLOADS_BEHIND, f"The {kind} is skipped: {error.problem.message}"
+            ) from error
+        reward = self._reward[1] if self._reward is not None and self._reward[0] == self._step else None
+        self.uploads.submit(Job(kind, self._step, uri, files, reward), first)
+        self._mine.add((kind, self._step))
+
+    def _note(self, step: int, orchestrator_state: dict[str, Any]) -> None:
+        if orchestrator_state:
+            self._known = Known(step, orchestrator_state)
+        progress = orchestrator_state.get("progress")
+        reward = orchestrator_state.get("reward", progress.get("reward") if isinstance(progress, dict) else None)
+        if isinstance(reward, int | float):
+            self._reward = (step, float(reward))
