@@ -212,7 +212,7 @@ def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
         "samples": steps,
         "notes": [
             f"{tokens / seconds:.0f} tokens/s, {attention} attention; the anchor was measured on an H100",
-            "MFU as rlrun_trainer.optimization.mfu counts it: 6 FLOP per weight outside of the embeddings, and causal attention",
+            "MFU as in rlrun_trainer.optimization.mfu: 6 FLOP per weight outside of the embeddings, causal attention",
         ],
         "versions": versions,
         "figures": {"tokens_per_second": tokens / seconds},

@@ -28,7 +28,6 @@ class Verdict(StrEnum):
     errored = "errored"
 
 
-pass
 
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
 """Reasons of errors that are the reward function's, not the rollout's."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import typer.main
 import yaml
-from local_cluster.paths import paths
+from local_cluster.host.paths import paths
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 from rlrun.api.metric_catalog import SECTIONS
