@@ -18,7 +18,7 @@ from aiohttp import web
 from rlrun.protocol.policy import PolicyRef
 from rlrun.service.server import make_runner
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
-from rlrun_orchestrator.inference.gateway.request_router import Router
+from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.inference.gateway.server import Gateway
 from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
@@ -34,9 +34,9 @@ async def serve(engine: str, model: str, tokens: int) -> None:
     async with aiohttp.ClientSession(connector=connector) as http:
         groups = LiveGroups(model)
         pool = ReplicaPool(http, _no_endpoints, groups.policies, poll_interval=60)
-        replica = Replica(Endpoint(engine, engine), SidecarClient(http, engine), answers=True)
+        replica = Replica(Endpoint(engine, engine), SidecarClient(http, engine), is_answering=True)
         pool.replicas[replica.endpoint] = replica
-        router = Router(http, pool, groups, wait=5, deadline=60)
+        router = RequestRouter(http, pool, groups, wait=5, deadline=60)
         rules = SamplingRules(max_tokens=tokens, min_tokens=tokens)
         runner = make_runner(Gateway(groups, rules, router, None).application())
         await runner.setup()

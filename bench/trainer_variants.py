@@ -15,7 +15,7 @@ from rlrun_trainer.model.base_model import load_base
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.packing import MicroBatch, pack
 from rlrun_trainer.optimization.step import StepPlan, train_step
-from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.runtime.settings import TrainerSettings
 
 from bench.baseline_loop import PlainLoop
 
@@ -30,7 +30,7 @@ class TrainerVariants:
     """Steps of the three implementations on one model folder."""
 
     def __init__(self, folder: Path, device: str, dtype: str, budget: int, plain: bool = True) -> None:
-        settings = Settings(model_dir=folder, slots=1, device=device, dtype=dtype, threads=1)
+        settings = TrainerSettings(model_dir=folder, slots=1, device=device, dtype=dtype, threads=1)
         self.base = load_base(settings)
         self.slot = self.base.open("bench", "bench/model", AdapterShape(RANK, ALPHA, TARGETS), seed=0)
         self.plan = StepPlan(learning_rate=LEARNING_RATE, temperature=1.0, micro_batch_tokens=budget, max_grad_norm=1.0)

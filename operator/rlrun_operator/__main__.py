@@ -6,7 +6,7 @@ import sys
 
 from rlrun.constants import ExitCode
 
-from rlrun_operator.config.settings import Settings, SettingsError, load_settings
+from rlrun_operator.config.settings import OperatorSettings, SettingsError, load_settings
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.runtime.leader_election import LeaseLost
 
@@ -31,7 +31,7 @@ def main() -> int:
     return 0
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: OperatorSettings) -> None:
     await Operator(settings).run()
 
 

@@ -17,7 +17,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 
 from rlrun_operator import handlers
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.artifact_store import StoreArtifacts
 from rlrun_operator.controller.model_status import ModelStatusWriter
@@ -25,11 +25,11 @@ from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.orchestrator_client import HttpPoller
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.probes import Heartbeat, web_app
-from rlrun_operator.runtime.leader_election import Lease, LeaseLost
-from rlrun_operator.runtime.metrics import LEADING, REGISTRY, RunDirectory
+from rlrun_operator.probes import EventLoopWatchdog, web_app
+from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
+from rlrun_operator.runtime.metrics import LEADING, REGISTRY, RunPhaseCollector
 from rlrun_operator.runtime.work_queue import WorkQueue, work
-from rlrun_operator.serving.reconciler import Serving
+from rlrun_operator.serving.reconciler import ServingController
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ STOP_SECONDS = 3.0
 class Operator:
     """One process of the operator. `run` returns when it was asked to stop, and raises LeaseLost."""
 
-    def __init__(self, settings: Settings, identity: str | None = None) -> None:
+    def __init__(self, settings: OperatorSettings, identity: str | None = None) -> None:
         self._settings = settings
         self._identity = identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._queue: WorkQueue[RunKey] = WorkQueue()
-        self._directory = RunDirectory(lambda: len(self._queue), lambda: self._queue.delayed)
-        self._heartbeat = Heartbeat()
+        self._directory = RunPhaseCollector(lambda: len(self._queue), lambda: self._queue.delayed)
+        self._heartbeat = EventLoopWatchdog()
         self._stop = asyncio.Event()
         self._watching = asyncio.Event()
         self._leading = False
@@ -70,7 +70,7 @@ class Operator:
         artifacts = StoreArtifacts(self._settings.s3_threads)
         poller = HttpPoller(self._settings.status_url_template)
         runner = web.AppRunner(web_app(self._heartbeat.alive, self.not_ready, REGISTRY), access_log=None)
-        lease = Lease(cluster, self._settings.lease_namespace, self._settings.lease_name, self._identity)
+        lease = LeaderElection(cluster, self._settings.lease_namespace, self._settings.lease_name, self._identity)
         REGISTRY.register(self._directory)
         try:
             await self._serve(runner)
@@ -87,7 +87,12 @@ class Operator:
             await cluster.close()
 
     async def _lead(
-        self, tasks: "_Tasks", lease: Lease, cluster: AsyncKubeClient, artifacts: StoreArtifacts, poller: HttpPoller
+        self,
+        tasks: "_Tasks",
+        lease: LeaderElection,
+        cluster: AsyncKubeClient,
+        artifacts: StoreArtifacts,
+        poller: HttpPoller,
     ) -> None:
         stopped = tasks.start(self._stop.wait())
         acquired = tasks.start(lease.acquire())
@@ -99,7 +104,7 @@ class Operator:
         LEADING.set(1)
         observer = Observer(cluster, artifacts, poller, self._settings)
         reconciler = Reconciler(observer, Applier(cluster, artifacts), self._settings, self._directory)
-        serving = Serving(cluster, observer, self._settings)
+        serving = ServingController(cluster, observer, self._settings)
         found = handlers.registry(self._configure, self._queue.add, self._enqueue_waiting, serving)
         kopf_stop = asyncio.Event()
         watching = tasks.start(handlers.watch(found, self._settings.watch_namespaces, kopf_stop, self._watching))

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 
-class Heartbeat:
+class EventLoopWatchdog:
     """Proof that the event loop turns: a task of its own that beats every second."""
 
     def __init__(self, limit: float = 30.0) -> None:

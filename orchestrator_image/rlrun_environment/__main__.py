@@ -12,12 +12,12 @@ from rlrun.service.server import serving, stop_event
 
 from rlrun_environment.package_installer import PackageError
 from rlrun_environment.server import EnvironmentServer
-from rlrun_environment.settings import Surroundings, settings_from
+from rlrun_environment.settings import EnvironmentProcessSettings, load_settings
 
 log = logging.getLogger("rlrun_environment")
 
 
-async def serve(settings: tuple[EnvironmentConfig, Surroundings]) -> int:
+async def serve(settings: tuple[EnvironmentConfig, EnvironmentProcessSettings]) -> int:
     """Serve until SIGTERM and return the exit code."""
     config, surroundings = settings
     server = EnvironmentServer(config, surroundings)
@@ -42,4 +42,4 @@ async def serve(settings: tuple[EnvironmentConfig, Surroundings]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_service("rlrun_environment", settings_from, serve))
+    sys.exit(run_service("rlrun_environment", load_settings, serve))

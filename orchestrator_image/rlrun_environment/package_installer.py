@@ -116,7 +116,7 @@ def installed_version(target: Path, package: str) -> str | None:
     return None
 
 
-async def provide(
+async def install_environment(
     config: EnvironmentConfig, target: Path, deadline: float, report: Callable[[Problem | None], None]
 ) -> str | None:
     """Install the package, unless it is part of the image, and return its version. Raises PackageError."""

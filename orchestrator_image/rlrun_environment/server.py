@@ -19,16 +19,16 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
-from rlrun_environment.package_installer import PackageError, provide
-from rlrun_environment.settings import Surroundings
-from rlrun_environment.worker_pool import Pool
+from rlrun_environment.package_installer import PackageError, install_environment
+from rlrun_environment.settings import EnvironmentProcessSettings
+from rlrun_environment.worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
 GROUP_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180, 600, 1800)
 
 
-class Metrics:
+class EnvironmentMetrics:
     """Prometheus metrics of the environment server."""
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class Metrics:
 class EnvironmentServer:
     """Installation, workers and routes of one environment."""
 
-    def __init__(self, config: EnvironmentConfig, surroundings: Surroundings) -> None:
+    def __init__(self, config: EnvironmentConfig, surroundings: EnvironmentProcessSettings) -> None:
         self.config = config
         self.surroundings = surroundings
-        self.metrics = Metrics()
+        self.metrics = EnvironmentMetrics()
         self.version = config.version
         self.stage = "waiting for its package"
         self.problem: Problem | None = None
-        self.pool = Pool(config, surroundings.dir, surroundings.load_deadline, surroundings.hang_grace)
+        self.pool = WorkerPool(config, surroundings.dir, surroundings.load_deadline, surroundings.hang_grace)
         self.metrics.ready.set_function(lambda: sum(w.ready for w in self.pool.workers))
         self.metrics.restarts.set_function(lambda: sum(w.restarts for w in self.pool.workers))
 
@@ -70,7 +70,7 @@ class EnvironmentServer:
         """Install the package and start the workers. Raises PackageError if only a restart can help."""
         started = time.monotonic()
         try:
-            self.version = await provide(
+            self.version = await install_environment(
                 self.config, self.surroundings.dir, self.surroundings.package_deadline, self._report
             )
         except PackageError as error:

@@ -11,7 +11,7 @@ from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
 from rlrun.service.settings import read_settings
 
 
-class Surroundings(Schema):
+class EnvironmentProcessSettings(Schema):
     """Paths and deadlines (seconds) of the process. Each has a variable `RLRUN_ENVIRONMENT_<FIELD>`."""
 
     port: int = ENVIRONMENT_PORT
@@ -26,6 +26,8 @@ class Surroundings(Schema):
     termination_log: Path = Path("/dev/termination-log")
 
 
-def settings_from(environment: Mapping[str, str] = os.environ) -> tuple[EnvironmentConfig, Surroundings]:
+def load_settings(environment: Mapping[str, str] = os.environ) -> tuple[EnvironmentConfig, EnvironmentProcessSettings]:
     """Read all settings. Raises ValueError that names the variable that does not fit."""
-    return EnvironmentConfig.from_variables(environment), read_settings(Surroundings, environment, f"{VARIABLE}_")
+    return EnvironmentConfig.from_variables(environment), read_settings(
+        EnvironmentProcessSettings, environment, f"{VARIABLE}_"
+    )

@@ -16,7 +16,7 @@ DRAIN_SECONDS = 1.0
 """Time to read the rest of the output of a worker that ended. Its children may keep the pipe open longer."""
 
 
-class Allowance:
+class RateLimiter:
     """Token bucket of `burst` bytes that refills at `rate` bytes per second."""
 
     def __init__(self, burst: int = BURST_BYTES, rate: int = BYTES_PER_SECOND, now: float | None = None) -> None:
@@ -34,13 +34,13 @@ class Allowance:
         return granted
 
 
-class Output:
+class WorkerLogPipe:
     """Output pipe of one worker. asyncio's own pipe would hide a worker's exit while a child keeps it open."""
 
     def __init__(self, who: str, write: Callable[[bytes], object] = lambda data: os.write(1, data)) -> None:
         self._who = who
         self._write = write
-        self._allowance = Allowance()
+        self._allowance = RateLimiter()
         self._dropped = 0
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.ReadTransport | None = None

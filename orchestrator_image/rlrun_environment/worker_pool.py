@@ -34,7 +34,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
 
-from rlrun_environment.worker_output import Output
+from rlrun_environment.worker_output import WorkerLogPipe
 
 log = logging.getLogger(__name__)
 
@@ -60,16 +60,16 @@ class Worker:
     socket: Path
     process: asyncio.subprocess.Process | None = None
     session: aiohttp.ClientSession | None = None
-    output: Output | None = None
+    output: WorkerLogPipe | None = None
     ready: bool = False
     in_flight: int = 0
     restarts: int = 0
-    last_words: str = "it has not been started yet"
+    exit_description: str = "it has not been started yet"
     hung: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE))
 
 
-class Pool:
+class WorkerPool:
     """Worker processes of one environment.
 
     The package is installed in `folder`; `load_deadline` and `hang_grace` are in seconds.
@@ -184,10 +184,10 @@ class Pool:
                 await self._wait_until_loaded(worker)
                 if worker.ready:
                     assert worker.process is not None
-                    worker.last_words = _ending(await worker.process.wait(), worker.hung)
-                    log.error("Worker %d of the environment ended: %s", worker.index, worker.last_words)
+                    worker.exit_description = _ending(await worker.process.wait(), worker.hung)
+                    log.error("Worker %d of the environment ended: %s", worker.index, worker.exit_description)
             except Exception as error:
-                worker.last_words = f"it could not be started: {error}"
+                worker.exit_description = f"it could not be started: {error}"
                 log.exception("Could not start worker %d of the environment", worker.index)
             await self._end(worker)
             if time.monotonic() - started > HEALTHY_SECONDS:
@@ -200,7 +200,7 @@ class Pool:
     async def _spawn(self, worker: Worker) -> None:
         worker.socket.unlink(missing_ok=True)
         worker.hung = False
-        worker.output = Output(f"worker {worker.index} of the environment")
+        worker.output = WorkerLogPipe(f"worker {worker.index} of the environment")
         descriptor = await worker.output.open()
         try:
             worker.process = await asyncio.create_subprocess_exec(
@@ -222,11 +222,11 @@ class Pool:
         ends = time.monotonic() + self._load_deadline
         while time.monotonic() < ends:
             if worker.process.returncode is not None:
-                worker.last_words = _ending(worker.process.returncode, hung=False)
+                worker.exit_description = _ending(worker.process.returncode, hung=False)
                 self._not_loaded(
                     Problem(
                         reason=Reason.ENVIRONMENT_LOAD_FAILED,
-                        message=f"The worker ended while loading: {worker.last_words}.",
+                        message=f"The worker ended while loading: {worker.exit_description}.",
                     )
                 )
                 return
@@ -241,12 +241,12 @@ class Pool:
                     self.info, self.problem, worker.ready = info, None, True
                     self._first_ready.set()
                 elif info.problem is not None:
-                    worker.last_words = info.problem.message
+                    worker.exit_description = info.problem.message
                     self._not_loaded(info.problem)
                 return
             await asyncio.sleep(POLL_SECONDS)
         message = f"load_environment did not end within {self._load_deadline:g} s. Make its datasets smaller."
-        worker.last_words = message
+        worker.exit_description = message
         self._not_loaded(Problem(reason=Reason.ENVIRONMENT_LOAD_FAILED, message=message))
 
     def _not_loaded(self, problem: Problem) -> None:
@@ -281,7 +281,7 @@ class Pool:
 
     async def _died_under(self, worker: Worker, request: GroupRequest) -> list[RolloutResult]:
         worker.ready = False
-        process, ending = worker.process, worker.last_words
+        process, ending = worker.process, worker.exit_description
         if process is not None:
             try:
                 # The exit status is known shortly after the connection broke.
@@ -294,7 +294,7 @@ class Pool:
         return failed_rollouts(request, Problem(reason=Reason.ENVIRONMENT_WORKER_DIED, message=message))
 
     def _all_dead(self) -> Problem:
-        endings = "; ".join(sorted({worker.last_words for worker in self.workers}))
+        endings = "; ".join(sorted({worker.exit_description for worker in self.workers}))
         return Problem(
             reason=Reason.ENVIRONMENT_WORKER_DIED, message=f"No worker of the environment is ready: {endings}"
         )

@@ -21,8 +21,8 @@ from rlrun.storage.store import StoreError
 
 from rlrun_model_fetcher.sources import (
     HF_FILES,
-    ClaimSource,
-    HubSource,
+    HuggingFaceSource,
+    VolumeSource,
     hub_failure,
     parse_source,
     store_failure,
@@ -40,7 +40,7 @@ def fetch(text: str, dest: Path, store: Callable[[], ArtifactReader], say: Say =
     """
     source = parse_source(text)
     try:
-        if isinstance(source, ClaimSource):
+        if isinstance(source, VolumeSource):
             say(f"{text} is mounted, nothing to fetch")
         elif isinstance(source, S3Uri):
             _from_s3(source, dest, store(), say)
@@ -68,7 +68,7 @@ def _from_s3(uri: S3Uri, dest: Path, store: ArtifactReader, say: Say) -> None:
     say(f"fetched and verified {_size(manifest.size)} in {time.monotonic() - started:.1f} s")
 
 
-def _from_hub(source: HubSource, dest: Path, say: Say) -> None:
+def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
     from huggingface_hub import snapshot_download
 
     wanted = f"{source.repository}@{source.revision or 'main'}"

@@ -24,7 +24,7 @@ PERMANENT = (NotFound, AccessDenied, BucketMissing, Corrupt)
 
 
 @dataclass(frozen=True)
-class HubSource:
+class HuggingFaceSource:
     """Repository of the Hugging Face hub at a revision (branch, tag or commit)."""
 
     repository: str
@@ -32,11 +32,11 @@ class HubSource:
 
 
 @dataclass(frozen=True)
-class ClaimSource:
+class VolumeSource:
     """Volume that is mounted where the model is expected."""
 
 
-Source = S3Uri | HubSource | ClaimSource
+Source = S3Uri | HuggingFaceSource | VolumeSource
 
 
 def parse_source(text: str) -> Source:
@@ -53,9 +53,9 @@ def parse_source(text: str) -> Source:
         repository, _, revision = text.removeprefix("hf://").partition("@")
         if not HF_REPOSITORY.fullmatch(repository):
             raise _invalid(f"{text} is no repository: write hf://owner/name or hf://owner/name@revision")
-        return HubSource(repository, revision or None)
+        return HuggingFaceSource(repository, revision or None)
     if text.startswith("pvc://"):
-        return ClaimSource()
+        return VolumeSource()
     raise _invalid(f"{text!r} is no model source: write s3://bucket/path, hf://owner/name or pvc://claim/path")
 
 

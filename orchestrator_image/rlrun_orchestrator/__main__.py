@@ -18,12 +18,12 @@ from rlrun.service.server import stop_event
 from rlrun.storage.store import Store, StoreError
 
 from rlrun_orchestrator.app import attempt
-from rlrun_orchestrator.config import Settings
+from rlrun_orchestrator.config import OrchestratorSettings
 
 log = logging.getLogger("rlrun_orchestrator")
 
 
-async def serve(settings: Settings) -> int:
+async def serve(settings: OrchestratorSettings) -> int:
     """Make the attempt and return its exit code. Raises FatalError when the configuration cannot be used."""
     try:
         run, store = ResolvedRun.load(settings.config), Store()
@@ -46,7 +46,7 @@ def report(problem: Problem) -> None:
 
 def main() -> None:
     """Run the attempt and end the process with its exit code."""
-    code = run_service("rlrun_orchestrator", Settings.from_environment, serve, report=report)
+    code = run_service("rlrun_orchestrator", OrchestratorSettings.from_environment, serve, report=report)
     logging.shutdown()
     # Threads that still wait for S3 must not hold up a pod that is being stopped.
     os._exit(code)

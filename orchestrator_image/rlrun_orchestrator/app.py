@@ -18,41 +18,41 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 
 from rlrun_orchestrator import config_mapping
-from rlrun_orchestrator.config import Settings
+from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.config_watcher import ConfigWatcher
-from rlrun_orchestrator.data.example_sampler import Deal
+from rlrun_orchestrator.data.example_sampler import ExampleSampler
 from rlrun_orchestrator.data.reward_histogram import RewardHistograms
 from rlrun_orchestrator.evaluation.evaluator import Evaluator, measurements
-from rlrun_orchestrator.inference.chat_tokenizer import Tokenizer
+from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
 from rlrun_orchestrator.inference.gateway.environment_packages import Packages
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
-from rlrun_orchestrator.inference.gateway.request_router import Router
+from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.server import Gateway
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool, Resolver, dns_resolver
 from rlrun_orchestrator.loop import RunLoop
-from rlrun_orchestrator.reporting.prometheus import RunCollector, registry_of
-from rlrun_orchestrator.reporting.step_reporter import Reporter
+from rlrun_orchestrator.reporting.prometheus import RunCollector, make_registry
+from rlrun_orchestrator.reporting.step_reporter import StepReporter
 from rlrun_orchestrator.reporting.wandb_client import wandb_log
-from rlrun_orchestrator.rollouts.demonstrations import Demonstrations
+from rlrun_orchestrator.rollouts.demonstrations import DemonstrationLoader
 from rlrun_orchestrator.rollouts.dispatcher import Dispatcher
-from rlrun_orchestrator.rollouts.distillation import Teacher
+from rlrun_orchestrator.rollouts.distillation import DistillationTeacher
 from rlrun_orchestrator.rollouts.environment_client import EnvironmentClient
-from rlrun_orchestrator.rollouts.environments import Environments
+from rlrun_orchestrator.rollouts.environments import EnvironmentPool
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.run_status import build_run_status, termination_message
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.status.status_server import status_application
 from rlrun_orchestrator.storage.recovery import KnownStates, checkpoint_lacks_state, newest_state
-from rlrun_orchestrator.storage.run_recorder import Recorder
+from rlrun_orchestrator.storage.run_recorder import RunRecorder
 from rlrun_orchestrator.storage.saved_state import SavedState
-from rlrun_orchestrator.storage.startup import Storage
-from rlrun_orchestrator.storage.upload_spool import Spool
+from rlrun_orchestrator.storage.startup import StartupStateLoader
+from rlrun_orchestrator.storage.upload_spool import UploadSpool
 from rlrun_orchestrator.training.trainer_client import TrainerClient
 from rlrun_orchestrator.training.trainer_session import TrainerSession
 
 log = logging.getLogger(__name__)
 
-CLOSING_SECONDS = 10.0
+CLOSE_TIMEOUT = 10.0
 """For servers and connections, besides what is written when the process is told to stop."""
 
 
@@ -62,7 +62,7 @@ class Orchestrator:
     def __init__(
         self,
         run: ResolvedRun,
-        settings: Settings,
+        settings: OrchestratorSettings,
         store: Store,
         http: aiohttp.ClientSession,
         resolve: Resolver | None = None,
@@ -85,18 +85,18 @@ class Orchestrator:
             poll_interval=settings.poll_interval,
             fallback_url=f"{run.endpoints.trainer_url}/sessions/{run.run.uid}/policies",
         )
-        self._spool = Spool(settings.spool / run.run.uid, settings.spool_bytes)
-        self._recorder = Recorder(
+        self._spool = UploadSpool(settings.spool / run.run.uid, settings.spool_bytes)
+        self._recorder = RunRecorder(
             store, self._layout, self._spool, lambda problem: self._conditions.set_condition("s3", problem)
         )
         self._closing_deadline = settings.drain_deadline
-        self._router = Router(
+        self._router = RequestRouter(
             http, self._pool, self._groups, wait=settings.request_wait, deadline=settings.group_deadline
         )
         self._rules = config_mapping.sampling_rules(run)
         self._rewards = RewardHistograms()
         self._wandb = wandb_log(run, store, self._layout)
-        self._reporter = Reporter(
+        self._reporter = StepReporter(
             self._schedule,
             self.progress,
             self._conditions,
@@ -107,7 +107,7 @@ class Orchestrator:
             learns_from_rewards=config_mapping.scoring(run).baseline,
         )
         self._environments = {
-            use: Environments(
+            use: EnvironmentPool(
                 [EnvironmentClient(http, e.name, e.url) for e in run.endpoints.environments if e.use is use],
                 self._conditions.set_waiting,
                 poll_interval=settings.poll_interval,
@@ -140,16 +140,16 @@ class Orchestrator:
         """Return the present status of the run."""
         return build_run_status(self.progress, self._conditions, self._schedule)
 
-    def hurry(self) -> None:
+    def shorten_deadlines(self) -> None:
         """The process has been told to stop: what is left is written within the pod's grace period."""
         self._closing_deadline = min(self._settings.stop_deadline, self._settings.drain_deadline)
 
     async def _train(self) -> None:
         timeouts = config_mapping.startup_timeouts(self._run, self._settings)
         # S3 first, because everyone else needs it too and would complain in less clear words.
-        s3 = Storage(self._store, self._layout, self._conditions, timeouts, self._spool)
-        await s3.ready()
-        saved = await s3.saved_state()
+        s3 = StartupStateLoader(self._store, self._layout, self._conditions, timeouts, self._spool)
+        await s3.wait_for_bucket()
+        saved = await s3.load_state()
         session = TrainerSession(
             TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid),
             self._run,
@@ -163,11 +163,11 @@ class Orchestrator:
             session.open(timeouts.component),
             *(members.wait_ready(timeouts.component) for members in self._environments.values()),
         )
-        deal = Deal(config_mapping.buffer(self._run, self._examples()))
+        deal = ExampleSampler(config_mapping.buffer(self._run, self._examples()))
         uid = self._run.run.uid
         checkpoint = SavedState.parse(state.orchestrator_state, "the trainer's checkpoint")
         newest = newest_state(uid, saved, checkpoint)
-        kept = await s3.saved_state(state.step) if checkpoint_lacks_state(uid, state.step, checkpoint) else None
+        kept = await s3.load_state(state.step) if checkpoint_lacks_state(uid, state.step, checkpoint) else None
         if newest is not None:
             self.progress.restore(newest.board)
         loop = self._loop(session, deal)
@@ -182,10 +182,10 @@ class Orchestrator:
             await loop.close()
 
     def _examples(self) -> dict[str, int]:
-        members = self._environments[EnvironmentUse.train].members
+        members = self._environments[EnvironmentUse.train].environments
         return {name: member.info.train_examples if member.info else 0 for name, member in members.items()}
 
-    def _loop(self, session: TrainerSession, deal: Deal) -> RunLoop:
+    def _loop(self, session: TrainerSession, deal: ExampleSampler) -> RunLoop:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
@@ -200,14 +200,14 @@ class Orchestrator:
             self._conditions,
             self._teacher(),
         )
-        tokenizer = Tokenizer(self._http, self._pool, deadline=settings.inference_deadline)
-        demonstrations = Demonstrations(
+        tokenizer = ChatTokenizer(self._http, self._pool, deadline=settings.inference_deadline)
+        demonstrations = DemonstrationLoader(
             deal, environments, tokenizer, batch_size=spec.batch_size, seq_len=run.model.seq_len
         )
 
         def save_state() -> None:
             # The loop, which composes the state of all parts, is made after the evaluator, which is one of them.
-            self._recorder.state(loop.state().to_json())
+            self._recorder.save_state(loop.state().to_json())
 
         evaluator = Evaluator(
             measurements(run),
@@ -238,10 +238,14 @@ class Orchestrator:
         )
         return loop
 
-    def _teacher(self) -> Teacher | None:
+    def _teacher(self) -> DistillationTeacher | None:
         spec = self._run.spec.algorithm.teacher
         deadline = self._settings.teacher_deadline
-        return Teacher(self._http, spec, self._conditions.set_waiting, deadline=deadline) if spec is not None else None
+        return (
+            DistillationTeacher(self._http, spec, self._conditions.set_waiting, deadline=deadline)
+            if spec is not None
+            else None
+        )
 
     # --- servers and first waits --------------------------------------------------------------------------------------
 
@@ -250,7 +254,7 @@ class Orchestrator:
         packages = Packages(self._store, self._run.artifacts.environments_uri)
         exact = config_mapping.exact_prefixes(self._run)
         gateway = Gateway(self._groups, self._rules, self._router, packages, exact_prefixes=exact).application()
-        registry = registry_of(
+        registry = make_registry(
             RunCollector(
                 self._schedule,
                 self.progress,
@@ -277,7 +281,7 @@ class Orchestrator:
 
 
 async def attempt(
-    run: ResolvedRun, settings: Settings, stop: asyncio.Event, store: Store, resolve: Resolver | None = None
+    run: ResolvedRun, settings: OrchestratorSettings, stop: asyncio.Event, store: Store, resolve: Resolver | None = None
 ) -> int:
     """Runs until completion, failure or `stop`; writes the termination message; returns the exit code."""
     # The engine's server closes idle connections after 5 s; a request must not be the one to find out.
@@ -289,14 +293,14 @@ async def attempt(
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             log.info("asked to stop: leaving at step %d", orchestrator.progress.step)
-            _last_word(settings, orchestrator.status())
-            orchestrator.hurry()
+            _write_termination_message(settings, orchestrator.status())
+            orchestrator.shorten_deadlines()
             work.cancel()
-            await asyncio.wait({work}, timeout=settings.stop_deadline + CLOSING_SECONDS)
+            await asyncio.wait({work}, timeout=settings.stop_deadline + CLOSE_TIMEOUT)
             return ExitCode.RESTART
         stopped.cancel()
         code = _outcome(work, orchestrator.progress)
-        _last_word(settings, orchestrator.status())
+        _write_termination_message(settings, orchestrator.status())
         return code
 
 
@@ -314,7 +318,7 @@ def _outcome(work: "asyncio.Task[None]", progress: RunProgress) -> int:
     return ExitCode.RESTART
 
 
-def _last_word(settings: Settings, status: RunStatus) -> None:
+def _write_termination_message(settings: OrchestratorSettings, status: RunStatus) -> None:
     try:
         settings.termination_log.write_bytes(termination_message(status))
     except OSError as error:

@@ -15,7 +15,7 @@ CONVERSIONS: dict[object, Callable[[str], object]] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class OrchestratorSettings:
     """Times are seconds. Every field can be set by the variable `RLRUN_<FIELD>`, upper case."""
 
     config: Path = Path("/etc/rlrun/run.json")
@@ -69,7 +69,7 @@ class Settings:
     """Steps between checkpoints of runs that do not say."""
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "OrchestratorSettings":
         """Raises ValueError that names the variable when a value is no number."""
         found: dict[str, object] = {}
         for field in fields(cls):

@@ -10,10 +10,10 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.service.errors import FatalError
 
-from rlrun_orchestrator.config import Settings
-from rlrun_orchestrator.data.example_buffer import Buffer, BufferSettings
-from rlrun_orchestrator.data.group_filter import Filtering
-from rlrun_orchestrator.data.groups import Scoring
+from rlrun_orchestrator.config import OrchestratorSettings
+from rlrun_orchestrator.data.example_buffer import BufferSettings, ExampleBuffer
+from rlrun_orchestrator.data.group_filter import GroupFilter
+from rlrun_orchestrator.data.groups import ScoringSettings
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.evaluation.evaluator import EvaluatorSettings
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
@@ -26,7 +26,7 @@ from rlrun_orchestrator.training.policy_publisher import PublishTimeouts
 from rlrun_orchestrator.training.trainer_session import TrainerTimeouts
 
 
-def run_schedule(run: ResolvedRun, settings: Settings) -> RunSchedule:
+def run_schedule(run: ResolvedRun, settings: OrchestratorSettings) -> RunSchedule:
     """Return the number of steps and the intervals of the run."""
     spec = run.spec
     return RunSchedule(
@@ -37,7 +37,7 @@ def run_schedule(run: ResolvedRun, settings: Settings) -> RunSchedule:
     )
 
 
-def startup_timeouts(run: ResolvedRun, settings: Settings) -> StartupTimeouts:
+def startup_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> StartupTimeouts:
     """Return the limits of the waits before the first step."""
     return StartupTimeouts(
         component=float(min(settings.start_deadline, run.spec.start_deadline_seconds)),
@@ -46,7 +46,7 @@ def startup_timeouts(run: ResolvedRun, settings: Settings) -> StartupTimeouts:
     )
 
 
-def trainer_timeouts(settings: Settings) -> TrainerTimeouts:
+def trainer_timeouts(settings: OrchestratorSettings) -> TrainerTimeouts:
     """Return the limits of the requests to the trainer."""
     return TrainerTimeouts(
         unreachable=settings.trainer_deadline,
@@ -56,7 +56,7 @@ def trainer_timeouts(settings: Settings) -> TrainerTimeouts:
     )
 
 
-def publish_timeouts(settings: Settings) -> PublishTimeouts:
+def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
     """Return the limits of the publication of policies."""
     return PublishTimeouts(
         # Engines may take as long to start as a run may take to start.
@@ -66,7 +66,7 @@ def publish_timeouts(settings: Settings) -> PublishTimeouts:
     )
 
 
-def loop_timeouts(settings: Settings) -> LoopTimeouts:
+def loop_timeouts(settings: OrchestratorSettings) -> LoopTimeouts:
     """Return the limits of the waits of the training loop itself."""
     return LoopTimeouts(finish=settings.finish_deadline, state_saved=settings.record_wait)
 
@@ -86,12 +86,12 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
     )
 
 
-def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> Buffer:
+def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> ExampleBuffer:
     """`sizes`: examples per training environment. Raises FatalError without any."""
     spec = run.spec
     by_environment = [e.weight for e in spec.env if e.weight is not None]
     try:
-        return Buffer(
+        return ExampleBuffer(
             sizes,
             spec.buffer.env_ratios or by_environment or None,
             BufferSettings(
@@ -108,18 +108,18 @@ def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> Buffer:
         raise FatalError(Problem(reason=Reason.NO_EXAMPLES, message=message), ExitCode.CONFIGURATION) from error
 
 
-def filtering(run: ResolvedRun) -> Filtering:
+def filtering(run: ResolvedRun) -> GroupFilter:
     """Which groups are not worth training on."""
     online, rules = run.spec.buffer.online_difficulty_filtering, run.spec.difficulty_filter
     if rules is None or not rules.enabled:
-        return Filtering(online)
-    return Filtering(online, rules.min_reward_variance, rules.max_reward, rules.min_reward)
+        return GroupFilter(online)
+    return GroupFilter(online, rules.min_reward_variance, rules.max_reward, rules.min_reward)
 
 
-def scoring(run: ResolvedRun) -> Scoring:
+def scoring(run: ResolvedRun) -> ScoringSettings:
     """How groups are judged."""
     spec = run.spec
-    return Scoring(
+    return ScoringSettings(
         rollouts_per_example=spec.rollouts_per_example,
         strategy=spec.trajectory_strategy,
         seq_len=run.model.seq_len,
@@ -155,7 +155,7 @@ def client_sampling(run: ResolvedRun) -> dict[str, object]:
     return {"temperature": run.spec.sampling.temperature, "max_tokens": run.spec.sampling.max_tokens}
 
 
-def dispatch(run: ResolvedRun, settings: Settings) -> DispatchSettings:
+def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettings:
     """What every group request carries."""
     return DispatchSettings(
         gateway_url=run.endpoints.gateway_url,
@@ -167,7 +167,7 @@ def dispatch(run: ResolvedRun, settings: Settings) -> DispatchSettings:
     )
 
 
-def evaluation(run: ResolvedRun, settings: Settings) -> EvaluatorSettings:
+def evaluation(run: ResolvedRun, settings: OrchestratorSettings) -> EvaluatorSettings:
     """What every evaluation request carries."""
     spec = run.spec
     return EvaluatorSettings(

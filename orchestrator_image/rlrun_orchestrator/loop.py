@@ -18,13 +18,13 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import SessionState, StepResult
 from rlrun.service.errors import FatalError
 
-from rlrun_orchestrator.data.example_sampler import Dealt
+from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.evaluation.evaluator import Evaluator
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool
-from rlrun_orchestrator.reporting.step_reporter import Reporter, StepFacts, StepTimes
-from rlrun_orchestrator.rollouts.demonstrations import Demonstrations
+from rlrun_orchestrator.reporting.step_reporter import StepReport, StepReporter, StepTimings
+from rlrun_orchestrator.rollouts.demonstrations import DemonstrationLoader
 from rlrun_orchestrator.rollouts.dispatcher import Dispatcher
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
@@ -42,11 +42,11 @@ from rlrun_orchestrator.storage.recovery import (
     restore_sampler,
     trained_batch,
 )
-from rlrun_orchestrator.storage.run_recorder import Recorder
+from rlrun_orchestrator.storage.run_recorder import RunRecorder
 from rlrun_orchestrator.storage.saved_state import SavedState
 from rlrun_orchestrator.training.batch import Batch
-from rlrun_orchestrator.training.checkpoint_requester import Saver
-from rlrun_orchestrator.training.policy_publisher import Publication, PublishTimeouts
+from rlrun_orchestrator.training.checkpoint_requester import CheckpointRequester
+from rlrun_orchestrator.training.policy_publisher import PolicyPublisher, PublishTimeouts
 from rlrun_orchestrator.training.trainer_client import SessionLost
 from rlrun_orchestrator.training.trainer_session import TrainerSession
 
@@ -74,10 +74,10 @@ class RunLoop:
         run_uid: str,
         session: TrainerSession,
         dispatcher: Dispatcher,
-        demonstrations: Demonstrations,
+        demonstrations: DemonstrationLoader,
         pool: ReplicaPool,
-        recorder: Recorder,
-        reporter: Reporter,
+        recorder: RunRecorder,
+        reporter: StepReporter,
         evaluator: Evaluator,
         progress: RunProgress,
         conditions: StatusConditions,
@@ -90,7 +90,7 @@ class RunLoop:
         self.step = 0
         self._run_uid = run_uid
         self._session = session
-        self._saver = Saver(session, conditions)
+        self._saver = CheckpointRequester(session, conditions)
         self._dispatcher = dispatcher
         self._demonstrations = demonstrations
         self._recorder = recorder
@@ -109,7 +109,7 @@ class RunLoop:
         """Whether the batch in hand has been sent to this trainer."""
         self._began = clock()
         """The step under way."""
-        self._publication = Publication(pool, dispatcher, conditions, publish_timeouts, clock)
+        self._publication = PolicyPublisher(pool, dispatcher, conditions, publish_timeouts, clock)
         self._extended = asyncio.Event()
         schedule.subscribe(self._extended.set)
         self._owns_state = False
@@ -133,7 +133,7 @@ class RunLoop:
         """Stops what runs beside the loop; a run that is not complete leaves its state for the next process."""
         await self._saver.close()
         await self._publication.close()
-        await self._dispatcher.halt()
+        await self._dispatcher.stop_dispatching()
         if self._owns_state:
             self._save_state()
         await self._dispatcher.close()
@@ -157,34 +157,34 @@ class RunLoop:
         self._dispatcher.rewind(self.step)
         self._owns_state = True
         self._follow(decision, trainer.step, states)
-        self._keep_state_of(trainer.step, states)
+        self._save_checkpoint_state(trainer.step, states)
 
     async def _begin(self, trainer: SessionState) -> None:
         self._publication.policy = trainer.policy
         if self._schedule.is_last(self.step):
             self._progress.phase = RunPhase.running
-            await self._owed_evaluation(trainer)
+            await self._finish_final_evaluation(trainer)
             return
         await self._start(trainer.policy)
 
     async def _start(self, policy: PolicyRef) -> None:
-        await self._publication.now(policy)
+        await self._publication.publish_and_wait(policy)
         self._progress.mark_running()
         self._dispatcher.start()
-        self._evaluator.begin(self.step, policy)
+        self._evaluator.start(self.step, policy)
 
-    async def _owed_evaluation(self, state: SessionState) -> None:
+    async def _finish_final_evaluation(self, state: SessionState) -> None:
         """An earlier process may have been cut off in the last evaluation. The run is done all the same."""
-        if not self._evaluator.owes(state.step, state.policy):
+        if not self._evaluator.has_unfinished(state.step, state.policy):
             return
         try:
-            await self._publication.now(state.policy, self._timeouts.finish)
+            await self._publication.publish_and_wait(state.policy, self._timeouts.finish)
         except FatalError as failure:
             message = f"the final policy is not evaluated: {failure.problem.message}"
             self._conditions.set_waiting("policy", None)
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_TIMEOUT, message=message[:500]))
             return
-        self._evaluator.begin(state.step, state.policy)
+        self._evaluator.start(state.step, state.policy)
 
     async def _one_step(self) -> None:
         policy = self._publication.policy
@@ -193,20 +193,20 @@ class RunLoop:
         self._began = self._clock()
         if self._batch is None:
             self._batch = await self._collect()
-            self._sent.append(self._batch.sent())
+            self._sent.append(self._batch.to_record())
             # Before it is sent: whoever comes after this process can then tell what the step was made of.
             self._save_state()
         batch, complete, self._batch_sent = self._batch, self._clock(), False
-        await self._saver.finished()
+        await self._saver.wait_until_idle()
         copied = self._clock()
         await self._extend_trainer()
-        await self._recorder.recorded(self._timeouts.state_saved)
+        await self._recorder.wait_until_saved(self._timeouts.state_saved)
         sent, self._batch_sent = self._clock(), True
         result = await self._session.step(self.step, batch.body)
         made_of = trained_batch(result, self._sent)
         ours = self._acknowledge(result, made_of)
         self._check()
-        self._publication.start(result.policy)
+        self._publication.publish_in_background(result.policy)
         self._conclude(ours, made_of, result, train=self._clock() - sent, save=copied - complete)
         self._evaluator.after_step(result.step, result.policy)
 
@@ -243,7 +243,7 @@ class RunLoop:
             self._report(batch, result, train, save)
         else:
             log.info("step %d was made without this process: its metrics have only what is known of it", result.step)
-            self._reporter.late(result, made_of)
+            self._reporter.report_unobserved(result, made_of)
             self._save_state()
         self._save(result.step)
 
@@ -259,19 +259,19 @@ class RunLoop:
         began = self._clock()
         if self.step < self._schedule.supervised_steps:
             self._check()
-            batch = Batch.of_lessons(await self._demonstrations.batch(), self.step)
+            batch = Batch.from_demonstrations(await self._demonstrations.batch(), self.step)
             batch.seconds = self._clock() - began
-            return await asyncio.to_thread(batch.named)
+            return await asyncio.to_thread(batch.finalize)
         waited = 0.0
         while (groups := self._dispatcher.take_batch()) is None:
             self._check()
             waits, before = self._dispatcher.tracker.waits_for_policy, self._clock()
-            await self._dispatcher.changed(0.05 if waits else TICK_SECONDS)
+            await self._dispatcher.wait_for_change(0.05 if waits else TICK_SECONDS)
             waited += self._clock() - before if waits else 0.0
-        batch = Batch.of_groups(groups, self.step, self._rollouts_per_example)
+        batch = Batch.from_groups(groups, self.step, self._rollouts_per_example)
         batch.seconds, batch.waited_for_policy = self._clock() - began, waited
         # In a thread, so that the gateway goes on meanwhile.
-        return await asyncio.to_thread(batch.named)
+        return await asyncio.to_thread(batch.finalize)
 
     def _save(self, step: int) -> None:
         self._saver.start(
@@ -308,7 +308,7 @@ class RunLoop:
         return True
 
     async def _end(self) -> None:
-        await self._saver.finished()
+        await self._saver.wait_until_idle()
         await self._evaluator.finish(self._timeouts.finish)
         await self._session.finish(self.step, self.state().to_json())
 
@@ -320,23 +320,23 @@ class RunLoop:
         await self._saver.close()
         trainer = await self._session.open()
         self._progress.trainer_restarts += 1
-        in_hand = self._batch.sent() if self._batch is not None else None
+        in_hand = self._batch.to_record() if self._batch is not None else None
         decision = decide(trainer, self._sent, at_step=self.step, in_hand=in_hand, posted=self._batch_sent)
         states = await self._known_states(trainer)
         # No other batch can be what the trainer makes the next step of: the one that was asked for it is gone.
         self._sent = [in_hand] if in_hand is not None else []
         self._follow(decision, trainer.step, states)
         self._check()
-        self._publication.start(trainer.policy)
+        self._publication.publish_in_background(trainer.policy)
         if isinstance(decision, Acknowledge):
             self._evaluator.after_step(trainer.step, trainer.policy)
-        self._keep_state_of(trainer.step, states)
+        self._save_checkpoint_state(trainer.step, states)
 
     async def _known_states(self, trainer: SessionState) -> KnownStates:
         checkpoint = SavedState.parse(trainer.orchestrator_state, "the trainer's checkpoint")
         kept = None
         if trainer.step != self.step and checkpoint_lacks_state(self._run_uid, trainer.step, checkpoint):
-            found = await self._recorder.state_kept_for(trainer.step)
+            found = await self._recorder.load_checkpoint_state(trainer.step)
             kept = SavedState.parse(found, f"the record of step {trainer.step}")
         return KnownStates(checkpoint, self.state(), kept)
 
@@ -365,7 +365,7 @@ class RunLoop:
         self._batch, self._sent = None, []
         self._demonstrations.complete_batch()
         self._progress.rewind(step)
-        self._reporter.rewound()
+        self._reporter.on_rewind()
         self._dispatcher.rewind(step)
         self.step = step
 
@@ -373,10 +373,10 @@ class RunLoop:
         choice = choose_sampler_state(self._run_uid, step, states)
         restore_sampler(self._dispatcher.sampler, choice, step, self._outstanding())
 
-    def _keep_state_of(self, step: int, states: KnownStates) -> None:
+    def _save_checkpoint_state(self, step: int, states: KnownStates) -> None:
         """Keep the state of a checkpoint that has none, for the next process that resumes from it."""
         if checkpoint_lacks_state(self._run_uid, step, states.checkpoint):
-            self._recorder.state_of_step(step, self.state().to_json())
+            self._recorder.save_checkpoint_state(step, self.state().to_json())
 
     # --- beside the steps ---------------------------------------------------------------------------------------------
 
@@ -384,14 +384,14 @@ class RunLoop:
         """Raises what went wrong beside the loop."""
         if self._dispatcher.failure is not None:
             raise self._dispatcher.failure
-        self._publication.check()
+        self._publication.raise_if_failed()
 
     def _report(self, batch: Batch, result: StepResult, train: float, save: float) -> None:
-        facts = StepFacts(
+        facts = StepReport(
             step=result.step,
             groups=batch.groups,
             trainer=result.metrics,
-            times=StepTimes(
+            times=StepTimings(
                 step=self._clock() - self._began,
                 collect=batch.seconds,
                 waited_for_policy=batch.waited_for_policy,
@@ -403,11 +403,11 @@ class RunLoop:
             trained_tokens=batch.tokens,
             tokens=sum(len(sample["tokenIds"]) for sample in batch.samples),
             samples=len(batch.samples),
-            problems=len(batch.dealt),
-            in_flight=self._dispatcher.in_flight,
+            problems=len(batch.examples),
+            in_flight=self._dispatcher.groups_in_flight,
             cancelled=self._dispatcher.cancelled,
             filtered=self._dispatcher.filtered,
-            more=batch.values | self._dispatcher.metrics(),
+            more=batch.metrics | self._dispatcher.metrics(),
         )
         self._dispatcher.cancelled = self._dispatcher.filtered = 0
         self._reporter.step(facts)
@@ -426,9 +426,9 @@ class RunLoop:
             evaluator=self._evaluator.state(),
         )
 
-    def _outstanding(self) -> list[Dealt]:
+    def _outstanding(self) -> list[SampledExample]:
         """Return the examples that are under way."""
         return [*self._dispatcher.tracker.outstanding(), *self._demonstrations.outstanding()]
 
     def _save_state(self) -> None:
-        self._recorder.state(self.state().to_json())
+        self._recorder.save_state(self.state().to_json())

@@ -22,7 +22,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ServiceUnavailable
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.artifact_store import Sizes
 from rlrun_operator.controller.observer import Observer
@@ -31,13 +31,13 @@ from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.artifact_catalog import ObservedArtifact
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
-from rlrun_operator.runtime.metrics import RunDirectory
+from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 Obj = dict[str, Any]
 Labels = Mapping[str, str]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-SETTINGS = Settings.model_validate(
+SETTINGS = OperatorSettings.model_validate(
     {
         "s3": {
             "endpointUrl": "http://s3.test:8333",
@@ -467,13 +467,13 @@ class World:
     artifacts: MemoryArtifacts = field(default_factory=MemoryArtifacts)
     poller: MemoryPoller = field(default_factory=MemoryPoller)
     clock: Clock = field(default_factory=Clock)
-    settings: Settings = field(default_factory=lambda: SETTINGS)
+    settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
 
     def reconciler(self) -> Reconciler:
         """A new operator: nothing is remembered from one to the next."""
         observer = Observer(self.cluster.kube, self.artifacts, self.poller, self.settings)
         applier = Applier(self.cluster.kube, self.artifacts)
-        return Reconciler(observer, applier, self.settings, RunDirectory(lambda: 0, lambda: 0), self.clock)
+        return Reconciler(observer, applier, self.settings, RunPhaseCollector(lambda: 0, lambda: 0), self.clock)
 
     async def reconcile(self, times: int = 1, name: str = "reverse") -> float | None:
         again = None

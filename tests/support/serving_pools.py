@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.serving import AdapterReport, LoadState, ServingOrder, ServingReport
+from rlrun.protocol.serving import AdapterReport, DesiredAdapters, LoadState, ServingReport
 from rlrun.service.errors import ServiceUnavailable
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.reconciler import reconciler
@@ -48,13 +48,13 @@ class MemorySidecars:
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
-        self.orders: dict[str, ServingOrder] = {}
+        self.orders: dict[str, DesiredAdapters] = {}
         self.problems: dict[str, Problem] = {}
         self.slow: set[str] = set()
         self.stuck: set[str] = set()
         """Adapters that the engine does not let go of."""
         self.silent = False
-        self.told: list[ServingOrder] = []
+        self.told: list[DesiredAdapters] = []
         self.left: dict[str, set[str]] = {}
 
     async def report(self, pod: Obj) -> ServingReport:
@@ -63,7 +63,7 @@ class MemorySidecars:
         name = pod["metadata"]["name"]
         if name not in self.orders:
             (order,) = (o for o in self.cluster.all("ConfigMap") if o["metadata"]["name"].endswith("-order"))
-            self.orders[name] = ServingOrder.model_validate_json(order["data"]["order.json"])
+            self.orders[name] = DesiredAdapters.model_validate_json(order["data"]["order.json"])
         order = self.orders[name]
         found = [self._one(a.name) for a in order.adapters]
         leaving = self.left.get(name, set()) & self.stuck
@@ -71,7 +71,7 @@ class MemorySidecars:
         found += [AdapterReport(name=n, state=LoadState.unloading, problem=problem) for n in sorted(leaving)]
         return ServingReport(order=order, adapters=found)
 
-    async def order(self, pod: Obj, order: ServingOrder) -> ServingReport:
+    async def order(self, pod: Obj, order: DesiredAdapters) -> ServingReport:
         if self.silent:
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         self.told.append(order)
@@ -93,7 +93,7 @@ class Pools:
     cluster: MemoryCluster
     sidecars: MemorySidecars
     clock: Clock = field(default_factory=Clock)
-    settings: Settings = field(default_factory=lambda: SETTINGS)
+    settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
 
     async def reconcile(self, times: int = 1, key: PoolKey = KEY) -> float | None:
         again = None

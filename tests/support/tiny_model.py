@@ -9,7 +9,7 @@ import torch
 from rlrun.protocol.trainer import Sample, SessionSpec
 from rlrun_trainer.model.base_model import BaseModel, load_base
 from rlrun_trainer.model.peft_format import AdapterShape
-from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.runtime.settings import TrainerSettings
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -72,7 +72,7 @@ def _save_tokenizer(folder: Path) -> Path:
 
 
 def load(folder: Path, slots: int = 2, **settings: Any) -> BaseModel:
-    return load_base(Settings(model_dir=folder, slots=slots, device="cpu", threads=1, **settings))
+    return load_base(TrainerSettings(model_dir=folder, slots=slots, device="cpu", threads=1, **settings))
 
 
 def samples(count: int, seed: int = 0, noise: float = 0.3) -> list[Sample]:

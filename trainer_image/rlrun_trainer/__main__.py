@@ -25,10 +25,10 @@ from rlrun.storage.store import Store
 from rlrun_trainer.model.base_model import BaseModel, load_base
 from rlrun_trainer.model.loader import device_of
 from rlrun_trainer.runtime.compute_thread import Compute
-from rlrun_trainer.runtime.process_group import join
-from rlrun_trainer.runtime.settings import Settings, parse
+from rlrun_trainer.runtime.process_group import init_process_group
+from rlrun_trainer.runtime.settings import TrainerSettings, parse
 from rlrun_trainer.server.http_server import Server
-from rlrun_trainer.sessions.collective_executor import BEAT_SECONDS, Crew
+from rlrun_trainer.sessions.collective_executor import BEAT_SECONDS, CollectiveExecutor
 from rlrun_trainer.sessions.session_registry import Sessions
 
 log = logging.getLogger("rlrun_trainer")
@@ -36,7 +36,7 @@ log = logging.getLogger("rlrun_trainer")
 S3_THREADS = 64
 
 
-async def serve(settings: Settings) -> int:
+async def serve(settings: TrainerSettings) -> int:
     """Run the first process and return its exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ async def serve(settings: Settings) -> int:
     return code
 
 
-async def _shut_down(sessions: Sessions, settings: Settings) -> None:
+async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
     """Save last checkpoints, wait for uploads and end the other processes, all within `shutdown_seconds`.
 
     An earlier end leaves no incomplete artifact, because manifests are written last.
@@ -114,12 +114,12 @@ async def _beat(sessions: Sessions) -> None:
         await sessions.beat()
 
 
-def _load(settings: Settings) -> BaseModel:
+def _load(settings: TrainerSettings) -> BaseModel:
     device = device_of(settings.device, torch.cuda.is_available())
-    return load_base(settings, join(device.type))
+    return load_base(settings, init_process_group(device.type))
 
 
-def follow(settings: Settings) -> int:
+def follow(settings: TrainerSettings) -> int:
     """Run one of the other processes and return its exit code."""
     stopping: list[int] = []
     # The first process ends the others once its uploads are done.
@@ -130,7 +130,7 @@ def follow(settings: Settings) -> int:
     except ProblemError as error:
         _last_words(error)
         return 1
-    crew = Crew(base, leaving=lambda: bool(stopping))
+    crew = CollectiveExecutor(base, leaving=lambda: bool(stopping))
     log.info("Process %d of %d is ready", base.world.rank, base.world.size)
     try:
         crew.follow()

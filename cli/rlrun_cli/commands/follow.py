@@ -18,7 +18,7 @@ from rlrun.kube.kinds import RLRUN
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster, session
-from rlrun_cli.remote.run_summary import View, sparkline, view
+from rlrun_cli.remote.run_summary import RunSummary, sparkline, summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError, NotFoundError, UnreachableError
 
@@ -37,12 +37,12 @@ DETACHED = 130
 
 
 @dataclass
-class Curve:
+class RewardHistory:
     """Rewards by step, as far as this following has seen them."""
 
     rewards: dict[int, float] = field(default_factory=dict)
 
-    def add(self, seen: View) -> None:
+    def add(self, seen: RunSummary) -> None:
         """Remember the newest reward; after a rewind the steps above it are forgotten."""
         if seen.reward is not None:
             self.rewards = {s: r for s, r in self.rewards.items() if s < seen.step} | {seen.step: seen.reward}
@@ -53,13 +53,13 @@ class Curve:
         return sparkline([self.rewards[s] for s in sorted(self.rewards)])
 
 
-def describe(seen: View, curve: Curve) -> str:
+def describe(seen: RunSummary, curve: RewardHistory) -> str:
     """One line for a log: phase, step, reward, time left, or what is waited for."""
     parts = [f"{seen.phase:<9}", f"step {seen.step}/{seen.max_steps}"]
     if seen.reward is not None:
         parts.append(f"reward {seen.reward:.3f} {curve.line}")
-    if seen.left:
-        parts.append(seen.left)
+    if seen.time_left:
+        parts.append(seen.time_left)
     if seen.reason and (seen.step == 0 or seen.phase != "Running"):
         parts.append(f"{seen.reason}: {seen.message}" if seen.message else seen.reason)
     return "  ".join(parts)
@@ -68,7 +68,7 @@ def describe(seen: View, curve: Curve) -> str:
 class Display(Protocol):
     """Where looks at a run go."""
 
-    def show(self, seen: View, curve: Curve) -> None:
+    def show(self, seen: RunSummary, curve: RewardHistory) -> None:
         """One look."""
         ...
 
@@ -81,13 +81,13 @@ class Display(Protocol):
         ...
 
 
-class Lines:
+class LineDisplay:
     """A line for each change; the sparkline and the time left alone are no change."""
 
     def __init__(self) -> None:
         self._last: tuple[str, int, str] | None = None
 
-    def show(self, seen: View, curve: Curve) -> None:
+    def show(self, seen: RunSummary, curve: RewardHistory) -> None:
         """See `Display`."""
         key = (seen.phase, seen.step, seen.reason)
         if key != self._last:
@@ -102,7 +102,7 @@ class Lines:
         """See `Display`."""
 
 
-class Bar:
+class ProgressDisplay:
     """A bar that is drawn in place."""
 
     def __init__(self, name: str, console: Console) -> None:
@@ -118,11 +118,11 @@ class Bar:
         self._why = ""
         self._progress.start()
 
-    def show(self, seen: View, curve: Curve) -> None:
+    def show(self, seen: RunSummary, curve: RewardHistory) -> None:
         """See `Display`."""
         facts = [f"reward {seen.reward:.3f} {curve.line}"] if seen.reward is not None else []
-        if seen.left:
-            facts.append(seen.left)
+        if seen.time_left:
+            facts.append(seen.time_left)
         if seen.reason and (seen.step == 0 or seen.phase != "Running"):
             facts.append(seen.reason)
         style = output.PHASE_STYLES.get(seen.phase, "default")
@@ -150,7 +150,7 @@ class Bar:
 def display_for(name: str) -> Display:
     """A bar where there is a terminal, lines where there is not."""
     console = Console(highlight=False)
-    return Bar(name, console) if console.is_terminal and not console.is_dumb_terminal else Lines()
+    return ProgressDisplay(name, console) if console.is_terminal and not console.is_dumb_terminal else LineDisplay()
 
 
 def look_until_finished(
@@ -159,17 +159,17 @@ def look_until_finished(
     display: Display,
     sleep: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
-) -> View:
+) -> RunSummary:
     """The last look at a run.
 
     Raises CliError when the run is deleted meanwhile, or the API server stays silent for longer than PATIENCE.
     """
-    curve = Curve()
+    curve = RewardHistory()
     silent_since: float | None = None
     seen_before = False
     while True:
         try:
-            seen = view(api.get(RLRUN, name))
+            seen = summarize(api.get(RLRUN, name))
         except NotFoundError:
             if not seen_before:
                 raise

@@ -16,7 +16,7 @@ from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
 
 if TYPE_CHECKING:
-    from rlrun.garbage_collection.planner import Garbage
+    from rlrun.garbage_collection.planner import GarbageItem
     from rlrun.garbage_collection.sweep import Removed
 
 EPILOG = """Examples:
@@ -49,9 +49,9 @@ def gc(
     context: Context = None,
 ) -> None:
     """List (and with --delete remove) what belongs to nothing any more, in all namespaces or in the one of -n."""
-    from rlrun.garbage_collection.planner import plan
+    from rlrun.garbage_collection.planner import plan_deletions
     from rlrun.garbage_collection.report import parse_age
-    from rlrun.garbage_collection.sweep import remove, survey
+    from rlrun.garbage_collection.sweep import remove, take_snapshot
     from rlrun.kube.errors import ApiError
     from rlrun.storage.store import StoreError
 
@@ -67,9 +67,9 @@ def gc(
     removed: list[Removed] = []
     try:
         store = open_store(ctx, endpoint)
-        world = survey(store, swept, root, only)
+        world = take_snapshot(store, swept, root, only)
         now = datetime.now(UTC)
-        items = plan(world, now, age)
+        items = plan_deletions(world, now, age)
         if delete and items and _agreed(items, now, yes=yes, quiet=fmt is not None):
             removed = list(remove(store, swept, root, only, items, now, age))
     except (StoreError, ApiError) as problem:
@@ -85,13 +85,13 @@ def gc(
         )
 
 
-def row(item: "Garbage", now: datetime) -> list[output.Cell]:
+def row(item: "GarbageItem", now: datetime) -> list[output.Cell]:
     """One line of the table."""
     age = output.duration((now - item.newest).total_seconds())
     return [item.kind, item.namespace, item.name, output.size(item.size), age, item.reason.value]
 
 
-def _agreed(items: "Sequence[Garbage]", now: datetime, *, yes: bool, quiet: bool) -> bool:
+def _agreed(items: "Sequence[GarbageItem]", now: datetime, *, yes: bool, quiet: bool) -> bool:
     if yes:
         return True
     for line in [] if quiet else output.table(HEADERS, [row(i, now) for i in items]):
@@ -111,7 +111,7 @@ HEADERS = ["KIND", "NAMESPACE", "NAME", "SIZE", "AGE", "REASON"]
 
 
 def _show(
-    items: "Sequence[Garbage]",
+    items: "Sequence[GarbageItem]",
     removed: "Sequence[Removed]",
     notes: Sequence[str],
     now: datetime,

@@ -21,7 +21,7 @@ from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster, session
 from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, layout_of, open_store, s3_asked
-from rlrun_cli.remote.run_summary import view
+from rlrun_cli.remote.run_summary import summarize
 from rlrun_cli.remote.stored_logs import read_kept
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError, NotFoundError, NotReadyError, UnreachableError
@@ -45,7 +45,7 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """One start of one container."""
 
     pod: str
@@ -60,15 +60,15 @@ def main_container(pod: Obj) -> str:
     return str(chosen if chosen in containers else containers[0])
 
 
-def source(pod: Obj) -> Source:
+def source(pod: Obj) -> LogSource:
     """The newest start of the pod's main container."""
     name = main_container(pod)
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     restarts = next((int(s.get("restartCount") or 0) for s in statuses if s["name"] == name), 0)
-    return Source(pod["metadata"]["name"], name, restarts)
+    return LogSource(pod["metadata"]["name"], name, restarts)
 
 
-def sources(pods: list[Obj]) -> list[Source]:
+def sources(pods: list[Obj]) -> list[LogSource]:
     """One source per pod, oldest pod first."""
     ordered = sorted(pods, key=lambda p: (str(p["metadata"].get("creationTimestamp") or ""), p["metadata"]["name"]))
     return [source(p) for p in ordered]
@@ -85,7 +85,7 @@ def read(api: RemoteCluster, run: str, role: Role, tail: int | None, previous: b
     if found:
         return _read_pods(api, found, tail, previous)
     try:
-        state = view(api.get(RLRUN, run))
+        state = summarize(api.get(RLRUN, run))
     except NotFoundError:
         return None
     if state.finished or state.phase == "Suspended":
@@ -94,7 +94,7 @@ def read(api: RemoteCluster, run: str, role: Role, tail: int | None, previous: b
     raise CliError(f"{run} is {state.phase} and has no {role.value} pod", hint)
 
 
-def _read_pods(api: RemoteCluster, found: list[Source], tail: int | None, previous: bool) -> Iterator[str]:
+def _read_pods(api: RemoteCluster, found: list[LogSource], tail: int | None, previous: bool) -> Iterator[str]:
     for each in found:
         prefix = f"[{each.pod}] " if len(found) > 1 else ""
         try:
@@ -106,18 +106,18 @@ def _read_pods(api: RemoteCluster, found: list[Source], tail: int | None, previo
             output.say(prefix + problem.message)
 
 
-class Follower:
+class LogFollower:
     """Reads every start of every pod of a role, each in a thread of its own, into one stream of lines."""
 
     def __init__(self, api: RemoteCluster, run: str, role: Role, tail: int | None, sleep: Callable[[float], None]):
         self._api, self._run, self._role, self._tail, self._sleep = api, run, role, tail, sleep
         self._lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        self._threads: dict[Source, threading.Thread] = {}
-        self._done: set[Source] = set()
-        self._read: dict[Source, int] = {}
+        self._threads: dict[LogSource, threading.Thread] = {}
+        self._done: set[LogSource] = set()
+        self._read: dict[LogSource, int] = {}
         self._pods: set[str] = set()
 
-    def _pump(self, each: Source) -> None:
+    def _pump(self, each: LogSource) -> None:
         # After a cut the log is read again from its beginning, so what was shown already is passed over.
         known = self._read.get(each, 0)
         tail = self._tail if not known or self._tail is None else 0
@@ -156,7 +156,7 @@ class Follower:
         """
         begun, announced = clock(), False
         while True:
-            state = view(self._api.get(RLRUN, self._run))
+            state = summarize(self._api.get(RLRUN, self._run))
             self._start_new()
             until = clock() + PERIOD
             while clock() < until:
@@ -195,7 +195,7 @@ def logs(
     api = cluster(ctx, kubeconfig, context, namespace)
     lines: Iterator[str] | None = None
     if follow and not previous and attempt is None and (pods_of(api, name, role) or _goes_on(api, name)):
-        lines = Follower(api, name, role, tail, session(ctx).sleep).lines()
+        lines = LogFollower(api, name, role, tail, session(ctx).sleep).lines()
     elif attempt is None:
         lines = read(api, name, role, tail, previous)
     try:
@@ -212,6 +212,6 @@ def logs(
 def _goes_on(api: RemoteCluster, run: str) -> bool:
     """Whether pods may still come. Raises NotFoundError only when nothing of the run is left either."""
     try:
-        return not view(api.get(RLRUN, run)).finished
+        return not summarize(api.get(RLRUN, run)).finished
     except NotFoundError:
         return False

@@ -8,7 +8,7 @@ from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
 
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.run_summary import view
+from rlrun_cli.remote.run_summary import summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
 
@@ -39,7 +39,7 @@ Output = Annotated[output.Format | None, typer.Option("-o", "--output", help="Fo
 
 def run_row(item: Obj, *, with_namespace: bool) -> list[output.Cell]:
     """One line of `rlrun list`."""
-    seen = view(item)
+    seen = summarize(item)
     row: list[output.Cell] = [item["metadata"]["namespace"]] if with_namespace else []
     return [
         *row,
@@ -47,7 +47,7 @@ def run_row(item: Obj, *, with_namespace: bool) -> list[output.Cell]:
         output.phase(seen.phase),
         f"{seen.step}/{seen.max_steps}",
         output.number(seen.reward),
-        output.duration(seen.eta) if seen.left and seen.eta is not None else None,
+        output.duration(seen.eta) if seen.time_left and seen.eta is not None else None,
         str(seen.restarts),
         item["spec"].get("model"),
         output.age(item),
@@ -90,7 +90,7 @@ def _artifact_lines(title: str, entries: list[dict[str, Any]]) -> list[Text]:
 
 def details(item: Obj) -> list[Text]:
     """What `rlrun get NAME` shows: first how it is going, then why, then what it has made."""
-    seen, status, spec = view(item), item.get("status") or {}, item["spec"]
+    seen, status, spec = summarize(item), item.get("status") or {}, item["spec"]
     environments = ", ".join(e.get("name") or e.get("id", "?") for e in spec.get("env") or [])
     facts: list[tuple[str, Text | str]] = [
         ("Run", f"{item['metadata'].get('namespace')}/{item['metadata']['name']}"),
@@ -98,7 +98,7 @@ def details(item: Obj) -> list[Text]:
         ("Why", f"{seen.reason}: {seen.message}" if seen.reason else ""),
         ("Model", str(spec.get("model"))),
         ("Trains on", environments),
-        ("Step", f"{seen.step}/{seen.max_steps}" + (f", {seen.left}" if seen.left else "")),
+        ("Step", f"{seen.step}/{seen.max_steps}" + (f", {seen.time_left}" if seen.time_left else "")),
         ("Reward", output.number(seen.reward)),
         ("Restarts", str(seen.restarts)),
         ("Age", output.age(item)),
@@ -140,7 +140,7 @@ def stop_run(
 ) -> None:
     """End a run and keep its checkpoints and adapters. Cannot be undone."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    seen = view(api.get(RLRUN, name))
+    seen = summarize(api.get(RLRUN, name))
     if seen.finished:
         output.say(f"{name} is {seen.phase} already; nothing changed.")
         return
@@ -161,7 +161,7 @@ def delete_run(
     api = cluster(ctx, kubeconfig, context, namespace)
     item = api.get(RLRUN, name)
     lost = item["spec"].get("artifactPolicy") == "Delete"
-    seen = view(item)
+    seen = summarize(item)
     if not yes:
         what = f"Delete {api.namespace}/{name} ({seen.phase}, step {seen.step}/{seen.max_steps})"
         what += " and all its checkpoints and adapters in S3?" if lost else "? Its files in S3 stay."

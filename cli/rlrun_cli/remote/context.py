@@ -33,7 +33,7 @@ def _open_store(endpoint: str | None) -> "Store":
 
 
 @dataclass
-class Session:
+class CliContext:
     """Choices given before the command's name, and the doors."""
 
     kubeconfig: Path | None = None
@@ -44,9 +44,9 @@ class Session:
     sleep: Callable[[float], None] = field(default=time.sleep)
 
 
-def session(ctx: typer.Context) -> Session:
+def session(ctx: typer.Context) -> CliContext:
     """The session of this invocation."""
-    found: Session = ctx.ensure_object(Session)
+    found: CliContext = ctx.ensure_object(CliContext)
     return found
 
 

@@ -20,7 +20,7 @@ BLOCKING = (
 
 
 @dataclass(frozen=True)
-class View:
+class RunSummary:
     """One look at a run."""
 
     phase: str
@@ -40,7 +40,7 @@ class View:
         return self.phase in FINISHED
 
     @property
-    def left(self) -> str:
+    def time_left(self) -> str:
         """`about 5m left`; empty when nobody can say, or nothing is left."""
         return "" if self.eta is None or self.finished else f"about {duration(self.eta)} left"
 
@@ -56,7 +56,7 @@ def _why(status: Obj) -> tuple[str, str]:
     return "", ""
 
 
-def view(run: Obj) -> View:
+def summarize(run: Obj) -> RunSummary:
     """The view of an RLRun as the API server sends it; a run that the operator has not seen yet is Pending."""
     status = run.get("status") or {}
     progress = status.get("progress") or {}
@@ -64,7 +64,7 @@ def view(run: Obj) -> View:
     reason, message = _why(status)
     if not status.get("phase") and not reason:
         reason, message = Reason.NOT_SEEN_YET, "the operator has not looked at the run yet"
-    return View(
+    return RunSummary(
         phase=status.get("phase") or Phase.pending.value,
         reason=reason,
         message=message,

@@ -80,7 +80,7 @@ class ArtifactSummary(Status):
     """When its manifest was written."""
 
 
-class Obstacle(StrEnum):
+class StartupFailureKind(StrEnum):
     """What keeps a pod from starting, as the deadlines of failurePolicy tell it apart."""
 
     image_pull = "ImagePull"
@@ -97,7 +97,7 @@ class PodRecord(Status):
     """Restarts of its containers that are counted."""
     ended: bool = False
     """Whether its end is counted."""
-    obstacle: Obstacle | None = None
+    obstacle: StartupFailureKind | None = None
     """What has kept the pod from starting since `obstacleSince`: ImagePull, ConfigError or Unschedulable."""
     obstacle_since: datetime | None = None
     """When that began."""

@@ -50,7 +50,7 @@ AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was cr
 
 
 @dataclass(frozen=True)
-class Kind:
+class CrdKind:
     """One kind of the group, and how people and kubectl call it."""
 
     model: type[KubernetesObject]
@@ -74,7 +74,7 @@ class Kind:
 
 
 KINDS = (
-    Kind(
+    CrdKind(
         RLRun,
         "rlruns",
         "rlr",
@@ -94,7 +94,7 @@ KINDS = (
         categories=("rl", "all"),
         selectable=(".spec.model", ".status.phase"),
     ),
-    Kind(
+    CrdKind(
         RLCheckpoint,
         "rlcheckpoints",
         "rlc",
@@ -110,7 +110,7 @@ KINDS = (
         ),
         selectable=(".spec.runName", ".spec.model", ".status.phase"),
     ),
-    Kind(
+    CrdKind(
         RLAdapter,
         "rladapters",
         "rla",
@@ -125,7 +125,7 @@ KINDS = (
         ),
         selectable=(".spec.runName", ".spec.model", ".status.phase"),
     ),
-    Kind(
+    CrdKind(
         RLModel,
         "rlmodels",
         "rlm",
@@ -144,7 +144,7 @@ KINDS = (
 )
 
 
-def crd(kind: Kind) -> dict[str, Any]:
+def crd(kind: CrdKind) -> dict[str, Any]:
     """The CustomResourceDefinition of one kind."""
     fields = kind.model.model_fields
     schema: dict[str, Any] = {
@@ -211,7 +211,7 @@ class _NoAliases(yaml.SafeDumper):
         return True
 
 
-def _part(kind: Kind, field: str) -> type[BaseModel]:
+def _part(kind: CrdKind, field: str) -> type[BaseModel]:
     annotation = kind.model.model_fields[field].annotation
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         raise TypeError(f"{kind.name}.{field} must be a model")

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlrun.api.base.names import snake, snake_words
 from rlrun.api.metric_catalog import SECTIONS
-from rlrun.codegen.crd import KINDS, Kind, crd
+from rlrun.codegen.crd import KINDS, CrdKind, crd
 from rlrun.codegen.generated_files import update
 from rlrun.codegen.openapi import INT_OR_STRING, PRESERVE, VALIDATIONS
 from rlrun.codegen.reason_catalog import CONDITIONS, Entry, Section
@@ -64,7 +64,7 @@ def rules(schema: Json, path: str) -> Iterator[tuple[str, str]]:
         yield from rules(below, f"{path}.{name}" + ("[]" if field.get("type") == "array" else ""))
 
 
-def page(kind: Kind) -> str:
+def page(kind: CrdKind) -> str:
     """The reference of one kind."""
     definition = crd(kind)["spec"]
     version = definition["versions"][0]

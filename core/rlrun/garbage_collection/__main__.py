@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rlrun.garbage_collection.cluster_source import ClusterSource
-from rlrun.garbage_collection.planner import plan
+from rlrun.garbage_collection.planner import plan_deletions
 from rlrun.garbage_collection.report import document, line, parse_age
-from rlrun.garbage_collection.sweep import remove, survey
+from rlrun.garbage_collection.sweep import remove, take_snapshot
 from rlrun.kube.errors import ApiError
 from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
 from rlrun.storage.layout import S3Uri
@@ -50,8 +50,8 @@ def sweep(options: argparse.Namespace) -> int:
     root = S3Uri(os.environ["RLRUN_S3_BUCKET"], os.environ.get("RLRUN_S3_PREFIX", "").strip("/"))
     now, failed = datetime.now(UTC), 0
     for namespace in options.namespace or [None]:
-        world = survey(store, cluster, root, namespace)
-        items = plan(world, now, options.older_than)
+        world = take_snapshot(store, cluster, root, namespace)
+        items = plan_deletions(world, now, options.older_than)
         removed = []
         if options.delete:
             removed = list(remove(store, cluster, root, namespace, items, now, options.older_than))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from rlrun.api.run_status import Phase
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
-from rlrun.garbage_collection.planner import Garbage
+from rlrun.garbage_collection.planner import GarbageItem
 from rlrun.garbage_collection.snapshot import Artifact, Child, Run
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, RLRUN
@@ -46,7 +46,7 @@ class ClusterSource:
             found += [child(item) for item in items if is_of_a_run(item)]
         return found, notes
 
-    def delete(self, item: Garbage) -> None:
+    def delete(self, item: GarbageItem) -> None:
         """Delete an object, if it still exists. Raises ApiError."""
         self._client.delete(ALL[item.kind], item.namespace, item.name)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from rlrun.garbage_collection.planner import MEANING, Garbage
+from rlrun.garbage_collection.planner import MEANING, GarbageItem
 from rlrun.garbage_collection.sweep import Removed
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -19,7 +19,7 @@ def parse_age(text: str) -> timedelta:
     return timedelta(seconds=int(found[1]) * UNITS[found[2]])
 
 
-def as_dict(item: Garbage, removed: Removed | None = None) -> dict[str, Any]:
+def as_dict(item: GarbageItem, removed: Removed | None = None) -> dict[str, Any]:
     """One entry of the JSON output; `removed` and `problem` are there only after a removal was tried."""
     entry: dict[str, Any] = {
         "kind": item.kind,
@@ -37,7 +37,7 @@ def as_dict(item: Garbage, removed: Removed | None = None) -> dict[str, Any]:
     return entry
 
 
-def document(items: Sequence[Garbage], removed: Sequence[Removed], notes: Sequence[str]) -> dict[str, Any]:
+def document(items: Sequence[GarbageItem], removed: Sequence[Removed], notes: Sequence[str]) -> dict[str, Any]:
     """The whole JSON output. With `removed` empty nothing was removed."""
     done = {id(r.item): r for r in removed}
     return {
@@ -47,7 +47,7 @@ def document(items: Sequence[Garbage], removed: Sequence[Removed], notes: Sequen
     }
 
 
-def line(item: Garbage, now: datetime) -> str:
+def line(item: GarbageItem, now: datetime) -> str:
     """One line of a log."""
     hours = (now - item.newest).total_seconds() / 3600
     size = "" if item.size is None else f", {item.size} bytes"

@@ -30,7 +30,7 @@ class RunFolder:
 
 
 @dataclass(frozen=True)
-class Folder:
+class StoredFolder:
     """Files of a run that live and die together: one artifact, one policy, or (with an empty path) all the rest."""
 
     run: RunFolder
@@ -83,14 +83,14 @@ class Run:
 
 
 @dataclass(frozen=True)
-class World:
+class ClusterSnapshot:
     """All of it. A world is only worth planning for when its runs and its folders were read completely."""
 
     root: S3Uri
     """`s3://bucket/prefix`."""
     runs: Mapping[str, Run]
     """Every run that exists, by uid."""
-    folders: tuple[Folder, ...] = ()
+    folders: tuple[StoredFolder, ...] = ()
     uploads: tuple[Upload, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     children: tuple[Child, ...] = ()
@@ -98,7 +98,7 @@ class World:
     """What could not be looked at, for people."""
 
 
-def place(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
+def locate(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
     """Whose a key is and which `Folder.path` it belongs to; None for what is no run's.
 
     With root `s3://b/p`, `p/team/{uid}/checkpoints/step-000040/manifest.json` is the run's checkpoint 40.
@@ -116,7 +116,7 @@ def place(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
     return RunFolder(namespace, uid), path
 
 
-def claimed_path(run: RunFolder, checkpoint: str) -> str | None:
+def referenced_checkpoint_path(run: RunFolder, checkpoint: str) -> str | None:
     """The `Folder.path` of the run's checkpoint of that name, `{run}-step-000040-{first letters of the uid}`; None for
     the name of another run's.
     """
@@ -124,18 +124,20 @@ def claimed_path(run: RunFolder, checkpoint: str) -> str | None:
     return f"checkpoints/{found[1]}" if found and run.uid.startswith(found[2]) else None
 
 
-def folders(root: S3Uri, objects: Iterable[StoredObject]) -> Iterator[Folder]:
+def folders(root: S3Uri, objects: Iterable[StoredObject]) -> Iterator[StoredFolder]:
     """The folders that objects lie in; only one entry per folder is in memory, however many objects there are."""
-    found: dict[tuple[RunFolder, str], Folder] = {}
+    found: dict[tuple[RunFolder, str], StoredFolder] = {}
     for item in objects:
-        where = place(root, item.key)
+        where = locate(root, item.key)
         if where is None:
             continue
         has_manifest = item.key.rsplit("/", 1)[-1] == MANIFEST and bool(where[1])
         old = found.get(where)
         if old is None:
-            found[where] = Folder(*where, 1, item.size, item.modified, has_manifest)
+            found[where] = StoredFolder(*where, 1, item.size, item.modified, has_manifest)
         else:
             newest = max(old.newest, item.modified)
-            found[where] = Folder(*where, old.files + 1, old.size + item.size, newest, old.manifest or has_manifest)
+            found[where] = StoredFolder(
+                *where, old.files + 1, old.size + item.size, newest, old.manifest or has_manifest
+            )
     yield from found.values()

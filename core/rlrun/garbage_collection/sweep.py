@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rlrun.garbage_collection.cluster_source import ClusterSource
-from rlrun.garbage_collection.planner import FOLDER, UPLOAD, Garbage, plan
-from rlrun.garbage_collection.snapshot import World, folders
+from rlrun.garbage_collection.planner import FOLDER, UPLOAD, GarbageItem, plan_deletions
+from rlrun.garbage_collection.snapshot import ClusterSnapshot, folders
 from rlrun.kube.errors import ApiError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store, StoreError
@@ -20,12 +20,12 @@ from rlrun.storage.store import Store, StoreError
 class Removed:
     """What became of one piece of garbage."""
 
-    item: Garbage
+    item: GarbageItem
     problem: str | None = None
     """Why it is still there."""
 
 
-def survey(store: Store, cluster: ClusterSource, root: S3Uri, namespace: str | None) -> World:
+def take_snapshot(store: Store, cluster: ClusterSource, root: S3Uri, namespace: str | None) -> ClusterSnapshot:
     """The world as it is now, of one namespace or of all. Raises StoreError, ApiError.
 
     The order matters: a run exists before its first file and its first child, so whatever was seen of a run that is not
@@ -37,7 +37,7 @@ def survey(store: Store, cluster: ClusterSource, root: S3Uri, namespace: str | N
     children, notes = cluster.children(namespace)
     runs = {run.uid: run for run in cluster.runs(namespace)}
     artifacts = tuple(cluster.artifacts(namespace))
-    return World(root, runs, found, uploads, artifacts, tuple(children), tuple(notes))
+    return ClusterSnapshot(root, runs, found, uploads, artifacts, tuple(children), tuple(notes))
 
 
 def remove(
@@ -45,7 +45,7 @@ def remove(
     cluster: ClusterSource,
     root: S3Uri,
     namespace: str | None,
-    chosen: list[Garbage],
+    chosen: list[GarbageItem],
     now: datetime,
     older_than: timedelta,
 ) -> Iterator[Removed]:
@@ -53,7 +53,7 @@ def remove(
 
     Whatever cannot be removed is reported and does not keep the rest from going; the next sweep finds it again.
     """
-    still = set(plan(survey(store, cluster, root, namespace), now, older_than))
+    still = set(plan_deletions(take_snapshot(store, cluster, root, namespace), now, older_than))
     for item in chosen:
         if item not in still:
             yield Removed(item, "it has changed meanwhile and is left alone")

@@ -26,7 +26,7 @@ class EnvironmentUse(StrEnum):
     eval = "eval"
 
 
-class RunIdentity(Schema):
+class AttemptIdentity(Schema):
     """Which run, and which attempt at it."""
 
     namespace: str
@@ -69,7 +69,7 @@ class ArtifactPlaces(Schema):
 class ResolvedRun(Schema):
     """One attempt at a run, with every default filled in."""
 
-    run: RunIdentity
+    run: AttemptIdentity
     spec: RLRunSpec
     model: RLModelSpec
     endpoints: Endpoints

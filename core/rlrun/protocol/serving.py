@@ -31,7 +31,7 @@ class ServedAdapter(Schema):
     """Optimizer steps behind it."""
 
 
-class ServingOrder(Schema):
+class DesiredAdapters(Schema):
     """Everything that a pool is to serve beside its base model."""
 
     base: str
@@ -62,7 +62,7 @@ class AdapterReport(Schema):
 class ServingReport(Schema):
     """All adapters that a replica was told of, and those that it has not got rid of yet."""
 
-    order: ServingOrder
+    order: DesiredAdapters
     """What it was told last."""
     adapters: list[AdapterReport] = Field(default_factory=list)
 

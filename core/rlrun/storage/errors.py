@@ -132,7 +132,7 @@ def _classify_answer(error: ClientError, place: str, endpoint: str) -> StoreErro
 
 
 @contextmanager
-def translated(place: object, endpoint: str) -> Iterator[None]:
+def translate_s3_errors(place: object, endpoint: str) -> Iterator[None]:
     """Convert exceptions of boto3 into a `StoreError` about `place`."""
     try:
         yield

@@ -185,7 +185,7 @@ class Store:
         except Corrupt:
             older, taken = None, True
         if older is not None:
-            manifest = manifest if manifest.files else described(source, manifest)
+            manifest = manifest if manifest.files else build_manifest(source, manifest)
             if older.model_copy(update={"created_at": manifest.created_at}) == manifest:
                 return older
         if taken:
@@ -348,7 +348,7 @@ def _folder(uri: S3Uri) -> str:
     return f"{uri.key}/" if uri.key else ""
 
 
-def described(source: Path | Mapping[str, bytes], facts: Manifest) -> Manifest:
+def build_manifest(source: Path | Mapping[str, bytes], facts: Manifest) -> Manifest:
     """Return `facts` with the source's files: the manifest of its upload."""
     entries = [
         _hash_bytes(file.name, file.content) if isinstance(file.content, bytes) else _hash_file(file.name, file.content)

@@ -94,7 +94,7 @@ class Defaults(Schema):
     """Steps between checkpoints."""
 
 
-class Serving(Schema):
+class ServingPoolSettings(Schema):
     """The pools that serve deployed adapters: one for each namespace and base model with any."""
 
     replicas: int = Field(default=1, ge=1, le=256)
@@ -105,7 +105,7 @@ class Serving(Schema):
     """Adapters that an engine keeps in its pod's memory; the others are read from disk when they are asked for."""
 
 
-class Settings(Schema):
+class OperatorSettings(Schema):
     """Everything the operator is told at its start."""
 
     images: Images = Field(default_factory=Images)
@@ -121,7 +121,7 @@ class Settings(Schema):
     network_policies: bool = True
     """Whether runs get NetworkPolicies."""
     defaults: Defaults = Field(default_factory=Defaults)
-    serving: Serving = Field(default_factory=Serving)
+    serving: ServingPoolSettings = Field(default_factory=ServingPoolSettings)
     """The pools that serve deployed adapters."""
 
     poll_seconds: float = Field(default=2.0, gt=0, le=60)
@@ -167,7 +167,7 @@ class SettingsError(Exception):
     """The operator cannot start with these settings."""
 
 
-def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
     """The settings in the file that RLRUN_SETTINGS names (YAML, or JSON). Raises SettingsError."""
     path = Path(environment.get(VARIABLE) or DEFAULT_PATH)
     try:
@@ -179,7 +179,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     return parse_settings(text, str(path))
 
 
-def parse_settings(text: str, source: str = "settings") -> Settings:
+def parse_settings(text: str, source: str = "settings") -> OperatorSettings:
     """The settings in YAML or JSON text. Raises SettingsError."""
     try:
         data = yaml.safe_load(text)
@@ -188,7 +188,7 @@ def parse_settings(text: str, source: str = "settings") -> Settings:
     if not isinstance(data, dict):
         raise SettingsError(f"{source} must be a table of settings; it is {json.dumps(data)[:80]}")
     try:
-        return Settings.model_validate(data, by_alias=True, by_name=False)
+        return OperatorSettings.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, e['loc'])) or source}: {e['msg']}" for e in error.errors()]
         raise SettingsError(f"{source} has {len(lines)} mistakes:\n" + "\n".join(lines)) from error

@@ -35,7 +35,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError
 from rlrun.storage.store import StoreError
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.artifact_store import Artifacts
 from rlrun_operator.controller.orchestrator_client import Poller
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
@@ -59,7 +59,9 @@ SOURCE_SECONDS = 10.0
 class Observer:
     """Looks at runs."""
 
-    def __init__(self, cluster: AsyncKubeClient, artifacts: Artifacts, poller: Poller, settings: Settings) -> None:
+    def __init__(
+        self, cluster: AsyncKubeClient, artifacts: Artifacts, poller: Poller, settings: OperatorSettings
+    ) -> None:
         self._cluster = cluster
         self._artifacts = artifacts
         self._poller = poller

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.objects import label
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.plan_run import plan_run
-from rlrun_operator.planning.policies.log_copies import logs_of_pods
+from rlrun_operator.planning.policies.log_copies import pod_logs
 from rlrun_operator.resources.platform import run_layout, s3_variables
-from rlrun_operator.runtime.metrics import RunDirectory
+from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ class Reconciler:
         self,
         observer: Observer,
         applier: Applier,
-        settings: Settings,
-        directory: RunDirectory,
+        settings: OperatorSettings,
+        directory: RunPhaseCollector,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._observer = observer
@@ -55,7 +55,7 @@ class Reconciler:
         copies = [
             copy
             for uid in sorted({label(p, RUN_UID_LABEL) for p in pods})
-            for copy in logs_of_pods(
+            for copy in pod_logs(
                 run_layout(self._settings, key.namespace, uid), [p for p in pods if label(p, RUN_UID_LABEL) == uid]
             )
         ]

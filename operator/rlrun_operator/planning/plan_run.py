@@ -8,7 +8,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.actions import Plan, PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.plan_builder import PlanBuilder
@@ -40,7 +40,13 @@ class Policy(Protocol):
     """One decision about a run that has a valid spec and is not being deleted. None: the policy adds nothing."""
 
     def __call__(
-        self, observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime, /
+        self,
+        observation: RunObservation,
+        status: RLRunStatus,
+        spec: RLRunSpec,
+        settings: OperatorSettings,
+        now: datetime,
+        /,
     ) -> PlanPart | None:
         """Return the policy's part of the plan; `status` has the changes of the policies before it."""
 
@@ -71,7 +77,7 @@ POLICIES: tuple[Policy, ...] = (
 
 
 def plan_run(
-    observation: RunObservation, settings: Settings, now: datetime, policies: Sequence[Policy] = POLICIES
+    observation: RunObservation, settings: OperatorSettings, now: datetime, policies: Sequence[Policy] = POLICIES
 ) -> Plan:
     """Return what to do about a run."""
     if observation.run["metadata"].get("deletionTimestamp"):

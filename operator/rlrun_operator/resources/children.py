@@ -5,7 +5,7 @@ from typing import Any
 
 from rlrun.protocol.resolved import ResolvedRun
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.environment import environment, environment_entries
 from rlrun_operator.resources.inference import inference
 from rlrun_operator.resources.naming import RunIdentity
@@ -21,7 +21,7 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def children(
-    identity: RunIdentity, settings: Settings, resolved: ResolvedRun, s3_variables: Mapping[str, str]
+    identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, s3_variables: Mapping[str, str]
 ) -> list[Obj]:
     """All children of one attempt, in the order in which they are to be made: what others need comes first."""
     found = [

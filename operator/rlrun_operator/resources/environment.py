@@ -10,7 +10,7 @@ from rlrun.constants import ENVIRONMENT_PORT, Role, Use
 from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
 from rlrun.protocol.resolved import ResolvedRun
 
-from rlrun_operator.config.settings import ComputeShape, Settings
+from rlrun_operator.config.settings import ComputeShape, OperatorSettings
 from rlrun_operator.resources.naming import RunIdentity, environment_component
 from rlrun_operator.resources.pod_templates import container, deployment, http_probes, pod_template, service
 
@@ -56,7 +56,9 @@ def environment_variable(entry: Environment, workers: int, gateway_url: str) -> 
     return config.to_variable()
 
 
-def environment(identity: RunIdentity, settings: Settings, resolved: ResolvedRun, item: EnvironmentEntry) -> list[Obj]:
+def environment(
+    identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, item: EnvironmentEntry
+) -> list[Obj]:
     """Deployment and Service of one environment."""
     shape: ComputeShape = settings.compute_sizes[resolved.spec.infrastructure.compute_size]
     name = identity.environment(item.index, item.use)

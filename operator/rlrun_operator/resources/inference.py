@@ -8,7 +8,7 @@ from rlrun.constants import INFERENCE_PORT, SIDECAR_PORT, Role
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import ResolvedRun
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_volumes import weights
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
@@ -87,7 +87,9 @@ def allowed_rank(rank: int) -> int:
     return next(r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank)
 
 
-def engine(settings: Settings, model: RLModelSpec, args: Sequence[str], kind: PolicyKind, weights_mount: Obj) -> Obj:
+def engine(
+    settings: OperatorSettings, model: RLModelSpec, args: Sequence[str], kind: PolicyKind, weights_mount: Obj
+) -> Obj:
     """vLLM's container; policies come to it through the volume `adapters`."""
     shape = model.inference
     made = container(
@@ -125,7 +127,7 @@ def engine_probes(port: str) -> Obj:
     return probes
 
 
-def engine_volumes(settings: Settings) -> dict[str, Obj]:
+def engine_volumes(settings: OperatorSettings) -> dict[str, Obj]:
     """The volumes of vLLM's container, besides the model's."""
     return {
         "adapters": {"emptyDir": {}},
@@ -133,7 +135,7 @@ def engine_volumes(settings: Settings) -> dict[str, Obj]:
     }
 
 
-def inference(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
+def inference(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
     """Deployment and headless Service of the inference replicas."""
     shape = resolved.model.inference
     model = weights(identity, settings, resolved.model.source, shape.env)

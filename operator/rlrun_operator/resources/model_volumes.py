@@ -6,7 +6,7 @@ from typing import Any
 
 from rlrun.api.base.kubernetes_types import EnvVar
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.naming import Identity
 from rlrun_operator.resources.pod_templates import MODEL_DIR, container, resources_of, s3_env_from
 
@@ -14,7 +14,7 @@ Obj = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Weights:
+class ModelVolume:
     """What a pod needs for its model to lie at MODEL_DIR."""
 
     init_containers: list[Obj]
@@ -23,7 +23,7 @@ class Weights:
     """The mount of the container that reads the model."""
 
 
-def weights(identity: Identity, settings: Settings, source: str, env: Sequence[EnvVar] = ()) -> Weights:
+def weights(identity: Identity, settings: OperatorSettings, source: str, env: Sequence[EnvVar] = ()) -> ModelVolume:
     """`source` is hf://owner/name, s3://bucket/path or pvc://claim/path (the claim lies in the run's namespace).
 
     The fetcher gets the variables of the Hugging Face hub out of `env` (HF_TOKEN, HF_ENDPOINT).
@@ -33,7 +33,7 @@ def weights(identity: Identity, settings: Settings, source: str, env: Sequence[E
         mount: Obj = {"name": "models", "mountPath": MODEL_DIR, "readOnly": True}
         if path.strip("/"):
             mount["subPath"] = path.strip("/")
-        return Weights([], {"models": {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}}, mount)
+        return ModelVolume([], {"models": {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}}, mount)
     fetcher = container(
         "fetch-model",
         settings.images.orchestrator,
@@ -46,6 +46,6 @@ def weights(identity: Identity, settings: Settings, source: str, env: Sequence[E
         mounts={"models": "/models"},
         resources=resources_of(settings.fetcher_resources),
     )
-    return Weights(
+    return ModelVolume(
         [fetcher], {"models": {"emptyDir": {}}}, {"name": "models", "mountPath": "/models", "readOnly": True}
     )

@@ -9,7 +9,7 @@ from typing import Any
 from rlrun.constants import GATEWAY_PORT, ORCHESTRATOR_STATUS_PORT, ExitCode, Role
 from rlrun.protocol.resolved import CONFIG_KEY, CONFIG_PATH, ResolvedRun
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
     container,
@@ -50,7 +50,7 @@ def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
     ]
 
 
-def orchestrator(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
+def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
     """Job and Service of the orchestrator."""
     main = container(
         "orchestrator",

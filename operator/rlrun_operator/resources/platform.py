@@ -17,10 +17,10 @@ from rlrun.protocol.resolved import (
     EnvironmentUse,
     ResolvedRun,
 )
-from rlrun.protocol.resolved import RunIdentity as ResolvedIdentity
+from rlrun.protocol.resolved import AttemptIdentity as ResolvedIdentity
 from rlrun.storage.layout import RunLayout, S3Uri
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.environment import EnvironmentEntry, environment_entries
 from rlrun_operator.resources.naming import Identity, RunIdentity
 
@@ -38,7 +38,7 @@ def service_account(identity: Identity) -> Obj:
     }
 
 
-def s3_variables(settings: Settings, source: Mapping[str, str]) -> dict[str, str]:
+def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[str, str]:
     """The AWS_* variables of a run: keys of the platform's Secret (decoded), region and endpoint of the settings."""
     found = {"AWS_DEFAULT_REGION": settings.s3.region}
     if settings.s3.endpoint_url:
@@ -68,7 +68,7 @@ def config_map(identity: RunIdentity, resolved: ResolvedRun) -> Obj:
     }
 
 
-def run_layout(settings: Settings, namespace: str, run_uid: str) -> RunLayout:
+def run_layout(settings: OperatorSettings, namespace: str, run_uid: str) -> RunLayout:
     """Where the run's artifacts are."""
     return RunLayout.of(settings.s3.bucket, settings.s3.prefix, namespace, run_uid)
 
@@ -78,7 +78,7 @@ def _environment_url(identity: RunIdentity, item: EnvironmentEntry) -> str:
 
 
 def resolve(
-    identity: RunIdentity, settings: Settings, spec: RLRunSpec, model: RLModelSpec, warm_start_from: str | None
+    identity: RunIdentity, settings: OperatorSettings, spec: RLRunSpec, model: RLModelSpec, warm_start_from: str | None
 ) -> ResolvedRun:
     """Everything that the attempt's processes need to know."""
     if spec.checkpoints.interval is None:
@@ -124,7 +124,7 @@ def decode_secret(secret: Obj) -> dict[str, str]:
     return decoded
 
 
-def credentials_problem(settings: Settings, source: dict[str, str] | None) -> Problem | None:
+def credentials_problem(settings: OperatorSettings, source: dict[str, str] | None) -> Problem | None:
     """What is wrong with the platform's S3 Secret, before anybody asks S3."""
     ref = settings.s3.credentials_secret
     missing = [key for key in REQUIRED_KEYS if not (source or {}).get(key)]

@@ -7,7 +7,7 @@ from rlrun.api.base.kubernetes_types import EnvVar, Resources
 from rlrun.api.model import Pods
 from rlrun.constants import Role
 
-from rlrun_operator.config.settings import Image, Settings
+from rlrun_operator.config.settings import Image, OperatorSettings
 from rlrun_operator.resources.naming import Identity
 
 Obj = dict[str, Any]
@@ -25,7 +25,7 @@ SECURITY_CONTEXT: Obj = {
 
 def pod_template(
     identity: Identity,
-    settings: Settings,
+    settings: OperatorSettings,
     role: Role,
     component: str,
     *,

@@ -25,9 +25,9 @@ from rlrun.constants import (
 )
 from rlrun.kube.objects import annotation, model_object_name
 from rlrun.protocol.policy import PolicyKind
-from rlrun.protocol.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY, ServingOrder
+from rlrun.protocol.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY, DesiredAdapters
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.inference import (
     ADAPTERS_DIR,
     allowed_rank,
@@ -121,7 +121,11 @@ class PoolIdentity:
 
 
 def pool_children(
-    identity: PoolIdentity, settings: Settings, model: RLModelSpec, order: ServingOrder, variables: Mapping[str, str]
+    identity: PoolIdentity,
+    settings: OperatorSettings,
+    model: RLModelSpec,
+    order: DesiredAdapters,
+    variables: Mapping[str, str],
 ) -> list[Obj]:
     """Everything that a pool has in the cluster; what others need comes first."""
     found = [
@@ -147,7 +151,7 @@ def differs(desired: Obj, existing: Obj | None) -> bool:
     return annotation(existing, HASH_ANNOTATION) != annotation(desired, HASH_ANNOTATION)
 
 
-def order_map(identity: PoolIdentity, order: ServingOrder) -> Obj:
+def order_map(identity: PoolIdentity, order: DesiredAdapters) -> Obj:
     """The ConfigMap with what a pod serves when it starts."""
     return {
         "apiVersion": "v1",
@@ -175,7 +179,7 @@ def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
     }
 
 
-def pool_deployment(identity: PoolIdentity, settings: Settings, model: RLModelSpec) -> Obj:
+def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec) -> Obj:
     """The engines. What they serve is not in here: an adapter more restarts nothing."""
     shape, serving = model.inference, settings.serving
     base = weights(identity, settings, model.source, shape.env)

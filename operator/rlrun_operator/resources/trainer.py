@@ -11,7 +11,7 @@ from rlrun.api.model import Trainer
 from rlrun.constants import TRAINER_PORT, Role
 from rlrun.protocol.resolved import ResolvedRun
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_volumes import weights
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
@@ -64,7 +64,7 @@ def command(shape: Trainer, master: str) -> list[str]:
     ]  # fmt: skip
 
 
-def trainer(identity: RunIdentity, settings: Settings, resolved: ResolvedRun) -> list[Obj]:
+def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
     """The trainer's pods and their Service."""
     shape = resolved.model.trainer
     together = shape.nodes > 1

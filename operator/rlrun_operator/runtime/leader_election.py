@@ -31,7 +31,7 @@ class LeaseLost(Exception):
     """The lease could not be renewed in time, or another process holds it."""
 
 
-class Lease:
+class LeaderElection:
     """One process' claim on one Lease object."""
 
     def __init__(

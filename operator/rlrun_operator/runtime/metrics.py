@@ -27,7 +27,7 @@ RUN_PHASES = Counter(
 LEADING = Gauge("rlrun_leading", "1 while this process holds the lease.", registry=REGISTRY)
 
 
-class RunDirectory(Collector):
+class RunPhaseCollector(Collector):
     """Phase of every run this process knows, and the depth of the queue, counted when they are asked for."""
 
     def __init__(self, queue_depth: Callable[[], int], delayed: Callable[[], int]) -> None:

@@ -33,7 +33,7 @@ class PoolApplier:
         if plan.order is not None:
             for pod in plan.recipients:
                 try:
-                    await self._sidecars.order(pod, plan.order)
+                    await self._sidecars.push_desired(pod, plan.order)
                 except RequestError as error:
                     log.warning("%s: %s", key, error)
         await self.tell(plan)

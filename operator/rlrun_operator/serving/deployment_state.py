@@ -10,7 +10,7 @@ from rlrun.kube.pods import is_alive, is_leaving, is_ready, relevant_pods
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import AdapterReport, LoadState, served_name
 
-from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_trouble
+from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
 from rlrun_operator.serving.observation import SeenPool
 
 ACCEPTED = frozenset({DeploymentState.deploying, DeploymentState.deployed})
@@ -19,7 +19,7 @@ PATIENT = frozenset({Reason.UNSCHEDULABLE})
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DeploymentAssessment:
     """The deployment's state, and what people should know of it."""
 
     state: DeploymentState
@@ -57,7 +57,7 @@ def running(pods: tuple[Obj, ...]) -> list[Obj]:
     return [p for p in pods if is_alive(p) and not is_leaving(p)]
 
 
-def wanted_verdict(adapter: Obj, seen: SeenPool) -> Verdict:
+def wanted_verdict(adapter: Obj, seen: SeenPool) -> DeploymentAssessment:
     """The state of an adapter that is in its pool's order."""
     name = served_name(seen.key.model, adapter["metadata"]["name"])
     pods = running(seen.pods)
@@ -68,13 +68,13 @@ def wanted_verdict(adapter: Obj, seen: SeenPool) -> Verdict:
             return failed(found.problem)
     told = [state for pod in ready if (state := _answer(seen, pod, name)) is not None]
     if told and all(state is LoadState.loaded for state in told):
-        return Verdict(DeploymentState.deployed)
+        return DeploymentAssessment(DeploymentState.deployed)
     if ready and not told and state_of(adapter) is DeploymentState.deployed:
         # Nobody answered the operator just now, which says nothing about the engines.
-        return Verdict(DeploymentState.deployed)
+        return DeploymentAssessment(DeploymentState.deployed)
     if ready:
-        return Verdict(DeploymentState.deploying, "the engines are loading it")
-    troubles = [t for t in map(pod_trouble, relevant_pods(list(seen.pods))) if t is not None]
+        return DeploymentAssessment(DeploymentState.deploying, "the engines are loading it")
+    troubles = [t for t in map(diagnose_pod, relevant_pods(list(seen.pods))) if t is not None]
     for trouble in troubles:
         if trouble.problem.reason not in PATIENT:
             return failed(trouble.problem)
@@ -82,14 +82,14 @@ def wanted_verdict(adapter: Obj, seen: SeenPool) -> Verdict:
         return failed(deadline)
     if troubles:
         problem = troubles[0].problem
-        return Verdict(DeploymentState.deploying, f"{problem.reason}: {problem.message}")
-    return Verdict(DeploymentState.deploying, "waiting for an engine of the pool to become ready")
+        return DeploymentAssessment(DeploymentState.deploying, f"{problem.reason}: {problem.message}")
+    return DeploymentAssessment(DeploymentState.deploying, "waiting for an engine of the pool to become ready")
 
 
-def unwanted_verdict(adapter: Obj, seen: SeenPool) -> Verdict:
+def unwanted_verdict(adapter: Obj, seen: SeenPool) -> DeploymentAssessment:
     """The state of an adapter that nobody wants served any more."""
     if state_of(adapter) is DeploymentState.not_deployed:
-        return Verdict(DeploymentState.not_deployed)
+        return DeploymentAssessment(DeploymentState.not_deployed)
     name = served_name(seen.key.model, adapter["metadata"]["name"])
     unloading = False
     for pod in running(seen.pods):
@@ -99,13 +99,13 @@ def unwanted_verdict(adapter: Obj, seen: SeenPool) -> Verdict:
         found = report_of(seen, pod, name)
         if found is not None and found.state is LoadState.unloading and found.problem is not None:
             problem = found.problem
-            return Verdict(
+            return DeploymentAssessment(
                 DeploymentState.unload_failed,
                 f"{problem.reason}: {problem.message} It is tried again; deleting pod {pod['metadata']['name']} ends "
                 "it for certain.",
             )
         unloading = unloading or found is not None
-    return Verdict(DeploymentState.unloading if unloading else DeploymentState.not_deployed)
+    return DeploymentAssessment(DeploymentState.unloading if unloading else DeploymentState.not_deployed)
 
 
 def report_of(seen: SeenPool, pod: Obj, name: str) -> AdapterReport | None:
@@ -114,9 +114,9 @@ def report_of(seen: SeenPool, pod: Obj, name: str) -> AdapterReport | None:
     return next((a for a in report.adapters if a.name == name), None) if report else None
 
 
-def failed(problem: Problem) -> Verdict:
+def failed(problem: Problem) -> DeploymentAssessment:
     """DeployFailed with the problem's words."""
-    return Verdict(DeploymentState.deploy_failed, f"{problem.reason}: {problem.message}")
+    return DeploymentAssessment(DeploymentState.deploy_failed, f"{problem.reason}: {problem.message}")
 
 
 def _answer(seen: SeenPool, pod: Obj, name: str) -> LoadState | None:

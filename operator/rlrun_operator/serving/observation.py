@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.serving import ServingOrder, ServingReport
+from rlrun.protocol.serving import DesiredAdapters, ServingReport
 
 from rlrun_operator.resources.serving_pool import PoolIdentity
 
@@ -53,7 +53,7 @@ class PoolPlan:
 
     deletes: tuple[ObjectRef, ...] = ()
     applies: tuple[Obj, ...] = ()
-    order: ServingOrder | None = None
+    order: DesiredAdapters | None = None
     recipients: tuple[Obj, ...] = ()
     """Pods whose sidecars have not had that order yet."""
     statuses: tuple[Obj, ...] = ()

@@ -22,7 +22,7 @@ from rlrun.kube.objects import Obj, label
 from rlrun.protocol.serving import ServingReport
 from rlrun.service.errors import RequestError
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.platform import credentials_problem, s3_variables
 from rlrun_operator.serving.deployment_state import is_wanted, running
 from rlrun_operator.serving.observation import PoolKey, SeenPool
@@ -44,7 +44,7 @@ class PoolObserver:
     """Looks at pools."""
 
     def __init__(
-        self, cluster: AsyncKubeClient, credentials: Credentials, sidecars: Sidecars, settings: Settings
+        self, cluster: AsyncKubeClient, credentials: Credentials, sidecars: Sidecars, settings: OperatorSettings
     ) -> None:
         self._cluster = cluster
         self._credentials = credentials
@@ -83,7 +83,7 @@ class PoolObserver:
 
     async def _report(self, pod: Obj) -> ServingReport | None:
         try:
-            return await self._sidecars.report(pod)
+            return await self._sidecars.fetch_report(pod)
         except RequestError as error:
             log.debug("pod %s: %s", pod["metadata"]["name"], error)
             return None

@@ -10,13 +10,13 @@ from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.serving import ServedAdapter, ServingOrder, served_name
+from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.serving_pool import PoolIdentity, differs, order_map, pool_children
 from rlrun_operator.serving.deployment_state import (
     ACCEPTED,
-    Verdict,
+    DeploymentAssessment,
     artifact_problem,
     failed,
     is_wanted,
@@ -36,10 +36,10 @@ FIELDS = ("deploymentState", "deployedAt", "deploymentMessage", "deploymentModel
 """The part of an RLAdapter's status that is written here; the rest is the run reconciler's."""
 
 
-def plan_pool(seen: SeenPool, settings: Settings, now: datetime) -> PoolPlan:
+def plan_pool(seen: SeenPool, settings: OperatorSettings, now: datetime) -> PoolPlan:
     """What to do about a pool, given one look at it."""
     identity = seen.key.identity
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, DeploymentAssessment] = {}
 
     # 1. Which adapters are to be served, and which of them can be.
     wanted = [a for a in seen.adapters if is_wanted(a)]
@@ -80,7 +80,7 @@ def refuse(seen: SeenPool, problem: Problem, now: datetime) -> PoolPlan:
     return _finish(seen, PoolPlan(), verdicts, seen.key.identity, now)
 
 
-def order_of(seen: SeenPool, adapters: list[Obj]) -> ServingOrder:
+def order_of(seen: SeenPool, adapters: list[Obj]) -> DesiredAdapters:
     """What the pool's engines are to serve, always in the same order."""
     served = [
         ServedAdapter(
@@ -88,10 +88,12 @@ def order_of(seen: SeenPool, adapters: list[Obj]) -> ServingOrder:
         )
         for a in sorted(adapters, key=_name)
     ]
-    return ServingOrder(base=seen.key.model, adapters=served)
+    return DesiredAdapters(base=seen.key.model, adapters=served)
 
 
-def _desired(seen: SeenPool, settings: Settings, identity: PoolIdentity, order: ServingOrder) -> list[Obj] | Problem:
+def _desired(
+    seen: SeenPool, settings: OperatorSettings, identity: PoolIdentity, order: DesiredAdapters
+) -> list[Obj] | Problem:
     exists = any(c["kind"] == "Deployment" for c in seen.children)
     model = find_model(seen.key.model, seen.models)
     if isinstance(model, Problem):
@@ -103,7 +105,7 @@ def _desired(seen: SeenPool, settings: Settings, identity: PoolIdentity, order: 
 
 
 def _finish(
-    seen: SeenPool, plan: PoolPlan, verdicts: dict[str, Verdict], identity: PoolIdentity, now: datetime
+    seen: SeenPool, plan: PoolPlan, verdicts: dict[str, DeploymentAssessment], identity: PoolIdentity, now: datetime
 ) -> PoolPlan:
     statuses: list[Obj] = []
     events: list[tuple[Obj, EventRecord]] = []
@@ -136,7 +138,7 @@ def _requeue(plan: PoolPlan, states: set[DeploymentState]) -> float | None:
     return SETTLED_SECONDS if states - {DeploymentState.not_deployed} or plan.order else None
 
 
-def _status(adapter: Obj, verdict: Verdict, identity: PoolIdentity, now: datetime) -> dict[str, Any]:
+def _status(adapter: Obj, verdict: DeploymentAssessment, identity: PoolIdentity, now: datetime) -> dict[str, Any]:
     since = (adapter.get("status") or {}).get("deployedAt")
     if verdict.state is DeploymentState.deployed and state_of(adapter) is not DeploymentState.deployed:
         since = now.replace(microsecond=0).isoformat().replace("+00:00", "Z")
@@ -155,7 +157,7 @@ def _never_deployed(new: dict[str, Any], old: dict[str, Any]) -> bool:
     return not old and new == {"deploymentState": DeploymentState.not_deployed.value}
 
 
-def _notes(verdict: Verdict, status: dict[str, Any]) -> list[EventRecord]:
+def _notes(verdict: DeploymentAssessment, status: dict[str, Any]) -> list[EventRecord]:
     match verdict.state:
         case DeploymentState.deployed:
             return [
@@ -180,7 +182,7 @@ def _object(adapter: Obj, status: dict[str, Any]) -> Obj:
     }
 
 
-def _same(one: ServingOrder, other: ServingOrder) -> bool:
+def _same(one: DesiredAdapters, other: DesiredAdapters) -> bool:
     return {(a.name, a.uri) for a in one.adapters} == {(a.name, a.uri) for a in other.adapters}
 
 

@@ -14,7 +14,7 @@ from rlrun.kube.kinds import DEPLOYMENT, RLADAPTER, SERVICE_ACCOUNT
 from rlrun.kube.objects import annotation
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.runtime.work_queue import WorkQueue, work
 from rlrun_operator.serving.applier import PoolApplier
 from rlrun_operator.serving.deployment_state import state_of
@@ -36,7 +36,7 @@ class PoolReconciler:
         self,
         observer: PoolObserver,
         applier: PoolApplier,
-        settings: Settings,
+        settings: OperatorSettings,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._observer = observer
@@ -61,10 +61,10 @@ class PoolReconciler:
         return plan.requeue_after
 
 
-class Serving:
+class ServingController:
     """Queue, workers and resync of the pools."""
 
-    def __init__(self, cluster: AsyncKubeClient, credentials: Credentials, settings: Settings) -> None:
+    def __init__(self, cluster: AsyncKubeClient, credentials: Credentials, settings: OperatorSettings) -> None:
         sidecars = HttpSidecars(settings.serving_url_template)
         self._cluster = cluster
         self._settings = settings
@@ -111,7 +111,7 @@ def reconciler(
     cluster: AsyncKubeClient,
     credentials: Credentials,
     sidecars: Sidecars,
-    settings: Settings,
+    settings: OperatorSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> PoolReconciler:
     """A reconciler with its parts."""

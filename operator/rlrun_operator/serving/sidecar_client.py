@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from rlrun.kube.objects import Obj
-from rlrun.protocol.serving import ServingOrder, ServingReport
+from rlrun.protocol.serving import DesiredAdapters, ServingReport
 from rlrun.service.client import HttpClient
 from typing_extensions import override
 
@@ -11,10 +11,10 @@ from typing_extensions import override
 class Sidecars(Protocol):
     """Reads reports from sidecars and sends orders to them. Both methods raise RequestError."""
 
-    async def report(self, pod: Obj) -> ServingReport:
+    async def fetch_report(self, pod: Obj) -> ServingReport:
         """Return the report of the pod's sidecar."""
 
-    async def order(self, pod: Obj, order: ServingOrder) -> ServingReport:
+    async def push_desired(self, pod: Obj, order: DesiredAdapters) -> ServingReport:
         """Send the pod's sidecar its new order and return its report."""
 
 
@@ -26,11 +26,11 @@ class HttpSidecars(Sidecars):
         self._http = HttpClient()
 
     @override
-    async def report(self, pod: Obj) -> ServingReport:
+    async def fetch_report(self, pod: Obj) -> ServingReport:
         return await self._http.ask("GET", self._url(pod), ServingReport)
 
     @override
-    async def order(self, pod: Obj, order: ServingOrder) -> ServingReport:
+    async def push_desired(self, pod: Obj, order: DesiredAdapters) -> ServingReport:
         return await self._http.ask("PUT", self._url(pod), ServingReport, order.to_json_dict())
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 LOAD_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
 
-class Metrics:
+class SidecarMetrics:
     """Prometheus metrics of a sidecar."""
 
     def __init__(self) -> None:

@@ -17,13 +17,13 @@ from rlrun.storage.manifest import Manifest
 from rlrun.storage.reader import ArtifactReader
 from rlrun.storage.store import NotFound, StoreError, Unreachable
 
-from rlrun_adapter_sidecar.engine.metrics import Metrics
-from rlrun_adapter_sidecar.engine.trainer_fallback import Fallback, NotThere
+from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
+from rlrun_adapter_sidecar.engine.trainer_fallback import PolicyUnavailable, TrainerFallback
 
 log = logging.getLogger(__name__)
 
 
-class Downloads:
+class PolicyFiles:
     """Manages the folder that sidecar and engine share. Times are seconds."""
 
     def __init__(
@@ -31,8 +31,8 @@ class Downloads:
         source: ArtifactReader,
         folder: Path,
         deadline: float,
-        metrics: Metrics,
-        fallback: Fallback | None = None,
+        metrics: SidecarMetrics,
+        fallback: TrainerFallback | None = None,
     ) -> None:
         self._source = source
         self._fallback = fallback
@@ -44,7 +44,7 @@ class Downloads:
         """Return the folder of a policy's files."""
         return self._folder / name
 
-    async def bring(self, policy: PolicyRef) -> Path:
+    async def fetch(self, policy: PolicyRef) -> Path:
         """Return the folder with the policy's verified files. Raises ProblemError `AdapterDownloadFailed`."""
         dest = self.place(policy.name)
         if await asyncio.to_thread(_is_whole, dest, policy):
@@ -60,7 +60,7 @@ class Downloads:
         except StoreError as error:
             status = 503 if isinstance(error, Unreachable) else 424
             raise _failed(status, f"{error.problem.reason}: {error.problem.message}") from error
-        except NotThere as error:
+        except PolicyUnavailable as error:
             raise _failed(503, str(error)) from error
         except OSError as error:
             raise _failed(507, f"{dest} cannot be written: {error}") from error
@@ -75,15 +75,15 @@ class Downloads:
         if self._fallback is None or url is None:
             return await asyncio.to_thread(self._source.download, uri, dest)
         why = "S3Unreachable: S3 did not answer lately"
-        if not self._fallback.s3_is_away:
+        if not self._fallback.s3_unreachable:
             try:
                 return await self._fallback.from_s3(uri, dest)
             except (Unreachable, NotFound) as error:
                 why = f"{error.problem.reason}: {error.problem.message}"
         try:
             manifest = await self._fallback.fetch(url, dest, lambda found: _promises(found, policy))
-        except NotThere as error:
-            raise NotThere(f"{why}; and from the trainer: {error}") from error
+        except PolicyUnavailable as error:
+            raise PolicyUnavailable(f"{why}; and from the trainer: {error}") from error
         log.info("%s came from the trainer (%s)", policy.name, why)
         return manifest
 

@@ -34,11 +34,11 @@ SILENCE_SECONDS = 30.0
 CHUNK = 1024**2
 
 
-class NotThere(Exception):
+class PolicyUnavailable(Exception):
     """The trainer does not have the policy either. The text says why."""
 
 
-class Fallback:
+class TrainerFallback:
     """Fetches policies from S3 while it is reachable, else from the trainer. Times are seconds."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Fallback:
         """Abandoned request that still occupies one of few threads."""
 
     @property
-    def s3_is_away(self) -> bool:
+    def s3_unreachable(self) -> bool:
         """True if S3 failed to respond recently, so that the trainer is asked first."""
         return not self._pause.open(self._clock())
 
@@ -82,13 +82,13 @@ class Fallback:
             async with self._http.get(f"{url}/{MANIFEST}", timeout=limits) as answer:
                 manifest = Manifest.model_validate_json(await _good(answer).read())
             if not fits(manifest):
-                raise NotThere(f"{url} holds other weights than its name says")
+                raise PolicyUnavailable(f"{url} holds other weights than its name says")
             for entry in manifest.files:
                 async with self._http.get(f"{url}/{entry.name}", timeout=limits) as answer:
                     await _save(_good(answer), entry, _place(entry, room))
             await asyncio.to_thread(_put_in_place, room, dest, manifest)
         except (TimeoutError, aiohttp.ClientError, ValidationError) as error:
-            raise NotThere(f"{url}: {error or type(error).__name__}") from error
+            raise PolicyUnavailable(f"{url}: {error or type(error).__name__}") from error
         finally:
             await asyncio.to_thread(shutil.rmtree, room, True)
         return manifest
@@ -122,19 +122,19 @@ async def _save(answer: aiohttp.ClientResponse, entry: FileEntry, path: Path) ->
             size += len(chunk)
             file.write(chunk)
     if (size, digest.hexdigest()) != (entry.size, entry.sha256):
-        raise NotThere(f"{answer.url} is not what its manifest says")
+        raise PolicyUnavailable(f"{answer.url} is not what its manifest says")
 
 
 def _good(answer: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
     if answer.status != 200:
-        raise NotThere(f"{answer.url} answered {answer.status}")
+        raise PolicyUnavailable(f"{answer.url} answered {answer.status}")
     return answer
 
 
 def _place(entry: FileEntry, room: Path) -> Path:
     parts = PurePosixPath(entry.name)
     if parts.is_absolute() or ".." in parts.parts:
-        raise NotThere(f"a manifest names a file outside its folder: {entry.name!r}")
+        raise PolicyUnavailable(f"a manifest names a file outside its folder: {entry.name!r}")
     path = room / parts
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -11,12 +11,12 @@ from rlrun.service.run_service import run_service
 from rlrun.service.server import serving, stop_event
 from rlrun.storage.store import Store, StoreError
 
-from rlrun_adapter_sidecar.engine.trainer_fallback import Fallback
+from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
-from rlrun_adapter_sidecar.policies.adapters import Adapters, Policies
+from rlrun_adapter_sidecar.policies.adapters import AdapterLoader, PolicyLoader
 from rlrun_adapter_sidecar.policies.server import sidecar_app
 from rlrun_adapter_sidecar.policies.settings import SidecarSettings, settings_from
-from rlrun_adapter_sidecar.policies.weights import Weights
+from rlrun_adapter_sidecar.policies.weights import FullWeightsLoader
 
 log = logging.getLogger("rlrun_adapter_sidecar")
 
@@ -31,12 +31,12 @@ async def serve(settings: SidecarSettings) -> int:
     async with aiohttp.ClientSession() as http:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
         folder, deadline = settings.adapters_dir, settings.download_deadline
-        adapters: Policies
-        fallback = Fallback(http, store)
+        adapters: PolicyLoader
+        fallback = TrainerFallback(http, store)
         if settings.policy_kind is PolicyKind.weights:
-            adapters = Weights(engine, store, folder, deadline, fallback)
+            adapters = FullWeightsLoader(engine, store, folder, deadline, fallback)
         else:
-            adapters = Adapters(engine, store, folder, deadline, settings.unload_grace, fallback)
+            adapters = AdapterLoader(engine, store, folder, deadline, settings.unload_grace, fallback)
         async with serving(sidecar_app(adapters, folder), settings.sidecar_port):
             log.info(
                 "sidecar on port %d for %s, which is brought %s",

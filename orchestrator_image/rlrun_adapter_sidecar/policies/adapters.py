@@ -16,9 +16,9 @@ from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.service.errors import ProblemError
 from rlrun.storage.reader import ArtifactReader
 
-from rlrun_adapter_sidecar.engine.metrics import Metrics
-from rlrun_adapter_sidecar.engine.policy_files import Downloads
-from rlrun_adapter_sidecar.engine.trainer_fallback import Fallback
+from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
+from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
+from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 
 log = logging.getLogger(__name__)
@@ -28,10 +28,10 @@ CONFIRM_SECONDS = 10.0
 CONFIRM_PAUSE = 0.05
 
 
-class Policies(Protocol):
+class PolicyLoader(Protocol):
     """Operations behind the sidecar's routes, implemented once per kind of policy. All methods raise ProblemError."""
 
-    metrics: Metrics
+    metrics: SidecarMetrics
 
     async def list(self) -> AdapterList:
         """Return what the engine serves, by its own list."""
@@ -50,7 +50,7 @@ class Policies(Protocol):
         ...
 
 
-class Adapters:
+class AdapterLoader:
     """Moves adapters from S3 through the shared folder into the engine. Times are seconds."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Adapters:
         folder: Path,
         download_deadline: float,
         unload_grace: float,
-        fallback: Fallback | None = None,
+        fallback: TrainerFallback | None = None,
     ) -> None:
         self._engine = engine
         self._unload_grace = unload_grace
@@ -68,8 +68,8 @@ class Adapters:
         """Names in the engine's latest list."""
         self._loads: dict[str, asyncio.Task[tuple[Names, float]]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
-        self.metrics = Metrics()
-        self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
+        self.metrics = SidecarMetrics()
+        self._downloads = PolicyFiles(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
         """Return what the engine serves, by its own list. Raises ProblemError."""
@@ -114,7 +114,7 @@ class Adapters:
     async def _load(self, policy: PolicyRef) -> tuple[Names, float]:
         started = time.monotonic()
         try:
-            path = await self._downloads.bring(policy)
+            path = await self._downloads.fetch(policy)
             await self._engine.load(policy.name, str(path))
             names = await self._confirmed(policy.name)
         except ProblemError as error:

@@ -11,10 +11,10 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
-from rlrun_adapter_sidecar.policies.adapters import Policies
+from rlrun_adapter_sidecar.policies.adapters import PolicyLoader
 
 
-def sidecar_app(adapters: Policies, folder: Path) -> web.Application:
+def sidecar_app(adapters: PolicyLoader, folder: Path) -> web.Application:
     """Return the application: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics."""
 
     async def get_adapters(_: web.Request) -> web.Response:

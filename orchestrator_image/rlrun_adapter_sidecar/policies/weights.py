@@ -15,15 +15,15 @@ from rlrun.protocol.policy import POLICY_PREFIX, PolicyKind, PolicyRef
 from rlrun.service.errors import ProblemError
 from rlrun.storage.reader import ArtifactReader
 
-from rlrun_adapter_sidecar.engine.metrics import Metrics
-from rlrun_adapter_sidecar.engine.policy_files import Downloads
-from rlrun_adapter_sidecar.engine.trainer_fallback import Fallback
+from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
+from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
+from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 
 log = logging.getLogger(__name__)
 
 
-class Weights:
+class FullWeightsLoader:
     """Moves whole weights from S3 through the shared folder into the engine. Times are seconds.
 
     At most two versions are on disk: the one in the engine and the next one.
@@ -35,13 +35,13 @@ class Weights:
         source: ArtifactReader,
         folder: Path,
         download_deadline: float,
-        fallback: Fallback | None = None,
+        fallback: TrainerFallback | None = None,
     ) -> None:
         self._engine = engine
         self._one_at_a_time = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[float | None]] = {}
-        self.metrics = Metrics()
-        self._downloads = Downloads(source, folder, download_deadline, self.metrics, fallback)
+        self.metrics = SidecarMetrics()
+        self._downloads = PolicyFiles(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
         """Return the version in the engine, none for the base model's weights. Raises ProblemError."""
@@ -87,7 +87,7 @@ class Weights:
             started = time.monotonic()
             try:
                 await self._downloads.keep_only({*held, policy.name})
-                path = await self._downloads.bring(policy)
+                path = await self._downloads.fetch(policy)
                 await self._engine.replace_weights(policy.name, str(path))
             except ProblemError as error:
                 self.metrics.loads.labels(error.problem.reason).inc()

@@ -10,14 +10,14 @@ import aiohttp
 from pydantic import ValidationError
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.serving import ServingOrder
+from rlrun.protocol.serving import DesiredAdapters
 from rlrun.service.errors import FatalError
 from rlrun.service.run_service import run_service
 from rlrun.service.server import serving, stop_event
 
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
-from rlrun_adapter_sidecar.serving.adapter_reconciler import Keeper
-from rlrun_adapter_sidecar.serving.adapter_source import MountedStore
+from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
+from rlrun_adapter_sidecar.serving.adapter_source import SecretMountedStore
 from rlrun_adapter_sidecar.serving.server import serving_app
 from rlrun_adapter_sidecar.serving.settings import ServingSettings, settings_from
 
@@ -34,7 +34,7 @@ async def serve(settings: ServingSettings) -> int:
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
     async with aiohttp.ClientSession() as http:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
-        keeper = Keeper(engine, MountedStore(settings.credentials_dir), settings, order)
+        keeper = AdapterReconciler(engine, SecretMountedStore(settings.credentials_dir), settings, order)
         async with serving(serving_app(keeper), settings.sidecar_port):
             log.info(
                 "sidecar on port %d for %s: %s and %d adapters",
@@ -57,10 +57,10 @@ async def serve(settings: ServingSettings) -> int:
     return ExitCode.COMPLETED
 
 
-def read_order(path: Path) -> ServingOrder:
+def read_order(path: Path) -> DesiredAdapters:
     """Read the order in the mounted ConfigMap. Raises ValueError."""
     try:
-        return ServingOrder.model_validate_json(path.read_bytes())
+        return DesiredAdapters.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ValueError(f"the order {path} cannot be read: {error.strerror}") from error
     except ValidationError as error:

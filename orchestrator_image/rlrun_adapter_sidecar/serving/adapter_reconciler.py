@@ -17,13 +17,13 @@ from pathlib import Path
 
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.serving import AdapterReport, LoadState, ServedAdapter, ServingOrder, ServingReport
+from rlrun.protocol.serving import AdapterReport, DesiredAdapters, LoadState, ServedAdapter, ServingReport
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
 from rlrun.storage.reader import ArtifactReader
 
-from rlrun_adapter_sidecar.engine.metrics import Metrics
-from rlrun_adapter_sidecar.engine.policy_files import Downloads
+from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
+from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 from rlrun_adapter_sidecar.serving.adapter_source import policy_of
 from rlrun_adapter_sidecar.serving.settings import ServingSettings
@@ -36,7 +36,7 @@ BUSY = 504
 
 
 @dataclass
-class Slot:
+class ManagedAdapter:
     """One adapter that was ordered, or must be unloaded."""
 
     adapter: ServedAdapter
@@ -61,7 +61,7 @@ class Slot:
         return AdapterReport(name=self.adapter.name, state=self.state, problem=self.problem)
 
 
-class Keeper:
+class AdapterReconciler:
     """Keeps the adapters of one engine as ordered. Times are seconds."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Keeper:
         engine: Engine,
         artifacts: ArtifactReader,
         settings: ServingSettings,
-        order: ServingOrder,
+        order: DesiredAdapters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -77,8 +77,8 @@ class Keeper:
         self._settings = settings
         self._order = order
         self._clock = clock
-        self._slots = {a.name: Slot(a) for a in order.adapters}
-        self._strays: dict[str, Slot] = {}
+        self._slots = {a.name: ManagedAdapter(a) for a in order.adapters}
+        self._strays: dict[str, ManagedAdapter] = {}
         """Adapters in the engine that are not ordered."""
         self._unused: dict[str, float] = {}
         """Folders that no slot needs, with the time when this was first observed."""
@@ -86,7 +86,7 @@ class Keeper:
         self._settled = False
         """True once every adapter was loaded, or tried, since the start of the process."""
         self._engine_problem: Problem | None = Problem(reason=UNREACHABLE, message="the engine was not asked yet")
-        self.metrics = Metrics()
+        self.metrics = SidecarMetrics()
 
     @property
     def not_ready(self) -> Problem | None:
@@ -107,18 +107,18 @@ class Keeper:
         slots = [*self._slots.values(), *self._strays.values()]
         return ServingReport(order=self._order, adapters=[slot.report() for slot in slots])
 
-    def take(self, order: ServingOrder) -> None:
+    def set_desired(self, order: DesiredAdapters) -> None:
         """Replace the order. Adapters that failed before are tried again at once."""
         kept = {a.name: self._slots.get(a.name) for a in order.adapters}
         slots = {}
         for adapter in order.adapters:
             slot = kept[adapter.name]
-            slots[adapter.name] = slot if slot is not None and slot.adapter == adapter else Slot(adapter)
+            slots[adapter.name] = slot if slot is not None and slot.adapter == adapter else ManagedAdapter(adapter)
             slots[adapter.name].backoff.succeeded()
         for name, slot in self._slots.items():
             # In the engine, or being loaded: the next check finds out.
             if name not in slots and (slot.state is LoadState.loaded or slot.busy):
-                self._strays[name] = Slot(slot.adapter, LoadState.unloading, task=slot.task)
+                self._strays[name] = ManagedAdapter(slot.adapter, LoadState.unloading, task=slot.task)
         self._order, self._slots = order, slots
         self._strays = {name: slot for name, slot in self._strays.items() if name not in slots}
         self._changed.set()
@@ -127,11 +127,11 @@ class Keeper:
         """Check the engine and reconcile, until cancelled."""
         while True:
             self._changed.clear()
-            await self.look()
+            await self.reconcile_once()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._settings.check_pause)
 
-    async def look(self) -> None:
+    async def reconcile_once(self) -> None:
         """Check the engine once. Loads run in their own tasks and trigger the next check when they end."""
         try:
             names = set(await self._engine.adapters())
@@ -156,7 +156,7 @@ class Keeper:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _judge(self, slot: Slot, held: bool, now: float) -> None:
+    def _judge(self, slot: ManagedAdapter, held: bool, now: float) -> None:
         if held:
             slot.state, slot.problem, slot.was_loaded = LoadState.loaded, None, True
             slot.backoff.succeeded()
@@ -167,12 +167,12 @@ class Keeper:
         if not slot.busy and slot.backoff.open(now):
             slot.task = asyncio.create_task(self._load(slot), name=f"load {slot.adapter.name}")
 
-    async def _load(self, slot: Slot) -> None:
+    async def _load(self, slot: ManagedAdapter) -> None:
         started = time.monotonic()
         adapter = slot.adapter
         try:
             policy = await asyncio.to_thread(policy_of, self._artifacts, adapter, self._settings.max_lora_rank)
-            path = await self._downloads(adapter).bring(policy)
+            path = await self._downloads(adapter).fetch(policy)
             await self._engine.load(adapter.name, str(path))
         except ProblemError as error:
             self._failed(slot, error.problem)
@@ -187,7 +187,7 @@ class Keeper:
         finally:
             self._changed.set()
 
-    def _failed(self, slot: Slot, problem: Problem) -> None:
+    def _failed(self, slot: ManagedAdapter, problem: Problem) -> None:
         self.metrics.loads.labels(problem.reason).inc()
         log.error("load of %s: %s: %s", slot.adapter.name, problem.reason, problem.message)
         slot.failed(problem, self._clock())
@@ -197,7 +197,9 @@ class Keeper:
     async def _unload_others(self, names: set[str], now: float) -> None:
         self._strays = {name: slot for name, slot in self._strays.items() if name in names or slot.busy}
         for name in sorted(names - self._slots.keys()):
-            slot = self._strays.setdefault(name, Slot(ServedAdapter(name=name, uri="", step=0), LoadState.unloading))
+            slot = self._strays.setdefault(
+                name, ManagedAdapter(ServedAdapter(name=name, uri="", step=0), LoadState.unloading)
+            )
             if not slot.backoff.open(now):
                 continue
             try:
@@ -210,10 +212,10 @@ class Keeper:
                 self.metrics.unloads.inc()
                 del self._strays[name]
 
-    def _downloads(self, adapter: ServedAdapter) -> Downloads:
+    def _downloads(self, adapter: ServedAdapter) -> PolicyFiles:
         # One folder per uri: two runs may have made the same weights, and one of them may be deleted.
         folder = self._settings.adapters_dir / folder_of(adapter)
-        return Downloads(self._artifacts, folder, self._settings.download_deadline, self.metrics)
+        return PolicyFiles(self._artifacts, folder, self._settings.download_deadline, self.metrics)
 
     async def _tidy(self, now: float) -> None:
         needed = {folder_of(slot.adapter) for slot in self._slots.values()}

@@ -14,7 +14,7 @@ from rlrun.storage.store import Store, StoreError, Unreachable
 from typing_extensions import override
 
 
-class MountedStore(ArtifactReader):
+class SecretMountedStore(ArtifactReader):
     """`ArtifactReader` with the credentials that the mounted Secret holds at the time of the call."""
 
     def __init__(self, folder: Path, make: Callable[[Mapping[str, str]], ArtifactReader] | None = None) -> None:

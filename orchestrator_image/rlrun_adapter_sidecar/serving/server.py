@@ -1,20 +1,20 @@
 """HTTP routes of the serving sidecar."""
 
 from aiohttp import web
-from rlrun.protocol.serving import ServingOrder
+from rlrun.protocol.serving import DesiredAdapters
 from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
-from rlrun_adapter_sidecar.serving.adapter_reconciler import Keeper
+from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
 
 
-def serving_app(keeper: Keeper) -> web.Application:
+def serving_app(keeper: AdapterReconciler) -> web.Application:
     """Return the application: GET and PUT /adapters, probes and metrics."""
 
     async def get_adapters(_: web.Request) -> web.Response:
         return json_response(keeper.report())
 
     async def put_adapters(request: web.Request) -> web.Response:
-        keeper.take(ServingOrder.model_validate_json(await request.read()))
+        keeper.set_desired(DesiredAdapters.model_validate_json(await request.read()))
         return json_response(keeper.report())
 
     async def readyz(_: web.Request) -> web.Response:

@@ -63,9 +63,9 @@ def runner_for(loaded: Loaded, folder: Path) -> Runner:
         from rlrun_environment.worker.plain_runner import PlainRunner
 
         return PlainRunner(loaded, folder)
-    from rlrun_environment.worker.verifiers_runner import GroupRunner
+    from rlrun_environment.worker.verifiers_runner import VerifiersRunner
 
-    return GroupRunner(loaded, folder)
+    return VerifiersRunner(loaded, folder)
 
 
 def main() -> None:

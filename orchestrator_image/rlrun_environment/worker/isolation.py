@@ -18,19 +18,19 @@ from rlrun.constants import Reason
 from rlrun.protocol.environment import GroupRequest
 from rlrun.protocol.problem import Problem
 
-from rlrun_environment.worker.sanitize import words
+from rlrun_environment.worker.sanitize import describe_exception
 from rlrun_environment.worker.tracebacks import user_line
 
 log = logging.getLogger(__name__)
 
-COLUMN = "rlrun_problem"
+PROBLEM_KEY = "rlrun_problem"
 """Field of a rollout's state, and so column of verifiers' output, with its first problem as a dict."""
 ROLLOUT_SHARE = 0.9
 """Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class GroupLimits:
     """Limits of one group, for code that only sees one of its rollouts."""
 
     score: bool
@@ -40,17 +40,17 @@ class Terms:
     """Value of `time.monotonic()` at which that time is over."""
 
     @classmethod
-    def of(cls, request: GroupRequest) -> "Terms":
+    def of(cls, request: GroupRequest) -> "GroupLimits":
         """Return the limits of a group that starts now."""
         seconds = request.deadline_seconds * ROLLOUT_SHARE
         return cls(request.score, seconds, time.monotonic() + seconds)
 
 
-TERMS: contextvars.ContextVar[Terms] = contextvars.ContextVar("terms")
+GROUP_LIMITS: contextvars.ContextVar[GroupLimits] = contextvars.ContextVar("terms")
 """Set by the runner of a group. The tasks that verifiers creates for its rollouts inherit it."""
 
 
-class Failed(Exception):
+class RolloutFailedError(Exception):
     """User code failed because of `problem`."""
 
     def __init__(self, problem: Problem) -> None:
@@ -58,7 +58,7 @@ class Failed(Exception):
         self.problem = problem
 
 
-async def walled(work: Awaitable[Any], terms: Terms, folder: Path) -> Any:
+async def run_isolated(work: Awaitable[Any], terms: GroupLimits, folder: Path) -> Any:
     """Return the result of one rollout's code. Raises Failed if it raises anything or exceeds its time.
 
     Only a cancellation from outside propagates.
@@ -71,11 +71,11 @@ async def walled(work: Awaitable[Any], terms: Terms, folder: Path) -> Any:
     except BaseException as error:
         if limit.expired() and isinstance(error, TimeoutError):
             message = f"The rollout did not end within {terms.seconds:g} s, nine tenths of its group's deadline."
-            raise Failed(Problem(reason=Reason.ENVIRONMENT_TIMEOUT, message=message)) from None
+            raise RolloutFailedError(Problem(reason=Reason.ENVIRONMENT_TIMEOUT, message=message)) from None
         if cancelled_from_outside(error):
             raise
         log.exception("A rollout failed")
-        raise Failed(raised(Reason.ROLLOUT_FAILED, "", error, folder)) from error
+        raise RolloutFailedError(user_code_problem(Reason.ROLLOUT_FAILED, "", error, folder)) from error
 
 
 def cancelled_from_outside(error: BaseException) -> bool:
@@ -84,17 +84,17 @@ def cancelled_from_outside(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-def raised(reason: str, what: str, error: BaseException, folder: Path) -> Problem:
+def user_code_problem(reason: str, what: str, error: BaseException, folder: Path) -> Problem:
     """Return the problem that user code raised `error`. `what` is a prefix with a trailing space."""
     where = user_line(error, folder)
-    text = f"{what}{words(error)}"
+    text = f"{what}{describe_exception(error)}"
     return Problem(reason=reason, message=f"{text} (at {where})" if where else text)
 
 
-def note(state: Any, problem: Problem) -> None:
+def record_first_problem(state: Any, problem: Problem) -> None:
     """Record the problem in the rollout's state, unless it has one."""
-    if state.get(COLUMN) is None:
-        state[COLUMN] = problem.to_json_dict()
+    if state.get(PROBLEM_KEY) is None:
+        state[PROBLEM_KEY] = problem.to_json_dict()
 
 
 def environments_of(environment: Any) -> Iterator[Any]:
@@ -106,7 +106,7 @@ def environments_of(environment: Any) -> Iterator[Any]:
             yield from environments_of(member)
 
 
-def contain(environment: Any, folder: Path) -> None:
+def isolate_rollouts(environment: Any, folder: Path) -> None:
     """Isolate every rollout of a `verifiers.Environment`, and score only those that finished."""
     for each in environments_of(environment):
         harness = getattr(each, "harness", None)
@@ -122,11 +122,11 @@ def _contain_rollouts(environment: Any, folder: Path) -> None:
 
     async def rollout(input: Any, client: Any, model: str, sampling_args: Any = None) -> Any:
         try:
-            return await walled(original(input, client, model, sampling_args), TERMS.get(), folder)
-        except Failed as failed:
+            return await run_isolated(original(input, client, model, sampling_args), GROUP_LIMITS.get(), folder)
+        except RolloutFailedError as failed:
             state = await environment.init_state(input, client, model, sampling_args)
             state["completion"], state["is_completed"] = [], True
-            note(state, failed.problem)
+            record_first_problem(state, failed.problem)
             return state
 
     environment.rollout = rollout
@@ -138,20 +138,20 @@ def _contain_harness(harness: Any, folder: Path) -> None:
     score_group: Callable[..., Awaitable[Any]] = harness.score_group
 
     async def run(task: Any, state: Any = None) -> Any:
-        terms = TERMS.get()
+        terms = GROUP_LIMITS.get()
         if state is None:  # Called by another harness: part of that one's rollout.
             return await original(task, state)
         state.runtime_state()["score_rollout"] = terms.score
         try:
-            return await walled(original(task, state), terms, folder)
-        except Failed as failed:
+            return await run_isolated(original(task, state), terms, folder)
+        except RolloutFailedError as failed:
             state._set_completed()
-            note(state, failed.problem)
+            record_first_problem(state, failed.problem)
             return state
 
     async def score(tasks: list[Any], states: list[Any]) -> Any:
         sound = [(task, state) for task, state in zip(tasks, states, strict=True) if not _failed(state)]
-        if TERMS.get().score and sound:
+        if GROUP_LIMITS.get().score and sound:
             await score_group([task for task, _ in sound], [state for _, state in sound])
         return states
 
@@ -160,7 +160,7 @@ def _contain_harness(harness: Any, folder: Path) -> None:
 
 def _scoring(score: Callable[..., Awaitable[Any]], skip: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     async def score_group(states: list[Any]) -> None:
-        sound = [state for state in states if not _failed(state)] if TERMS.get().score else []
+        sound = [state for state in states if not _failed(state)] if GROUP_LIMITS.get().score else []
         await skip([state for state in states if not any(state is one for one in sound)])
         if sound:
             await score(sound)
@@ -169,4 +169,4 @@ def _scoring(score: Callable[..., Awaitable[Any]], skip: Callable[..., Awaitable
 
 
 def _failed(state: Any) -> bool:
-    return bool(state.get(COLUMN) or state.get("error"))
+    return bool(state.get(PROBLEM_KEY) or state.get("error"))

@@ -14,7 +14,7 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_environment.worker.loaded import Loaded
 from rlrun_environment.worker.plain_contract import plain_contract_violation
-from rlrun_environment.worker.sanitize import words
+from rlrun_environment.worker.sanitize import describe_exception
 from rlrun_environment.worker.tracebacks import user_line
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def _in_words(config: EnvironmentConfig, error: BaseException, folder: Path) -> str:
     where = user_line(error, folder)
-    message = f"{config.id} did not load: {words(error)}"
+    message = f"{config.id} did not load: {describe_exception(error)}"
     if where:
         message += f" (at {where})"
     module = config.package.replace("-", "_")

@@ -36,5 +36,5 @@ def plain_contract_violation(environment: Any) -> str | None:
         except Exception:
             fits = False
         if not fits:
-            return f"its {name} is {sanitize.shown(rows)} instead of a list of dicts"
+            return f"its {name} is {sanitize.short_repr(rows)} instead of a list of dicts"
     return None

@@ -16,7 +16,13 @@ from rlrun.protocol.environment import GroupRequest, GroupResult, RolloutResult,
 from rlrun.protocol.problem import Problem
 
 from rlrun_environment.worker import sanitize
-from rlrun_environment.worker.isolation import Failed, Terms, cancelled_from_outside, raised, walled
+from rlrun_environment.worker.isolation import (
+    GroupLimits,
+    RolloutFailedError,
+    cancelled_from_outside,
+    run_isolated,
+    user_code_problem,
+)
 from rlrun_environment.worker.loaded import Loaded, row_of
 
 log = logging.getLogger(__name__)
@@ -51,7 +57,7 @@ class PlainRunner:
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
 
     async def _group(self, request: GroupRequest, row: dict[str, Any]) -> list[RolloutResult]:
-        terms = Terms.of(request)
+        terms = GroupLimits.of(request)
         ids = [uuid.uuid4().hex for _ in range(request.rollouts)]
         found = await asyncio.gather(*[self._rollout(request, copy.deepcopy(row), rollout, terms) for rollout in ids])
         sound = [entry for entry in found if isinstance(entry, dict)]
@@ -61,7 +67,7 @@ class PlainRunner:
         return [_result(rollout, entry, request.score) for rollout, entry in zip(ids, found, strict=True)]
 
     async def _rollout(
-        self, request: GroupRequest, row: dict[str, Any], rollout: str, terms: Terms
+        self, request: GroupRequest, row: dict[str, Any], rollout: str, terms: GroupLimits
     ) -> dict[str, Any] | Problem:
         base = request.base_url.rstrip("/").removesuffix("/v1")
         work = called(
@@ -73,13 +79,13 @@ class PlainRunner:
             sampling=dict(request.sampling),
         )
         try:
-            returned = await walled(work, terms, self.folder)
-        except Failed as failed:
+            returned = await run_isolated(work, terms, self.folder)
+        except RolloutFailedError as failed:
             return failed.problem
         if not isinstance(returned, Mapping):
             return {"reward": returned}
         if "reward" not in returned and self._score is None:
-            keys = sanitize.shown(list(returned), 200)
+            keys = sanitize.short_repr(list(returned), 200)
             return Problem(
                 reason=Reason.REWARD_NOT_FINITE,
                 message=f"rollout returned a dict without `reward`. Its keys are {keys}.",
@@ -97,10 +103,10 @@ class PlainRunner:
             if cancelled_from_outside(error):
                 raise
             log.exception("score_group failed")
-            problem = raised(Reason.REWARD_FUNCTION_ERROR, "score_group raised ", error, self.folder)
+            problem = user_code_problem(Reason.REWARD_FUNCTION_ERROR, "score_group raised ", error, self.folder)
             return [problem] * len(sound)
         if not isinstance(rewards, list | tuple) or len(rewards) != len(sound):
-            message = f"score_group returned {sanitize.shown(rewards)} instead of a list of {len(sound)} rewards."
+            message = f"score_group returned {sanitize.short_repr(rewards)} instead of a list of {len(sound)} rewards."
             return [Problem(reason=Reason.REWARD_NOT_FINITE, message=message)] * len(sound)
         return [
             {**entry, **(reward if isinstance(reward, Mapping) else {"reward": reward})}
@@ -154,10 +160,10 @@ class _Raised:
 def _result(rollout: str, entry: dict[str, Any] | Problem, score: bool) -> RolloutResult:
     if isinstance(entry, Problem):
         return RolloutResult(rollout_id=rollout, reward=0.0, error=entry)
-    reward = sanitize.finite(entry.get("reward")) if score else 0.0
+    reward = sanitize.to_finite_float(entry.get("reward")) if score else 0.0
     error = None
     if reward is None:
-        shown = sanitize.shown(entry.get("reward"))
+        shown = sanitize.short_repr(entry.get("reward"))
         error = Problem(
             reason=Reason.REWARD_NOT_FINITE,
             message=f"The rollout returned the reward {shown} instead of a finite number.",
@@ -167,7 +173,7 @@ def _result(rollout: str, entry: dict[str, Any] | Problem, score: bool) -> Rollo
         rollout_id=rollout,
         reward=reward or 0.0,
         metrics=sanitize.metrics(entry.get("metrics")),
-        stop_condition=sanitize.clean(str(stop), sanitize.MAX_NAME) if stop is not None else None,
+        stop_condition=sanitize.truncate_text(str(stop), sanitize.MAX_NAME) if stop is not None else None,
         is_truncated=entry.get("is_truncated") is True,
         completion=sanitize.completion(entry.get("completion")),
         error=error,

@@ -13,8 +13,8 @@ from typing import Any
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 
-from rlrun_environment.worker.isolation import cancelled_from_outside, note, raised
-from rlrun_environment.worker.sanitize import finite, shown
+from rlrun_environment.worker.isolation import cancelled_from_outside, record_first_problem, user_code_problem
+from rlrun_environment.worker.sanitize import short_repr, to_finite_float
 
 
 def watch_rewards(environment: Any, folder: Path) -> None:
@@ -38,14 +38,14 @@ def rubrics_of(rubric: Any) -> Iterator[Any]:
 def _individual(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
     async def call(func: Callable[..., Any], state: dict[str, Any]) -> float:
         def check(value: Any) -> float:
-            number = finite(value)
+            number = to_finite_float(value)
             if number is None:
-                note(state, _not_finite(func, value))
+                record_first_problem(state, _not_finite(func, value))
                 return 0.0
             return number
 
         def fail(error: BaseException) -> float:
-            note(state, _raised(func, error, folder))
+            record_first_problem(state, _raised(func, error, folder))
             return 0.0
 
         result: float = await original(func=_shell(func, check, fail), state=state)
@@ -63,16 +63,16 @@ def _group(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
                 found = []
             if len(found) != len(states):
                 for state in states:
-                    note(state, _not_finite(func, values, f"{len(states)} numbers"))
+                    record_first_problem(state, _not_finite(func, values, f"{len(states)} numbers"))
                 return [0.0] * len(states)
             for state, value in zip(states, found, strict=True):
-                if finite(value) is None:
-                    note(state, _not_finite(func, value))
-            return [finite(value) or 0.0 for value in found]
+                if to_finite_float(value) is None:
+                    record_first_problem(state, _not_finite(func, value))
+            return [to_finite_float(value) or 0.0 for value in found]
 
         def fail(error: BaseException) -> list[float]:
             for state in states:
-                note(state, _raised(func, error, folder))
+                record_first_problem(state, _raised(func, error, folder))
             return [0.0] * len(states)
 
         result: list[float] = await original(func=_shell(func, check, fail), states=states)
@@ -104,11 +104,11 @@ def _shell(
 
 
 def _raised(func: Callable[..., Any], error: BaseException, folder: Path) -> Problem:
-    return raised(Reason.REWARD_FUNCTION_ERROR, f"Reward function {_name(func)} raised ", error, folder)
+    return user_code_problem(Reason.REWARD_FUNCTION_ERROR, f"Reward function {_name(func)} raised ", error, folder)
 
 
 def _not_finite(func: Callable[..., Any], value: Any, wanted: str = "a finite number") -> Problem:
-    message = f"Reward function {_name(func)} returned {shown(value)} instead of {wanted}."
+    message = f"Reward function {_name(func)} returned {short_repr(value)} instead of {wanted}."
     return Problem(reason=Reason.REWARD_NOT_FINITE, message=message)
 
 

@@ -19,7 +19,7 @@ MAX_WORDS = 300
 """Characters of an exception's text."""
 
 
-def finite(value: Any) -> float | None:
+def to_finite_float(value: Any) -> float | None:
     """Return the value as a float, or None if it is not a finite number.
 
     Every type with `__float__` counts (NumPy's and torch's scalars, and True as 1). A string does not, even "1.0".
@@ -33,27 +33,27 @@ def finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def clean(text: str, limit: int) -> str:
+def truncate_text(text: str, limit: int) -> str:
     """Return at most `limit` characters of the text, without lone surrogates, which JSON parsers reject."""
     cut = text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit:,} more characters)"
     return cut.encode("utf-8", "replace").decode()
 
 
-def words(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Return text like `KeyError: 'x'`, of bounded length, even if the exception's `__str__` raises."""
     try:
         text = str(error)
     except Exception:
         text = "(its text is not available)"
-    return clean(f"{type(error).__name__}: {text}", MAX_WORDS)
+    return truncate_text(f"{type(error).__name__}: {text}", MAX_WORDS)
 
 
-def shown(value: Any, limit: int = 100) -> str:
+def short_repr(value: Any, limit: int = 100) -> str:
     """Return the value's repr, of bounded length, or the name of its type if repr raises."""
     if isinstance(value, str | bytes | list | tuple) and len(value) > limit:
         value = value[:limit]
     try:
-        return clean(repr(value), limit)
+        return truncate_text(repr(value), limit)
     except Exception:
         return f"a {type(value).__name__}"
 
@@ -64,18 +64,18 @@ def metrics(values: Any) -> dict[str, float]:
         return {}
     found: dict[str, float] = {}
     for name, value in values.items():
-        number = finite(value)
+        number = to_finite_float(value)
         if number is not None and len(found) < MAX_METRICS:
-            found[clean(str(name), MAX_NAME)] = number
+            found[truncate_text(str(name), MAX_NAME)] = number
     return found
 
 
 def completion(value: Any, limit: int = MAX_COMPLETION) -> Any:
     """Return the value as plain JSON types of about `limit` characters. Entries beyond that are left out."""
-    return _Budget(limit).plain(value, 0)
+    return _SizeBudget(limit).plain(value, 0)
 
 
-class _Budget:
+class _SizeBudget:
     """Number of characters that the value may still use."""
 
     def __init__(self, left: int) -> None:
@@ -86,11 +86,11 @@ class _Budget:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int):
-            return value if value.bit_length() < 64 else shown(value)
+            return value if value.bit_length() < 64 else short_repr(value)
         if isinstance(value, float):
             return value if math.isfinite(value) else str(value)
         if isinstance(value, str):
-            text = clean(value, max(self.left, 0))
+            text = truncate_text(value, max(self.left, 0))
             self.left -= len(text)
             return text
         if depth >= MAX_DEPTH:
@@ -102,14 +102,14 @@ class _Budget:
         dump = getattr(value, "model_dump", None)
         if callable(dump):
             return self.plain(dump(exclude_none=True), depth + 1)
-        return self.plain(shown(value), depth)
+        return self.plain(short_repr(value), depth)
 
     def _entries(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         plain: dict[str, Any] = {}
         for name, entry in value.items():
             if self.left <= 0:
                 break
-            name = clean(str(name), MAX_NAME)
+            name = truncate_text(str(name), MAX_NAME)
             self.left -= len(name)
             plain[name] = self.plain(entry, depth + 1)
         return plain

@@ -24,7 +24,14 @@ from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import ClientConfig
 
 from rlrun_environment.worker import sanitize
-from rlrun_environment.worker.isolation import COLUMN, TERMS, Terms, cancelled_from_outside, contain, raised
+from rlrun_environment.worker.isolation import (
+    GROUP_LIMITS,
+    PROBLEM_KEY,
+    GroupLimits,
+    cancelled_from_outside,
+    isolate_rollouts,
+    user_code_problem,
+)
 from rlrun_environment.worker.loaded import Loaded, row_of
 from rlrun_environment.worker.rewards import watch_rewards
 
@@ -65,7 +72,7 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
         await super().raise_from_native_response(response)
 
 
-class GroupRunner:
+class VerifiersRunner:
     """Runs rollouts of one loaded verifiers environment."""
 
     def __init__(self, loaded: Loaded, folder: Path) -> None:
@@ -75,7 +82,7 @@ class GroupRunner:
         # aiohttp's, because httpx's needs time proportional to its connections for every request.
         self._http = DefaultAioHttpClient()
         watch_rewards(loaded.environment, folder)
-        contain(loaded.environment, folder)
+        isolate_rollouts(loaded.environment, folder)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -103,14 +110,14 @@ class GroupRunner:
             timeout=request.deadline_seconds,
             extra_headers_from_state={ROLLOUT_ID_HEADER: "trajectory_id"},
         )
-        TERMS.set(Terms.of(request))
+        GROUP_LIMITS.set(GroupLimits.of(request))
         try:
             outputs: list[dict[str, Any]] = await self.loaded.environment.run_group(
                 [dict(row) for _ in range(request.rollouts)],
                 GatewayClient(config, self._http),
                 request.model,
                 dict(request.sampling),
-                state_columns=["trajectory_id", COLUMN],
+                state_columns=["trajectory_id", PROBLEM_KEY],
             )
             return outputs
         except GeneratorExit:
@@ -120,18 +127,18 @@ class GroupRunner:
                 raise
             # A rollout's own exception is recorded in its state: this one was raised by the scoring of the group.
             log.exception("Group %s failed", request.group_id)
-            problem = raised(Reason.ROLLOUT_FAILED, "Scoring the group failed: ", error, self.folder)
-            return [{COLUMN: problem.to_json_dict()} for _ in range(request.rollouts)]
+            problem = user_code_problem(Reason.ROLLOUT_FAILED, "Scoring the group failed: ", error, self.folder)
+            return [{PROBLEM_KEY: problem.to_json_dict()} for _ in range(request.rollouts)]
 
 
 def _result(output: dict[str, Any]) -> RolloutResult:
-    reward = sanitize.finite(output.get("reward"))
+    reward = sanitize.to_finite_float(output.get("reward"))
     stop = output.get("stop_condition")
     return RolloutResult(
         rollout_id=str(output.get("trajectory_id") or uuid.uuid4().hex),
         reward=reward if reward is not None else 0.0,
         metrics=sanitize.metrics(output.get("metrics")),
-        stop_condition=sanitize.clean(str(stop), sanitize.MAX_NAME) if stop is not None else None,
+        stop_condition=sanitize.truncate_text(str(stop), sanitize.MAX_NAME) if stop is not None else None,
         is_truncated=bool(output.get("is_truncated")),
         generation_ms=milliseconds(output.get("timing"), "generation"),
         scoring_ms=milliseconds(output.get("timing"), "scoring"),
@@ -141,15 +148,15 @@ def _result(output: dict[str, Any]) -> RolloutResult:
 
 
 def _problem_of(output: dict[str, Any], reward: float | None) -> Problem | None:
-    noted = output.get(COLUMN)
+    noted = output.get(PROBLEM_KEY)
     if noted:
         return Problem.model_validate(noted)
     error = output.get("error")
     if error:
         text = str(error.get("error_chain_repr") or error.get("error"))
-        return Problem(reason=Reason.ROLLOUT_FAILED, message=sanitize.clean(text, 600))
+        return Problem(reason=Reason.ROLLOUT_FAILED, message=sanitize.truncate_text(text, 600))
     if reward is None:
-        shown = sanitize.shown(output.get("reward"))
+        shown = sanitize.short_repr(output.get("reward"))
         message = f"The rubric returned the reward {shown} instead of a finite number."
         return Problem(reason=Reason.REWARD_NOT_FINITE, message=message)
     return None

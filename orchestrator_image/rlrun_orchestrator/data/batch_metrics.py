@@ -13,7 +13,7 @@ BOTH = ("time/step", "time/save_ckpt", "perf/throughput")
 """Names that orchestrator and trainer both have for their own: the trainer's go below `trainer/`."""
 
 
-def spread(name: str, values: Sequence[float]) -> dict[str, float]:
+def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:
     """`name`/mean, /max and /min; nothing for no values."""
     if not values:
         return {}
@@ -40,20 +40,20 @@ def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int) -> dict[str, float]:
     """What the batch that step `step` trains on looks like."""
-    good = [rollout for group in groups for rollout in group.good]
+    good = [rollout for group in groups for rollout in group.valid_rollouts]
     everyone = [rollout for group in groups for rollout in group.rollouts]
     samples = [len(rollout.trajectory.sequences) for rollout in good]
     lag = [float(step - group.version) for group in groups]
     results = [rollout.result for rollout in good]
     values: dict[str, float] = {
-        **spread("reward", [result.reward for result in results]),
-        **spread("seq_len", [float(rollout.prompt_tokens + rollout.completion_tokens) for rollout in good]),
-        **spread("prompt_len", [float(rollout.prompt_tokens) for rollout in good]),
-        **spread("completion_len", [float(rollout.completion_tokens) for rollout in good]),
-        **spread("num_turns", [float(rollout.turns) for rollout in good]),
-        **spread("generation_ms", [r.generation_ms for r in results if r.generation_ms is not None]),
-        **spread("scoring_ms", [r.scoring_ms for r in results if r.scoring_ms is not None]),
-        **spread("batch/off_policy_level", lag),
+        **summary_stats("reward", [result.reward for result in results]),
+        **summary_stats("seq_len", [float(rollout.prompt_tokens + rollout.completion_tokens) for rollout in good]),
+        **summary_stats("prompt_len", [float(rollout.prompt_tokens) for rollout in good]),
+        **summary_stats("completion_len", [float(rollout.completion_tokens) for rollout in good]),
+        **summary_stats("num_turns", [float(rollout.turns) for rollout in good]),
+        **summary_stats("generation_ms", [r.generation_ms for r in results if r.generation_ms is not None]),
+        **summary_stats("scoring_ms", [r.scoring_ms for r in results if r.scoring_ms is not None]),
+        **summary_stats("batch/off_policy_level", lag),
         "is_truncated/mean": mean(float(rollout.truncated) for rollout in good),
         "error/mean": mean(float(rollout.error is not None) for rollout in everyone),
         "batch/effective_batch_size": float(len(good)),

@@ -57,7 +57,7 @@ class BufferSettings:
 
 
 @dataclass
-class _Pool:
+class _EnvironmentExamples:
     """The examples of one environment."""
 
     name: str
@@ -100,7 +100,7 @@ class _Pool:
                 return index
 
 
-class Buffer:
+class ExampleBuffer:
     """Draws examples and learns how hard they are."""
 
     def __init__(self, sizes: Mapping[str, int], weights: Sequence[float] | None, settings: BufferSettings) -> None:
@@ -115,7 +115,7 @@ class Buffer:
             raise ValueError(f"{len(sizes)} environments need as many weights, not below 0 and not all 0: {weights}")
         self.settings = settings
         self.weights = [float(w) for w in (weights if weights is not None else [1.0] * len(sizes))]
-        self._pools = {name: _Pool(name, size, settings.seed) for name, size in sizes.items()}
+        self._pools = {name: _EnvironmentExamples(name, size, settings.seed) for name, size in sizes.items()}
         self._draws = 0
         self._evicted: Counter[str] = Counter()
 
@@ -124,7 +124,7 @@ class Buffer:
         """The environments, in the run's order."""
         return list(self._pools)
 
-    def holds(self, example: Example) -> bool:
+    def contains(self, example: Example) -> bool:
         """Whether there is such an example."""
         pool = self._pools.get(example.environment)
         return pool is not None and 0 <= example.index < pool.size
@@ -137,11 +137,11 @@ class Buffer:
         self._draws += 1
         return Example(name, self._pools[name].draw())
 
-    def drawable(self, environments: Sequence[str]) -> bool:
+    def can_draw(self, environments: Sequence[str]) -> bool:
         """Whether any of these environments has a weight above 0."""
         return any(w > 0 for name, w in zip(self._pools, self.weights, strict=True) if name in environments)
 
-    def scored(self, example: Example, mean_reward: float) -> None:
+    def record_reward(self, example: Example, mean_reward: float) -> None:
         """Sorts the example by the mean reward of its newest group."""
         pool = self._pools[example.environment]
         pool.easy.discard(example.index)

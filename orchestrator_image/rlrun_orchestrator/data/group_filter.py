@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Cause(StrEnum):
+class FilterReason(StrEnum):
     """Why a group was dropped; the metric is `filtered_rollouts/` and this."""
 
     zero_mean = "zero_mean"
@@ -22,7 +22,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True)
-class Filtering:
+class GroupFilter:
     """The run's rules; a rule that is None drops nothing."""
 
     online: bool = False
@@ -32,17 +32,17 @@ class Filtering:
     max_reward: float | None = None
     min_reward: float | None = None
 
-    def cause(self, rewards: Sequence[float]) -> Cause | None:
+    def filter_reason(self, rewards: Sequence[float]) -> FilterReason | None:
         """Why a group with these rewards (at least one) is dropped; None for one that is kept."""
         mean = math.fsum(rewards) / len(rewards)
         if self.online and mean in (0.0, 1.0):
-            return Cause.zero_mean if mean == 0.0 else Cause.one_mean
+            return FilterReason.zero_mean if mean == 0.0 else FilterReason.one_mean
         if self.min_reward_variance is not None and self._too_equal(rewards, mean, self.min_reward_variance):
-            return Cause.low_variance
+            return FilterReason.low_variance
         if self.max_reward is not None and mean > self.max_reward:
-            return Cause.high_reward
+            return FilterReason.high_reward
         if self.min_reward is not None and mean < self.min_reward:
-            return Cause.low_reward
+            return FilterReason.low_reward
         return None
 
     @staticmethod

@@ -15,12 +15,12 @@ from rlrun.protocol.environment import GroupResult, RolloutResult
 from rlrun.protocol.problem import Problem
 
 from rlrun_orchestrator.data.example_buffer import Example
-from rlrun_orchestrator.data.example_sampler import Dealt
-from rlrun_orchestrator.data.group_filter import Cause, Filtering
+from rlrun_orchestrator.data.example_sampler import SampledExample
+from rlrun_orchestrator.data.group_filter import FilterReason, GroupFilter
 from rlrun_orchestrator.data.trajectories import Trajectory, Turn, build_trajectory
 
 
-class Verdict(StrEnum):
+class GroupOutcome(StrEnum):
     """What a finished group is good for."""
 
     usable = "usable"
@@ -28,19 +28,18 @@ class Verdict(StrEnum):
     errored = "errored"
 
 
-
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
 """Reasons of errors that are the reward function's, not the rollout's."""
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoringSettings:
     """The run's settings that decide what a group is good for."""
 
     rollouts_per_example: int
     strategy: TrajectoryStrategy
     seq_len: int
-    filtering: Filtering = field(default_factory=Filtering)
+    filtering: GroupFilter = field(default_factory=GroupFilter)
     verify: bool = True
     """False where the environments are not asked for rewards: all are 0 and none filters."""
     baseline: bool = True
@@ -99,27 +98,27 @@ class Group:
     example: Example
     version: int
     rollouts: list[Rollout] = field(default_factory=list)
-    verdict: Verdict = Verdict.errored
+    verdict: GroupOutcome = GroupOutcome.errored
     seconds: float = 0.0
     ordinal: int = 0
     """Number of the group since the beginning of the run."""
-    cause: Cause | None = None
+    cause: FilterReason | None = None
     """Why it was filtered."""
 
     @property
-    def dealt(self) -> Dealt:
+    def dealt(self) -> SampledExample:
         """The example under its number."""
-        return Dealt(self.ordinal, self.example)
+        return SampledExample(self.ordinal, self.example)
 
     @property
-    def good(self) -> list[Rollout]:
+    def valid_rollouts(self) -> list[Rollout]:
         """The rollouts that can be trained on."""
         return [rollout for rollout in self.rollouts if rollout.error is None]
 
     @property
     def rewards(self) -> list[float]:
         """Of the good rollouts."""
-        return [rollout.result.reward for rollout in self.good]
+        return [rollout.result.reward for rollout in self.valid_rollouts]
 
     @property
     def mean_reward(self) -> float:
@@ -132,7 +131,7 @@ class Group:
         return next((rollout.error for rollout in self.rollouts if rollout.error is not None), None)
 
 
-def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, scoring: Scoring) -> Group:
+def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, scoring: ScoringSettings) -> Group:
     """Join an environment's answer with the turns that the gateway recorded for the group, and judge it.
 
     Rollouts are in the order in which their first requests arrived, whatever the order of the answer.
@@ -143,11 +142,11 @@ def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, 
     for outcome in sorted(result.rollouts, key=lambda outcome: order.get(outcome.rollout_id, len(order))):
         group.rollouts.append(_rollout(outcome, recorded, scoring, seen))
         seen.add(outcome.rollout_id)
-    _judge(group, scoring)
+    _assign_outcome(group, scoring)
     return group
 
 
-def _rollout(outcome: RolloutResult, recorded: RecordedGroup, scoring: Scoring, seen: set[str]) -> Rollout:
+def _rollout(outcome: RolloutResult, recorded: RecordedGroup, scoring: ScoringSettings, seen: set[str]) -> Rollout:
     turns = recorded.turns_by_rollout.get(outcome.rollout_id, ()) if outcome.rollout_id not in seen else ()
     trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
     truncated = outcome.is_truncated or any(turn.finish_reason == "length" for turn in turns)
@@ -164,15 +163,15 @@ def _rollout(outcome: RolloutResult, recorded: RecordedGroup, scoring: Scoring, 
     return Rollout(outcome, trajectory, len(turns), truncated, error)
 
 
-def _judge(group: Group, scoring: Scoring) -> None:
+def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
     rewards = group.rewards
     if len(rewards) < scoring.needed:
-        group.verdict = Verdict.errored
+        group.verdict = GroupOutcome.errored
         return
-    group.cause = scoring.filtering.cause(rewards) if scoring.verify else None
-    group.verdict = Verdict.usable if group.cause is None else Verdict.filtered
+    group.cause = scoring.filtering.filter_reason(rewards) if scoring.verify else None
+    group.verdict = GroupOutcome.usable if group.cause is None else GroupOutcome.filtered
     if scoring.baseline:
-        for rollout, advantage in zip(group.good, group_advantages(rewards), strict=True):
+        for rollout, advantage in zip(group.valid_rollouts, group_advantages(rewards), strict=True):
             rollout.advantage = advantage
 
 

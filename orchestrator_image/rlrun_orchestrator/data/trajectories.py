@@ -42,7 +42,7 @@ class TokenSequence:
         self.loss_mask += [True] * len(turn.completion_ids)
         self.logprobs += turn.logprobs
 
-    def cut(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
         del self.token_ids[length:], self.loss_mask[length:], self.logprobs[length:]
 
@@ -71,6 +71,6 @@ def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_le
             sequences.append(current)
         current.extend(turn)
     for sequence in sequences:
-        sequence.cut(seq_len)
+        sequence.truncate(seq_len)
     bridged = sum(turn.bridged for turn in turns)
     return Trajectory([sequence for sequence in sequences if any(sequence.loss_mask)], breaks, bridged)

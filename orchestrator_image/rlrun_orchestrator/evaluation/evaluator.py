@@ -24,20 +24,20 @@ from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.service.errors import RequestError, ServiceUnavailable
 
 from rlrun_orchestrator.data.schedule import RunSchedule
-from rlrun_orchestrator.evaluation.fair_semaphore import Room
+from rlrun_orchestrator.evaluation.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.evaluation.metrics import evaluation_values, validation_total, validation_values
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
-from rlrun_orchestrator.rollouts.environments import Environment, Environments
+from rlrun_orchestrator.rollouts.environments import EnvironmentPool, PooledEnvironment
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 
 log = logging.getLogger(__name__)
 
-SHARE = 0.25
+EVALUATION_SHARE = 0.25
 """Of the rollouts that training may have in flight: what evaluation and validation may have besides, together."""
-TRIES = 3
+MAX_ATTEMPTS = 3
 """Requests for one example, when its environment is lost on the way."""
-REMEMBERED = 64
+RESULTS_KEPT = 64
 """Newest measurements that are not made a second time."""
 MESSAGE_LIMIT = 500
 
@@ -46,7 +46,7 @@ Report = Callable[[int, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
-class Measurement:
+class EvaluationTask:
     """One environment measured every `interval` steps."""
 
     use: EnvironmentUse
@@ -74,7 +74,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedPolicy:
     """What is measured: a policy, or the model that training starts from (`base`, served under its own name)."""
 
     policy: PolicyRef
@@ -103,7 +103,7 @@ class EvaluatorSettings:
     """Whether the run starts from another run's checkpoint, so that its first policy is not the base model."""
 
 
-def measurements(run: ResolvedRun) -> list[Measurement]:
+def measurements(run: ResolvedRun) -> list[EvaluationTask]:
     """What the run asks for: `eval` on its own environments, `val` on the training environments."""
     spec, found = run.spec, []
     if spec.eval is not None:
@@ -111,13 +111,13 @@ def measurements(run: ResolvedRun) -> list[Measurement]:
             examples = env.num_examples if env.num_examples is not None else spec.eval.num_examples
             rollouts = env.rollouts_per_example or spec.eval.rollouts_per_example
             name = env.effective_name
-            found.append(Measurement(EnvironmentUse.eval, name, spec.eval.interval, examples, rollouts))
+            found.append(EvaluationTask(EnvironmentUse.eval, name, spec.eval.interval, examples, rollouts))
     if spec.val is not None:
         share, more = divmod(spec.val.num_examples, len(spec.env))
         for index, train in enumerate(spec.env):
             name, examples = train.effective_name, max(1, share + (index < more))
             found.append(
-                Measurement(EnvironmentUse.train, name, spec.val.interval, examples, spec.val.rollouts_per_example)
+                EvaluationTask(EnvironmentUse.train, name, spec.val.interval, examples, spec.val.rollouts_per_example)
             )
     return found
 
@@ -127,8 +127,8 @@ class Evaluator:
 
     def __init__(
         self,
-        wanted: Sequence[Measurement],
-        environments: Mapping[EnvironmentUse, Environments],
+        wanted: Sequence[EvaluationTask],
+        environments: Mapping[EnvironmentUse, EnvironmentPool],
         groups: LiveGroups,
         progress: RunProgress,
         conditions: StatusConditions,
@@ -148,19 +148,19 @@ class Evaluator:
         self._report = report
         self._save_state = save_state
         kinds = {m.use for m in wanted}
-        places = int(settings.rollouts_in_flight * SHARE / max(1, len(kinds)))
+        places = int(settings.rollouts_in_flight * EVALUATION_SHARE / max(1, len(kinds)))
         # A room of its own for each kind: a long evaluation must not hold up the short validations.
         self._places = max(1, places)
-        self._rooms = {use: Room(self._places) for use in kinds}
+        self._rooms = {use: FairSemaphore(self._places) for use in kinds}
         self._rounds: dict[EnvironmentUse, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way: set[tuple[str, str]] = set()
-        self._measured: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
+        self._measured: deque[tuple[str, str]] = deque(maxlen=RESULTS_KEPT)
         """(metrics' base name, subject) of what is done."""
 
     # --- for the loop -------------------------------------------------------------------------------------------------
 
-    def begin(self, step: int, policy: PolicyRef) -> None:
+    def start(self, step: int, policy: PolicyRef) -> None:
         """Before the first step of this process: the base model, or what an earlier process did not get to."""
         if step > 0:
             self.after_step(step, policy)
@@ -172,20 +172,20 @@ class Evaluator:
                 self._conditions.add_warning(Problem(reason=Reason.BASE_MODEL_NOT_MEASURED, message=message))
                 return
             # A fresh adapter changes nothing yet: version 0 is the base model.
-            self._start(wanted, 0, Subject(policy, base=self._settings.warm_start))
+            self._start(wanted, 0, EvaluatedPolicy(policy, base=self._settings.warm_start))
 
     def after_step(self, step: int, policy: PolicyRef) -> None:
         """Starts what is due with the policy after `step` steps."""
-        self._start(self._due(step), step, Subject(policy))
+        self._start(self._due(step), step, EvaluatedPolicy(policy))
 
-    def owes(self, step: int, policy: PolicyRef) -> bool:
+    def has_unfinished(self, step: int, policy: PolicyRef) -> bool:
         """Whether something that is due at `step` has not been measured."""
-        return any(self._is_new(m, Subject(policy)) for m in self._due(step))
+        return any(self._is_new(m, EvaluatedPolicy(policy)) for m in self._due(step))
 
     async def finish(self, deadline: float) -> None:
         """Waits for what is still running, for at most `deadline` seconds, and gives up what is late."""
         for room in self._rooms.values():
-            room.widen(self._settings.rollouts_in_flight)
+            room.raise_limit(self._settings.rollouts_in_flight)
         if not self._tasks:
             return
         problem = Problem(reason=Reason.WAITING_FOR_EVALUATION, message="the final policy is being evaluated")
@@ -224,14 +224,14 @@ class Evaluator:
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
-    def _due(self, step: int) -> list[Measurement]:
+    def _due(self, step: int) -> list[EvaluationTask]:
         return [m for m in self._wanted if m.due(step, self._schedule.max_steps)]
 
-    def _is_new(self, measurement: Measurement, subject: Subject) -> bool:
+    def _is_new(self, measurement: EvaluationTask, subject: EvaluatedPolicy) -> bool:
         key = (measurement.base_name, subject.name)
         return key not in self._measured and key not in self._under_way
 
-    def _start(self, due: Sequence[Measurement], step: int, subject: Subject) -> None:
+    def _start(self, due: Sequence[EvaluationTask], step: int, subject: EvaluatedPolicy) -> None:
         for use in EnvironmentUse:
             wanted = [m for m in due if m.use is use and self._is_new(m, subject)]
             if not wanted:
@@ -261,7 +261,7 @@ class Evaluator:
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_FAILED, message=message[:MESSAGE_LIMIT]))
 
     async def _round(
-        self, wanted: Sequence[Measurement], step: int, subject: Subject, before: "asyncio.Task[None] | None"
+        self, wanted: Sequence[EvaluationTask], step: int, subject: EvaluatedPolicy, before: "asyncio.Task[None] | None"
     ) -> None:
         # Between two groups too: an adapter that no live group is pinned to may be unloaded.
         pin = self._open(subject)
@@ -270,13 +270,15 @@ class Evaluator:
                 await asyncio.wait({before})
             found = await asyncio.gather(*(self._measure(m, step, subject) for m in wanted))
             if wanted[0].use is EnvironmentUse.train:
-                self._tell(step, validation_total([group for groups in found for group in groups]))
+                self._report_problem(step, validation_total([group for groups in found for group in groups]))
         finally:
             self._groups.close(pin.id)
             self._under_way -= {(m.base_name, subject.name) for m in wanted}
 
-    async def _measure(self, measurement: Measurement, step: int, subject: Subject) -> list[list[RolloutResult]]:
-        member = self._environments[measurement.use].members[measurement.environment]
+    async def _measure(
+        self, measurement: EvaluationTask, step: int, subject: EvaluatedPolicy
+    ) -> list[list[RolloutResult]]:
+        member = self._environments[measurement.use].environments[measurement.environment]
         known = member.info.eval_examples if member.info else 0
         count = known if measurement.examples < 0 else min(measurement.examples, known)
         began = time.monotonic()
@@ -291,31 +293,31 @@ class Evaluator:
         if values[f"{base}/error"] == 0.0:
             self._conditions.clear_warning(Reason.EVALUATION_ERRORS)
         self._measured.append((base, subject.name))
-        self._tell(step, values)
+        self._report_problem(step, values)
         self._save_state()
         return results
 
-    def _tell(self, step: int, values: dict[str, float]) -> None:
+    def _report_problem(self, step: int, values: dict[str, float]) -> None:
         log.info("step %d measured: %s", step, values)
         self._report(step, values)
 
     # --- one example --------------------------------------------------------------------------------------------------
 
     async def _group(
-        self, member: Environment, measurement: Measurement, index: int, subject: Subject
+        self, member: PooledEnvironment, measurement: EvaluationTask, index: int, subject: EvaluatedPolicy
     ) -> list[RolloutResult]:
-        async with self._rooms[measurement.use].take(measurement.rollouts):
+        async with self._rooms[measurement.use].acquire(measurement.rollouts):
             problem = Problem(reason=Reason.UNREACHABLE, message="it is lost")
-            for _ in range(TRIES):
-                if member.probe is not None and not member.probe.done():
-                    await asyncio.wait({member.probe})
-                if member.lost_since is not None:
+            for _ in range(MAX_ATTEMPTS):
+                if member.recovery_task is not None and not member.recovery_task.done():
+                    await asyncio.wait({member.recovery_task})
+                if member.unreachable_since is not None:
                     break
                 try:
                     return await self._ask(member, measurement, index, subject)
                 except ServiceUnavailable as error:
                     problem = error.problem
-                    self._environments[measurement.use].unreachable(member.name, problem)
+                    self._environments[measurement.use].mark_unreachable(member.name, problem)
                 except (RequestError, ValueError) as error:
                     problem = error.problem if isinstance(error, RequestError) else _unexpected(error)
                     break
@@ -324,7 +326,7 @@ class Evaluator:
             return []
 
     async def _ask(
-        self, member: Environment, measurement: Measurement, index: int, subject: Subject
+        self, member: PooledEnvironment, measurement: EvaluationTask, index: int, subject: EvaluatedPolicy
     ) -> list[RolloutResult]:
         # Example and policy alone decide the seeds, where the run has one: whatever else goes on has no say in it.
         live = self._open(subject, ordinal=_ordinal(measurement, index))
@@ -344,11 +346,11 @@ class Evaluator:
         finally:
             self._groups.close(live.id)
 
-    def _open(self, subject: Subject, ordinal: int = 0) -> LiveGroup:
+    def _open(self, subject: EvaluatedPolicy, ordinal: int = 0) -> LiveGroup:
         return self._groups.open(subject.policy, ordinal=ordinal, record=False, base=subject.base)
 
 
-def _ordinal(measurement: Measurement, index: int) -> int:
+def _ordinal(measurement: EvaluationTask, index: int) -> int:
     """A number that no other example of this run's evaluations has."""
     text = f"{measurement.base_name}/{index}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")

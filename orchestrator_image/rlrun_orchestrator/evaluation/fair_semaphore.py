@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Room:
+class FairSemaphore:
     """At most `places` are taken at a time; whoever needs more than there are gets the whole room alone."""
 
     def __init__(self, places: int) -> None:
@@ -15,7 +15,7 @@ class Room:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def take(self, places: int) -> AsyncIterator[None]:
+    async def acquire(self, places: int) -> AsyncIterator[None]:
         """Waits for its turn, and gives the places back at the end."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((places, turn))
@@ -33,7 +33,7 @@ class Room:
         finally:
             self._leave(places)
 
-    def widen(self, places: int) -> None:
+    def raise_limit(self, places: int) -> None:
         """From now on there are at least that many places."""
         self.places = max(self.places, places)
         self._admit()

@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 30.0
 Messages = Sequence[dict[str, Any]]
 
 
-class Tokenizer:
+class ChatTokenizer:
     """The chat template of the engines."""
 
     def __init__(self, http: aiohttp.ClientSession, pool: ReplicaPool, *, deadline: float) -> None:
@@ -30,7 +30,7 @@ class Tokenizer:
         self._pool = pool
         self._deadline = deadline
 
-    async def tokens(self, messages: Messages, *, add_generation_prompt: bool) -> list[int]:
+    async def encode(self, messages: Messages, *, add_generation_prompt: bool) -> list[int]:
         """The token ids of a conversation; with the beginning of the next answer if that is to follow.
 
         Raises FatalError when no engine answers in time or the template refuses the messages.
@@ -40,7 +40,7 @@ class Tokenizer:
         give_up = time.monotonic() + self._deadline
         problem = self._pool.problem()
         while time.monotonic() < give_up:
-            able = [replica for replica in self._pool.replicas.values() if replica.answers]
+            able = [replica for replica in self._pool.replicas.values() if replica.is_answering]
             if not able:
                 problem = self._pool.problem()
                 await self._pool.changed(0.5)
@@ -53,7 +53,7 @@ class Tokenizer:
                 return found
             except ServiceUnavailable as error:
                 problem = error.problem
-                replica.suspect(problem)
+                replica.mark_suspect(problem)
             except (RequestRejected, KeyError, ValueError) as error:
                 message = f"the engine cannot render a demonstration with its chat template: {error}"[:1000]
                 problem = Problem(reason=Reason.CHAT_TEMPLATE_FAILED, message=message)

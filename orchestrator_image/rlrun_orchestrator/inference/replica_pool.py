@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 NOT_BROUGHT = Reason.ADAPTER_DOWNLOAD_FAILED
 """Reason of the sidecar if neither S3 nor the trainer delivers the files."""
-MISSES_BEFORE_GONE = 3
+DNS_MISSES_BEFORE_REMOVAL = 3
 """Consecutive DNS lookups without the replica before it is removed. One incomplete answer does not remove it."""
 REPORT_AFTER = 5.0
 """Seconds without a replica that serves the policy before the wait is reported."""
 REMEMBERED = 1000
 """Number of publications whose order is kept, more than any group can outlive."""
-HOME_SLACK = 4
+AFFINITY_SLACK = 4
 """Requests that a group's home replica may have more than the least busy one before affinity ends."""
 
 
@@ -71,17 +71,17 @@ class Replica:
     sidecar: SidecarClient
     adapters: set[str] = field(default_factory=set)
     """Names of the policies that the replica serves, confirmed by the engine's own list."""
-    replaced: bool = False
+    was_replaced: bool = False
     """True if a policy's weights replaced those of the base model."""
-    answers: bool = False
-    heard: bool = False
+    is_answering: bool = False
+    record_success: bool = False
     """True once the replica has responded. Before that its pod is starting."""
     requests: int = 0
     """Number of requests in progress."""
     backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=5.0))
     refused: set[str] = field(default_factory=set)
     """Older versions that the replica could not load. They are not tried again."""
-    misses: int = 0
+    dns_misses: int = 0
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
     problem: Problem | None = None
@@ -91,13 +91,13 @@ class Replica:
 
     def serves(self, policy: str | None) -> bool:
         """Return whether the replica can serve that policy. None is the base model."""
-        return self.answers and (not self.replaced if policy is None else policy in self.adapters)
+        return self.is_answering and (not self.was_replaced if policy is None else policy in self.adapters)
 
-    def suspect(self, problem: Problem) -> None:
+    def mark_suspect(self, problem: Problem) -> None:
         """Stop sending requests to the replica after a failure of its own, until its sidecar confirms it again."""
-        if self.answers:
+        if self.is_answering:
             log.warning("replica %s leaves rotation: %s", self.endpoint.engine_url, problem.message)
-        self.answers = False
+        self.is_answering = False
         self.problem = problem
         self.wake.set()
 
@@ -111,7 +111,7 @@ def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None
     if not able:
         return None
     idlest = min(able, key=lambda replica: replica.requests)
-    if home is not None and home in able and home.requests <= 2 * idlest.requests + HOME_SLACK:
+    if home is not None and home in able and home.requests <= 2 * idlest.requests + AFFINITY_SLACK:
         return home
     return idlest
 
@@ -190,7 +190,7 @@ class ReplicaPool:
             now = time.monotonic()
             serving = self.serving(policy.name)
             first = now if serving and first is None else first
-            healthy = sum(r.answers and r.problem is None for r in self.replicas.values())
+            healthy = sum(r.is_answering and r.problem is None for r in self.replicas.values())
             if serving and (serving >= healthy or now - (first or now) >= grace):
                 break
             if now - start >= deadline:
@@ -208,7 +208,7 @@ class ReplicaPool:
         """Return why no replica serves the policy."""
         name = policy.name if policy else "a policy"
         told = [replica.problem.message for replica in self.replicas.values() if replica.problem]
-        if not any(replica.heard for replica in self.replicas.values()):
+        if not any(replica.record_success for replica in self.replicas.values()):
             return Problem(
                 reason=Reason.WAITING_FOR_INFERENCE,
                 message="no inference replica is ready: look at the inference pods of this run and their events",
@@ -248,9 +248,9 @@ class ReplicaPool:
             self.replicas[endpoint] = replica
             log.info("replica %s found", endpoint.engine_url)
         for endpoint, replica in list(self.replicas.items()):
-            replica.misses = 0 if endpoint in found else replica.misses + 1
+            replica.dns_misses = 0 if endpoint in found else replica.dns_misses + 1
             # An unready pod leaves the headless service; a replica whose sidecar still responds is kept.
-            if replica.misses >= MISSES_BEFORE_GONE and not replica.answers:
+            if replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL and not replica.is_answering:
                 log.info("replica %s is gone", endpoint.engine_url)
                 for task in (replica.task, *replica.calls):
                     if task is not None:
@@ -264,11 +264,11 @@ class ReplicaPool:
             looked = False
             try:
                 # A busy engine is slow to respond: a policy that a publication waits for is loaded without a query.
-                if not replica.answers or self._target is None or replica.serves(self._target.name):
+                if not replica.is_answering or self._target is None or replica.serves(self._target.name):
                     self._note(replica, await replica.sidecar.adapters())
-                    if not replica.answers:
+                    if not replica.is_answering:
                         log.info("replica %s answers and has %s", replica.endpoint.engine_url, sorted(replica.adapters))
-                    replica.answers = replica.heard = True
+                    replica.is_answering = replica.record_success = True
                     self._notify()
                 looked = True
                 await self._reconcile(replica)
@@ -280,7 +280,7 @@ class ReplicaPool:
                     # The engine works: it continues with the policies that it has.
                     replica.problem = error.problem
                 else:
-                    replica.suspect(error.problem)
+                    replica.mark_suspect(error.problem)
                 replica.wake.clear()
                 if not looked:
                     self._notify()
@@ -325,8 +325,8 @@ class ReplicaPool:
         replica.adapters = set(listed.adapters)
         policies = [p for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None]
         whole = {policy.name for policy in policies if policy.kind is PolicyKind.weights}
-        replica.replaced = bool(whole and replica.adapters)
-        if replica.replaced:
+        replica.was_replaced = bool(whole and replica.adapters)
+        if replica.was_replaced:
             newest = max(self._published.get(name, 0) for name in replica.adapters)
             replica.adapters |= {name for name in whole if self._published.get(name, newest + 1) <= newest}
 

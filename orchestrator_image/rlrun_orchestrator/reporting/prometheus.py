@@ -13,7 +13,7 @@ from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.inference.gateway.request_router import RoutingStats
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool
 from rlrun_orchestrator.status.run_progress import RunProgress
-from rlrun_orchestrator.storage.run_recorder import Recorder
+from rlrun_orchestrator.storage.run_recorder import RunRecorder
 
 
 def metric_name(name: str) -> str:
@@ -32,7 +32,7 @@ class RunCollector(Collector):
         pool: ReplicaPool,
         groups: LiveGroups,
         routing: RoutingStats,
-        recorder: Recorder | None,
+        recorder: RunRecorder | None,
         rewards: RewardHistograms | None = None,
     ) -> None:
         self._schedule = schedule
@@ -59,7 +59,7 @@ class RunCollector(Collector):
         current = self._pool.current.name if self._pool.current else ""
         for state, count in (
             ("known", len(self._pool.replicas)),
-            ("answering", sum(replica.answers for replica in self._pool.replicas.values())),
+            ("answering", sum(replica.is_answering for replica in self._pool.replicas.values())),
             ("serving", self._pool.serving(current)),
         ):
             replicas.add_metric([state], count)
@@ -73,7 +73,7 @@ class RunCollector(Collector):
             ("rlrun_reward_errors", progress.reward_errors, "Rollouts whose reward failed"),
             ("rlrun_rollout_errors", progress.rollout_errors, "Rollouts that failed"),
             ("rlrun_trainer_restarts", progress.trainer_restarts, "Sessions that the trainer lost"),
-            ("rlrun_lost_writes", self._recorder.lost if self._recorder else 0, "Objects not written to S3"),
+            ("rlrun_lost_writes", self._recorder.dropped_objects if self._recorder else 0, "Objects not written to S3"),
         ):
             yield CounterMetricFamily(name, text, value)
         if self._recorder is not None:
@@ -103,7 +103,7 @@ class RunCollector(Collector):
             yield GaugeMetricFamily(name, f"{text}, newest value", number)
 
 
-def registry_of(collector: RunCollector) -> CollectorRegistry:
+def make_registry(collector: RunCollector) -> CollectorRegistry:
     """A registry with this run only."""
     registry = CollectorRegistry()
     registry.register(collector)

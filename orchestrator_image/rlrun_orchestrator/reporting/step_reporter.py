@@ -30,13 +30,13 @@ from rlrun_orchestrator.reporting.rollout_records import rollout_lines
 from rlrun_orchestrator.reporting.wandb_client import WandbLog
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
-from rlrun_orchestrator.storage.run_recorder import Recorder
+from rlrun_orchestrator.storage.run_recorder import RunRecorder
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class StepTimings:
     """Where the seconds of a step went."""
 
     step: float
@@ -54,7 +54,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True)
-class StepFacts:
+class StepReport:
     """What the loop knows of a step that is done."""
 
     step: int
@@ -63,7 +63,7 @@ class StepFacts:
     """None in a step on demonstrations."""
     trainer: Mapping[str, float]
     """The trainer's own metrics."""
-    times: StepTimes
+    times: StepTimings
     reward: float | None = None
     """Mean over the rollouts."""
     trained_tokens: int = 0
@@ -84,7 +84,7 @@ class StepFacts:
     """Metrics of the batch and of other parts (pools of examples, ...), under their final names."""
 
 
-class Reporter:
+class StepReporter:
     """Tells everybody about steps and evaluations."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Reporter:
         schedule: RunSchedule,
         progress: RunProgress,
         conditions: StatusConditions,
-        recorder: Recorder,
+        recorder: RunRecorder,
         rewards: RewardHistograms,
         wandb: WandbLog | None = None,
         *,
@@ -108,7 +108,7 @@ class Reporter:
         self._wandb = wandb
         self._rollouts_per_example = rollouts_per_example
         self._learns_from_rewards = learns_from_rewards
-        self._totals = Totals()
+        self._totals = TrainingTotals()
         self._step_metrics: dict[str, float] = {}
         """Of the newest step."""
         self._evaluation_metrics: dict[str, float] = {}
@@ -116,7 +116,7 @@ class Reporter:
         self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
         self._warned: set[str] = set()
 
-    def step(self, facts: StepFacts) -> None:
+    def step(self, facts: StepReport) -> None:
         """A step is done."""
         now = datetime.now(UTC)
         groups = list(facts.groups)
@@ -135,7 +135,7 @@ class Reporter:
         told = "-" if facts.reward is None else f"{facts.reward:.4f}"
         log.info("step %d/%d reward %s in %.1f s", facts.step, self._schedule.max_steps, told, facts.times.step)
 
-    def late(self, result: StepResult, batch: SentBatch | None) -> None:
+    def report_unobserved(self, result: StepResult, batch: SentBatch | None) -> None:
         """A step is done whose batch is no more: only what was kept of it is known, or nothing."""
         now = datetime.now(UTC)
         values = trainer_metrics(result.metrics) | dict(batch.values if batch else {})
@@ -158,7 +158,7 @@ class Reporter:
         """The newest value of every metric."""
         return self._evaluation_metrics | self._step_metrics
 
-    def rewound(self) -> None:
+    def on_rewind(self) -> None:
         """Steps will be made again: what came before says nothing of the pace and the trend."""
         self._history.clear()
 
@@ -173,7 +173,7 @@ class Reporter:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _numbers(self, facts: StepFacts) -> dict[str, float]:
+    def _numbers(self, facts: StepReport) -> dict[str, float]:
         times, each = facts.times, self._rollouts_per_example
         return {
             **trainer_metrics(facts.trainer),
@@ -212,7 +212,7 @@ class Reporter:
 
 
 @dataclass
-class Totals:
+class TrainingTotals:
     """Cumulative; a step that is made again after a restart counts again, as the work did."""
 
     tokens: int = 0

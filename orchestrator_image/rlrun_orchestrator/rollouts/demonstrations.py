@@ -20,10 +20,10 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import SampleLoss
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 
-from rlrun_orchestrator.data.example_sampler import Deal, Dealt
+from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.trajectories import TokenSequence
-from rlrun_orchestrator.inference.chat_tokenizer import Tokenizer
-from rlrun_orchestrator.rollouts.environments import Environments
+from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
+from rlrun_orchestrator.rollouts.environments import EnvironmentPool
 
 log = logging.getLogger(__name__)
 
@@ -36,18 +36,24 @@ WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Lesson:
+class DemonstrationSample:
     """One demonstration as a training sequence."""
 
-    dealt: Dealt
+    dealt: SampledExample
     sequence: TokenSequence
 
 
-class Demonstrations:
+class DemonstrationLoader:
     """Draws examples and fetches the right answers to them."""
 
     def __init__(
-        self, deal: Deal, environments: Environments, tokenizer: Tokenizer, *, batch_size: int, seq_len: int
+        self,
+        deal: ExampleSampler,
+        environments: EnvironmentPool,
+        tokenizer: ChatTokenizer,
+        *,
+        batch_size: int,
+        seq_len: int,
     ) -> None:
         self._deal = deal
         self._environments = environments
@@ -55,11 +61,11 @@ class Demonstrations:
         self._batch_size = batch_size
         self._seq_len = seq_len
         self._room = asyncio.Semaphore(PARALLEL)
-        self._outstanding: list[Dealt] = []
+        self._outstanding: list[SampledExample] = []
 
-    async def batch(self) -> list[Lesson]:
+    async def batch(self) -> list[DemonstrationSample]:
         """The next `batch_size` demonstrations, in the order of their draw. Raises FatalError."""
-        lessons: list[Lesson] = []
+        lessons: list[DemonstrationSample] = []
         for _ in range(MAX_ROUNDS):
             drawn = [self._draw() for _ in range(self._batch_size - len(lessons))]
             self._outstanding += drawn
@@ -76,7 +82,7 @@ class Demonstrations:
         )
         raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_TOO_LONG, message=message), ExitCode.CONFIGURATION)
 
-    def outstanding(self) -> list[Dealt]:
+    def outstanding(self) -> list[SampledExample]:
         """Return the examples of the batch that is collected or in hand."""
         return list(self._outstanding)
 
@@ -86,33 +92,33 @@ class Demonstrations:
 
     def return_batch(self) -> None:
         """Let the examples of the batch be drawn again, because the trainer has made its step of another one."""
-        self._deal.put_back(self._outstanding)
+        self._deal.requeue(self._outstanding)
         self._outstanding = []
 
-    def _draw(self) -> Dealt:
-        dealt = self._deal.draw(self._environments.members)
+    def _draw(self) -> SampledExample:
+        dealt = self._deal.next_example(self._environments.environments)
         if dealt is None:
             raise FatalError(
                 Problem(reason=Reason.NO_EXAMPLES, message="no environment has examples"), ExitCode.CONFIGURATION
             )
         return dealt
 
-    async def _lesson(self, dealt: Dealt) -> Lesson:
+    async def _lesson(self, dealt: SampledExample) -> DemonstrationSample:
         async with self._room:
             sequence = await self._sequence(await self._fetch(dealt))
-        sequence.cut(self._seq_len)
-        return Lesson(dealt, sequence if any(sequence.loss_mask) else TokenSequence())
+        sequence.truncate(self._seq_len)
+        return DemonstrationSample(dealt, sequence if any(sequence.loss_mask) else TokenSequence())
 
-    async def _fetch(self, dealt: Dealt) -> Demonstration:
-        member = self._environments.members[dealt.example.environment]
+    async def _fetch(self, dealt: SampledExample) -> Demonstration:
+        member = self._environments.environments[dealt.example.environment]
         while True:
             if self._environments.failure is not None:
                 raise self._environments.failure
-            if member.lost_since is None:
+            if member.unreachable_since is None:
                 try:
                     return await member.client.demonstration(DemonstrationRequest(example_index=dealt.example.index))
                 except ServiceUnavailable as error:
-                    self._environments.unreachable(member.name, error.problem)
+                    self._environments.mark_unreachable(member.name, error.problem)
                 except RequestRejected as error:
                     message = (
                         f"environment {member.name} gives no demonstration for example {dealt.example.index}, which "
@@ -130,13 +136,13 @@ class Demonstrations:
             message = "a demonstration's completion has no message of the role assistant: there is nothing to learn"
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         last = answers[-1] + 1
-        token_ids = await self._tokenizer.tokens(messages[:last], add_generation_prompt=False)
+        token_ids = await self._tokenizer.encode(messages[:last], add_generation_prompt=False)
         sequence = TokenSequence(token_ids, [False] * len(token_ids), [0.0] * len(token_ids))
         for answer in answers:
-            begin = await self._tokenizer.tokens(messages[:answer], add_generation_prompt=True)
+            begin = await self._tokenizer.encode(messages[:answer], add_generation_prompt=True)
             end = token_ids
             if answer + 1 < last:
-                end = await self._tokenizer.tokens(messages[: answer + 1], add_generation_prompt=False)
+                end = await self._tokenizer.encode(messages[: answer + 1], add_generation_prompt=False)
             if token_ids[: len(begin)] != begin or token_ids[: len(end)] != end or len(end) <= len(begin):
                 raise FatalError(_mismatch(), ExitCode.CONFIGURATION)
             sequence.loss_mask[len(begin) : len(end)] = [True] * (len(end) - len(begin))
@@ -152,7 +158,7 @@ def _mismatch() -> Problem:
     return Problem(reason=Reason.CHAT_TEMPLATE_MISMATCH, message=message)
 
 
-def lesson_samples(lessons: Sequence[Lesson], step: int) -> list[dict[str, Any]]:
+def demonstration_samples(lessons: Sequence[DemonstrationSample], step: int) -> list[dict[str, Any]]:
     """One `Sample` (under its JSON names) per demonstration, for the step that trains version `step`."""
     return [
         {
@@ -167,7 +173,7 @@ def lesson_samples(lessons: Sequence[Lesson], step: int) -> list[dict[str, Any]]
     ]
 
 
-def lesson_metrics(lessons: Sequence[Lesson]) -> dict[str, float]:
+def demonstration_metrics(lessons: Sequence[DemonstrationSample]) -> dict[str, float]:
     """What a supervised batch looks like."""
     lengths = [len(lesson.sequence.token_ids) for lesson in lessons]
     return {

@@ -17,15 +17,15 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError, RequestError, ServiceUnavailable
 
-from rlrun_orchestrator.data.example_sampler import Deal, Dealt
-from rlrun_orchestrator.data.group_filter import Cause
-from rlrun_orchestrator.data.groups import Group, Scoring, Verdict, score_group
+from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
+from rlrun_orchestrator.data.group_filter import FilterReason
+from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, score_group
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool
-from rlrun_orchestrator.rollouts.distillation import Teacher
-from rlrun_orchestrator.rollouts.empty_batches import Drought
-from rlrun_orchestrator.rollouts.environments import Environment, Environments
+from rlrun_orchestrator.rollouts.distillation import DistillationTeacher
+from rlrun_orchestrator.rollouts.empty_batches import EmptyBatchMonitor
+from rlrun_orchestrator.rollouts.environments import EnvironmentPool, PooledEnvironment
 from rlrun_orchestrator.rollouts.group_tracker import GroupState, GroupTracker, TrackedGroup
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
@@ -54,15 +54,15 @@ class Dispatcher:
     def __init__(
         self,
         tracker: GroupTracker,
-        sampler: Deal,
-        environments: Environments,
+        sampler: ExampleSampler,
+        environments: EnvironmentPool,
         groups: LiveGroups,
         pool: ReplicaPool,
-        scoring: Scoring,
+        scoring: ScoringSettings,
         settings: DispatchSettings,
         progress: RunProgress,
         conditions: StatusConditions,
-        teacher: Teacher | None = None,
+        teacher: DistillationTeacher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tracker = tracker
@@ -73,7 +73,7 @@ class Dispatcher:
         """Groups given up while in flight, since the last batch."""
         self.filtered = 0
         """Groups filtered since the last batch."""
-        self._causes: Counter[Cause] = Counter()
+        self._causes: Counter[FilterReason] = Counter()
         self._environments = environments
         self._groups = groups
         self._pool = pool
@@ -87,8 +87,8 @@ class Dispatcher:
         """Those that have not ended yet."""
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
-        self._drought = Drought(tracker.limits.groups_per_batch, settings.empty_batch_backoff)
+        self._dispatch_task: asyncio.Task[None] | None = None
+        self._drought = EmptyBatchMonitor(tracker.limits.groups_per_batch, settings.empty_batch_backoff)
         self._no_replica_since: float | None = None
         tracker.schedule.subscribe(self._wake.set)
 
@@ -96,9 +96,9 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begins to dispatch as soon as a policy is published."""
-        self._pump = asyncio.create_task(self._run(), name="dispatcher")
+        self._dispatch_task = asyncio.create_task(self._run(), name="dispatcher")
 
-    def published(self, policy: PolicyRef) -> None:
+    def on_policy_published(self, policy: PolicyRef) -> None:
         """From now on new groups are pinned to this policy."""
         self.tracker.publish(policy)
         self._progress.policy_version = policy.version
@@ -110,14 +110,14 @@ class Dispatcher:
         if batch is None:
             return None
         self._cancel(self.tracker.drop_stale())
-        self.sampler.settle()
+        self.sampler.apply_scores()
         self._wake.set()
         return [group.result for group in batch if group.result is not None]
 
     def complete_batch(self) -> None:
         """The trainer has made its step with the batch that was taken."""
         self.tracker.complete_batch()
-        self._count()
+        self.publish_counts()
 
     def return_batch(self, step: int, trained: SentBatch | None) -> None:
         """The trainer is at `step` now, with a batch of an earlier process (None: an unknown one). One that was taken
@@ -125,7 +125,7 @@ class Dispatcher:
         """
         self._cancel(self.tracker.return_batch(step, trained))
         if trained is not None:
-            self.sampler.forget(trained.ordinals)
+            self.sampler.discard(trained.ordinals)
         self._wake.set()
 
     def advance(self, step: int) -> None:
@@ -140,11 +140,11 @@ class Dispatcher:
     def metrics(self) -> dict[str, float]:
         """The difficulty pools, and what was filtered since the last call."""
         share = self._settings.rollouts_per_example
-        filtered = {f"filtered_rollouts/{cause}": float(self._causes[cause] * share) for cause in Cause}
+        filtered = {f"filtered_rollouts/{cause}": float(self._causes[cause] * share) for cause in FilterReason}
         self._causes.clear()
         return self.sampler.buffer.metrics() | filtered
 
-    async def changed(self, timeout: float) -> None:
+    async def wait_for_change(self, timeout: float) -> None:
         """Returns when a group has finished, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
@@ -154,27 +154,27 @@ class Dispatcher:
         finally:
             self._done.clear()
 
-    async def halt(self) -> None:
+    async def stop_dispatching(self) -> None:
         """Starts no more groups; those in flight go on."""
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
-        self._count()
+        if self._dispatch_task is not None:
+            self._dispatch_task.cancel()
+            await asyncio.gather(self._dispatch_task, return_exceptions=True)
+        self.publish_counts()
 
     async def close(self) -> None:
         """Cancels everything in flight; it counts as stale."""
-        await self.halt()
+        await self.stop_dispatching()
         self._cancel(self.tracker.close())
         await asyncio.gather(*self._cancelled_tasks, return_exceptions=True)
-        self._count()
+        self.publish_counts()
 
     @property
     def started(self) -> bool:
         """Whether groups are being dispatched, or would be if there were room."""
-        return self._pump is not None
+        return self._dispatch_task is not None
 
     @property
-    def in_flight(self) -> int:
+    def groups_in_flight(self) -> int:
         """Groups that environments work on now."""
         return self.tracker.count(GroupState.in_flight)
 
@@ -193,7 +193,7 @@ class Dispatcher:
                 message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
                 self._fail(FatalError(Problem(reason=Reason.INTERNAL_ERROR, message=message[:1000]), ExitCode.RESTART))
                 return
-            self._count()
+            self.publish_counts()
             try:
                 # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
                 async with asyncio.timeout(TICK_SECONDS):
@@ -209,10 +209,10 @@ class Dispatcher:
         if self._environments.failure is not None:
             raise self._environments.failure
         policy = self.tracker.policy
-        if policy is None or not self._replica_serves(policy, now) or not self._drought.open(now):
+        if policy is None or not self._replica_serves(policy, now) or not self._drought.may_dispatch(now):
             return
         for _ in range(self.tracker.available_slots()):
-            example = self.sampler.draw(self._environments.available(now))
+            example = self.sampler.next_example(self._environments.ready_names(now))
             if example is None:
                 return
             self._start(example, policy, now)
@@ -230,14 +230,14 @@ class Dispatcher:
             raise FatalError(problem, ExitCode.RESTART)
         return False
 
-    def _start(self, example: Dealt, policy: PolicyRef, now: float) -> None:
+    def _start(self, example: SampledExample, policy: PolicyRef, now: float) -> None:
         live = self._groups.open(policy, ordinal=example.ordinal)
         group = self.tracker.start(live.id, example)
-        group.task = asyncio.create_task(self._roll_out(live, example, now), name=f"group {live.id}")
+        group.task = asyncio.create_task(self.run_group(live, example, now), name=f"group {live.id}")
 
-    async def _roll_out(self, live: LiveGroup, dealt: Dealt, started: float) -> None:
+    async def run_group(self, live: LiveGroup, dealt: SampledExample, started: float) -> None:
         example = dealt.example
-        member = self._environments.members[example.environment]
+        member = self._environments.environments[example.environment]
         group = Group(live.id, example, live.policy.version, ordinal=dealt.ordinal)
         request = GroupRequest(
             group_id=live.id,
@@ -254,14 +254,14 @@ class Dispatcher:
             result = await member.client.roll_out(request)
             self._groups.close(live.id)
             scored = score_group(result, live.record_of_turns(), example, self._scoring)
-            if self._teacher is not None and scored.verdict is Verdict.usable:
-                await self._teacher.judge(scored)
+            if self._teacher is not None and scored.verdict is GroupOutcome.usable:
+                await self._teacher.score(scored)
             group = scored
         except FatalError as failure:
             self._fail(failure)
         except ServiceUnavailable as error:
             answered = False
-            self._environments.unreachable(example.environment, error.problem)
+            self._environments.mark_unreachable(example.environment, error.problem)
         except RequestError as error:
             self._environment_failed(member, error.problem, started)
         except Exception as error:
@@ -273,7 +273,7 @@ class Dispatcher:
             self._groups.close(live.id)
         self._finish(group, live, answered, started)
 
-    def _environment_failed(self, member: Environment, problem: Problem, started: float) -> None:
+    def _environment_failed(self, member: PooledEnvironment, problem: Problem, started: float) -> None:
         self._drought.last_error = problem
         member.backoff.failed(self._clock(), started)
         self._conditions.add_warning(problem)
@@ -284,18 +284,18 @@ class Dispatcher:
             return
         self._progress.record_group(group)
         self._drought.last_error = group.first_error or self._drought.last_error
-        if group.verdict is not Verdict.errored:
-            self._environments.members[group.example.environment].backoff.succeeded()
+        if group.verdict is not GroupOutcome.errored:
+            self._environments.environments[group.example.environment].backoff.succeeded()
             if self._scoring.verify:
-                self.sampler.scored(tracked.example, group.mean_reward)
+                self.sampler.add_score(tracked.example, group.mean_reward)
         elif group.rollouts:
-            self._environments.members[group.example.environment].backoff.failed(self._clock(), started)
+            self._environments.environments[group.example.environment].backoff.failed(self._clock(), started)
         if group.cause is not None:
             self.filtered += 1
             self._causes[group.cause] += 1
         # Rollouts that failed for want of a replica say nothing of the environment.
-        if answered and (group.verdict is not Verdict.errored or self._pool.serving(live.policy.name)):
-            self._drought.note(group.verdict, group.cause, self._clock())
+        if answered and (group.verdict is not GroupOutcome.errored or self._pool.serving(live.policy.name)):
+            self._drought.record_outcome(group.verdict, group.cause, self._clock())
             self._conditions.set_waiting("batch", self._drought.problem)
             self.failure = self._drought.failure or self.failure
         self._wake.set()
@@ -309,7 +309,7 @@ class Dispatcher:
                 self._cancelled_tasks.add(group.task)
                 group.task.add_done_callback(self._cancelled_tasks.discard)
                 self.cancelled += 1
-        self._count()
+        self.publish_counts()
 
-    def _count(self) -> None:
+    def publish_counts(self) -> None:
         self._progress.groups = self.tracker.counts()

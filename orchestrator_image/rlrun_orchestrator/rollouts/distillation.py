@@ -40,7 +40,7 @@ TIMEOUT_SECONDS = 300.0
 COMPONENT = "teacher"
 
 
-class Teacher:
+class DistillationTeacher:
     """An OpenAI endpoint with vLLM's `prompt_logprobs`."""
 
     def __init__(
@@ -61,9 +61,9 @@ class Teacher:
         self._first_pause = first_pause
         self._room = asyncio.Semaphore(PARALLEL)
 
-    async def judge(self, group: Group) -> None:
+    async def score(self, group: Group) -> None:
         """Gives every good rollout of the group its token advantages. Raises FatalError."""
-        rollouts = group.good
+        rollouts = group.valid_rollouts
         sequences = [sequence for rollout in rollouts for sequence in rollout.trajectory.sequences]
         opinions = iter(await asyncio.gather(*(self._opinion(sequence) for sequence in sequences)))
         for rollout in rollouts:
@@ -136,7 +136,7 @@ def teacher_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """The reverse KL divergence as the batch shows it: nats per token, cut as the advantages are."""
     total, count = 0.0, 0
     for group in groups:
-        for rollout in group.good:
+        for rollout in group.valid_rollouts:
             for sequence, opinion in zip(rollout.trajectory.sequences, rollout.token_advantages or [], strict=False):
                 total += math.fsum(opinion)
                 count += sum(sequence.loss_mask)

@@ -7,8 +7,8 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import FatalError
 
-from rlrun_orchestrator.data.group_filter import Cause
-from rlrun_orchestrator.data.groups import Verdict
+from rlrun_orchestrator.data.group_filter import FilterReason
+from rlrun_orchestrator.data.groups import GroupOutcome
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ EMPTY_BATCHES = 5
 """In a row, before the run fails."""
 
 
-class Drought:
+class EmptyBatchMonitor:
     """What a run does that learns nothing."""
 
     def __init__(self, groups_per_batch: int, first_pause: float) -> None:
@@ -31,24 +31,24 @@ class Drought:
         self._barren = 0
         """Groups that environments answered since the last usable one, in this batch."""
         self._errors = 0
-        self._causes: set[Cause] = set()
+        self._causes: set[FilterReason] = set()
 
-    def open(self, now: float) -> bool:
+    def may_dispatch(self, now: float) -> bool:
         """Whether groups may be started."""
         return self._pause.open(now)
 
-    def note(self, verdict: Verdict, cause: Cause | None, now: float) -> None:
+    def record_outcome(self, verdict: GroupOutcome, cause: FilterReason | None, now: float) -> None:
         """An environment has answered a group."""
         if self.failure is not None:
             return
-        if verdict is Verdict.usable:
+        if verdict is GroupOutcome.usable:
             self._barren = self._errors = self._empty_batches = 0
             self._causes.clear()
             self._pause.succeeded()
             self.problem = None
             return
         self._barren += 1
-        self._errors += verdict is Verdict.errored
+        self._errors += verdict is GroupOutcome.errored
         if cause is not None:
             self._causes.add(cause)
         if self._barren < self._size:

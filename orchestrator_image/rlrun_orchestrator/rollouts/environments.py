@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Environment:
+class PooledEnvironment:
     """One environment server."""
 
     client: EnvironmentClient
     info: EnvironmentInfo | None = None
     backoff: Backoff = field(default_factory=Backoff)
-    lost_since: float | None = None
-    probe: "asyncio.Task[None] | None" = None
+    unreachable_since: float | None = None
+    recovery_task: "asyncio.Task[None] | None" = None
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Environment:
         return self.client.name
 
 
-class Environments:
+class EnvironmentPool:
     """All servers of one use (training or evaluation)."""
 
     def __init__(
@@ -53,8 +53,9 @@ class Environments:
         """`report(component, problem)` tells what is waited for; `grace`: seconds that a broken environment gets;
         `backoff`: seconds of the first pause after a failed group.
         """
-        self.members = {
-            client.name: Environment(client, backoff=Backoff(first=backoff, longest=60 * backoff)) for client in clients
+        self.environments = {
+            client.name: PooledEnvironment(client, backoff=Backoff(first=backoff, longest=60 * backoff))
+            for client in clients
         }
         self.failure: FatalError | None = None
         self._report = report
@@ -64,37 +65,37 @@ class Environments:
 
     async def wait_ready(self, deadline: float) -> None:
         """Returns when every server is ready. Raises FatalError."""
-        await asyncio.gather(*(self._wait(member, deadline) for member in self.members.values()))
+        await asyncio.gather(*(self._wait(member, deadline) for member in self.environments.values()))
 
-    def available(self, now: float) -> list[str]:
+    def ready_names(self, now: float) -> list[str]:
         """The environments that may get another group now."""
-        return [m.name for m in self.members.values() if m.lost_since is None and m.backoff.open(now)]
+        return [m.name for m in self.environments.values() if m.unreachable_since is None and m.backoff.open(now)]
 
-    def unreachable(self, name: str, problem: Problem) -> None:
+    def mark_unreachable(self, name: str, problem: Problem) -> None:
         """A request got no answer: no more groups until the server says that it is ready."""
-        member = self.members[name]
-        if member.lost_since is None:
+        member = self.environments[name]
+        if member.unreachable_since is None:
             log.warning("environment %s is lost: %s", name, problem.message)
-            member.lost_since = time.monotonic()
-            member.probe = asyncio.create_task(self._wait_again(member), name=f"probe {name}")
+            member.unreachable_since = time.monotonic()
+            member.recovery_task = asyncio.create_task(self._wait_again(member), name=f"probe {name}")
 
     async def close(self) -> None:
         """Stops waiting for lost servers."""
-        probes = [member.probe for member in self.members.values() if member.probe is not None]
+        probes = [member.recovery_task for member in self.environments.values() if member.recovery_task is not None]
         for probe in probes:
             probe.cancel()
         await asyncio.gather(*probes, return_exceptions=True)
 
-    async def _wait_again(self, member: Environment) -> None:
+    async def _wait_again(self, member: PooledEnvironment) -> None:
         try:
             await self._wait(member, self._lost_deadline)
         except FatalError as failure:
             self.failure = failure
             return
         log.info("environment %s is back", member.name)
-        member.lost_since = None
+        member.unreachable_since = None
 
-    async def _wait(self, member: Environment, deadline: float) -> None:
+    async def _wait(self, member: PooledEnvironment, deadline: float) -> None:
         component = f"environment {member.name}"
         start = time.monotonic()
         broken_since: float | None = None

@@ -13,8 +13,8 @@ from enum import StrEnum
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyRef
 
-from rlrun_orchestrator.data.example_sampler import Dealt
-from rlrun_orchestrator.data.groups import Group, Verdict
+from rlrun_orchestrator.data.example_sampler import SampledExample
+from rlrun_orchestrator.data.groups import Group, GroupOutcome
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits, available_slots, batch_order, is_stale
@@ -36,7 +36,7 @@ class TrackedGroup:
     """One group that has not ended."""
 
     id: str
-    example: Dealt
+    example: SampledExample
     """The example under the group's ordinal."""
     policy: PolicyRef
     """Policy that the group is pinned to."""
@@ -100,7 +100,7 @@ class GroupTracker:
         """Return how many groups are in `state`."""
         return sum(group.state is state for group in self._groups.values())
 
-    def outstanding(self) -> list[Dealt]:
+    def outstanding(self) -> list[SampledExample]:
         """Return the examples of all groups that have not ended."""
         return [group.example for group in self._groups.values()]
 
@@ -116,27 +116,27 @@ class GroupTracker:
 
     # --- one group ----------------------------------------------------------------------------------------------------
 
-    def start(self, group_id: str, example: Dealt) -> TrackedGroup:
+    def start(self, group_id: str, example: SampledExample) -> TrackedGroup:
         """Track a group that starts with the present policy. Raises ValueError without one."""
         if self.policy is None:
             raise ValueError("no policy has been published yet")
         group = self._groups[group_id] = TrackedGroup(group_id, example, self.policy)
         return group
 
-    def finish(self, group_id: str, outcome: Verdict, result: Group | None = None) -> TrackedGroup | None:
+    def finish(self, group_id: str, outcome: GroupOutcome, result: Group | None = None) -> TrackedGroup | None:
         """Record the outcome of a group in flight. A usable one becomes ready, unless it has become stale; any other
         ends. Return None for a group that was dropped before.
         """
         group = self._groups.get(group_id)
         if group is None or group.state is not GroupState.in_flight:
             return None
-        if outcome is Verdict.usable and not self._is_stale(group):
+        if outcome is GroupOutcome.usable and not self._is_stale(group):
             group.state, group.result = GroupState.ready, result
             return group
         del self._groups[group_id]
-        if outcome is Verdict.filtered:
+        if outcome is GroupOutcome.filtered:
             self._filtered += 1
-        elif outcome is Verdict.errored:
+        elif outcome is GroupOutcome.errored:
             self._errored += 1
         else:
             self._stale += 1

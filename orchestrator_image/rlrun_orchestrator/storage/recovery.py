@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from rlrun.protocol.trainer import SessionState, StepResult
 
-from rlrun_orchestrator.data.example_sampler import Deal, Dealt
+from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.storage.saved_state import SavedState
 
@@ -167,13 +167,15 @@ def choose_sampler_state(run_uid: str, step: int, states: KnownStates) -> Sample
     return Nearest(nearest) if nearest is not None else Initial()
 
 
-def restore_sampler(sampler: Deal, choice: SamplerChoice, step: int, outstanding: Sequence[Dealt] = ()) -> None:
+def restore_sampler(
+    sampler: ExampleSampler, choice: SamplerChoice, step: int, outstanding: Sequence[SampledExample] = ()
+) -> None:
     """Let the draw continue at `step` from what was chosen, while the examples `outstanding` are still under way."""
     match choice:
         case Exact(state):
             sampler.restore(state.deal, outstanding)
         case OtherRun(state):
-            sampler.begin_with(state.deal, outstanding)
+            sampler.start_from_run(state.deal, outstanding)
         case Nearest(state):
             message = "the draw of step %d is not known, that of step %d is used: some examples may come twice or not"
             log.warning(message, step, state.step)
@@ -181,7 +183,7 @@ def restore_sampler(sampler: Deal, choice: SamplerChoice, step: int, outstanding
         case Initial():
             if step > 0:
                 log.warning("the draw of step %d is not known: it begins anew", step)
-            sampler.restart(outstanding)
+            sampler.reset(outstanding)
 
 
 def _own(run_uid: str, checkpoint: SavedState | None) -> SavedState | None:

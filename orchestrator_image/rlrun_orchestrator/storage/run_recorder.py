@@ -26,7 +26,7 @@ from rlrun.service.backoff import Backoff
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import NotFound, Store, StoreError
 
-from rlrun_orchestrator.storage.upload_spool import Lane, Spool, Waiting
+from rlrun_orchestrator.storage.upload_spool import SpooledObject, UploadPriority, UploadSpool
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +42,18 @@ CLOSING_RETRY_SECONDS = 1.0
 @dataclass(frozen=True)
 class _Job:
     uri: S3Uri
-    lane: Lane
+    lane: UploadPriority
     make: Callable[[], bytes]
 
 
-class Recorder:
+class RunRecorder:
     """Everything this process writes to S3."""
 
     def __init__(
         self,
         store: Store,
         layout: RunLayout,
-        spool: Spool,
+        spool: UploadSpool,
         report: Callable[[Problem | None], None] = lambda _: None,
         *,
         retry_seconds: float = RETRY_SECONDS,
@@ -67,7 +67,7 @@ class Recorder:
         self._failed = 0
         """Objects that cannot be written at all."""
         self._queue: asyncio.Queue[_Job] = asyncio.Queue(QUEUE_LENGTH)
-        self._problems: dict[Lane, Problem] = {}
+        self._problems: dict[UploadPriority, Problem] = {}
         self._began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         self._part = 0
         self._lines: list[str] = []
@@ -80,14 +80,14 @@ class Recorder:
         self._slow = False
         """Whether the last wait for a state was in vain."""
         small, large = asyncio.Event(), asyncio.Event()
-        self._more = {Lane.metrics: small, Lane.state: small, Lane.rollouts: large}
+        self._more = {UploadPriority.metrics: small, UploadPriority.state: small, UploadPriority.rollouts: large}
         self._moved = asyncio.Condition()
         """Something was written, or could not be."""
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def lost(self) -> int:
+    def dropped_objects(self) -> int:
         """Objects given up."""
         return self._failed + self.spool.dropped
 
@@ -100,8 +100,8 @@ class Recorder:
         """Begins to write, first what an earlier process left in the spool."""
         self._tasks = [
             asyncio.create_task(self._spool_all(), name="spool"),
-            asyncio.create_task(self._write(Lane.metrics, Lane.state), name="metrics and state"),
-            asyncio.create_task(self._write(Lane.rollouts), name="rollouts"),
+            asyncio.create_task(self._write(UploadPriority.metrics, UploadPriority.state), name="metrics and state"),
+            asyncio.create_task(self._write(UploadPriority.rollouts), name="rollouts"),
         ]
 
     def metrics(self, step: int, time: datetime, values: Mapping[str, float | Sequence[float]]) -> None:
@@ -111,7 +111,7 @@ class Recorder:
             self._lines = []
         self._lines.append(json.dumps({"step": step, "time": time.isoformat(), **values}, allow_nan=False))
         text = "\n".join([*self._lines, ""])
-        self._put(self._layout.metrics(f"part-{self._began}-{self._part:05d}"), Lane.metrics, text.encode)
+        self._put(self._layout.metrics(f"part-{self._began}-{self._part:05d}"), UploadPriority.metrics, text.encode)
 
     def rollouts(self, step: int, lines: list[dict[str, Any]]) -> None:
         """The rollouts of one step's batch."""
@@ -120,20 +120,20 @@ class Recorder:
             text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
             return zstandard.compress(text.encode(), 3)
 
-        self._put(self._layout.rollouts(step), Lane.rollouts, compressed)
+        self._put(self._layout.rollouts(step), UploadPriority.rollouts, compressed)
 
-    def state(self, state: dict[str, Any]) -> None:
+    def save_state(self, state: dict[str, Any]) -> None:
         """The orchestrator's own state, for its next process."""
         text = json.dumps(state, separators=(",", ":"))
         self._states += 1
-        self._put(state_uri(self._layout), Lane.state, text.encode)
+        self._put(state_uri(self._layout), UploadPriority.state, text.encode)
 
-    def state_of_step(self, step: int, state: dict[str, Any]) -> None:
+    def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
         """The state of a step whose checkpoint has none in it, for whoever resumes from there."""
         text = json.dumps(state, separators=(",", ":"))
-        self._put(state_uri(self._layout, step), Lane.metrics, text.encode)
+        self._put(state_uri(self._layout, step), UploadPriority.metrics, text.encode)
 
-    async def state_kept_for(self, step: int) -> dict[str, Any] | None:
+    async def load_checkpoint_state(self, step: int) -> dict[str, Any] | None:
         """What `state_of_step` kept, by this process or an earlier one; None without, or when S3 does not give it."""
         try:
             return await saved_state(self._store, self._layout, self.spool, step)
@@ -141,7 +141,7 @@ class Recorder:
             log.warning("the state of step %d: %s", step, error)
             return None
 
-    async def recorded(self, deadline: float) -> bool:
+    async def wait_until_saved(self, deadline: float) -> bool:
         """Whether the newest state is in S3. Waits for it while S3 answers, for at most `deadline` seconds, and after
         a wait in vain not again before S3 has taken a state.
         """
@@ -179,7 +179,7 @@ class Recorder:
 
     # --- to the disk --------------------------------------------------------------------------------------------------
 
-    def _put(self, uri: S3Uri, lane: Lane, make: Callable[[], bytes]) -> None:
+    def _put(self, uri: S3Uri, lane: UploadPriority, make: Callable[[], bytes]) -> None:
         try:
             self._queue.put_nowait(_Job(uri, lane, make))
         except asyncio.QueueFull:
@@ -191,7 +191,7 @@ class Recorder:
             job = await self._queue.get()
             try:
                 number = await asyncio.to_thread(self._spool_one, job)
-                if job.lane is Lane.state:
+                if job.lane is UploadPriority.state:
                     self._newest = self._newest[0] + 1, number
             except Exception:
                 self._failed += 1
@@ -202,13 +202,13 @@ class Recorder:
             await self._notify()
 
     def _spool_one(self, job: _Job) -> int:
-        return self.spool.put(job.uri, job.lane, job.make())
+        return self.spool.enqueue(job.uri, job.lane, job.make())
 
     # --- to S3 --------------------------------------------------------------------------------------------------------
 
-    async def _write(self, *lanes: Lane) -> None:
+    async def _write(self, *lanes: UploadPriority) -> None:
         backoff = Backoff(first=self._retry_seconds, longest=LONGEST_RETRY_SECONDS)
-        last: Lane | None = None
+        last: UploadPriority | None = None
         while True:
             waiting = self._next(lanes, last)
             if waiting is None:
@@ -230,24 +230,24 @@ class Recorder:
             except Exception:
                 self._failed += 1
                 log.exception("%s cannot be written and is given up", waiting.uri)
-                self.spool.written(waiting)
+                self.spool.mark_uploaded(waiting)
             await self._notify()
 
-    def _next(self, lanes: Sequence[Lane], last: Lane | None) -> Waiting | None:
+    def _next(self, lanes: Sequence[UploadPriority], last: UploadPriority | None) -> SpooledObject | None:
         found = [waiting for lane in lanes if (waiting := self.spool.next(lane)) is not None]
         # Metrics before the state that tells of them, unless it has been waiting for longer: neither starves the other.
-        return min(found, key=lambda w: w.turn if last is Lane.metrics else w.lane, default=None)
+        return min(found, key=lambda w: w.turn if last is UploadPriority.metrics else w.lane, default=None)
 
-    async def _write_one(self, waiting: Waiting) -> None:
+    async def _write_one(self, waiting: SpooledObject) -> None:
         def copy() -> bool:
             data = self.spool.read(waiting)
             if data is None:
                 return False
             self._store.put_bytes(waiting.uri, data)
-            self.spool.written(waiting)
+            self.spool.mark_uploaded(waiting)
             return True
 
-        if await asyncio.to_thread(copy) and waiting.lane is Lane.state:
+        if await asyncio.to_thread(copy) and waiting.lane is UploadPriority.state:
             self._kept, self._slow = max(self._kept, waiting.version), False
 
     async def _pause(self, seconds: float) -> None:
@@ -262,12 +262,12 @@ class Recorder:
         async with self._moved:
             self._moved.notify_all()
 
-    def _tell(self, lane: Lane, problem: Problem | None) -> None:
+    def _tell(self, lane: UploadPriority, problem: Problem | None) -> None:
         if problem is not None:
             told = f"{problem.message}. Training goes on; {len(self.spool)} objects ({self.spool.bytes} bytes) wait on "
             told += "the orchestrator's disk and are tried again: mend S3 or the way to it"
-            if self.lost:
-                told += f". {self.lost} had to be given up, the oldest rollouts first"
+            if self.dropped_objects:
+                told += f". {self.dropped_objects} had to be given up, the oldest rollouts first"
             self._problems[lane] = Problem(reason=problem.reason, message=told[:1000])
         elif self._problems.pop(lane, None) is None:
             return
@@ -282,13 +282,13 @@ def state_uri(layout: RunLayout, step: int | None = None) -> S3Uri:
 
 
 async def saved_state(
-    store: Store, layout: RunLayout, spool: Spool | None = None, step: int | None = None
+    store: Store, layout: RunLayout, spool: UploadSpool | None = None, step: int | None = None
 ) -> dict[str, Any] | None:
     """The state an earlier process of this run left (in the spool of this pod, if it did not get further); None for
     the first. Raises StoreError, ValueError.
     """
     uri = state_uri(layout, step)
-    data = await asyncio.to_thread(spool.newest, uri) if spool is not None else None
+    data = await asyncio.to_thread(spool.pending_version, uri) if spool is not None else None
     if data is None:
         try:
             data = await asyncio.to_thread(store.get_bytes, uri)

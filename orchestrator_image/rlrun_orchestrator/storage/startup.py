@@ -13,7 +13,7 @@ from rlrun.storage.store import AccessDenied, BucketMissing, Store, StoreError
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.storage.run_recorder import saved_state, state_uri
 from rlrun_orchestrator.storage.saved_state import SavedState
-from rlrun_orchestrator.storage.upload_spool import Spool
+from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,16 @@ class StartupTimeouts:
     """Between two attempts of a wait."""
 
 
-class Storage:
+class StartupStateLoader:
     """The waits for S3, shown as conditions of the run."""
 
     def __init__(
-        self, store: Store, layout: RunLayout, conditions: StatusConditions, timeouts: StartupTimeouts, spool: Spool
+        self,
+        store: Store,
+        layout: RunLayout,
+        conditions: StatusConditions,
+        timeouts: StartupTimeouts,
+        spool: UploadSpool,
     ) -> None:
         self._store = store
         self._spool = spool
@@ -42,7 +47,7 @@ class Storage:
         self._conditions = conditions
         self._timeouts = timeouts
 
-    async def ready(self) -> None:
+    async def wait_for_bucket(self) -> None:
         """Return when the bucket can be used. Raises FatalError."""
         start = time.monotonic()
         while True:
@@ -60,7 +65,7 @@ class Storage:
                 log.warning("%s", error)
                 await asyncio.sleep(self._timeouts.poll_interval)
 
-    async def saved_state(self, step: int | None = None) -> SavedState | None:
+    async def load_state(self, step: int | None = None) -> SavedState | None:
         """What an earlier process of this run left, newest or for `step`; None for the first one, or when it cannot be
         read.
 

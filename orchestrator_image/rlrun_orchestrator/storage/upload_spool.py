@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 PARTIAL = ".partial"
 
 
-class Lane(IntEnum):
+class UploadPriority(IntEnum):
     """What an object is; the lower, the sooner it is given up."""
 
     rollouts = 0
@@ -30,11 +30,11 @@ class Lane(IntEnum):
 
 
 @dataclass(frozen=True)
-class Waiting:
+class SpooledObject:
     """One version of one object."""
 
     uri: S3Uri
-    lane: Lane
+    lane: UploadPriority
     turn: int
     """Of the first version that waits; lower ones come first."""
     version: int
@@ -45,7 +45,7 @@ class Waiting:
     """Where the disk did not take it."""
 
 
-class Spool:
+class UploadSpool:
     """Thread-safe: what is put comes from other threads than what is taken."""
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -56,7 +56,7 @@ class Spool:
         self._folder = folder
         self._limit = limit
         self._lock = threading.Lock()
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, SpooledObject] = {}
         self._numbers = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -67,14 +67,14 @@ class Spool:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, uri: S3Uri, lane: Lane, data: bytes) -> int:
+    def enqueue(self, uri: S3Uri, lane: UploadPriority, data: bytes) -> int:
         """Keeps this version of the object, instead of an older one, and gives its number; makes room by giving up
         what matters less. What finds no room itself is dropped.
         """
         with self._lock:
             self._numbers += 1
             number, before = self._numbers, self._waiting.pop(str(uri), None)
-            new = Waiting(uri, lane, before.turn if before is not None else number, number, len(data))
+            new = SpooledObject(uri, lane, before.turn if before is not None else number, number, len(data))
             room = self._make_room(new.size - (before.size if before is not None else 0), lane)
             kept = self._write(new, data) if room else None
             if kept is not None:
@@ -88,13 +88,13 @@ class Spool:
                     self._waiting[str(uri)] = before
             return number
 
-    def next(self, *lanes: Lane) -> Waiting | None:
+    def next(self, *lanes: UploadPriority) -> SpooledObject | None:
         """The object of these lanes whose turn it is; it stays until `written`."""
         with self._lock:
             found = [w for w in self._waiting.values() if w.lane in lanes]
         return min(found, key=lambda w: w.turn, default=None)
 
-    def read(self, waiting: Waiting) -> bytes | None:
+    def read(self, waiting: SpooledObject) -> bytes | None:
         """Its data; None when a newer version has replaced it since, or the file is gone."""
         with self._lock:
             if self._waiting.get(str(waiting.uri)) != waiting:
@@ -110,14 +110,14 @@ class Spool:
                 self.dropped += 1
                 return None
 
-    def written(self, waiting: Waiting) -> None:
+    def mark_uploaded(self, waiting: SpooledObject) -> None:
         """This version is in S3; a newer one still waits."""
         with self._lock:
             if self._waiting.get(str(waiting.uri)) == waiting:
                 del self._waiting[str(waiting.uri)]
                 self._forget(waiting)
 
-    def newest(self, uri: S3Uri) -> bytes | None:
+    def pending_version(self, uri: S3Uri) -> bytes | None:
         """What an earlier process wanted to write to `uri` and did not; None when nothing waits."""
         waiting = self._waiting.get(str(uri))
         return self.read(waiting) if waiting is not None else None
@@ -137,7 +137,9 @@ class Spool:
                 older = self._waiting.pop(str(uri), None)
                 if older is not None:
                     self._forget(older)
-                self._waiting[str(uri)] = Waiting(uri, Lane[head["lane"]], int(head["turn"]), number, size)
+                self._waiting[str(uri)] = SpooledObject(
+                    uri, UploadPriority[head["lane"]], int(head["turn"]), number, size
+                )
                 self.bytes += size
                 self._numbers = max(self._numbers, number)
             except (KeyError, TypeError, ValueError) as error:
@@ -145,7 +147,7 @@ class Spool:
         if self._waiting:
             log.info("%d objects were left unwritten by an earlier process", len(self._waiting))
 
-    def _write(self, waiting: Waiting, data: bytes) -> Waiting | None:
+    def _write(self, waiting: SpooledObject, data: bytes) -> SpooledObject | None:
         path = self._path(waiting)
         partial = path.with_name(path.name + PARTIAL)
         head = {"uri": str(waiting.uri), "lane": waiting.lane.name, "turn": waiting.turn}
@@ -159,19 +161,19 @@ class Spool:
                 with contextlib.suppress(OSError):
                     partial.unlink(missing_ok=True)
                 # A full disk is a bound that was reached early.
-                if not self._give_up_oldest(Lane.rollouts):
+                if not self._give_up_oldest(UploadPriority.rollouts):
                     break
-        if waiting.lane is Lane.rollouts:
+        if waiting.lane is UploadPriority.rollouts:
             return None
-        return Waiting(waiting.uri, waiting.lane, waiting.turn, waiting.version, waiting.size, data)
+        return SpooledObject(waiting.uri, waiting.lane, waiting.turn, waiting.version, waiting.size, data)
 
-    def _make_room(self, size: int, lane: Lane) -> bool:
+    def _make_room(self, size: int, lane: UploadPriority) -> bool:
         while self.bytes + size > self._limit:
-            if size > self._limit or not self._give_up_oldest(min(lane, Lane.metrics)):
+            if size > self._limit or not self._give_up_oldest(min(lane, UploadPriority.metrics)):
                 return False
         return True
 
-    def _give_up_oldest(self, highest: Lane) -> bool:
+    def _give_up_oldest(self, highest: UploadPriority) -> bool:
         """Gives up one object of a lane up to `highest`, the lowest and oldest first; False when there is none."""
         found = [w for w in self._waiting.values() if w.lane <= highest]
         if not found:
@@ -182,15 +184,15 @@ class Spool:
         self._drop(oldest)
         return True
 
-    def _drop(self, waiting: Waiting) -> None:
+    def _drop(self, waiting: SpooledObject) -> None:
         self.dropped += 1
         log.warning("S3 is away for too long: %s is given up for want of room", waiting.uri)
 
-    def _forget(self, waiting: Waiting) -> None:
+    def _forget(self, waiting: SpooledObject) -> None:
         self.bytes -= waiting.size
         if waiting.data is None:
             with contextlib.suppress(OSError):
                 self._path(waiting).unlink(missing_ok=True)
 
-    def _path(self, waiting: Waiting) -> Path:
+    def _path(self, waiting: SpooledObject) -> Path:
         return self._folder / f"{waiting.version:012d}"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun_orchestrator.data.batch_metrics import batch_metrics, mean
-from rlrun_orchestrator.data.example_sampler import Dealt
+from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.groups import Group
 from rlrun_orchestrator.data.sent_batch import SentBatch
-from rlrun_orchestrator.rollouts.demonstrations import Lesson, lesson_metrics, lesson_samples
+from rlrun_orchestrator.rollouts.demonstrations import DemonstrationSample, demonstration_metrics, demonstration_samples
 from rlrun_orchestrator.rollouts.distillation import teacher_metrics
 from rlrun_orchestrator.training.serialization import trained_tokens, training_samples
 
@@ -27,14 +27,14 @@ class Batch:
     """The optimizer step that it is for: it trains version `step` into `step + 1`."""
     samples: list[dict[str, Any]]
     """`Sample`s under their JSON names."""
-    dealt: list[Dealt]
+    examples: list[SampledExample]
     tokens: int
     """That are trained."""
     groups: list[Group] = field(default_factory=list)
     """None in a supervised step."""
     reward: float | None = None
     """Mean over its rollouts."""
-    values: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     """What its line of metrics says of it."""
     seconds: float = 0.0
     """It took to collect."""
@@ -45,7 +45,7 @@ class Batch:
     body: bytes = b""
     """Its `TrainBatch` as JSON."""
 
-    def named(self) -> "Batch":
+    def finalize(self) -> "Batch":
         """Gives it its name and its body, which takes a moment: megabytes of numbers become text."""
         samples = json.dumps(self.samples, separators=(",", ":"))
         self.id = hashlib.blake2b(samples.encode(), digest_size=8).hexdigest()
@@ -53,7 +53,7 @@ class Batch:
         return self
 
     @classmethod
-    def of_groups(cls, groups: list[Group], step: int, rollouts_per_example: int) -> "Batch":
+    def from_groups(cls, groups: list[Group], step: int, rollouts_per_example: int) -> "Batch":
         """Rollouts."""
         return cls(
             step,
@@ -66,17 +66,17 @@ class Batch:
         )
 
     @classmethod
-    def of_lessons(cls, lessons: Sequence[Lesson], step: int) -> "Batch":
+    def from_demonstrations(cls, lessons: Sequence[DemonstrationSample], step: int) -> "Batch":
         """Demonstrations."""
         return cls(
             step,
-            lesson_samples(lessons, step),
+            demonstration_samples(lessons, step),
             [lesson.dealt for lesson in lessons],
             sum(sum(lesson.sequence.loss_mask) for lesson in lessons),
-            values=lesson_metrics(lessons),
+            values=demonstration_metrics(lessons),
         )
 
-    def sent(self) -> "SentBatch":
+    def to_record(self) -> "SentBatch":
         """What is kept of it while the trainer has it."""
-        ordinals = [dealt.ordinal for dealt in self.dealt]
-        return SentBatch(self.id, self.step, ordinals, len(self.groups), self.tokens, self.reward, self.values)
+        ordinals = [dealt.ordinal for dealt in self.examples]
+        return SentBatch(self.id, self.step, ordinals, len(self.groups), self.tokens, self.reward, self.metrics)

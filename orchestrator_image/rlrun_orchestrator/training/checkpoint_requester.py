@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Ask = Callable[[int, dict[str, Any]], Awaitable[SessionState]]
 
 
-class Saver:
+class CheckpointRequester:
     """At most one step's copies at a time."""
 
     def __init__(self, session: TrainerSession, conditions: StatusConditions) -> None:
@@ -42,7 +42,7 @@ class Saver:
             asking = self._ask(step, state, checkpoint, adapter, last)
             self._task = asyncio.create_task(asking, name=f"copies of step {step}")
 
-    async def finished(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Returns when the trainer has the copies. Raises SessionLost and FatalError."""
         if self._task is not None:
             try:

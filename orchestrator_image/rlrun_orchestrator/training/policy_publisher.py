@@ -26,7 +26,7 @@ class PublishTimeouts:
     """Until a policy that one replica serves is published without the replicas that are still loading it."""
 
 
-class Publication:
+class PolicyPublisher:
     """One at a time; groups start with a policy once an engine serves it."""
 
     def __init__(
@@ -48,16 +48,16 @@ class Publication:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, policy: PolicyRef) -> None:
+    def publish_in_background(self, policy: PolicyRef) -> None:
         """Starts the publication; an older one that is still under way is overtaken. Raises FatalError for that."""
-        self.check()
+        self.raise_if_failed()
         if self._task is not None:
             self._task.cancel()
         publication = self._publish(policy, self._timeouts.later)
         self._task = asyncio.create_task(publication, name=f"publish {policy.name}")
         self.policy = policy
 
-    async def now(self, policy: PolicyRef, deadline: float | None = None) -> None:
+    async def publish_and_wait(self, policy: PolicyRef, deadline: float | None = None) -> None:
         """Return when an engine serves the policy. `deadline` in seconds; None: that of a first policy. Raises
         FatalError.
         """
@@ -75,9 +75,9 @@ class Publication:
         except ServiceUnavailable as error:
             raise FatalError(error.problem, ExitCode.RESTART) from error
         self.seconds = self._clock() - began
-        self._dispatcher.published(policy)
+        self._dispatcher.on_policy_published(policy)
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raises what the newest one failed with."""
         if self._task is not None and self._task.done() and not self._task.cancelled():
             self._task.result()

@@ -20,11 +20,11 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
             **({"tokenAdvantages": rollout.token_advantages[index]} if rollout.token_advantages is not None else {}),
         }
         for group in groups
-        for rollout in group.good
+        for rollout in group.valid_rollouts
         for index, sequence in enumerate(rollout.trajectory.sequences)
     ]
 
 
 def trained_tokens(groups: list[Group]) -> int:
     """Tokens of the batch that the policy drew."""
-    return sum(rollout.completion_tokens for group in groups for rollout in group.good)
+    return sum(rollout.completion_tokens for group in groups for rollout in group.valid_rollouts)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from kubernetes import client
-from rlrun.codegen.crd import KINDS, Kind
+from rlrun.codegen.crd import KINDS, CrdKind
 from rlrun.constants import GROUP, VERSION
 
 from tests.apiserver.rlrun_api.server import Object
@@ -40,14 +40,14 @@ def get(api: client.ApiClient, path: str, accept: str = "application/json") -> O
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
-def test_columns(kind: Kind, api: client.ApiClient) -> None:
+def test_columns(kind: CrdKind, api: client.ApiClient) -> None:
     columns = get(api, f"/apis/{GROUP}/{VERSION}/{kind.plural}", TABLE)["columnDefinitions"]
     assert [c["name"] for c in columns if c["priority"] == 0] == EXPECTED[kind.name]
     assert [c["name"] for c in columns if c["priority"] == 1] == WIDE[kind.name]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
-def test_names_and_categories(kind: Kind, api: client.ApiClient) -> None:
+def test_names_and_categories(kind: CrdKind, api: client.ApiClient) -> None:
     served = {r["name"]: r for r in get(api, f"/apis/{GROUP}/{VERSION}")["resources"]}
     resource = served[kind.plural]
     assert resource["shortNames"] == [kind.short_name]
@@ -59,7 +59,7 @@ def test_names_and_categories(kind: Kind, api: client.ApiClient) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
-def test_explain_has_a_description_of_every_field(kind: Kind, api: client.ApiClient) -> None:
+def test_explain_has_a_description_of_every_field(kind: CrdKind, api: client.ApiClient) -> None:
     schemas = get(api, f"/openapi/v3/apis/{GROUP}/{VERSION}")["components"]["schemas"]
     schema = schemas[f"dev.rlrun.{VERSION}.{kind.name}"]
     bare = []

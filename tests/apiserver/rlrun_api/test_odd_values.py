@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 from pydantic import ValidationError
-from rlrun.codegen.crd import KINDS, Kind, crd
+from rlrun.codegen.crd import KINDS, CrdKind, crd
 
 from tests.apiserver.rlrun_api.server import Object, Server
 from tests.fixtures.specs import cases
@@ -50,7 +50,7 @@ def _with(obj: Object, path: tuple[str | int, ...], value: Any) -> Object:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
-def test_both_judge_alike(kind: Kind, server: Server) -> None:
+def test_both_judge_alike(kind: CrdKind, server: Server) -> None:
     fixtures = {case.name: case.object for case in cases.valid()}
     seed: Object = {}
     for name in SEEDS[kind.name]:
@@ -68,7 +68,7 @@ def test_both_judge_alike(kind: Kind, server: Server) -> None:
     assert not differ, "\n".join(differ)
 
 
-def _our_verdict(kind: Kind, obj: Object) -> str:
+def _our_verdict(kind: CrdKind, obj: Object) -> str:
     try:
         kind.model.from_object(obj)
     except ValidationError as error:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from kubernetes import client
 from rlrun_cli.main import app
-from rlrun_cli.remote.context import Session
+from rlrun_cli.remote.context import CliContext
 from typer.testing import CliRunner
 
 from local_cluster.control_plane.api_server_only import ControlPlane
@@ -49,7 +49,7 @@ def rlrun(control_plane: ControlPlane, namespace: str) -> Rlrun:
         *args: object,
         kubeconfig: Path = control_plane.kubeconfig,
         env: dict[str, str] | None = None,
-        obj: Session | None = None,
+        obj: CliContext | None = None,
     ) -> Answer:
         options = ["--kubeconfig", str(kubeconfig), "-n", namespace]
         result = CliRunner().invoke(app, [*options, *map(str, args)], env=env, obj=obj)
@@ -155,7 +155,7 @@ def test_follow_to_the_end(rlrun: Rlrun, custom: client.CustomObjectsApi, namesp
 
     operator = operate()
     # Something has changed whenever the command looks again.
-    answer = rlrun("run", toml, "--name", "first", "--follow", obj=Session(sleep=lambda _: next(operator, None)))
+    answer = rlrun("run", toml, "--name", "first", "--follow", obj=CliContext(sleep=lambda _: next(operator, None)))
     assert answer.code == 0, answer.err
     for step in (1, 2, 3, 4):
         assert f"step {step}/4" in answer.out

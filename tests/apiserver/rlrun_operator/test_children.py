@@ -7,12 +7,12 @@ import pytest
 from kubernetes import client
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve, s3_variables
 
-SETTINGS = Settings.model_validate(
+SETTINGS = OperatorSettings.model_validate(
     {
         "s3": {"bucket": "rlrun", "credentialsSecret": {"namespace": "rlrun-system", "name": "s3"}},
         "imagePullSecrets": ["pull"],

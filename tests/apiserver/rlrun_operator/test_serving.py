@@ -5,9 +5,9 @@ from typing import Any
 
 from kubernetes import client
 from rlrun.api.model import RLModelSpec
-from rlrun.protocol.serving import ServedAdapter, ServingOrder
+from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun.storage.layout import S3Uri
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.serving_pool import PoolIdentity, pool_children
 
 from tests.apiserver.rlrun_operator.conftest import Bench
@@ -137,12 +137,12 @@ def test_objects_are_valid_and_satisfy_the_restricted_standard(api: client.ApiCl
     client.CoreV1Api(api).patch_namespace(
         namespace, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     )
-    settings = Settings.model_validate(
+    settings = OperatorSettings.model_validate(
         {"s3": {"bucket": "rlrun", "credentialsSecret": {"namespace": "rlrun-system", "name": "s3"}}}
     )
     model = RLModelSpec.model_validate({**FULL_MODEL, "id": f"Owner/{'Very.Long' * 20}"})
     identity = PoolIdentity(namespace, model.id)
-    order = ServingOrder(base=model.id, adapters=[ServedAdapter(name=f"{model.id}:a", uri="s3://a/b", step=1)])
+    order = DesiredAdapters(base=model.id, adapters=[ServedAdapter(name=f"{model.id}:a", uri="s3://a/b", step=1)])
     for child in pool_children(identity, settings, model, order, {"AWS_ACCESS_KEY_ID": "k"}):
         first = apply(api, child)
         assert apply(api, child)["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], child["kind"]

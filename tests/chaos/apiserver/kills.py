@@ -15,7 +15,7 @@ from rlrun_operator.controller.artifact_store import StoreArtifacts
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.runtime.metrics import RunDirectory
+from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place
@@ -107,7 +107,7 @@ async def live(place: Place, rule: Rule) -> Gate:
     def new_operator() -> Reconciler:
         cluster = AsyncKubeClient(FaultyTransport(connection, gate))
         observer = Observer(cluster, artifacts, poller, settings)
-        return Reconciler(observer, Applier(cluster, artifacts), settings, RunDirectory(lambda: 0, lambda: 0))
+        return Reconciler(observer, Applier(cluster, artifacts), settings, RunPhaseCollector(lambda: 0, lambda: 0))
 
     life, operator = Life(site), new_operator()
     try:

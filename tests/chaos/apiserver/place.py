@@ -35,7 +35,7 @@ from rlrun.kube.kinds import (
 from rlrun.kube.requests import KubeRequest, Verb
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.store import Store
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 
 from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
 from tests.support.seaweedfs import S3Server, running
@@ -97,9 +97,9 @@ class Place:
             **more,
         }
 
-    def parsed(self, namespace: str) -> Settings:
+    def parsed(self, namespace: str) -> OperatorSettings:
         """The same as the operator reads them."""
-        return Settings.model_validate(self.settings(namespace), by_alias=True, by_name=False)
+        return OperatorSettings.model_validate(self.settings(namespace), by_alias=True, by_name=False)
 
 
 @contextmanager

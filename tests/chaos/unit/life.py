@@ -21,7 +21,7 @@ from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.runtime.metrics import RunDirectory
+from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 from tests.chaos import invariants
 from tests.chaos.invariants import Picture
@@ -261,7 +261,7 @@ class Life:
         cluster = AsyncKubeClient(FaultyTransport(self.cluster, self.gate))
         artifacts = BucketArtifacts(store_of(self.bucket, self.gate))
         observer = Observer(cluster, artifacts, self.poller, SETTINGS)
-        directory = RunDirectory(lambda: 0, lambda: 0)
+        directory = RunPhaseCollector(lambda: 0, lambda: 0)
         return Reconciler(observer, Applier(cluster, artifacts), SETTINGS, directory, self.clock)
 
     async def _reconcile(self) -> None:

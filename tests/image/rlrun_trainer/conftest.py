@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from rlrun.storage.store import Store
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.runtime.compute_thread import Compute
-from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.server.http_server import Server
 from rlrun_trainer.sessions.session_registry import Sessions
 
@@ -48,7 +48,7 @@ async def make_client(base: BaseModel, store: Store) -> AsyncIterator[Callable[.
     async def make(**settings: Any) -> Client:
         compute = Compute()
         server = Server()
-        server.sessions = Sessions(base, compute, store, Settings(**settings))
+        server.sessions = Sessions(base, compute, store, TrainerSettings(**settings))
         http: TestClient[Any, Any] = TestClient(TestServer(server.application()))
         await http.start_server()
         made.append((http, compute))

@@ -1,15 +1,17 @@
 """The values of the pools that serve adapters."""
 
 import pytest
-from rlrun_operator.config.settings import Serving, parse_settings
+from rlrun_operator.config.settings import ServingPoolSettings, parse_settings
 
 from tests.unit.chart.conftest import Helm, Render
 
 
 def test_the_values_reach_the_operator(render: Render) -> None:
-    assert parse_settings(render().settings).serving == Serving()
+    assert parse_settings(render().settings).serving == ServingPoolSettings()
     values = {"serving": {"replicas": 2, "maxLoras": 4, "maxCpuLoras": 16}}
-    assert parse_settings(render(values).settings).serving == Serving(replicas=2, max_loras=4, max_cpu_loras=16)
+    assert parse_settings(render(values).settings).serving == ServingPoolSettings(
+        replicas=2, max_loras=4, max_cpu_loras=16
+    )
 
 
 @pytest.mark.parametrize("values", [{"replicas": 0}, {"maxLoras": 0}, {"maxCpuLoras": "many"}, {"engines": 2}])

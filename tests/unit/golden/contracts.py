@@ -18,7 +18,6 @@ from typing import Any
 
 import typer.main
 import yaml
-from local_cluster.host.paths import paths
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 from rlrun.api.metric_catalog import SECTIONS
@@ -49,7 +48,7 @@ from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
-from rlrun.protocol.serving import ServedAdapter, ServingOrder, ServingReport, served_name
+from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, ServingReport, served_name
 from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult, TrainBatch
 from rlrun.storage.layout import RunLayout, environment_package
 from rlrun.storage.manifest import Manifest
@@ -58,17 +57,18 @@ from rlrun_adapter_sidecar.serving.settings import ServingSettings
 from rlrun_cli.main import app
 from rlrun_cli.terminal.errors import FAILED, INVALID
 from rlrun_cli.terminal.output import Format, emit
-from rlrun_environment.settings import EnvironmentSettings, Surroundings
-from rlrun_operator.config.settings import Settings as OperatorSettings
+from rlrun_environment.settings import EnvironmentProcessSettings, EnvironmentSettings
+from rlrun_operator.config.settings import OperatorSettings as OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve, s3_variables
 from rlrun_operator.resources.serving_pool import PoolIdentity, pool_children
-from rlrun_orchestrator.config import Settings as OrchestratorSettings
-from rlrun_orchestrator.storage.upload_spool import Lane
-from rlrun_trainer.runtime.settings import Settings as TrainerSettings
+from rlrun_orchestrator.config import OrchestratorSettings as OrchestratorSettings
+from rlrun_orchestrator.storage.upload_spool import UploadPriority
+from rlrun_trainer.runtime.settings import TrainerSettings as TrainerSettings
 from rlrun_trainer.runtime.settings import parse as trainer_arguments
 
+from local_cluster.host.paths import paths
 from local_cluster.tools.binaries import ensure_program
 
 from . import source
@@ -87,7 +87,7 @@ MESSAGES: dict[str, type[BaseModel]] = {
     "environment RLRUN_ENVIRONMENT": EnvironmentSettings,
     "sidecar PUT /adapters/{name}": LoadRequest,
     "sidecar -> adapters": AdapterList,
-    "serving sidecar PUT /adapters": ServingOrder,
+    "serving sidecar PUT /adapters": DesiredAdapters,
     "serving sidecar -> report": ServingReport,
     "orchestrator -> status": RunStatus,
     "orchestrator run.json": ResolvedRun,
@@ -98,7 +98,7 @@ MESSAGES: dict[str, type[BaseModel]] = {
 
 SETTINGS: dict[str, tuple[str, Any]] = {
     "orchestrator": ("RLRUN_", OrchestratorSettings),
-    "environment": ("RLRUN_ENVIRONMENT_", Surroundings),
+    "environment": ("RLRUN_ENVIRONMENT_", EnvironmentProcessSettings),
     "sidecar": ("RLRUN_", SidecarSettings),
     "serving sidecar": ("RLRUN_", ServingSettings),
     "trainer": ("RLRUN_", TrainerSettings),
@@ -307,7 +307,7 @@ def storage() -> Data:
         "orchestrator/state.json sent": source.record("ordinals", "groups", "values"),
         "rollouts line": source.record("rollout", "stopCondition", "turns"),
         "spool head": source.record("uri", "lane", "turn"),
-        "spool lanes": {lane.name: int(lane) for lane in Lane},
+        "spool lanes": {lane.name: int(lane) for lane in UploadPriority},
     }
 
 
@@ -397,7 +397,7 @@ def _run_objects(run: Data, model: Data) -> Data:
 
 def serving_objects() -> Data:
     """Everything that a pool of deployed adapters has in the cluster."""
-    order = ServingOrder(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
+    order = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
     settings, base = OperatorSettings.model_validate(PLATFORM), RLModelSpec.model_validate(MODEL)
     return _objects(pool_children(PoolIdentity("team", "a/b"), settings, base, order, KEYS))
 

@@ -19,9 +19,9 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun.storage.store import NotFound, StoreError
-from rlrun_adapter_sidecar.engine.trainer_fallback import Fallback
+from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
-from rlrun_adapter_sidecar.policies.adapters import Adapters
+from rlrun_adapter_sidecar.policies.adapters import AdapterLoader
 from rlrun_adapter_sidecar.policies.server import sidecar_app
 
 
@@ -167,7 +167,7 @@ class Sidecar:
     http: aiohttp.ClientSession
     stop_engine: Callable[[], Any]
     trainer: FakeTrainer
-    adapters: Adapters
+    adapters: AdapterLoader
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         async with self.http.request(method, self.base + path, json=body) as response:
@@ -189,8 +189,8 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[Sidecar]:
     folder.mkdir()
     async with aiohttp.ClientSession() as http:
         client = Engine(http, f"http://127.0.0.1:{engine_server.port}", load_deadline=5)
-        fallback = Fallback(http, store)
-        adapters = Adapters(client, store, folder, download_deadline=5, unload_grace=0.2, fallback=fallback)
+        fallback = TrainerFallback(http, store)
+        adapters = AdapterLoader(client, store, folder, download_deadline=5, unload_grace=0.2, fallback=fallback)
         server = TestServer(sidecar_app(adapters, folder))
         await server.start_server()
         yield Sidecar(

@@ -14,7 +14,7 @@ from rlrun.kube.requests import label_selector
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 from rlrun_cli.main import app
-from rlrun_cli.remote.context import Session
+from rlrun_cli.remote.context import CliContext
 from rlrun_cli.terminal.errors import CliError, ConflictError, NotFoundError
 from typer.testing import CliRunner
 
@@ -161,7 +161,7 @@ def rlrun(api: FakeCluster, s3: FakeStore, chosen: list[Any]) -> Rlrun:
         return api
 
     def invoke(*args: str, env: dict[str, str | None] | None = None, input: str | None = None) -> Answer:
-        given = Session(connect=connect, store=lambda endpoint: s3, sleep=lambda seconds: None)  # type: ignore[arg-type,return-value]
+        given = CliContext(connect=connect, store=lambda endpoint: s3, sleep=lambda seconds: None)  # type: ignore[arg-type,return-value]
         cleared = {"RLRUN_S3_BUCKET": None, "RLRUN_S3_PREFIX": None, "AWS_ENDPOINT_URL_S3": None}
         result = CliRunner().invoke(app, [str(a) for a in args], obj=given, env=cleared | (env or {}), input=input)
         if result.exception and not isinstance(result.exception, SystemExit):
@@ -181,7 +181,7 @@ def on_s3(api: FakeCluster, store: Store) -> Rlrun:
     """Commands with the cluster of dictionaries and the real S3."""
 
     def invoke(*args: object, input: str | None = None) -> Answer:
-        given = Session(connect=lambda *_: api, store=lambda _: store, sleep=lambda seconds: None)
+        given = CliContext(connect=lambda *_: api, store=lambda _: store, sleep=lambda seconds: None)
         cleared = {"RLRUN_S3_BUCKET": None, "RLRUN_S3_PREFIX": None}
         result = CliRunner().invoke(app, [str(a) for a in args], obj=given, env=cleared, input=input)
         if result.exception and not isinstance(result.exception, SystemExit):

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.environment import EnvironmentConfig
 from rlrun.protocol.problem import Problem
 from rlrun_environment import package_installer
-from rlrun_environment.package_installer import PackageError, provide
+from rlrun_environment.package_installer import PackageError, install_environment
 
 Reply = Callable[[int, web.Request], web.Response]
 
@@ -45,7 +45,7 @@ async def provide_from(tmp_path: Path, monkeypatch):
         await servers[-1].start_server()
         url = f"http://127.0.0.1:{servers[-1].port}"
         settings = EnvironmentConfig(id=package, packages_url=url)
-        return await provide(settings, tmp_path / "installed", deadline, reports.append)
+        return await install_environment(settings, tmp_path / "installed", deadline, reports.append)
 
     run.reports = reports  # type: ignore[attr-defined]
     yield run
@@ -105,4 +105,4 @@ async def test_a_tar_without_wheels_or_no_tar(provide_from):
 
 async def test_an_id_without_owner_is_expected_in_the_image(tmp_path):
     settings = EnvironmentConfig(id="built-in", packages_url="http://127.0.0.1:9")
-    assert await provide(settings, tmp_path, 1.0, lambda _: None) is None
+    assert await install_environment(settings, tmp_path, 1.0, lambda _: None) is None

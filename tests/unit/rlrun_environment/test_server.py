@@ -14,7 +14,7 @@ import rlrun_orchestrator
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.environment import Demonstration, EnvironmentConfig, EnvironmentInfo, GroupRequest, GroupResult
 from rlrun_environment.server import EnvironmentServer
-from rlrun_environment.settings import Surroundings, settings_from
+from rlrun_environment.settings import EnvironmentProcessSettings, load_settings
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ async def serve(write_environment, tmp_path: Path, monkeypatch) -> AsyncIterator
         written: EnvironmentConfig = write_environment(code, **({} if verifiers else {"preamble": ""}))
         # Without packages URL nothing is fetched: the module lies in the folder already.
         settings = written.model_copy(update={"workers": workers, "name": "words"})
-        server = EnvironmentServer(settings, Surroundings(dir=tmp_path, **surroundings))
+        server = EnvironmentServer(settings, EnvironmentProcessSettings(dir=tmp_path, **surroundings))
         web = TestServer(server.app())
         await web.start_server()
         http = aiohttp.ClientSession()
@@ -181,14 +181,14 @@ async def test_loading_has_a_deadline(serve):
 )
 def test_settings_name_what_does_not_fit(variables, words):
     with pytest.raises(ValueError, match=words):
-        settings_from(variables)
+        load_settings(variables)
 
 
 def test_settings_take_the_runs_entry_as_it_is():
     text = (
         '{"id": "o/my-env@0.2", "name": "n", "weight": 2.0, "args": {"camelCase": 1}, "packagesUrl": "http://g:8000"}'
     )
-    settings, surroundings = settings_from({"RLRUN_ENVIRONMENT": text, "RLRUN_ENVIRONMENT_DIR": "/e"})
+    settings, surroundings = load_settings({"RLRUN_ENVIRONMENT": text, "RLRUN_ENVIRONMENT_DIR": "/e"})
     assert (settings.owner, settings.package, settings.version) == ("o", "my-env", "0.2")
     assert settings.load_args == {"camelCase": 1}
     assert (settings.packages_url, str(surroundings.dir)) == ("http://g:8000", "/e")

@@ -4,11 +4,11 @@ import asyncio
 import os
 import re
 
-from rlrun_environment.worker_output import Allowance, Output
+from rlrun_environment.worker_output import RateLimiter, WorkerLogPipe
 
 
 def test_a_burst_then_so_much_a_second():
-    allowance = Allowance(burst=100, rate=10, now=0.0)
+    allowance = RateLimiter(burst=100, rate=10, now=0.0)
     assert [allowance.take(60, 0.0), allowance.take(60, 0.0), allowance.take(60, 0.0)] == [60, 40, 0]
     assert [allowance.take(60, 3.0), allowance.take(60, 3.0)] == [30, 0]
     assert allowance.take(500, 1000.0) == 100
@@ -16,7 +16,7 @@ def test_a_burst_then_so_much_a_second():
 
 async def test_what_is_left_out_is_told():
     written: list[bytes] = []
-    output = Output("worker 0", written.append)
+    output = WorkerLogPipe("worker 0", written.append)
     descriptor = await output.open()
     await asyncio.to_thread(_print, descriptor, b"first\n" + b"x" * 4 * 1024**2)
     await output.close()
@@ -36,7 +36,7 @@ async def test_a_log_that_takes_nothing_does_not_hold_the_worker_up():
     def refuse(data: bytes) -> None:
         raise BlockingIOError
 
-    output = Output("worker 0", refuse)
+    output = WorkerLogPipe("worker 0", refuse)
     descriptor = await output.open()
     await asyncio.wait_for(asyncio.to_thread(_print, descriptor, b"x" * 1024**2), 20)
     await output.close()

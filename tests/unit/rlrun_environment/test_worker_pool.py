@@ -11,11 +11,11 @@ from aiohttp import web
 from rlrun.protocol.environment import DemonstrationRequest, EnvironmentConfig, GroupRequest
 from rlrun.service.errors import ProblemError
 from rlrun_environment import worker_pool as pools
-from rlrun_environment.worker_pool import Pool, Worker
+from rlrun_environment.worker_pool import Worker, WorkerPool
 
 
 @pytest.fixture
-async def broken() -> AsyncIterator[tuple[Pool, Worker]]:
+async def broken() -> AsyncIterator[tuple[WorkerPool, Worker]]:
     """A pool of one worker that lives, drops the connection of every group and never answers anything else."""
 
     async def drop(request: web.Request) -> web.Response:
@@ -27,7 +27,7 @@ async def broken() -> AsyncIterator[tuple[Pool, Worker]]:
         await asyncio.sleep(60)
         return web.Response()
 
-    pool = Pool(EnvironmentConfig(id="tester/broken"), Path("/environment"), load_deadline=10.0, hang_grace=0.1)
+    pool = WorkerPool(EnvironmentConfig(id="tester/broken"), Path("/environment"), load_deadline=10.0, hang_grace=0.1)
     worker = pool.workers[0]
     app = web.Application()
     app.add_routes([web.post("/groups", drop), web.post("/demonstrations", ignore)])

@@ -16,7 +16,7 @@ from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun.storage.store import AccessDenied, BucketMissing, StoreError, Unreachable
 from rlrun_model_fetcher import __main__ as command
 from rlrun_model_fetcher.fetcher import fetch
-from rlrun_model_fetcher.sources import ClaimSource, HubSource, parse_source
+from rlrun_model_fetcher.sources import HuggingFaceSource, VolumeSource, parse_source
 
 FILES = {"config.json": b"{}", "model.safetensors": b"w" * 1000}
 
@@ -51,9 +51,9 @@ class FakeStore:
     ("text", "source"),
     [
         ("s3://b/models/x", S3Uri("b", "models/x")),
-        ("hf://Qwen/Qwen3-4B", HubSource("Qwen/Qwen3-4B")),
-        ("hf://Qwen/Qwen3-4B@v1.0", HubSource("Qwen/Qwen3-4B", "v1.0")),
-        ("pvc://claim/path", ClaimSource()),
+        ("hf://Qwen/Qwen3-4B", HuggingFaceSource("Qwen/Qwen3-4B")),
+        ("hf://Qwen/Qwen3-4B@v1.0", HuggingFaceSource("Qwen/Qwen3-4B", "v1.0")),
+        ("pvc://claim/path", VolumeSource()),
     ],
 )
 def test_sources(text, source):

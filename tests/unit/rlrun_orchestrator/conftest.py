@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun_orchestrator.app import attempt
-from rlrun_orchestrator.config import Settings
+from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.inference.replica_pool import Endpoint
 
 from tests.support.ports import claimed_ports
@@ -125,7 +125,7 @@ class World:
     async def _attempt(self, ports: list[int], timeout: float) -> int:
         self.gateway_port, self.status_port = ports
         self.attempts += 1
-        settings = Settings(
+        settings = OrchestratorSettings(
             **{
                 "gateway_port": self.gateway_port,
                 "status_port": self.status_port,

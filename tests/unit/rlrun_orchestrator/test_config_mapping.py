@@ -10,8 +10,8 @@ from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.trainer import SessionSpec
 from rlrun.storage.layout import S3Uri
 from rlrun_orchestrator import config_mapping
-from rlrun_orchestrator.config import Settings
-from rlrun_orchestrator.data.group_filter import Filtering
+from rlrun_orchestrator.config import OrchestratorSettings
+from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.training.trainer_session import session_spec
 
@@ -66,7 +66,7 @@ def test_pools_are_as_the_run_says(world: World) -> None:
         section = {"onlineDifficultyFiltering": True, **more}
         buffer = config_mapping.buffer(resolved(world, buffer=section), {"a": 400, "b": 400})
         for _ in range(1000):
-            buffer.scored(buffer.draw(["a"]), reward)
+            buffer.record_reward(buffer.draw(["a"]), reward)
         return buffer.metrics()["pool/normal"]
 
     def out(reward: float, **more: float) -> bool:
@@ -93,17 +93,17 @@ def test_pools_are_as_the_run_says(world: World) -> None:
 )
 def test_the_difficulty_filter_is_as_the_run_says(world: World) -> None:
     rules = {"minRewardVariance": 0.1, "maxReward": 0.9, "minReward": 0.1}
-    assert config_mapping.filtering(resolved(world)) == Filtering()
-    assert config_mapping.filtering(resolved(world, difficultyFilter=rules)) == Filtering(False, 0.1, 0.9, 0.1)
-    assert config_mapping.filtering(resolved(world, difficultyFilter={**rules, "enabled": False})) == Filtering()
+    assert config_mapping.filtering(resolved(world)) == GroupFilter()
+    assert config_mapping.filtering(resolved(world, difficultyFilter=rules)) == GroupFilter(False, 0.1, 0.9, 0.1)
+    assert config_mapping.filtering(resolved(world, difficultyFilter={**rules, "enabled": False})) == GroupFilter()
     online = {"onlineDifficultyFiltering": True}
-    assert config_mapping.filtering(resolved(world, buffer=online)) == Filtering(online=True)
+    assert config_mapping.filtering(resolved(world, buffer=online)) == GroupFilter(online=True)
 
 
 @pytest.mark.proves("batchSize", "rolloutsPerExample", "oversamplingFactor", "maxAsyncLevel", "algorithm.sftSteps")
 def test_the_scheduler_counts_groups(world: World) -> None:
     run = resolved(world, batchSize=24, rolloutsPerExample=8, oversamplingFactor=1.5, algorithm={"sftSteps": 2})
-    schedule = config_mapping.run_schedule(run, Settings())
+    schedule = config_mapping.run_schedule(run, OrchestratorSettings())
     tracker = config_mapping.group_tracker(run, schedule, GroupCounts())
     limits = tracker.limits
     assert (limits.groups_per_batch, limits.max_groups_in_flight, limits.max_async_level) == (3, 5, 2)
@@ -115,7 +115,7 @@ def test_counts_of_the_process_before_add_up(world: World) -> None:
     before = GroupCounts(trained=5, filtered=1, errored=2, stale=3, in_flight=6)
     total = sum(before.model_dump().values())
     run = resolved(world)
-    tracker = config_mapping.group_tracker(run, config_mapping.run_schedule(run, Settings()), before)
+    tracker = config_mapping.group_tracker(run, config_mapping.run_schedule(run, OrchestratorSettings()), before)
     batch = SentBatch("x", step=3, ordinals=[7, 8], groups=2, tokens=9, reward=0.5, values={})
     for trained, stale in ((5, 9), (7, 7)):
         counts = tracker.counts()
@@ -139,22 +139,22 @@ def test_the_sampling_is_seeded_where_that_makes_it_repeatable(world: World) -> 
 @pytest.mark.proves("checkpoints.interval", "adapters.interval")
 def test_artifacts_are_due_at_their_intervals_and_at_the_end(world: World) -> None:
     run = resolved(world, maxSteps=7, checkpoints={"interval": 3}, adapters={"interval": 2})
-    schedule = config_mapping.run_schedule(run, Settings())
+    schedule = config_mapping.run_schedule(run, OrchestratorSettings())
     assert [step for step in range(1, 8) if schedule.checkpoint_due(step)] == [3, 6, 7]
     assert [step for step in range(1, 8) if schedule.adapter_due(step)] == [2, 4, 6, 7]
 
 
 def test_the_first_policy_has_as_long_as_engines_may_take_to_start() -> None:
     timeouts = config_mapping.publish_timeouts(
-        Settings(start_deadline=90.0, inference_deadline=60.0, publish_grace=5.0)
+        OrchestratorSettings(start_deadline=90.0, inference_deadline=60.0, publish_grace=5.0)
     )
     assert (timeouts.first, timeouts.later, timeouts.slow_replicas) == (90.0, 60.0, 5.0)
 
 
 def test_the_runs_own_start_deadline_is_respected_when_it_is_shorter(world: World) -> None:
     run = resolved(world, startDeadlineSeconds=60)
-    assert config_mapping.startup_timeouts(run, Settings(start_deadline=90.0)).component == 60.0
-    assert config_mapping.startup_timeouts(run, Settings(start_deadline=30.0)).component == 30.0
+    assert config_mapping.startup_timeouts(run, OrchestratorSettings(start_deadline=90.0)).component == 60.0
+    assert config_mapping.startup_timeouts(run, OrchestratorSettings(start_deadline=30.0)).component == 30.0
 
 
 # --- the trainer's session --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 DISK_FULL = Reason.TRAINER_DISK_FULL
 
 
-class Folder:
+class TempFolder:
     """Temporary folder. Its owner removes it; otherwise it is removed at the end of the process.
 
     Raises ProblemError if it cannot be created.
@@ -32,16 +32,16 @@ class Folder:
         self._room.cleanup()
 
 
-Files = Mapping[str, bytes] | Folder
+Files = Mapping[str, bytes] | TempFolder
 
 
 def source_of(files: Files) -> Mapping[str, bytes] | Path:
     """Return the files as `Store.upload_artifact` accepts them."""
-    return files.path if isinstance(files, Folder) else files
+    return files.path if isinstance(files, TempFolder) else files
 
 
 @contextmanager
-def writing(folder: Folder) -> Iterator[None]:
+def writing(folder: TempFolder) -> Iterator[None]:
     """Context for writing to the folder, which is removed if that fails. Raises ProblemError if the disk is full."""
     try:
         yield
@@ -55,16 +55,16 @@ def writing(folder: Folder) -> Iterator[None]:
 
 def size_of(files: Files) -> int:
     """Return the total size in bytes."""
-    if isinstance(files, Folder):
+    if isinstance(files, TempFolder):
         return sum(path.stat().st_size for path in files.path.rglob("*") if path.is_file())
     return sum(len(data) for data in files.values())
 
 
 def on_disk(files: Files, scratch: Path | None) -> Files:
     """Move the files to a folder below `scratch`, if set. Raises ProblemError if the disk is full."""
-    if scratch is None or isinstance(files, Folder):
+    if scratch is None or isinstance(files, TempFolder):
         return files
-    folder = Folder(scratch)
+    folder = TempFolder(scratch)
     with writing(folder):
         for name, data in files.items():
             (folder.path / name).write_bytes(data)
@@ -73,7 +73,7 @@ def on_disk(files: Files, scratch: Path | None) -> Files:
 
 def discard(files: Files) -> None:
     """Remove the files from disk."""
-    if isinstance(files, Folder):
+    if isinstance(files, TempFolder):
         files.remove()
 
 

@@ -25,9 +25,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save, save_file
 
 from rlrun_trainer.artifacts import full_weights
-from rlrun_trainer.artifacts.artifact_files import Files, Folder, writing
-from rlrun_trainer.model.base_model import BaseModel, Slot
-from rlrun_trainer.runtime.process_group import World, assign, whole
+from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 
 OPTIMIZER = "optimizer.safetensors"
 RNG = "rng.safetensors"
@@ -38,7 +38,7 @@ STEP = "step"
 
 
 @dataclass(frozen=True)
-class Made:
+class StepOutcome:
     """Result of a step, without the policy."""
 
     metrics: dict[str, float]
@@ -46,7 +46,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Progress:
+class CheckpointProgress:
     """Progress of a checkpoint's session."""
 
     step: int
@@ -54,16 +54,16 @@ class Progress:
     orchestrator_state: dict[str, Any]
     state_step: int | None = None
     """Step of the orchestrator's state. None if it is `step`."""
-    made: Made | None = None
+    made: StepOutcome | None = None
     """Result of the newest step. Set if the orchestrator may not have received it."""
 
 
-def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
+def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -> Files:
     """Return the files of a checkpoint of the current state. All processes must call it.
 
     Later updates do not change the files. Only the first process returns any. Raises ProblemError if the disk is full.
     """
-    folder: Folder | None = None
+    folder: TempFolder | None = None
     refusal: ProblemError | None = None
     if slot.shape is None:
         try:
@@ -75,11 +75,11 @@ def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
     moments: dict[str, torch.Tensor] = {}
     for name, parameter in slot.parameters.items():
         for key in (*MOMENTS, STEP) if parameter in state else ():
-            tensor = whole(state[parameter][key].detach())
-            if base.world.leads:
+            tensor = full_tensor(state[parameter][key].detach())
+            if base.world.is_leader:
                 moments[f"{name}/{key}"] = tensor.cpu().contiguous()
-    generators = base.world.gather(slot.rng)
-    if not base.world.leads:
+    generators = base.world.all_gather(slot.rng)
+    if not base.world.is_leader:
         return {}
     if refusal is not None:
         raise refusal
@@ -105,7 +105,7 @@ def snapshot(base: BaseModel, slot: Slot, progress: Progress) -> Files:
     return folder
 
 
-def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
+def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None) -> CheckpointProgress:
     """Load a checkpoint into a slot that was just opened. All processes must call it; the first one has the folder.
 
     Raises ProblemError on all processes if the checkpoint has another shape or is damaged.
@@ -118,13 +118,13 @@ def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
             source = _Source(slot, folder)
         except ProblemError as error:
             problem = error
-    problem = world.tell(problem)
+    problem = world.broadcast(problem)
     if problem is not None:
         raise problem
-    facts: dict[str, Any] = world.tell(source.facts if source else {})
-    moved: list[str] = world.tell(source.moved if source else [])
-    saved: dict[str, torch.Tensor] = world.tell(source.generators if source else {})
-    orchestrator: dict[str, Any] = world.tell(source.orchestrator if source else {})
+    facts: dict[str, Any] = world.broadcast(source.facts if source else {})
+    moved: list[str] = world.broadcast(source.moved if source else [])
+    saved: dict[str, torch.Tensor] = world.broadcast(source.generators if source else {})
+    orchestrator: dict[str, Any] = world.broadcast(source.orchestrator if source else {})
     for name, parameter in slot.parameters.items():
         _fill(world, parameter, source.tensors.pop(name) if source else None)
         if name in moved:
@@ -135,14 +135,16 @@ def restore(base: BaseModel, slot: Slot, folder: Path | None) -> Progress:
     slot.updates = int(facts["updates"])
     slot.kl_beta = facts.get("kl_beta")
     step = int(facts["step"])
-    made = Made(**facts["made"]) if facts.get("made") else None
-    return Progress(step, str(facts["run_uid"]), orchestrator, int(facts.get("orchestrator_step", step)), made)
+    made = StepOutcome(**facts["made"]) if facts.get("made") else None
+    return CheckpointProgress(
+        step, str(facts["run_uid"]), orchestrator, int(facts.get("orchestrator_step", step)), made
+    )
 
 
 class _Source:
     """Validated content of a checkpoint's folder. Raises ProblemError if it does not fit the slot."""
 
-    def __init__(self, slot: Slot, folder: Path) -> None:
+    def __init__(self, slot: AdapterSlot, folder: Path) -> None:
         main = ADAPTER_WEIGHTS if slot.shape is not None else MODEL_WEIGHTS
         if not (folder / TRAINER).is_file():
             raise _mismatch(f"The checkpoint has no {TRAINER}.")
@@ -168,11 +170,13 @@ class _Source:
                 raise _mismatch(f"{name} is {list(there)} in the checkpoint and {list(parameter.shape)} in the model.")
 
 
-def _fill(world: World, target: torch.Tensor, value: torch.Tensor | None) -> None:
-    assign(target, world.tell_tensor(value, target.shape, torch.float32))
+def _fill(world: ProcessGroup, target: torch.Tensor, value: torch.Tensor | None) -> None:
+    copy_into(target, world.tell_tensor(value, target.shape, torch.float32))
 
 
-def _fill_moments(world: World, slot: Slot, parameter: torch.nn.Parameter, name: str, source: _Source | None) -> None:
+def _fill_moments(
+    world: ProcessGroup, slot: AdapterSlot, parameter: torch.nn.Parameter, name: str, source: _Source | None
+) -> None:
     step = source.moments.get_tensor(f"{name}/{STEP}") if source else None
     state = {STEP: world.tell_tensor(step, (), torch.float32)}
     for key in MOMENTS:
@@ -185,7 +189,7 @@ def _generator(device: str, rank: int) -> str:
     return device if rank == 0 else f"{device}.{rank}"
 
 
-def _shape(slot: Slot) -> dict[str, Any]:
+def _shape(slot: AdapterSlot) -> dict[str, Any]:
     if slot.shape is None:
         return {"kind": PolicyKind.weights.value, "model": slot.model}
     return {
@@ -197,7 +201,7 @@ def _shape(slot: Slot) -> dict[str, Any]:
     }
 
 
-def _check_shape(slot: Slot, facts: Mapping[str, Any]) -> None:
+def _check_shape(slot: AdapterSlot, facts: Mapping[str, Any]) -> None:
     # Checkpoints without `kind` are older and contain adapters.
     there = {"kind": PolicyKind.adapter.value} | dict(facts)
     here = _shape(slot)

@@ -13,16 +13,16 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
-from rlrun_trainer.artifacts.artifact_files import Folder, writing
-from rlrun_trainer.model.base_model import BaseModel, Slot
-from rlrun_trainer.runtime.process_group import whole
+from rlrun_trainer.artifacts.artifact_files import TempFolder, writing
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.runtime.process_group import full_tensor
 
 CONFIG = "config.json"
 COMPANIONS = (".json", ".txt", ".model", ".jinja", ".py")
 """Suffixes of the files copied beside the weights: configuration, tokenizer, chat template, code."""
 
 
-def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | None:
+def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempFolder | None:
     """Write the slot's model to a folder, with weights in `dtype`. All processes must call it.
 
     Only the first process returns the folder; it raises ProblemError if its disk is full. It holds one copy of the
@@ -30,13 +30,13 @@ def write_model(base: BaseModel, slot: Slot, dtype: torch.dtype) -> Folder | Non
     """
     state: dict[str, torch.Tensor] = {}
     for name, parameter in slot.parameters.items():
-        tensor = whole(parameter.detach())
-        if base.world.leads:
+        tensor = full_tensor(parameter.detach())
+        if base.world.is_leader:
             state[name] = tensor.to("cpu", dtype)
-    if not base.world.leads:
+    if not base.world.is_leader:
         return None
     settings = base.loader.settings
-    folder = Folder(settings.scratch)
+    folder = TempFolder(settings.scratch)
     # Some models have stacked experts in memory; on disk each expert has its own tensors.
     stock = revert_weight_conversion(base.model, state)
     del state

@@ -7,7 +7,7 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import Manifest
 
-from rlrun_trainer.artifacts.artifact_files import Files, Folder, discard
+from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, discard
 
 KEPT_IN_MEMORY = 4
 """Number of adapters: as many as engines may need that restart during a step."""
@@ -16,7 +16,7 @@ KEPT_ON_DISK = 2
 
 
 @dataclass(frozen=True)
-class Shelved:
+class CachedPolicy:
     """Policy with its files."""
 
     ref: PolicyRef
@@ -25,19 +25,19 @@ class Shelved:
     files: Files
 
 
-class Shelf:
+class PolicyCache:
     """Policies by name. The cache owns their files and drops the oldest policies."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Shelved] = {}
+        self._kept: dict[str, CachedPolicy] = {}
 
-    def put(self, policy: Shelved, busy: Shelved | None = None) -> None:
+    def put(self, policy: CachedPolicy, busy: CachedPolicy | None = None) -> None:
         """Add the policy. A `busy` one, whose files an upload reads, is not dropped."""
         older = self._kept.pop(policy.ref.name, None)
         if older is not None and older.files is not policy.files and older is not busy:
             discard(older.files)
         self._kept[policy.ref.name] = policy
-        limit = KEPT_ON_DISK if isinstance(policy.files, Folder) else KEPT_IN_MEMORY
+        limit = KEPT_ON_DISK if isinstance(policy.files, TempFolder) else KEPT_IN_MEMORY
         for name in list(self._kept)[:-limit]:
             if self._kept[name] is not busy:
                 discard(self._kept.pop(name).files)
@@ -51,7 +51,7 @@ class Shelf:
             return policy.manifest.model_dump_json(by_alias=True, exclude_none=True).encode()
         if all(entry.name != file for entry in policy.manifest.files):
             return None
-        return policy.files.path / file if isinstance(policy.files, Folder) else policy.files[file]
+        return policy.files.path / file if isinstance(policy.files, TempFolder) else policy.files[file]
 
     def clear(self) -> None:
         """Drop all policies."""

@@ -16,10 +16,10 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import SessionSpec
 from rlrun.storage.layout import WEIGHTS, RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
-from rlrun.storage.store import Store, StoreError, Unreachable, described
+from rlrun.storage.store import Store, StoreError, Unreachable, build_manifest
 
 from rlrun_trainer.artifacts.artifact_files import Files, source_of
-from rlrun_trainer.artifacts.policy_cache import Shelf, Shelved
+from rlrun_trainer.artifacts.policy_cache import CachedPolicy, PolicyCache
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +74,10 @@ class Publisher:
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))
         self._keep = keep
         self._published = published
-        self._shelf = Shelf()
-        self._wanted: Shelved | None = None
+        self._shelf = PolicyCache()
+        self._wanted: CachedPolicy | None = None
         """Newest policy that is not in S3 yet."""
-        self._under_way: Shelved | None = None
+        self._under_way: CachedPolicy | None = None
         self._outcome: asyncio.Future[StoreError | None] | None = None
         """Result of its upload: None once S3 has it."""
         self._worker: asyncio.Task[None] | None = None
@@ -90,11 +90,11 @@ class Publisher:
         is known to be unreachable; the policy is then uploaded later, unless a newer one replaces it. Raises StoreError
         if S3 rejects it; a repeated call tries again.
         """
-        manifest = await asyncio.to_thread(described, source_of(files), self._facts(version))
+        manifest = await asyncio.to_thread(build_manifest, source_of(files), self._facts(version))
         sha = next(entry.sha256 for entry in manifest.files if entry.name == WEIGHTS[self._spec.kind])
         uri = self._layout.policy(version, sha)
         ref = PolicyRef(version=version, digest=sha, uri=str(uri), kind=self._spec.kind)
-        policy = Shelved(ref, uri, manifest, files)
+        policy = CachedPolicy(ref, uri, manifest, files)
         self._shelf.put(policy, self._under_way)
         self._wanted = policy
         self._outcome = outcome = asyncio.get_running_loop().create_future()

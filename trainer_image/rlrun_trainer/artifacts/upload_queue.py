@@ -33,7 +33,7 @@ OWN_TRIES = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class UploadJob:
     """Upload of one artifact. The queue owns the files."""
 
     kind: ArtifactKind
@@ -64,7 +64,7 @@ def completed_steps(store: Store, folder: S3Uri, known: frozenset[int] = frozens
 
 
 @dataclass
-class Uploads:
+class UploadQueue:
     """Upload queue and its results. Runs on the event loop and calls S3 from threads."""
 
     store: Store
@@ -78,7 +78,7 @@ class Uploads:
     wait: Callable[[int], float] = wait_after
     completed: dict[ArtifactKind, list[int]] = field(default_factory=dict)
     problem: Problem | None = None
-    _jobs: list[Job] = field(default_factory=list)
+    _jobs: list[UploadJob] = field(default_factory=list)
     """Jobs in order; the first one is running."""
     _sizes: dict[ArtifactKind, int] = field(default_factory=dict)
     """Size of the last job of each kind."""
@@ -111,9 +111,9 @@ class Uploads:
             f"are still waiting{because}. If S3 has no problem, raise the interval.",
         )
 
-    def submit(self, job: Job, first: bool = False) -> None:
+    def submit(self, job: UploadJob, first: bool = False) -> None:
         """Queue the job and return immediately. `first` puts it before all waiting jobs."""
-        job = Job(job.kind, job.step, job.uri, job.files, job.reward, size_of(job.files))
+        job = UploadJob(job.kind, job.step, job.uri, job.files, job.reward, size_of(job.files))
         for older in self._displaced(job.kind):
             log.info("Dropping %s of step %d in favor of step %d", older.kind, older.step, job.step)
             self._jobs.remove(older)
@@ -143,7 +143,7 @@ class Uploads:
         self._leaving = False
         return self.pending
 
-    def _displaced(self, kind: ArtifactKind) -> list[Job]:
+    def _displaced(self, kind: ArtifactKind) -> list[UploadJob]:
         """Return the jobs that a new one replaces: only the newest waiting checkpoint is needed."""
         return [job for job in self._jobs[1:] if job.kind == kind == ArtifactKind.checkpoint]
 
@@ -156,7 +156,7 @@ class Uploads:
                 self._jobs.remove(job)
                 discard(job.files)
 
-    async def _upload(self, job: Job) -> None:
+    async def _upload(self, job: UploadJob) -> None:
         failures = own = 0
         failed = f"Upload of the {job.kind} of step {job.step} failed"
         while True:
@@ -183,7 +183,7 @@ class Uploads:
                 async with asyncio.timeout(pause):
                     await self._again.wait()
 
-    def _write(self, job: Job) -> list[int]:
+    def _write(self, job: UploadJob) -> list[int]:
         self.store.upload_artifact(
             source_of(job.files),
             job.uri,

@@ -18,13 +18,14 @@ import torch
 from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.service.errors import ProblemError
 
-from rlrun_trainer.model.failure_guard import Guard
+from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loader import DECODE, Loader, at_rest
 from rlrun_trainer.model.peft_format import ALL_LINEAR, AdapterShape, adapter_files, peft_name
-from rlrun_trainer.runtime.process_group import World
-from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.runtime.process_group import ProcessGroup
+from rlrun_trainer.runtime.settings import TrainerSettings
 
-pass
+Head = Callable[[torch.Tensor], torch.Tensor]
+
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ RANK_STRIDE = 1_000_003
 
 
 @dataclass
-class Slot:
+class AdapterSlot:
     """Training state of one run."""
 
     name: str
@@ -70,17 +71,17 @@ class BaseModel:
     single_row: bool
     """True if attention supports variable lengths in one long row (flash) instead of a mask per row."""
     loader: Loader
-    slots: dict[str, Slot] = field(default_factory=dict)
+    slots: dict[str, AdapterSlot] = field(default_factory=dict)
     start: Any = None
     """Frozen copy of the initial model, for the KL penalty of a run that trains all weights. None without one."""
 
     @property
-    def world(self) -> World:
+    def world(self) -> ProcessGroup:
         """Processes that share this model."""
         return self.loader.world
 
     @property
-    def guard(self) -> Guard:
+    def guard(self) -> FailureGuard:
         """Record of failures in the current pass."""
         return self.loader.guard
 
@@ -113,7 +114,7 @@ class BaseModel:
 
         return head
 
-    def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> Slot:
+    def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> AdapterSlot:
         """Claim a slot with a new adapter, initialized from the seed. Raises ProblemError."""
         self._check_unshared()
         if len(self.slots) >= self.capacity:
@@ -132,11 +133,11 @@ class BaseModel:
         named = {peft_name(n, adapter): p for n, p in self.model.named_parameters() if marker in n and ".lora_" in n}
         parameters = dict(sorted(named.items()))
         _initialise(parameters, seed)
-        slot = Slot(adapter, model, shape, parameters, self._optimizer(parameters), self._rng(seed))
+        slot = AdapterSlot(adapter, model, shape, parameters, self._optimizer(parameters), self._rng(seed))
         self.slots[name] = slot
         return slot
 
-    def open_weights(self, name: str, model: str, seed: int, compared: bool) -> Slot:
+    def open_weights(self, name: str, model: str, seed: int, compared: bool) -> AdapterSlot:
         """Claim the whole trainer for a run that trains all weights. `compared` keeps a copy of the initial model.
 
         Weights are stored in float32 and computed with in the trainer's dtype. Raises ProblemError.
@@ -152,7 +153,7 @@ class BaseModel:
         if compared:
             self.start = self.loader.load()
         parameters = dict(self.model.named_parameters())
-        slot = Slot("weights", model, None, parameters, self._optimizer(parameters), self._rng(seed))
+        slot = AdapterSlot("weights", model, None, parameters, self._optimizer(parameters), self._rng(seed))
         self.slots[name] = slot
         return slot
 
@@ -171,14 +172,14 @@ class BaseModel:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def activate(self, slot: Slot) -> None:
+    def activate(self, slot: AdapterSlot) -> None:
         """Activate the slot's adapter for forward and backward passes."""
         at_rest(self.model)
         if slot.shape is not None:
             self.model.set_adapter(slot.name)
 
     @contextmanager
-    def reference(self, slot: Slot) -> Iterator[None]:
+    def reference(self, slot: AdapterSlot) -> Iterator[None]:
         """Context in which forward passes use the slot's initial model, without gradients."""
         if slot.shape is None:
             trained, self.model = self.model, self.start
@@ -211,7 +212,7 @@ class BaseModel:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.loader.guard = Guard()
+        self.loader.guard = FailureGuard()
         self.model = self.loader.load(trainable)
 
     def _forget(self, adapter: str) -> None:
@@ -257,9 +258,9 @@ def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
         parameter.requires_grad_(True)
 
 
-def load_base(settings: Settings, world: World | None = None) -> BaseModel:
+def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:
     """Load the frozen base model that the settings name. Raises ProblemError."""
-    loader = Loader(settings, world or World())
+    loader = Loader(settings, world or ProcessGroup())
     base = BaseModel(
         loader.load(),
         loader.device,
@@ -289,5 +290,4 @@ def _check_head(base: BaseModel) -> None:
         )
 
 
-Head = Callable[[torch.Tensor], torch.Tensor]
 """[N, hidden] -> logits [N, vocabulary]"""

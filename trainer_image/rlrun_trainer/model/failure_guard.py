@@ -16,7 +16,7 @@ import torch
 Run = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Guard:
+class FailureGuard:
     """Record of the first failure in a pass over guarded layers. Without guarded layers, exceptions propagate."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Guard:
 class _Recomputed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: Any, guard: Guard, layer: torch.nn.Module, run: Run, hidden: torch.Tensor, anchor: torch.Tensor
+        ctx: Any, guard: FailureGuard, layer: torch.nn.Module, run: Run, hidden: torch.Tensor, anchor: torch.Tensor
     ) -> torch.Tensor:
         ctx.guard, ctx.layer, ctx.run, ctx.random = guard, layer, run, _random_state(hidden.device)
         ctx.save_for_backward(hidden)
@@ -87,7 +87,7 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (hidden,) = ctx.saved_tensors
-        guard: Guard = ctx.guard
+        guard: FailureGuard = ctx.guard
         leaf = hidden.detach().requires_grad_(hidden.requires_grad)
         if guard.failure is None:
             try:

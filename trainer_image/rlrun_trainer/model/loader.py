@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
-from rlrun_trainer.model.failure_guard import Guard
+from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.sharding import DECODE, at_rest, shard
-from rlrun_trainer.runtime.process_group import World, group_of_one
-from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.runtime.process_group import ProcessGroup, group_of_one
+from rlrun_trainer.runtime.settings import TrainerSettings
 
 __all__ = ["DECODE", "Loader", "at_rest"]
 
@@ -21,12 +21,12 @@ __all__ = ["DECODE", "Loader", "at_rest"]
 class Loader:
     """Loader of the model that the settings name. Raises ProblemError if device or settings are not available."""
 
-    def __init__(self, settings: Settings, world: World) -> None:
+    def __init__(self, settings: TrainerSettings, world: ProcessGroup) -> None:
         torch.set_num_threads(settings.threads)
         disable_progress_bar()
         self.settings = settings
         self.world = world
-        self.guard = Guard()
+        self.guard = FailureGuard()
         self.device = device_of(settings.device, torch.cuda.is_available(), world.local_rank)
         self.dtype = dtype_of(settings.dtype, self.device.type)
         """Precision of computation, and of the weights that the engines serve."""

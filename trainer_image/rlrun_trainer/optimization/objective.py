@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from rlrun.api.run_sections.training import Loss
 
-from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization.kl_penalty import divergence
 from rlrun_trainer.optimization.packing import MicroBatch
 from rlrun_trainer.optimization.policy_loss import policy_loss
-from rlrun_trainer.optimization.sampling_distribution import PLAIN, Distribution, token_logprobs
+from rlrun_trainer.optimization.sampling_distribution import PLAIN, SamplingDistribution, token_logprobs
 
 SUMS = ("policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "present", "present_mismatch", "kl")
 """Sums over the tokens of a micro-batch. `present` counts tokens sampled by the current version of the policy."""
@@ -28,7 +28,7 @@ FEWEST_CHUNK_TOKENS = 256
 class Objective:
     """Parameters shared by all micro-batches of a step."""
 
-    distribution: Distribution
+    distribution: SamplingDistribution
     """Distribution of the policy's tokens. Cross-entropy uses the model's unmodified probabilities."""
     loss: Loss
     beta: float | None
@@ -39,7 +39,9 @@ class Objective:
     """Number of trainable tokens in the whole batch."""
 
 
-def backward(base: BaseModel, slot: Slot, batch: MicroBatch, objective: Objective) -> tuple[torch.Tensor, torch.Tensor]:
+def backward(
+    base: BaseModel, slot: AdapterSlot, batch: MicroBatch, objective: Objective
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Add the micro-batch's gradient. Return its SUMS and MAXIMA, two float64 tensors on the model's device."""
     batch = batch.to(base.device)
     reference = None
@@ -107,7 +109,7 @@ def _hidden(base: BaseModel, batch: MicroBatch) -> torch.Tensor:
 
 
 def _policy_logprobs(
-    base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, distribution: Distribution
+    base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, distribution: SamplingDistribution
 ) -> tuple[torch.Tensor, torch.Tensor]:
     n = batch.policy_tokens
     history = batch.history.rows(0, n) if batch.history is not None else None

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Distribution:
+class SamplingDistribution:
     """Sampling parameters that turn logits into probabilities."""
 
     temperature: float = 1.0
@@ -35,9 +35,9 @@ class Distribution:
     """Tokens that min_tokens masks: those of `stop_tokens()`, as in the engine."""
 
     @property
-    def bent(self) -> bool:
+    def needs_token_history(self) -> bool:
         """True if a token's probability depends on more than the logits and the temperature."""
-        return self.nucleus is not None or self.penalty is not None or self.forbids
+        return self.nucleus is not None or self.penalty is not None or self.enforces_min_tokens
 
     @property
     def nucleus(self) -> float | None:
@@ -50,12 +50,12 @@ class Distribution:
         return None if self.repetition_penalty == 1 else self.repetition_penalty
 
     @property
-    def forbids(self) -> bool:
+    def enforces_min_tokens(self) -> bool:
         """True if stop tokens are masked before min_tokens."""
         return bool(self.min_tokens and self.stop_tokens)
 
 
-PLAIN = Distribution()
+PLAIN = SamplingDistribution()
 """Probabilities of the unmodified logits."""
 
 
@@ -119,7 +119,7 @@ def token_logprobs(
     hidden: torch.Tensor,
     targets: torch.Tensor,
     head: Head,
-    distribution: Distribution,
+    distribution: SamplingDistribution,
     chunk: int,
     history: History | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,7 +128,7 @@ def token_logprobs(
     hidden: [N, H]; targets: [N]; `history` is required if the distribution depends on it. Gradients flow through the
     first result only. Logits exist for `chunk` tokens at a time, never for a whole micro-batch.
     """
-    if not distribution.bent:
+    if not distribution.needs_token_history:
         history = None
     elif history is None:
         raise ValueError("This distribution needs the tokens' history")
@@ -143,7 +143,7 @@ def token_logprobs(
 
 
 def _differentiable(
-    hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: Distribution, history: History | None
+    hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: SamplingDistribution, history: History | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Score with a head that is trained: the backward pass recomputes the logits."""
 
@@ -156,7 +156,7 @@ def _differentiable(
 
 
 def _frozen(
-    hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: Distribution, history: History | None
+    hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: SamplingDistribution, history: History | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Score with a frozen head: d log p / d hidden is computed while the logits exist."""
     wanted = torch.is_grad_enabled() and hidden.requires_grad
@@ -192,7 +192,7 @@ class _Known(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _processed(
-    logits: torch.Tensor, targets: torch.Tensor, distribution: Distribution, history: History | None
+    logits: torch.Tensor, targets: torch.Tensor, distribution: SamplingDistribution, history: History | None
 ) -> torch.Tensor:
     logits = logits.float()
     if history is not None:
@@ -200,15 +200,15 @@ def _processed(
     return logits if distribution.temperature == 1 else logits / distribution.temperature
 
 
-def _entropy(logp: torch.Tensor, p: torch.Tensor, distribution: Distribution) -> torch.Tensor:
+def _entropy(logp: torch.Tensor, p: torch.Tensor, distribution: SamplingDistribution) -> torch.Tensor:
     terms = p * logp
     # A masked token contributes 0, although 0 times minus infinity is NaN.
-    return -(terms.nan_to_num_(nan=0.0) if distribution.bent else terms).sum(-1)
+    return -(terms.nan_to_num_(nan=0.0) if distribution.needs_token_history else terms).sum(-1)
 
 
-def _bend(logits: torch.Tensor, targets: torch.Tensor, how: Distribution, history: History) -> torch.Tensor:
+def _bend(logits: torch.Tensor, targets: torch.Tensor, how: SamplingDistribution, history: History) -> torch.Tensor:
     """Return the logits [N, V] float32 of the distribution that the engine sampled `targets` [N] from."""
-    if how.forbids:
+    if how.enforces_min_tokens:
         assert how.min_tokens is not None
         stops = torch.tensor(how.stop_tokens, device=logits.device)
         early = (history.drawn < how.min_tokens)[:, None] & (stops != targets[:, None])

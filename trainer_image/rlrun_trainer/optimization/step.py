@@ -16,13 +16,13 @@ from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
 from rlrun.protocol.trainer import Sample
 from rlrun.service.errors import ProblemError
 
-from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization.kl_penalty import first_beta, next_beta
 from rlrun_trainer.optimization.mfu import active_weights, peak_flops, step_flops
 from rlrun_trainer.optimization.objective import MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.optimization.packing import MicroBatch, pack
-from rlrun_trainer.optimization.sampling_distribution import Distribution
-from rlrun_trainer.runtime.process_group import Stranded, whole
+from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
+from rlrun_trainer.runtime.process_group import PassAborted, full_tensor
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,11 @@ class StepPlan:
     """Smallest number of micro-batches, if there are enough samples."""
 
     @property
-    def distribution(self) -> Distribution:
+    def distribution(self) -> SamplingDistribution:
         """Distribution that the policy's tokens were sampled from."""
-        return Distribution(self.temperature, self.top_p, self.repetition_penalty, self.min_tokens, self.stop_tokens)
+        return SamplingDistribution(
+            self.temperature, self.top_p, self.repetition_penalty, self.min_tokens, self.stop_tokens
+        )
 
     @property
     def penalty(self) -> KlPenalty | None:
@@ -55,7 +57,7 @@ class StepPlan:
         return self.kl_penalty if self.kl_penalty is not None and self.kl_penalty.enabled else None
 
 
-def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
+def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
     """Make one AdamW update on the slot's weights and return the step's metrics.
 
     The gradient is that of the step's objective (see `objective`). Raises ProblemError (StepNotFinite,
@@ -67,7 +69,7 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
     world = base.world
     # At least one micro-batch per process, if there are enough samples.
     at_least = max(plan.micro_batches, world.size)
-    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, distribution.bent)
+    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, distribution.needs_token_history)
     trainable = sum(len(batch.targets) for batch in batches)
     parameters = list(slot.parameters.values())
     beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
@@ -75,13 +77,13 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
     with _memory_limits(plan), _random_state(slot), _clean_gradients(slot):
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)
-        with world.agreed():
+        with world.all_or_none():
             parts = _backward_share(base, slot, batches, objective)
-        world.sum_gradients(parameters)
-        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
+        world.all_reduce_gradients(parameters)
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
         # A single transfer from the device for all metrics.
-        added = world.total(torch.stack([sums for sums, _ in parts]).sum(0))
-        largest = world.largest(torch.stack([maxima for _, maxima in parts]).amax(0))
+        added = world.all_reduce_sum(torch.stack([sums for sums, _ in parts]).sum(0))
+        largest = world.all_reduce_max(torch.stack([maxima for _, maxima in parts]).amax(0))
         figures = torch.cat([added, largest, norm.double()[None]]).tolist()
         forward_backward = time.perf_counter() - started
         metrics = _learning_metrics(batches, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
@@ -113,7 +115,7 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
         "batch/padding": 1 - tokens / sum(batch.input_ids.numel() for batch in batches),
     }
     if base.device.type == "cuda":
-        metrics["perf/peak_memory"] = max(world.gather(torch.cuda.max_memory_allocated(base.device))) / 2**30
+        metrics["perf/peak_memory"] = max(world.all_gather(torch.cuda.max_memory_allocated(base.device))) / 2**30
         if peak := peak_flops(torch.cuda.get_device_name(base.device)):
             config = base.model.config
             weights = active_weights(((name, p.numel()) for name, p in base.model.named_parameters()), config)
@@ -123,13 +125,13 @@ def train_step(base: BaseModel, slot: Slot, samples: Sequence[Sample], plan: Ste
 
 
 def _backward_share(
-    base: BaseModel, slot: Slot, batches: Sequence[MicroBatch], objective: Objective
+    base: BaseModel, slot: AdapterSlot, batches: Sequence[MicroBatch], objective: Objective
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Add the gradients of this process's micro-batches. Return SUMS and MAXIMA of each, zeros for padding passes."""
     parts = []
     base.guard.failure = None
     try:
-        for batch in base.world.share(batches):
+        for batch in base.world.partition(batches):
             if batch is not None:
                 parts.append(backward(base, slot, batch, objective))
                 continue
@@ -138,7 +140,7 @@ def _backward_share(
             parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
     except Exception as error:
         if base.world.size > 1:
-            raise Stranded(str(error)) from error
+            raise PassAborted(str(error)) from error
         raise
     base.guard.settle()
     return parts
@@ -180,7 +182,7 @@ def _finite(value: float) -> bool:
 
 
 @contextmanager
-def _clean_gradients(slot: Slot) -> Iterator[None]:
+def _clean_gradients(slot: AdapterSlot) -> Iterator[None]:
     try:
         yield
     finally:
@@ -188,7 +190,7 @@ def _clean_gradients(slot: Slot) -> Iterator[None]:
 
 
 @contextmanager
-def _random_state(slot: Slot) -> Iterator[None]:
+def _random_state(slot: AdapterSlot) -> Iterator[None]:
     """Use the slot's random state (for its adapter's dropout) during the step. It advances only on success."""
     cuda = "cuda" in slot.rng
     torch.set_rng_state(slot.rng["cpu"])

@@ -24,12 +24,12 @@ PATIENCE = timedelta(minutes=30)
 CPU = torch.device("cpu")
 
 
-class Stranded(Exception):
+class PassAborted(Exception):
     """Abort of a pass while the other processes wait in a collective operation: this process must end."""
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """Process group from the view of this process."""
 
     rank: int = 0
@@ -38,11 +38,11 @@ class World:
     """Rank on this node: the number of its GPU."""
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """True for the first process, which serves requests and accesses S3."""
         return self.rank == 0
 
-    def tell(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Return the first process's value on all processes."""
         if self.size == 1:
             return value
@@ -50,7 +50,7 @@ class World:
         dist.broadcast_object_list(box, src=0, device=CPU)
         return box[0]
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank, on all processes."""
         if self.size == 1:
             return [value]
@@ -67,42 +67,42 @@ class World:
         dist.broadcast(tensor, src=0)
         return tensor
 
-    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum over all processes."""
         return self._reduced(tensor, dist.ReduceOp.SUM)
 
-    def largest(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce_max(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the element-wise maximum over all processes."""
         return self._reduced(tensor, dist.ReduceOp.MAX)
 
-    def share(self, things: Sequence[T]) -> list[T | None]:
+    def partition(self, things: Sequence[T]) -> list[T | None]:
         """Return this process's part of the sequence. All parts have the same length, padded with None."""
         rounds = range(0, len(things), self.size)
         return [things[i + self.rank] if i + self.rank < len(things) else None for i in rounds]
 
-    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Replace the gradients of replicated parameters by their sums. FSDP sums those of sharded parameters."""
         replicated = [p for p in parameters if not isinstance(p, DTensor)]
         if self.size == 1 or not replicated:
             return
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in replicated]
-        flat = self.total(torch.cat([gradient.flatten() for gradient in gradients]))
+        flat = self.all_reduce_sum(torch.cat([gradient.flatten() for gradient in gradients]))
         for parameter, part in zip(replicated, flat.split([p.numel() for p in replicated]), strict=True):
             parameter.grad = part.view_as(parameter)
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def all_or_none(self) -> Iterator[None]:
         """Context in which a failure on one process becomes ProblemError on all others. `Stranded` propagates."""
         failure: Exception | None = None
         try:
             yield
-        except Stranded:
+        except PassAborted:
             raise
         except Exception as error:
             if self.size == 1:
                 raise
             failure = error
-        failed = [rank for rank, bad in enumerate(self.gather(failure is not None)) if bad]
+        failed = [rank for rank, bad in enumerate(self.all_gather(failure is not None)) if bad]
         if failure is not None:
             raise failure
         if failed:
@@ -121,10 +121,14 @@ class World:
         return result
 
 
-def join(device: str, environ: Mapping[str, str] = os.environ) -> World:
+def init_process_group(device: str, environ: Mapping[str, str] = os.environ) -> ProcessGroup:
     """Join the process group if torchrun started several processes. `device` is cpu or cuda."""
     size = int(environ.get("WORLD_SIZE", "1"))
-    world = World(int(environ.get("RANK", "0")), size, int(environ.get("LOCAL_RANK", "0"))) if size > 1 else World()
+    world = (
+        ProcessGroup(int(environ.get("RANK", "0")), size, int(environ.get("LOCAL_RANK", "0")))
+        if size > 1
+        else ProcessGroup()
+    )
     if size > 1 and not dist.is_initialized():
         dist.init_process_group(_backend(device), timeout=PATIENCE)
     return world
@@ -136,7 +140,7 @@ def group_of_one(device: str) -> None:
         dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the full tensor, gathered if it is sharded. All processes must call it."""
     if not isinstance(tensor, DTensor):
         return tensor
@@ -144,7 +148,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return full
 
 
-def assign(target: torch.Tensor, value: torch.Tensor) -> None:
+def copy_into(target: torch.Tensor, value: torch.Tensor) -> None:
     """Copy a full tensor into one that may be sharded."""
     value = value.to(target.device, target.dtype)
     if isinstance(target, DTensor):

@@ -10,7 +10,7 @@ CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainerSettings:
     """Settings of the trainer process. Settings of a run are part of its session."""
 
     model_dir: Path = Path("/models/base")
@@ -62,9 +62,9 @@ def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> 
     return max(1, limit // processes)
 
 
-def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
+def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> TrainerSettings:
     """Parse a command line, with defaults from RLRUN_* variables. Exits with usage on invalid flags."""
-    base = Settings()
+    base = TrainerSettings()
 
     def default(name: str, fallback: object) -> str:
         return environ.get(f"RLRUN_{name.upper()}", "" if fallback is None else str(fallback))
@@ -102,7 +102,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         help="folder for snapshots until their upload",
     )
     add("--log-level", default=default("log_level", base.log_level))
-    return Settings(**vars(parser.parse_args(arguments)))
+    return TrainerSettings(**vars(parser.parse_args(arguments)))
 
 
 def _positive(text: str) -> int:

@@ -13,7 +13,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, TrainBatch
 from rlrun.service.errors import ProblemError
 
-from rlrun_trainer.server.prometheus import Metrics
+from rlrun_trainer.server.prometheus import TrainerMetrics
 from rlrun_trainer.sessions.session_registry import Sessions
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Server:
 
     def __init__(self) -> None:
         self.sessions: Sessions | None = None
-        self.metrics = Metrics()
+        self.metrics = TrainerMetrics()
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""

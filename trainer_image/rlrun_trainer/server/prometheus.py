@@ -19,7 +19,7 @@ GAUGES = {
 LABELS = ("session",)
 
 
-class Metrics:
+class TrainerMetrics:
     """Registry of the process, with a label per session."""
 
     def __init__(self) -> None:

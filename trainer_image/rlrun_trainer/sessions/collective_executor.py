@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from rlrun_trainer.artifacts import checkpoint_format, full_weights
 from rlrun_trainer.artifacts.artifact_files import Files
-from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.step import StepPlan, train_step
 
@@ -54,14 +54,14 @@ class Command(ABC, Generic[R_co]):
 
 
 @dataclass(frozen=True)
-class OpenSlot(Command[Slot]):
+class OpenSlot(Command[AdapterSlot]):
     """Claims the slot that the session needs."""
 
     name: str
     spec: SessionSpec
 
     @override
-    def run(self, base: BaseModel) -> Slot:
+    def run(self, base: BaseModel) -> AdapterSlot:
         spec = self.spec
         if spec.kind is PolicyKind.weights:
             compared = spec.kl_penalty is not None and spec.kl_penalty.enabled
@@ -87,7 +87,7 @@ class CloseSlot(Command[None]):
 
 
 @dataclass(frozen=True)
-class Restore(Command[checkpoint_format.Progress]):
+class Restore(Command[checkpoint_format.CheckpointProgress]):
     """Loads a checkpoint into a slot that was just opened. The caller closes the slot after ProblemError."""
 
     reads_only = True
@@ -96,8 +96,8 @@ class Restore(Command[checkpoint_format.Progress]):
     """Folder of the checkpoint. Only the first process has it."""
 
     @override
-    def run(self, base: BaseModel) -> checkpoint_format.Progress:
-        return checkpoint_format.restore(base, base.slots[self.name], self.folder if base.world.leads else None)
+    def run(self, base: BaseModel) -> checkpoint_format.CheckpointProgress:
+        return checkpoint_format.restore(base, base.slots[self.name], self.folder if base.world.is_leader else None)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Snapshot(Command[Files]):
 
     reads_only = True
     name: str
-    progress: checkpoint_format.Progress
+    progress: checkpoint_format.CheckpointProgress
 
     @override
     def run(self, base: BaseModel) -> Files:
@@ -160,7 +160,7 @@ def give_up() -> None:
     os._exit(1)
 
 
-class Crew:
+class CollectiveExecutor:
     """All processes of the trainer as one executor. Blocking; runs on the compute thread."""
 
     def __init__(
@@ -182,7 +182,7 @@ class Crew:
         if self._world.size == 1:
             return command.run(self.base)
         try:
-            self._world.tell(command)
+            self._world.broadcast(command)
         except Exception:
             log.exception("Could not send %s to the other processes", _name(command))
             self._give_up()
@@ -198,7 +198,7 @@ class Crew:
     def stop(self) -> None:
         """End the loop of the other processes."""
         if self._world.size > 1:
-            self._world.tell(Stop())
+            self._world.broadcast(Stop())
 
     def follow(self) -> None:
         """Run commands of the first process until it stops the loop."""
@@ -210,7 +210,7 @@ class Crew:
 
     def _receive(self) -> Command[Any] | Stop:
         # The argument is ignored: every process gets the first one's value.
-        return self._world.tell(Stop())
+        return self._world.broadcast(Stop())
 
     def _run_together(self, command: Command[R]) -> R:
         results: list[R] = []
@@ -224,7 +224,7 @@ class Crew:
             self._give_up()
             raise
         try:
-            answers = self._world.gather((refusal, self._leaving()))
+            answers = self._world.all_gather((refusal, self._leaving()))
         except Exception:
             log.exception("Another process ended during %s; ending this one", _name(command))
             self._give_up()

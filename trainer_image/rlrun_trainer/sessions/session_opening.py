@@ -15,18 +15,18 @@ from rlrun.storage.store import Store, StoreError
 from rlrun_trainer.artifacts import checkpoint_format
 from rlrun_trainer.artifacts.policy_publisher import Publisher
 from rlrun_trainer.artifacts.s3_errors import refused_opening
-from rlrun_trainer.artifacts.upload_queue import Uploads, completed_steps
+from rlrun_trainer.artifacts.upload_queue import UploadQueue, completed_steps
 from rlrun_trainer.runtime.compute_thread import Compute
-from rlrun_trainer.runtime.settings import Settings
-from rlrun_trainer.sessions.collective_executor import CloseSlot, Crew, OpenSlot, Restore
-from rlrun_trainer.sessions.training_session import Session, Start
+from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.sessions.collective_executor import CloseSlot, CollectiveExecutor, OpenSlot, Restore
+from rlrun_trainer.sessions.training_session import Start, TrainingSession
 
 log = logging.getLogger(__name__)
 
 
 async def open_session(
-    name: str, spec: SessionSpec, crew: Crew, compute: Compute, store: Store, settings: Settings
-) -> Session:
+    name: str, spec: SessionSpec, crew: CollectiveExecutor, compute: Compute, store: Store, settings: TrainerSettings
+) -> TrainingSession:
     """Claim a slot, restore the spec's checkpoint if any, and publish the initial policy.
 
     Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
@@ -48,7 +48,7 @@ async def open_session(
                 start = _start(spec, await compute.run(crew.run_on_all, Restore(name, there)))
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
         publisher = Publisher(store, spec, settings.keep_policies, published)
-        uploads = Uploads(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)
+        uploads = UploadQueue(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder)
         policy = await publisher.publish(start.step, await compute.run(crew.files, name))
@@ -60,7 +60,7 @@ async def open_session(
             raise refused_opening(error) from error
         raise
     log.info("Session %s starts at step %d with %s", name, start.step, policy.name)
-    return Session(name, spec, crew, slot, start, compute, publisher, uploads, policy, settings)
+    return TrainingSession(name, spec, crew, slot, start, compute, publisher, uploads, policy, settings)
 
 
 def _download(store: Store, uri: S3Uri, folder: Path) -> None:
@@ -71,7 +71,7 @@ def _download(store: Store, uri: S3Uri, folder: Path) -> None:
         )
 
 
-def _start(spec: SessionSpec, progress: checkpoint_format.Progress) -> Start:
+def _start(spec: SessionSpec, progress: checkpoint_format.CheckpointProgress) -> Start:
     if not spec.resume_from:
         # Steps of another run do not count, so its orchestrator's state belongs to no step of this one.
         return Start(0, progress.orchestrator_state, None)

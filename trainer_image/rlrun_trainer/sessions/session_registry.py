@@ -9,13 +9,13 @@ from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.store import Store
 
-from rlrun_trainer.artifacts.upload_queue import Uploads
+from rlrun_trainer.artifacts.upload_queue import UploadQueue
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.runtime.compute_thread import Compute
-from rlrun_trainer.runtime.settings import Settings
-from rlrun_trainer.sessions.collective_executor import Crew, Heartbeat
+from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.sessions.collective_executor import CollectiveExecutor, Heartbeat
 from rlrun_trainer.sessions.session_opening import open_session
-from rlrun_trainer.sessions.training_session import Session
+from rlrun_trainer.sessions.training_session import TrainingSession
 
 log = logging.getLogger(__name__)
 
@@ -33,24 +33,24 @@ class Sessions:
         base: BaseModel,
         compute: Compute,
         store: Store,
-        settings: Settings,
+        settings: TrainerSettings,
         on_leave: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_leave` is called on the compute thread when another process of this trainer received SIGTERM."""
-        self._crew = Crew(base, on_leave=on_leave)
+        self._crew = CollectiveExecutor(base, on_leave=on_leave)
         self._compute = compute
         self._store = store
         self._settings = settings
-        self._open: dict[str, Session] = {}
-        self._leaving: list[Uploads] = []
+        self._open: dict[str, TrainingSession] = {}
+        self._leaving: list[UploadQueue] = []
         self._turn = asyncio.Lock()
         self._stopping = False
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[TrainingSession]:
         """Return the open sessions."""
         return list(self._open.values())
 
-    def get(self, name: str) -> Session:
+    def get(self, name: str) -> TrainingSession:
         """Return the session. Raises ProblemError if it is not open."""
         session = self._open.get(name)
         if session is None:
@@ -61,7 +61,7 @@ class Sessions:
             )
         return session
 
-    async def open(self, name: str, spec: SessionSpec) -> Session:
+    async def open(self, name: str, spec: SessionSpec) -> TrainingSession:
         """Open the session, or return the open one with `max_steps` raised.
 
         Raises ProblemError if it is open with another spec.
@@ -107,7 +107,7 @@ class Sessions:
     async def rescue(self, seconds: float) -> None:
         """Save a last checkpoint of every session within `seconds`, and reject further steps."""
         self._stopping = True
-        rescues = [asyncio.create_task(session.rescue()) for session in self._open.values()]
+        rescues = [asyncio.create_task(session.save_before_exit()) for session in self._open.values()]
         if not rescues:
             return
         done, late = await asyncio.wait(rescues, timeout=max(0.0, seconds))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Pace:
+class StepTimer:
     """Timer for the metrics of the time between two steps."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

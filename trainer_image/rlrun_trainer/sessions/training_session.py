@@ -19,15 +19,15 @@ from rlrun_trainer.artifacts import checkpoint_format
 from rlrun_trainer.artifacts.artifact_files import DISK_FULL, Files, discard, on_disk
 from rlrun_trainer.artifacts.policy_publisher import Publisher
 from rlrun_trainer.artifacts.s3_errors import refused_publishing
-from rlrun_trainer.artifacts.upload_queue import Job, Uploads
-from rlrun_trainer.model.base_model import Slot
+from rlrun_trainer.artifacts.upload_queue import UploadJob, UploadQueue
+from rlrun_trainer.model.base_model import AdapterSlot
 from rlrun_trainer.optimization.packing import check
 from rlrun_trainer.optimization.sampling_distribution import stop_tokens
 from rlrun_trainer.optimization.step import StepPlan, learning_rate
 from rlrun_trainer.runtime.compute_thread import Compute
-from rlrun_trainer.runtime.settings import Settings
-from rlrun_trainer.sessions.collective_executor import CloseSlot, Crew, Snapshot, Train
-from rlrun_trainer.sessions.step_timer import Pace
+from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.sessions.collective_executor import CloseSlot, CollectiveExecutor, Snapshot, Train
+from rlrun_trainer.sessions.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Start:
     orchestrator_state: dict[str, Any] | None
     state_step: int | None
     """Step of the orchestrator's state."""
-    made: checkpoint_format.Made | None = None
+    made: checkpoint_format.StepOutcome | None = None
     """Result of this run's newest step, if the checkpoint contains it."""
 
 
@@ -62,21 +62,21 @@ class _Unpublished:
     """Files of the policy. None until they are written, which may fail for lack of disk space."""
 
 
-class Session:
+class TrainingSession:
     """Session created by `opening.open_session`. Runs on the event loop and serves one request at a time."""
 
     def __init__(
         self,
         name: str,
         spec: SessionSpec,
-        crew: Crew,
-        slot: Slot,
+        crew: CollectiveExecutor,
+        slot: AdapterSlot,
         start: Start,
         compute: Compute,
         publisher: Publisher,
-        uploads: Uploads,
+        uploads: UploadQueue,
         policy: PolicyRef,
-        settings: Settings,
+        settings: TrainerSettings,
     ) -> None:
         self.name = name
         self.spec = spec
@@ -100,7 +100,7 @@ class Session:
         self._mine: set[tuple[ArtifactKind, int]] = set()
         """Artifacts made by this session, not by an earlier one at the same step."""
         self._turn = asyncio.Lock()
-        self._pace = Pace()
+        self._pace = StepTimer()
         publisher.on_return = uploads.try_again
 
     @property
@@ -164,7 +164,7 @@ class Session:
         self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.checkpoint, step):
-                progress = checkpoint_format.Progress(step, self.spec.run_uid, orchestrator_state)
+                progress = checkpoint_format.CheckpointProgress(step, self.spec.run_uid, orchestrator_state)
                 await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress)
         return self.state
 
@@ -180,7 +180,7 @@ class Session:
         """Reject further steps."""
         self._leaving = True
 
-    async def rescue(self) -> None:
+    async def save_before_exit(self) -> None:
         """Save a checkpoint if none contains the newest step: after the current request, before all waiting uploads.
 
         It contains the newest state of the orchestrator that the trainer knows, with its step, and the newest step's
@@ -194,8 +194,10 @@ class Session:
                 return
             log.info("Session %s: saving step %d, which no checkpoint contains", self.name, step)
             newest = self._unpublished or self.last
-            made = checkpoint_format.Made(newest.metrics, newest.batch_id) if newest else None
-            progress = checkpoint_format.Progress(step, self.spec.run_uid, self._known.state, self._known.step, made)
+            made = checkpoint_format.StepOutcome(newest.metrics, newest.batch_id) if newest else None
+            progress = checkpoint_format.CheckpointProgress(
+                step, self.spec.run_uid, self._known.state, self._known.step, made
+            )
             await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress, first=True)
 
     def file(self, policy: str, file: str) -> bytes | Path:
@@ -278,7 +280,11 @@ class Session:
         )
 
     async def _save(
-        self, kind: ArtifactKind, uri: S3Uri, progress: checkpoint_format.Progress | None = None, first: bool = False
+        self,
+        kind: ArtifactKind,
+        uri: S3Uri,
+        progress: checkpoint_format.CheckpointProgress | None = None,
+        first: bool = False,
     ) -> None:
         """Take a snapshot (without `progress` only of the policy) and queue its upload."""
         try:
@@ -295,7 +301,7 @@ class Session:
                 LATER, Reason.UPLOADS_BEHIND, f"The {kind} is skipped: {error.problem.message}"
             ) from error
         reward = self._reward[1] if self._reward is not None and self._reward[0] == self._step else None
-        self.uploads.submit(Job(kind, self._step, uri, files, reward), first)
+        self.uploads.submit(UploadJob(kind, self._step, uri, files, reward), first)
         self._mine.add((kind, self._step))
 
     def _note(self, step: int, orchestrator_state: dict[str, Any]) -> None:

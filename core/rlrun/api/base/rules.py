@@ -35,7 +35,7 @@ class Rule:
     """The statement for the API server; `self` is the object."""
     message: str
     """What is wrong and what to change."""
-    holds: Callable[[Any], bool]
+    is_satisfied: Callable[[Any], bool]
     """The same statement for Python."""
 
     @property
@@ -99,7 +99,7 @@ class Spec(Schema):
             if not broken:
                 raise
             raise _validation_error(cls, [*map(_again, error.errors()), *map(_rule_error, broken)]) from None
-        broken = [(rule.field, rule.message) for rule in cls.spec_rules if not rule.holds(made)]
+        broken = [(rule.field, rule.message) for rule in cls.spec_rules if not rule.is_satisfied(made)]
         broken += made._duplicates()
         if broken:
             raise _validation_error(cls, list(map(_rule_error, broken)))
@@ -138,7 +138,7 @@ def _rules_of_the_rest(cls: type[Spec], data: Any, wrong: set[str | int]) -> Ite
         setattr(right, name, value)
     for rule in cls.spec_rules:
         fields = [name for name, field in cls.model_fields.items() if (field.alias or name) in rule.reads]
-        if all(hasattr(right, name) for name in fields) and not rule.holds(right):
+        if all(hasattr(right, name) for name in fields) and not rule.is_satisfied(right):
             yield rule.field, rule.message
 
 

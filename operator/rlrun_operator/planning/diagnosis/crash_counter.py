@@ -23,7 +23,7 @@ from rlrun.kube.pods import (
 )
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.planning.diagnosis.pod_diagnostics import explain_end
+from rlrun_operator.planning.diagnosis.pod_diagnostics import explain_termination
 
 MAX_RECORDS = 256
 
@@ -47,7 +47,7 @@ class Crash:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CrashCount:
     """The memory after this look."""
 
     components: list[ComponentStatus]
@@ -56,7 +56,7 @@ class Counted:
     crashes: list[Crash]
 
 
-def count_restarts(old: Sequence[ComponentStatus], pods: Sequence[Obj]) -> Counted:
+def count_restarts(old: Sequence[ComponentStatus], pods: Sequence[Obj]) -> CrashCount:
     """`pods` are those of the running attempt, `old` the memory of the same attempt."""
     by_component: dict[str, list[Obj]] = defaultdict(list)
     for pod in pods:
@@ -78,7 +78,7 @@ def count_restarts(old: Sequence[ComponentStatus], pods: Sequence[Obj]) -> Count
         restarts += sum(not r.ended for r in records.values())
         ready = sum(is_ready(p) for p in by_component[name])
         components.append(ComponentStatus(name=name, ready=ready, crashes=crash_count, pods=kept[-MAX_RECORDS:]))
-    return Counted(components, restarts, crashes)
+    return CrashCount(components, restarts, crashes)
 
 
 def _look(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
@@ -102,7 +102,7 @@ def _crash(pod: Obj, end: Termination) -> Crash:
         component=component_of(pod),
         exit_code=end.exit_code,
         reason=end.reason,
-        problem=explain_end(pod, end),
+        problem=explain_termination(pod, end),
         message=end.message,
         pod=pod["metadata"]["name"],
         container=end.container,

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from pydantic import ValidationError
-from rlrun.api.run_status import Obstacle
+from rlrun.api.run_status import StartupFailureKind
 from rlrun.constants import ExitCode, Reason
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import (
@@ -35,7 +35,7 @@ MEMORY_ADVICE = {
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PodProblem:
     """Why a pod is not ready."""
 
     role: str
@@ -43,11 +43,11 @@ class Trouble:
     problem: Problem
     final: bool = False
     """No restart can mend it (exit code 64)."""
-    obstacle: Obstacle | None = None
+    obstacle: StartupFailureKind | None = None
     """Set where the pod has not even started: failurePolicy says how long to wait."""
 
 
-def last_word(message: str) -> RunStatus | None:
+def parse_final_status(message: str) -> RunStatus | None:
     """The RunStatus in an orchestrator's termination message."""
     try:
         return RunStatus.model_validate_json(message)
@@ -55,7 +55,7 @@ def last_word(message: str) -> RunStatus | None:
         return None
 
 
-def told_problem(message: str) -> Problem | None:
+def parse_problem(message: str) -> Problem | None:
     """The Problem in a termination message: one itself, or a RunStatus that carries one."""
     try:
         told = json.loads(message)
@@ -70,11 +70,11 @@ def told_problem(message: str) -> Problem | None:
         return None
 
 
-def explain_end(pod: Obj, end: Termination) -> Problem:
+def explain_termination(pod: Obj, end: Termination) -> Problem:
     """Why the container ended, as the process itself said, or as far as Kubernetes knows."""
     role, component = role_of(pod), component_of(pod)
     title = role.capitalize()
-    told = told_problem(end.message)
+    told = parse_problem(end.message)
     if told:
         return told
     if end.reason == OUT_OF_MEMORY:
@@ -93,14 +93,14 @@ def explain_end(pod: Obj, end: Termination) -> Problem:
     )
 
 
-def pod_trouble(pod: Obj) -> Trouble | None:
+def diagnose_pod(pod: Obj) -> PodProblem | None:
     """What keeps the pod from being ready, if anything does but time."""
     if is_leaving(pod) or pod.get("status", {}).get("phase") == "Succeeded" or is_ready(pod):
         return None
     ended = terminations(pod)
     final = next((e for e in ended if e.exit_code == ExitCode.CONFIGURATION), None)
     if final:
-        return _trouble(pod, explain_end(pod, final), final=True)
+        return _trouble(pod, explain_termination(pod, final), final=True)
     for status in container_statuses(pod):
         waiting = (status.get("state") or {}).get("waiting") or {}
         reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
@@ -113,7 +113,7 @@ def pod_trouble(pod: Obj) -> Trouble | None:
                     f"pulled ({reason}{': ' + detail if detail else ''}): correct the image in the RLModel or the "
                     "chart's values, or give the nodes access to its registry.",
                 ),
-                obstacle=Obstacle.image_pull,
+                obstacle=StartupFailureKind.image_pull,
             )
         if reason in CREATE_REASONS:
             return _trouble(
@@ -125,10 +125,10 @@ def pod_trouble(pod: Obj) -> Trouble | None:
                     message=f"{component_of(pod)}: container {status['name']} cannot be made: {detail or reason}. "
                     "Create what is missing, or correct the reference to it.",
                 ),
-                obstacle=Obstacle.config_error,
+                obstacle=StartupFailureKind.config_error,
             )
     if ended:
-        return _trouble(pod, explain_end(pod, max(ended, key=lambda e: str(e.finished_at or ""))))
+        return _trouble(pod, explain_termination(pod, max(ended, key=lambda e: str(e.finished_at or ""))))
     for condition in pod.get("status", {}).get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             return _trouble(
@@ -138,15 +138,15 @@ def pod_trouble(pod: Obj) -> Trouble | None:
                     message=f"{component_of(pod)}: no node can take it: {condition.get('message', '')} Free or add "
                     "nodes, or lower what the RLModel (or computeSize) asks for.",
                 ),
-                obstacle=Obstacle.unschedulable,
+                obstacle=StartupFailureKind.unschedulable,
             )
     return None
 
 
-def pod_troubles(pods: list[Obj]) -> list[Trouble]:
+def pod_troubles(pods: list[Obj]) -> list[PodProblem]:
     """Return what keeps the pods that matter now from being ready."""
-    return [found for found in map(pod_trouble, relevant_pods(pods)) if found is not None]
+    return [found for found in map(diagnose_pod, relevant_pods(pods)) if found is not None]
 
 
-def _trouble(pod: Obj, problem: Problem, final: bool = False, obstacle: Obstacle | None = None) -> Trouble:
-    return Trouble(role_of(pod), component_of(pod), problem, final, obstacle)
+def _trouble(pod: Obj, problem: Problem, final: bool = False, obstacle: StartupFailureKind | None = None) -> PodProblem:
+    return PodProblem(role_of(pod), component_of(pod), problem, final, obstacle)

@@ -29,7 +29,7 @@ class QueuedWorkload:
 
 def queued_workloads(observation: RunObservation, attempt: int) -> list[QueuedWorkload]:
     """Return what waits for admission, of one attempt."""
-    jobs = [j for j in observation.own("Job") if attempt_of(j) == attempt and _is_suspended(j)]
+    jobs = [j for j in observation.owned_children("Job") if attempt_of(j) == attempt and _is_suspended(j)]
     pods = [p for p in observation.pods_of(attempt) if _is_gated(p) and not is_leaving(p)]
     return [
         QueuedWorkload(role_of(o), component_of(o), observation.namespace, label(o, QUEUE_LABEL))

@@ -11,7 +11,7 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.pods import component_of, is_ready
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.planning.diagnosis.pod_diagnostics import Trouble
+from rlrun_operator.planning.diagnosis.pod_diagnostics import PodProblem
 from rlrun_operator.planning.diagnosis.quota_queue import QueuedWorkload, quota_problem
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.status_builder import is_true
@@ -25,7 +25,7 @@ CONDITION_OF = {
 }
 
 
-def wanted_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, int]]:
+def expected_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, int]]:
     """Pods that each component of each role should have."""
     return {
         "trainer": {"trainer": model.trainer.nodes},
@@ -46,7 +46,7 @@ def role_blamed(problem: Problem) -> str:
 def readiness_conditions(
     wanted: Mapping[str, Mapping[str, int]],
     pods: Sequence[Obj],
-    troubles: Sequence[Trouble],
+    troubles: Sequence[PodProblem],
     waiting_for: Problem | None,
     queued: Sequence[QueuedWorkload] = (),
 ) -> tuple[ConditionChange, ...]:
@@ -64,7 +64,7 @@ def _role_condition(
     role: str,
     components: Mapping[str, int],
     pods: Sequence[Obj],
-    troubles: Sequence[Trouble],
+    troubles: Sequence[PodProblem],
     waiting_for: Problem | None,
     queued: Sequence[QueuedWorkload],
 ) -> ConditionChange:

@@ -11,11 +11,11 @@ from rlrun.kube.pods import role_of, termination_of
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.planning.diagnosis.pod_diagnostics import last_word, told_problem
+from rlrun_operator.planning.diagnosis.pod_diagnostics import parse_final_status, parse_problem
 
 
 @dataclass(frozen=True)
-class Ending:
+class RunOutcome:
     """The end of a run, as its orchestrator tells it."""
 
     finished_at: datetime | None
@@ -24,7 +24,7 @@ class Ending:
     """None means: completed."""
 
 
-def find_ending(job: Obj | None, pods: Sequence[Obj]) -> Ending | None:
+def find_outcome(job: Obj | None, pods: Sequence[Obj]) -> RunOutcome | None:
     """`pods` are those of the attempt; None while the orchestrator runs or will run again."""
     newest_first = sorted(
         (p for p in pods if role_of(p) == "orchestrator"),
@@ -34,24 +34,24 @@ def find_ending(job: Obj | None, pods: Sequence[Obj]) -> Ending | None:
     ends = [end for end in (termination_of(p, "orchestrator") for p in newest_first) if end is not None]
     for end in ends:
         if end.exit_code == 0:
-            return Ending(end.finished_at, last_word(end.message))
+            return RunOutcome(end.finished_at, parse_final_status(end.message))
         if end.exit_code == ExitCode.CONFIGURATION:
-            problem = told_problem(end.message) or Problem(
+            problem = parse_problem(end.message) or Problem(
                 reason=Reason.INVALID_CONFIGURATION,
                 message=f"the orchestrator found a mistake that no restart mends: {end.message.strip()[-500:]}",
             )
-            return Ending(end.finished_at, last_word(end.message), problem)
+            return RunOutcome(end.finished_at, parse_final_status(end.message), problem)
     for condition in (job or {}).get("status", {}).get("conditions") or []:
         if condition.get("status") != "True":
             continue
         when = parse_time(condition.get("lastTransitionTime"))
         if condition["type"] == "Complete":
-            return Ending(when)
+            return RunOutcome(when)
         if condition["type"] == "Failed":
-            told = next((p for p in (told_problem(e.message) for e in ends) if p), None)
-            return Ending(
+            told = next((p for p in (parse_problem(e.message) for e in ends) if p), None)
+            return RunOutcome(
                 when,
-                next((s for s in (last_word(e.message) for e in ends) if s), None),
+                next((s for s in (parse_final_status(e.message) for e in ends) if s), None),
                 told
                 or Problem(
                     reason=Reason.ORCHESTRATOR_FAILED,

@@ -45,7 +45,7 @@ def _ended(groups: GroupCounts | Groups) -> tuple[int, int, int, int]:
     return groups.trained, groups.filtered, groups.errored, groups.stale
 
 
-def has_begun(told: RunStatus) -> bool:
+def has_started(told: RunStatus) -> bool:
     """Whether the first step of this attempt has begun."""
     return told.phase in (RunPhase.running, RunPhase.completed)
 

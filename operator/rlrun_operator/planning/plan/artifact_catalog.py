@@ -14,7 +14,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import Obj, artifact_name, is_artifact_ready, phase_of
 from rlrun.storage.manifest import Manifest
 
-from rlrun_operator.planning.plan.checkpoint_references import claimed_steps
+from rlrun_operator.planning.plan.checkpoint_references import referenced_steps
 
 ArtifactObjectKind = Literal["RLCheckpoint", "RLAdapter"]
 
@@ -117,7 +117,7 @@ class ArtifactCatalog:
 
     def with_references(self, namespace: str, all_runs: Iterable[Obj]) -> "ArtifactCatalog":
         """Return the catalog with the checkpoints that `all_runs` start from; `namespace` is that of its own run."""
-        found = claimed_steps(namespace, self.checkpoints.names, self.checkpoints.objects, all_runs)
+        found = referenced_steps(namespace, self.checkpoints.names, self.checkpoints.objects, all_runs)
         checkpoints = replace(self.checkpoints, referenced=frozenset(found))
         return replace(self, checkpoints=checkpoints, has_references=True)
 

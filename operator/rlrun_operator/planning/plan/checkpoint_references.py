@@ -12,7 +12,7 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.references import checkpoint_place
 
 
-def claimed_steps(
+def referenced_steps(
     namespace: str, names: Mapping[int, str], objects: Mapping[int, Obj], runs: Iterable[Obj]
 ) -> set[int]:
     """Steps of the checkpoints that unfinished `runs` start from; `names` has those of all checkpoints by step."""

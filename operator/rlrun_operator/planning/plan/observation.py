@@ -62,7 +62,7 @@ class RunObservation:
         """The run's uid."""
         return str(self.run["metadata"]["uid"])
 
-    def own(self, *kinds: str) -> list[Obj]:
+    def owned_children(self, *kinds: str) -> list[Obj]:
         """Children of this run, not of an earlier one of the same name; only of these kinds, if any are given."""
         return [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
 

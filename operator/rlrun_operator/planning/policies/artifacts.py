@@ -20,7 +20,7 @@ from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj, ObjectRef, artifact_name, phase_of
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.actions import (
     ArtifactDeletion,
     ArtifactPlan,
@@ -32,7 +32,7 @@ from rlrun_operator.planning.plan.artifact_catalog import ArtifactObjectKind, Ki
 from rlrun_operator.planning.plan.observation import RunObservation
 
 FOLDER_KINDS: dict[str, ArtifactObjectKind] = {"checkpoints": "RLCheckpoint", "adapters": "RLAdapter"}
-POOLS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl")
+SERVING_STATUS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl")
 """Fields of an RLAdapter's status that are the serving pools' to write, and so to take away."""
 DELETED = ConditionType.DELETED
 """Condition of an artifact whose files S3 did not delete."""
@@ -41,7 +41,7 @@ DELETION_RETRY_SECONDS = 30.0
 
 
 def list_artifacts(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Let the artifacts' objects, and the run's list of them, follow S3; remove what retention does not keep."""
     artifacts, problem = plan_artifacts(observation, spec), observation.artifacts_problem
@@ -256,7 +256,7 @@ def _status(obj: Obj, facts: dict[str, Any]) -> Obj:
         "apiVersion": API_VERSION,
         "kind": obj["kind"],
         "metadata": {"name": obj["metadata"]["name"], "namespace": obj["metadata"]["namespace"]},
-        "status": {k: v for k, v in facts.items() if k not in POOLS_FIELDS},
+        "status": {k: v for k, v in facts.items() if k not in SERVING_STATUS_FIELDS},
     }
 
 

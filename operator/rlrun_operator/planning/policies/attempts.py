@@ -9,18 +9,18 @@ from rlrun.kube.conditions import seconds
 from rlrun.kube.events import EventRecord
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.readiness import closed_readiness
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import reason_fields
-from rlrun_operator.planning.policies.children import workloads
+from rlrun_operator.planning.policies.children import active_workloads
 from rlrun_operator.planning.policies.restart_backoff import next_restart, remaining_wait
 from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, delete_workloads
 
 
 def begin_attempt(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Begin an attempt unless one is under way."""
     return PlanPart(status=attempt_start(status, now)) if status.attempt_start_time is None else None
@@ -44,7 +44,7 @@ def attempt_start(status: RLRunStatus, now: datetime) -> StatusChange:
 def plan_restart(
     observation: RunObservation,
     status: RLRunStatus,
-    settings: Settings,
+    settings: OperatorSettings,
     now: datetime,
     problem: Problem,
     *,
@@ -79,11 +79,11 @@ def plan_restart(
         discard_writes=True,
         final=True,
     )
-    return delete_workloads(observation, settings, workloads(observation)).then(restart)
+    return delete_workloads(observation, settings, active_workloads(observation)).then(restart)
 
 
 def plan_restart_wait(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Wait while the next attempt is not due; the status says already why."""
     left = remaining_wait(status, now)
@@ -94,4 +94,4 @@ def plan_restart_wait(
         requeue_after=min(settings.poll_seconds, left),
         final=True,
     )
-    return delete_workloads(observation, settings, workloads(observation)).then(wait)
+    return delete_workloads(observation, settings, active_workloads(observation)).then(wait)

@@ -23,7 +23,7 @@ ENDED_WITH_RUN = ("Deployment", "Secret")
 
 def missing_children(desired: Iterable[Obj], seen: RunObservation) -> list[Obj]:
     """The children to apply, in the order given."""
-    existing = {(c["kind"], c["metadata"]["name"]): c for c in seen.own()}
+    existing = {(c["kind"], c["metadata"]["name"]): c for c in seen.owned_children()}
     return [c for c in desired if _needs_write(c, existing.get((c["kind"], c["metadata"]["name"])))]
 
 
@@ -46,38 +46,38 @@ def refreshes(applies: Iterable[Obj], seen: RunObservation) -> list[ConfigRefres
 
 def _exists(config: Obj, seen: RunObservation) -> bool:
     name, attempt = config["metadata"]["name"], attempt_of(config)
-    return any(c["metadata"]["name"] == name and attempt_of(c) == attempt for c in seen.own("ConfigMap"))
+    return any(c["metadata"]["name"] == name and attempt_of(c) == attempt for c in seen.owned_children("ConfigMap"))
 
 
 def _digest(config: Obj) -> str:
     return hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def leftovers(seen: RunObservation, attempt: int) -> tuple[list[ObjectRef], bool]:
+def stale_children(seen: RunObservation, attempt: int) -> tuple[list[ObjectRef], bool]:
     """What earlier attempts, or an earlier run of the same name, left behind.
 
     Returns what to delete, and whether to wait: no process of two attempts may live at the same time, because both
     would write to the same places.
     """
     foreign = [c for c in seen.children if label(c, RUN_UID_LABEL) != seen.uid]
-    old = [c for c in seen.own("Deployment", "Job") if attempt_of(c) != attempt]
+    old = [c for c in seen.owned_children("Deployment", "Job") if attempt_of(c) != attempt]
     ours = {id(p) for p in seen.pods_of(attempt)}
     old_pods = [p for p in seen.pods if id(p) not in ours and is_alive(p)]
     return [ObjectRef.of(c) for c in (*foreign, *old)], bool(foreign or old or old_pods)
 
 
-def workloads(seen: RunObservation) -> list[ObjectRef]:
+def active_workloads(seen: RunObservation) -> list[ObjectRef]:
     """Everything that keeps pods alive, to be deleted when the run is suspended."""
-    return [ObjectRef.of(c) for c in seen.own("Deployment", "Job")]
+    return [ObjectRef.of(c) for c in seen.owned_children("Deployment", "Job")]
 
 
-def finished_workloads(seen: RunObservation) -> list[ObjectRef]:
+def workloads_to_delete_after_finish(seen: RunObservation) -> list[ObjectRef]:
     """What a finished run no longer needs: all pods but the orchestrator's last one, and the S3 credentials.
 
     A Job that has ended stays, because its pod's log and last word are still of interest.
     """
-    active_jobs = [j for j in seen.own("Job") if not _has_ended(j, seen)]
-    return [ObjectRef.of(c) for c in (*seen.own(*ENDED_WITH_RUN), *active_jobs)]
+    active_jobs = [j for j in seen.owned_children("Job") if not _has_ended(j, seen)]
+    return [ObjectRef.of(c) for c in (*seen.owned_children(*ENDED_WITH_RUN), *active_jobs)]
 
 
 def _has_ended(job: Obj, seen: RunObservation) -> bool:

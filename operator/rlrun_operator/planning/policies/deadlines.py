@@ -10,9 +10,9 @@ from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.pods import relevant_pods
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.readiness import CONDITION_OF, blocking_problem
-from rlrun_operator.planning.diagnosis.startup_failures import overdue
+from rlrun_operator.planning.diagnosis.startup_failures import expired_startup_failure
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true, reason_fields, transition_time
@@ -20,11 +20,11 @@ from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, mark_fini
 
 
 def enforce_deadlines(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Fail a run that has not started, or not made progress, in time."""
     current = relevant_pods(observation.pods_of(status.attempt))
-    expired = overdue(spec.failure_policy, status.components, current, now)
+    expired = expired_startup_failure(spec.failure_policy, status.components, current, now)
     expired = expired or expired_deadline(status, spec, now, blocking_problem(status))
     if expired is None:
         return None
@@ -36,7 +36,7 @@ def plan_waiting(
     observation: RunObservation,
     status: RLRunStatus,
     spec: RLRunSpec,
-    settings: Settings,
+    settings: OperatorSettings,
     now: datetime,
     problem: Problem,
 ) -> PlanPart:

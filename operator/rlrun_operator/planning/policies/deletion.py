@@ -18,18 +18,18 @@ from rlrun.kube.objects import Obj, ObjectRef, annotation, label
 from rlrun.kube.pods import is_alive
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.actions import Plan, RunFilesDeletion, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, new_status, reason_fields
 from rlrun_operator.planning.policies.artifacts import without_owner
-from rlrun_operator.planning.policies.children import workloads
+from rlrun_operator.planning.policies.children import active_workloads
 from rlrun_operator.resources.platform import run_layout
 
 RETRY_SECONDS = 2.0
 
 
-def plan_deletion(seen: RunObservation, settings: Settings, now: datetime) -> Plan:
+def plan_deletion(seen: RunObservation, settings: OperatorSettings, now: datetime) -> Plan:
     """`seen.run` has a deletionTimestamp."""
     metadata = seen.run["metadata"]
     if FINALIZER not in (metadata.get("finalizers") or []):
@@ -42,7 +42,9 @@ def plan_deletion(seen: RunObservation, settings: Settings, now: datetime) -> Pl
     return replace(_plan_files(seen, settings, now, str(root), stay), applies=freed)
 
 
-def _plan_files(seen: RunObservation, settings: Settings, now: datetime, root: str, stay: Sequence[Obj]) -> Plan:
+def _plan_files(
+    seen: RunObservation, settings: OperatorSettings, now: datetime, root: str, stay: Sequence[Obj]
+) -> Plan:
     if annotation(seen.run, SKIP_DELETION_ANNOTATION) == "true":
         return _give_up(f"The files at {root} stay, as the annotation {SKIP_DELETION_ANNOTATION} asks for.")
     waited = seconds(parse_time(seen.run["metadata"]["deletionTimestamp"]), now)
@@ -50,7 +52,7 @@ def _plan_files(seen: RunObservation, settings: Settings, now: datetime, root: s
         limit = f"{settings.artifact_deletion_seconds:.0f} s"
         return _give_up(f"The files at {root} could not be deleted within {limit} and stay.")
     status = _status(seen, settings, root, now)
-    deletes = tuple(workloads(seen))
+    deletes = tuple(active_workloads(seen))
     # Ended pods as well: the log of a pod that outlives its run is kept, and would come after the purge.
     pods = [p for p in seen.pods if is_alive(p) or label(p, RUN_UID_LABEL) == seen.uid]
     if deletes or pods or not seen.catalog.has_references:
@@ -74,7 +76,7 @@ def _give_up(why: str) -> Plan:
     return Plan(events=(note,), remove_finalizer=True)
 
 
-def _status(seen: RunObservation, settings: Settings, root: str, now: datetime) -> RLRunStatus:
+def _status(seen: RunObservation, settings: OperatorSettings, root: str, now: datetime) -> RLRunStatus:
     problem = Problem(
         reason=Reason.DELETING_ARTIFACTS,
         message=f"the files at {root} are being deleted (artifactPolicy Delete); what is not gone after "

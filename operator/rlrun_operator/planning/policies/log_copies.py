@@ -10,27 +10,27 @@ from rlrun.kube.objects import Obj, attempt_of
 from rlrun.kube.pods import container_statuses, is_leaving
 from rlrun.storage.layout import RunLayout
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.crash_counter import Crash
 from rlrun_operator.planning.plan.actions import LogCopy, PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.resources.platform import run_layout
 
 
-def logs_of_pods(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
+def pod_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
     """Logs of all containers that have ever started."""
     return [
         _copy(layout, pod, status["name"]) for pod in pods for status in container_statuses(pod) if _started(status)
     ]
 
 
-def copy_ended_logs(observation: RunObservation, settings: Settings) -> PlanPart:
+def copy_ended_logs(observation: RunObservation, settings: OperatorSettings) -> PlanPart:
     """Copy the logs of containers that have ended in pods that are being deleted."""
     layout = run_layout(settings, observation.namespace, observation.uid)
-    return PlanPart(logs=tuple(last_words(layout, observation.own_pods)))
+    return PlanPart(logs=tuple(ended_container_logs(layout, observation.own_pods)))
 
 
-def last_words(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
+def ended_container_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
     """Logs of containers that have ended in pods that are being deleted."""
     return [
         _copy(layout, pod, status["name"])
@@ -41,7 +41,7 @@ def last_words(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
     ]
 
 
-def logs_of_crashes(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> list[LogCopy]:
+def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> list[LogCopy]:
     """Logs of the containers that have crashed."""
     found = {
         str(uri): LogCopy(c.pod, c.container, str(uri), c.restarted)

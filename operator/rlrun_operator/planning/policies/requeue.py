@@ -19,7 +19,7 @@ AWAY_SECONDS = 30.0
 """Between two looks at an S3 that does not answer."""
 
 
-def next_look(seen: RunObservation, now: datetime, soon: float) -> float | None:
+def requeue_after_finish(seen: RunObservation, now: datetime, soon: float) -> float | None:
     """Seconds until the next look at a run that has no work; None when all is seen."""
     if any(_may_write(pod, now) for pod in seen.pods if label(pod, RUN_UID_LABEL) == seen.uid):
         return soon

@@ -7,14 +7,14 @@ from rlrun.kube.objects import attempt_of
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import CONFIG_KEY, ResolvedRun
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.validation import resolve_references
 from rlrun_operator.resources.platform import resolve
 
 
 def resolve_run(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings
 ) -> ResolvedRun | Problem:
     """Return the resolved spec of the current attempt, or the reason why it cannot be resolved."""
     identity = observation.identity(status.attempt)
@@ -29,7 +29,7 @@ def resolve_run(
 
 def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | None:
     """Return the attempt's configuration; None while it has no (readable) one."""
-    for obj in observation.own("ConfigMap"):
+    for obj in observation.owned_children("ConfigMap"):
         if attempt_of(obj) != attempt:
             continue
         try:

@@ -11,16 +11,16 @@ from rlrun.kube.objects import Obj, ObjectRef, attempt_of
 from rlrun.kube.pods import role_of
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.readiness import closed_readiness
-from rlrun_operator.planning.diagnosis.run_outcome import Ending, find_ending
+from rlrun_operator.planning.diagnosis.run_outcome import RunOutcome, find_outcome
 from rlrun_operator.planning.diagnosis.run_progress import progress_change, warning_conditions
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange, StatusFields
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
-from rlrun_operator.planning.policies.children import finished_workloads, workloads
-from rlrun_operator.planning.policies.log_copies import logs_of_pods
-from rlrun_operator.planning.policies.requeue import next_look, time_to_live
+from rlrun_operator.planning.policies.children import active_workloads, workloads_to_delete_after_finish
+from rlrun_operator.planning.policies.log_copies import pod_logs
+from rlrun_operator.planning.policies.requeue import requeue_after_finish, time_to_live
 from rlrun_operator.resources.platform import run_layout
 
 FINISH_SECONDS = 120.0
@@ -33,12 +33,12 @@ NOT_FINISHED = (
 
 
 def plan_finished(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Keep a finished run finished: list its last artifacts, and delete it after its time to live."""
     if status.phase is None or not status.phase.finished:
         return None
-    again = next_look(observation, now, settings.poll_seconds)
+    again = requeue_after_finish(observation, now, settings.poll_seconds)
     left = time_to_live(spec.ttl_seconds_after_finished, status.completion_time, now)
     times = [again, left if left is not None and left > 0 else None]
     rest = PlanPart(
@@ -47,11 +47,11 @@ def plan_finished(
         requeue_after=min((t for t in times if t is not None), default=None),
         final=True,
     )
-    return delete_workloads(observation, settings, finished_workloads(observation)).then(rest)
+    return delete_workloads(observation, settings, workloads_to_delete_after_finish(observation)).then(rest)
 
 
 def plan_stopped(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """End a run that its user stops."""
     if not spec.stop:
@@ -61,7 +61,7 @@ def plan_stopped(
 
 
 def plan_suspended(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Delete the pods of a suspended run; the artifacts that they still write are listed."""
     if not spec.suspend:
@@ -78,17 +78,17 @@ def plan_suspended(
             ),
             {"phase": Phase.suspended, **_attempt_end(status, now), **reason_fields(problem)},
         ),
-        requeue_after=next_look(observation, now, settings.poll_seconds),
+        requeue_after=requeue_after_finish(observation, now, settings.poll_seconds),
         final=True,
     )
-    return delete_workloads(observation, settings, workloads(observation)).then(suspended)
+    return delete_workloads(observation, settings, active_workloads(observation)).then(suspended)
 
 
 def plan_outcome(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """End the run as its orchestrator ended."""
-    ending = find_ending(_orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
+    ending = find_outcome(_orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
     if ending is None:
         return None
     last = _final_change(status, ending)
@@ -105,7 +105,12 @@ def plan_outcome(
 
 
 def mark_finished(
-    observation: RunObservation, status: RLRunStatus, settings: Settings, now: datetime, phase: Phase, problem: Problem
+    observation: RunObservation,
+    status: RLRunStatus,
+    settings: OperatorSettings,
+    now: datetime,
+    phase: Phase,
+    problem: Problem,
 ) -> PlanPart:
     """End the run for good."""
     failed, completed = phase is Phase.failed, phase is Phase.completed
@@ -130,24 +135,24 @@ def mark_finished(
         status_first=failed,
         final=True,
     )
-    return delete_workloads(observation, settings, finished_workloads(observation)).then(finished)
+    return delete_workloads(observation, settings, workloads_to_delete_after_finish(observation)).then(finished)
 
 
-def delete_workloads(observation: RunObservation, settings: Settings, refs: Iterable[ObjectRef]) -> PlanPart:
+def delete_workloads(observation: RunObservation, settings: OperatorSettings, refs: Iterable[ObjectRef]) -> PlanPart:
     """Delete objects that keep pods alive; the logs of all pods are copied before."""
     deletes = tuple(refs)
     if not deletes:
         return PlanPart()
     layout = run_layout(settings, observation.namespace, observation.uid)
-    return PlanPart(deletes=deletes, logs=tuple(logs_of_pods(layout, observation.own_pods)))
+    return PlanPart(deletes=deletes, logs=tuple(pod_logs(layout, observation.own_pods)))
 
 
 def _orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
-    jobs = (j for j in observation.own("Job") if role_of(j) == "orchestrator")
+    jobs = (j for j in observation.owned_children("Job") if role_of(j) == "orchestrator")
     return next((j for j in jobs if attempt_of(j) == attempt), None)
 
 
-def _final_change(status: RLRunStatus, ending: Ending) -> StatusChange:
+def _final_change(status: RLRunStatus, ending: RunOutcome) -> StatusChange:
     if ending.last is None:
         return StatusChange()
     return StatusChange(warning_conditions(status, ending.last), progress_change(status, ending.last))
@@ -157,9 +162,9 @@ def _complete(
     observation: RunObservation,
     status: RLRunStatus,
     spec: RLRunSpec,
-    settings: Settings,
+    settings: OperatorSettings,
     now: datetime,
-    ending: Ending,
+    ending: RunOutcome,
 ) -> PlanPart:
     progress, steps = status.progress, spec.max_steps
     if progress is not None:

@@ -8,15 +8,15 @@ from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import seconds
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_troubles
 from rlrun_operator.planning.diagnosis.quota_queue import queued_workloads
-from rlrun_operator.planning.diagnosis.readiness import readiness_conditions, wanted_pods
+from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
 from rlrun_operator.planning.policies.attempts import attempt_start
-from rlrun_operator.planning.policies.children import leftovers, missing_children, refreshes
+from rlrun_operator.planning.policies.children import missing_children, refreshes, stale_children
 from rlrun_operator.planning.policies.deadlines import plan_waiting
 from rlrun_operator.planning.policies.resolution import resolve_run
 from rlrun_operator.planning.policies.run_endings import mark_finished
@@ -26,7 +26,7 @@ DEFAULT_START_DEADLINE = 3600
 
 
 def plan_invalid_spec(
-    observation: RunObservation, status: RLRunStatus, problem: Problem, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, problem: Problem, settings: OperatorSettings, now: datetime
 ) -> PlanPart:
     """Wait until the spec is corrected. A run that runs or has finished was valid before, and stays as it is."""
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
@@ -46,10 +46,10 @@ def plan_invalid_spec(
 
 
 def wait_for_previous_pods(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Delete what earlier attempts left behind, and wait until their pods are gone."""
-    refs, wait = leftovers(observation, status.attempt)
+    refs, wait = stale_children(observation, status.attempt)
     if not wait:
         return None
     problem = Problem(
@@ -60,7 +60,7 @@ def wait_for_previous_pods(
 
 
 def validate_references(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Wait until everything exists that the spec refers to."""
     resolved = resolve_run(observation, status, spec, settings)
@@ -71,7 +71,7 @@ def validate_references(
 
 
 def create_children(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Create what is missing of the attempt's objects."""
     resolved = resolve_run(observation, status, spec, settings)
@@ -86,7 +86,7 @@ def create_children(
 
 
 def report_readiness(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Report for every role if its pods are ready, and what they wait for."""
     resolved = resolve_run(observation, status, spec, settings)
@@ -95,5 +95,5 @@ def report_readiness(
     pods = observation.pods_of(status.attempt)
     waiting_for = observation.poll.waiting_for if observation.poll else None
     queued = queued_workloads(observation, status.attempt)
-    wanted = wanted_pods(spec, resolved.model)
+    wanted = expected_pods(spec, resolved.model)
     return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, pod_troubles(pods), waiting_for, queued)))

@@ -16,10 +16,10 @@ from rlrun_orchestrator.inference.replica_pool import Replica
 
 
 @dataclass(slots=True)
-class Speaker:
+class RolloutSession:
     """State of one rollout. It depends on the order of requests only, not on time."""
 
-    order: int
+    rollout_order: int
     """Number of the rollout in its group, by first request."""
     requests: int = 0
     turns: list[tuple[int, Turn]] = field(default_factory=list)
@@ -42,7 +42,7 @@ class LiveGroup:
     """False for evaluations, whose turns are not trained on."""
     base: bool = False
     """True if the base model responds instead of the policy."""
-    rollouts: dict[str, Speaker] = field(default_factory=dict)
+    rollouts: dict[str, RolloutSession] = field(default_factory=dict)
     arrivals: int = 0
     in_flight: int = 0
     """Number of requests in progress."""
@@ -50,34 +50,34 @@ class LiveGroup:
     """Replica that has this group's prefix in its cache."""
 
     @property
-    def needs(self) -> str | None:
+    def required_policy(self) -> str | None:
         """Name of the policy that a replica must serve. None: any replica that responds."""
         return None if self.base else self.policy.name
 
-    def arrived(self) -> int:
+    def next_arrival(self) -> int:
         """Return the arrival number of a new request."""
         self.arrivals += 1
         return self.arrivals
 
-    def speaker(self, rollout: str) -> Speaker:
+    def rollout_session(self, rollout: str) -> RolloutSession:
         """Return the state of a rollout. A new rollout gets the next number."""
         found = self.rollouts.get(rollout)
         if found is None:
-            found = self.rollouts[rollout] = Speaker(len(self.rollouts))
+            found = self.rollouts[rollout] = RolloutSession(len(self.rollouts))
         return found
 
-    def note(self, rollout: str, place: int, turn: Turn) -> None:
+    def record_turn(self, rollout: str, place: int, turn: Turn) -> None:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
-        self.speaker(rollout).turns.append((place, turn))
+        self.rollout_session(rollout).turns.append((place, turn))
 
-    def recorded(self, rollout: str) -> list[Turn]:
+    def turns_of(self, rollout: str) -> list[Turn]:
         """Return the turns of a rollout in order, none for an unknown id."""
         known = self.rollouts.get(rollout)
         return [turn for _, turn in sorted(known.turns, key=lambda pair: pair[0])] if known else []
 
     def record_of_turns(self) -> RecordedGroup:
         """Return what was recorded so far."""
-        turns = {rollout: self.recorded(rollout) for rollout in self.rollouts}
+        turns = {rollout: self.turns_of(rollout) for rollout in self.rollouts}
         return RecordedGroup(self.id, self.ordinal, self.policy.version, turns)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup
-from rlrun_orchestrator.inference.gateway.prefixes import Conversation, Messages, bridge, only_text, starts_with
-from rlrun_orchestrator.inference.gateway.request_router import NoReplica, Router
+from rlrun_orchestrator.inference.gateway.prefixes import Conversation, Messages, bridge, is_text_only, starts_with
+from rlrun_orchestrator.inference.gateway.request_router import NoReplicaAvailable, RequestRouter
 
 
-class Bridging:
+class PrefixBridge:
     """Builds prompts from tokens for runs whose turns become one sequence. Disabled, it leaves every chat as it is."""
 
-    def __init__(self, router: Router, *, enabled: bool) -> None:
+    def __init__(self, router: RequestRouter, *, enabled: bool) -> None:
         self._router = router
         self._enabled = enabled
 
@@ -25,7 +25,7 @@ class Bridging:
         The first `covered` messages are those of `last` and its answer. Returns None if the chat route gives the exact
         prefix anyway, or if the tokens are not certain. Raises GroupGone.
         """
-        if not self._enabled or not last.ended or not only_text(asked, last):
+        if not self._enabled or not last.ended or not is_text_only(asked, last):
             return None
         messages: Messages = asked["messages"]
         whole = await self._tokens(group, asked, messages, generation_prompt=True)
@@ -48,8 +48,8 @@ class Bridging:
         if asked.get("chat_template_kwargs"):
             body["chat_template_kwargs"] = asked["chat_template_kwargs"]
         try:
-            status, data = await self._router.ask(group, "/tokenize", json.dumps(body).encode())
+            status, data = await self._router.send(group, "/tokenize", json.dumps(body).encode())
             tokens = json.loads(data)["tokens"] if status == 200 else None
-        except (NoReplica, ValueError, KeyError, TypeError):
+        except (NoReplicaAvailable, ValueError, KeyError, TypeError):
             return None
         return tokens if isinstance(tokens, list) else None

@@ -46,7 +46,7 @@ def conversation(asked: Mapping[str, Any], choice: Mapping[str, Any], turn: Turn
     return Conversation(asked["messages"], choice.get("message") or {}, turn.prompt_ids + turn.completion_ids, ended)
 
 
-def continued(messages: Any, last: Conversation) -> int | None:
+def covered_messages(messages: Any, last: Conversation) -> int | None:
     """Return how many of `messages` the last chat covers with its answer, None if they do not continue it."""
     count = len(last.messages)
     if not isinstance(messages, list) or len(messages) < count + 2 or messages[:count] != last.messages:
@@ -58,7 +58,7 @@ def continued(messages: Any, last: Conversation) -> int | None:
     return count + 1 if same and _calls(answer) == _calls(last.answer) else None
 
 
-def only_text(asked: Mapping[str, Any], last: Conversation) -> bool:
+def is_text_only(asked: Mapping[str, Any], last: Conversation) -> bool:
     """Return whether the tokens of the request are equivalent to it: nothing in it needs the engine's chat route."""
     if any(asked.get(name) for name in NEEDS_CHAT) or asked.get("add_generation_prompt") is False:
         return False

@@ -29,11 +29,11 @@ class RoutingStats:
     """Chats that continue a recorded one. `exact` and `bridged` begin with its tokens, `broken` do not."""
 
 
-class GroupGone(Exception):
+class GroupClosed(Exception):
     """The group ended while its request waited."""
 
 
-class NoReplica(Exception):
+class NoReplicaAvailable(Exception):
     """No replica could serve the request in time."""
 
     def __init__(self, problem: Problem) -> None:
@@ -41,7 +41,7 @@ class NoReplica(Exception):
         self.problem = problem
 
 
-class Router:
+class RequestRouter:
     """Chooses replicas for requests and marks failing ones."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Router:
         self._wait = wait
         self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
 
-    async def ask(self, group: LiveGroup, path: str, body: bytes) -> tuple[int, bytes]:
+    async def send(self, group: LiveGroup, path: str, body: bytes) -> tuple[int, bytes]:
         """Send a request and return status (below 500) and body of the response. Raises NoReplica, GroupGone."""
         self.stats.requests += 1
         give_up = time.monotonic() + self._wait
@@ -63,8 +63,8 @@ class Router:
         problem = Problem(reason=Reason.INFERENCE_FAILED, message="no replica answered")
         while tries < MAX_TRIES:
             if self._groups.get(group.id) is not group:
-                raise GroupGone
-            replica = self._pool.choose(group.needs, group.home)
+                raise GroupClosed
+            replica = self._pool.choose(group.required_policy, group.home)
             if replica is None:
                 left = give_up - time.monotonic()
                 if left <= 0:
@@ -80,9 +80,9 @@ class Router:
                 problem = Problem(
                     reason=Reason.INFERENCE_FAILED, message=f"{url}: {error or type(error).__name__}"[:500]
                 )
-                replica.suspect(problem)
+                replica.mark_suspect(problem)
             else:
-                lost = status == 404 and group.model == group.needs and group.model.encode() in answer
+                lost = status == 404 and group.model == group.required_policy and group.model.encode() in answer
                 if status < 500 and not lost:
                     return status, answer
                 text = answer[:300].decode("utf-8", "replace")
@@ -92,11 +92,11 @@ class Router:
                     replica.adapters.discard(group.policy.name)
                     replica.wake.set()
                 else:
-                    replica.suspect(problem)
+                    replica.mark_suspect(problem)
             tries += 1
             self.stats.retries += 1
         self.stats.failures += 1
-        raise NoReplica(problem)
+        raise NoReplicaAvailable(problem)
 
     async def _send(self, replica: Replica, path: str, body: bytes) -> tuple[int, bytes]:
         replica.requests += 1

@@ -4,14 +4,14 @@ import json
 from typing import Any
 
 from rlrun_orchestrator.data.trajectories import Turn
-from rlrun_orchestrator.inference.gateway.sampling_rules import Kind
+from rlrun_orchestrator.inference.gateway.sampling_rules import CompletionKind
 
 
-class UnusableAnswer(ValueError):
+class InvalidEngineResponse(ValueError):
     """The engine's response lacks the tokens or logprobs that training needs."""
 
 
-def read_turn(kind: Kind, answer: dict[str, Any]) -> Turn:
+def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
     """Return the token ids and logprobs of the only choice.
 
     vLLM puts the prompt's ids on top of a chat answer, but into the choice of a text completion, and logprobs into
@@ -20,26 +20,26 @@ def read_turn(kind: Kind, answer: dict[str, Any]) -> Turn:
     try:
         choice = answer["choices"][0]
         completion_ids: list[int] = choice["token_ids"]
-        if kind is Kind.chat:
+        if kind is CompletionKind.chat:
             prompt_ids: list[int] = answer["prompt_token_ids"]
             logprobs: list[float] = [token["logprob"] for token in (choice["logprobs"] or {}).get("content") or []]
         else:
             prompt_ids = choice["prompt_token_ids"]
             logprobs = (choice["logprobs"] or {}).get("token_logprobs") or []
     except (KeyError, IndexError, TypeError) as error:
-        raise UnusableAnswer(
+        raise InvalidEngineResponse(
             f"the inference engine's answer lacks {error}: it must support return_token_ids and logprobs (vLLM 0.10.2 "
             "or newer)"
         ) from error
     if completion_ids is None or prompt_ids is None or len(logprobs) != len(completion_ids):
-        raise UnusableAnswer(
+        raise InvalidEngineResponse(
             f"the inference engine gave {len(logprobs)} logprobs for {len(completion_ids or [])} tokens: "
             "is it started with a logprobs limit or another API server in front of it?"
         )
     return Turn(prompt_ids, completion_ids, logprobs, choice.get("finish_reason"))
 
 
-def as_chat(answer: dict[str, Any]) -> dict[str, Any]:
+def completion_to_chat(answer: dict[str, Any]) -> dict[str, Any]:
     """Convert the response of a text completion to that of a chat: same text, same tokens, same logprobs.
 
     Raises UnusableAnswer.
@@ -71,10 +71,10 @@ def as_chat(answer: dict[str, Any]) -> dict[str, Any]:
             "prompt_token_ids": choice["prompt_token_ids"],
         }
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise UnusableAnswer(f"the inference engine's answer to token ids is not complete: {error!r}") from error
+        raise InvalidEngineResponse(f"the inference engine's answer to token ids is not complete: {error!r}") from error
 
 
-def client_answer(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def strip_internal_fields(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """Return the response without the fields that only the gateway requested."""
     keep_logprobs = bool(request.get("logprobs"))
     keep_ids = bool(request.get("return_token_ids"))
@@ -85,16 +85,16 @@ def client_answer(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, 
     return answer
 
 
-def event_stream(kind: Kind, answer: dict[str, Any], *, include_usage: bool) -> bytes:
+def to_event_stream(kind: CompletionKind, answer: dict[str, Any], *, include_usage: bool) -> bytes:
     """Encode a complete response as server-sent events.
 
     One chunk has all content, one the finish reason, then follows `[DONE]`.
     """
     head: dict[str, Any] = {k: answer[k] for k in ("id", "created", "model") if k in answer}
-    head["object"] = "chat.completion.chunk" if kind is Kind.chat else "text_completion"
+    head["object"] = "chat.completion.chunk" if kind is CompletionKind.chat else "text_completion"
     choice = answer["choices"][0]
     rest = {k: v for k, v in choice.items() if k not in ("message", "text", "finish_reason", "stop_reason")}
-    if kind is Kind.chat:
+    if kind is CompletionKind.chat:
         message = dict(choice["message"])
         if message.get("tool_calls"):
             message["tool_calls"] = [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]

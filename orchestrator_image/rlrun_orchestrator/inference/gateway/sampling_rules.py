@@ -11,32 +11,32 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
+class CompletionKind(StrEnum):
     """Route of the OpenAI API that samples. The value is the engine's path."""
 
     chat = "/v1/chat/completions"
     text = "/v1/completions"
 
 
-FORWARDED: dict[Kind, frozenset[str]] = {
-    Kind.chat: frozenset(
+FORWARDED_FIELDS: dict[CompletionKind, frozenset[str]] = {
+    CompletionKind.chat: frozenset(
         {
             "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort",
             "add_generation_prompt", "continue_final_message", "documents", "mm_processor_kwargs", "stop",
             "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens", "top_logprobs", "include_reasoning",
         }
     ),
-    Kind.text: frozenset(
+    CompletionKind.text: frozenset(
         {"prompt", "add_special_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens"}
     ),
 }  # fmt: skip
-REFUSED = frozenset(
+REJECTED_FIELDS = frozenset(
     {
         "logit_bias", "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
         "guided_grammar", "allowed_token_ids", "bad_words", "use_beam_search", "prompt_embeds",
     }
 )  # fmt: skip
-HARMLESS: dict[str, Any] = {"response_format": {"type": "text"}, "use_beam_search": False}
+IGNORED_FIELDS: dict[str, Any] = {"response_format": {"type": "text"}, "use_beam_search": False}
 """Values of rejected fields that have no effect and are accepted."""
 
 
@@ -45,7 +45,7 @@ class BadRequest(ValueError):
 
 
 @dataclass(frozen=True)
-class Draw:
+class SamplingSeedKey:
     """Position of a request in the run, from counts only, so that its seed does not depend on timing."""
 
     group: int
@@ -75,10 +75,12 @@ class SamplingRules:
     repetition_penalty: float | None = None
     seed: int | None = None
 
-    def upstream(self, kind: Kind, body: dict[str, Any], model: str, draw: Draw) -> dict[str, Any]:
+    def to_engine_request(
+        self, kind: CompletionKind, body: dict[str, Any], model: str, draw: SamplingSeedKey
+    ) -> dict[str, Any]:
         """Return the request for the engine. Raises BadRequest."""
         check(kind, body)
-        forwarded = FORWARDED[kind]
+        forwarded = FORWARDED_FIELDS[kind]
         asked = {name: value for name, value in body.items() if name in forwarded and value is not None}
         limit = self._limit(body)
         request = asked | {
@@ -92,7 +94,7 @@ class SamplingRules:
             "repetition_penalty": self.repetition_penalty if self.repetition_penalty is not None else 1.0,
             "n": 1,
             "stream": False,
-            "logprobs": True if kind is Kind.chat else 0,
+            "logprobs": True if kind is CompletionKind.chat else 0,
             "return_token_ids": True,
         }
         if self.stop:
@@ -117,11 +119,11 @@ class SamplingRules:
         return min(asked, self.max_tokens)
 
 
-def check(kind: Kind, body: dict[str, Any]) -> None:
+def check(kind: CompletionKind, body: dict[str, Any]) -> None:
     """Check that training on the response is possible. Raises BadRequest."""
-    for name in REFUSED & body.keys():
+    for name in REJECTED_FIELDS & body.keys():
         value = body[name]
-        if value is not None and value != HARMLESS.get(name) and value != [] and value != {}:
+        if value is not None and value != IGNORED_FIELDS.get(name) and value != [] and value != {}:
             raise BadRequest(
                 f"{name} is not available in a training run: it changes the distribution that tokens are drawn from, "
                 "and the trainer cannot follow; leave it out and check the answer in the environment"
@@ -133,13 +135,13 @@ def check(kind: Kind, body: dict[str, Any]) -> None:
         raise BadRequest("stream_options must be an object")
     if (body.get("n") or 1) != 1:
         raise BadRequest("n must be 1: a rollout is one conversation; ask for more rollouts_per_example instead")
-    needed = "messages" if kind is Kind.chat else "prompt"
+    needed = "messages" if kind is CompletionKind.chat else "prompt"
     if not body.get(needed):
         raise BadRequest(f"{needed} is missing")
-    if kind is Kind.chat and not isinstance(body["messages"], list):
+    if kind is CompletionKind.chat and not isinstance(body["messages"], list):
         raise BadRequest("messages must be a list of objects with role and content")
     prompt = body.get("prompt")
-    if kind is Kind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
+    if kind is CompletionKind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
         raise BadRequest("prompt must be one text or one list of token ids")
 
 

@@ -25,18 +25,23 @@ from rlrun.storage.store import StoreError
 
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, Packages
 from rlrun_orchestrator.inference.gateway.limits import ROLLOUT_ID, Limits
-from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, Speaker
-from rlrun_orchestrator.inference.gateway.prefix_bridge import Bridging
-from rlrun_orchestrator.inference.gateway.prefixes import Conversation, continued, conversation, starts_with
-from rlrun_orchestrator.inference.gateway.request_router import GroupGone, NoReplica, Router
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession
+from rlrun_orchestrator.inference.gateway.prefix_bridge import PrefixBridge
+from rlrun_orchestrator.inference.gateway.prefixes import Conversation, conversation, covered_messages, starts_with
+from rlrun_orchestrator.inference.gateway.request_router import GroupClosed, NoReplicaAvailable, RequestRouter
 from rlrun_orchestrator.inference.gateway.responses import (
-    UnusableAnswer,
-    as_chat,
-    client_answer,
-    event_stream,
-    read_turn,
+    InvalidEngineResponse,
+    completion_to_chat,
+    parse_turn,
+    strip_internal_fields,
+    to_event_stream,
 )
-from rlrun_orchestrator.inference.gateway.sampling_rules import BadRequest, Draw, Kind, SamplingRules
+from rlrun_orchestrator.inference.gateway.sampling_rules import (
+    BadRequest,
+    CompletionKind,
+    SamplingRules,
+    SamplingSeedKey,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +52,12 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class Exchange:
     """One request in progress."""
 
-    kind: Kind
+    kind: CompletionKind
     rollout: str
-    speaker: Speaker
+    speaker: RolloutSession
     place: int
     turn: int
-    asked: dict[str, Any]
+    request_body: dict[str, Any]
     last: Conversation | None = None
     """Chat that the request continues."""
 
@@ -64,7 +69,7 @@ class Gateway:
         self,
         groups: LiveGroups,
         rules: SamplingRules,
-        router: Router,
+        router: RequestRouter,
         packages: Packages | None,
         *,
         limits: Limits | None = None,
@@ -76,7 +81,7 @@ class Gateway:
         self._router = router
         self._packages = packages
         self._limits = limits or Limits()
-        self._bridging = Bridging(router, enabled=exact_prefixes)
+        self._bridging = PrefixBridge(router, enabled=exact_prefixes)
         self._stats = router.stats
 
     def application(self) -> web.Application:
@@ -90,12 +95,12 @@ class Gateway:
         return app
 
     async def _chat(self, request: web.Request) -> web.Response:
-        return await self._complete(request, Kind.chat)
+        return await self._complete(request, CompletionKind.chat)
 
     async def _text(self, request: web.Request) -> web.Response:
-        return await self._complete(request, Kind.text)
+        return await self._complete(request, CompletionKind.text)
 
-    async def _complete(self, request: web.Request, kind: Kind) -> web.Response:
+    async def _complete(self, request: web.Request, kind: CompletionKind) -> web.Response:
         try:
             group = self._group(request)
             if group.in_flight >= self._limits.in_flight:
@@ -112,9 +117,9 @@ class Gateway:
         except BadRequest as error:
             self._stats.refusals["invalid_request_error"] += 1
             return _error(400, Problem(reason="invalid_request_error", message=str(error)))
-        except NoReplica as error:
+        except NoReplicaAvailable as error:
             return _error(503, error.problem)
-        except UnusableAnswer as error:
+        except InvalidEngineResponse as error:
             log.error("%s", error)
             return _error(502, Problem(reason=Reason.INFERENCE_ANSWER_UNUSABLE, message=str(error)))
 
@@ -124,17 +129,17 @@ class Gateway:
             raise _unknown_group()
         return group
 
-    async def _admit(self, request: web.Request, kind: Kind, group: LiveGroup) -> Exchange:
+    async def _admit(self, request: web.Request, kind: CompletionKind, group: LiveGroup) -> Exchange:
         """Validate everything that does not need the engine."""
         # Before the body is read: the order of arrival determines the order of turns and the seeds.
-        place = group.arrived()
+        place = group.next_arrival()
         rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{place}"
         if not ROLLOUT_ID.fullmatch(rollout):
             raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
         if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
             message = f"this group has {len(group.rollouts)} rollouts, which is all it may have: end it"
             raise ProblemError.of(400, Reason.TOO_MANY_ROLLOUTS, message)
-        speaker = group.speaker(rollout)
+        speaker = group.rollout_session(rollout)
         if speaker.requests >= self._limits.turns:
             message = f"rollout {rollout} has made {speaker.requests} requests, which is all it may make: end it"
             raise ProblemError.of(400, Reason.TOO_MANY_TURNS, message)
@@ -164,47 +169,49 @@ class Gateway:
             answer = await self._bridged(group, exchange)
             bridged = answer is not None
             if answer is None:
-                status, data = await self._ask(group, exchange, exchange.kind, exchange.asked)
+                status, data = await self._ask(group, exchange, exchange.kind, exchange.request_body)
                 if status != 200:
                     return web.Response(status=status, body=data, content_type="application/json")
                 answer = json.loads(data)
-        except GroupGone:
+        except GroupClosed:
             raise _unknown_group() from None
         if group.record:
             self._record(group, exchange, answer, bridged=bridged)
         return _response(exchange, answer)
 
-    async def _ask(self, group: LiveGroup, exchange: Exchange, kind: Kind, asked: dict[str, Any]) -> tuple[int, bytes]:
-        draw = Draw(group.ordinal, exchange.speaker.order, exchange.turn, group.record)
-        outgoing = self._rules.upstream(kind, asked, group.model, draw)
-        return await self._router.ask(group, kind.value, _encode(outgoing).encode())
+    async def _ask(
+        self, group: LiveGroup, exchange: Exchange, kind: CompletionKind, asked: dict[str, Any]
+    ) -> tuple[int, bytes]:
+        draw = SamplingSeedKey(group.ordinal, exchange.speaker.rollout_order, exchange.turn, group.record)
+        outgoing = self._rules.to_engine_request(kind, asked, group.model, draw)
+        return await self._router.send(group, kind.value, _encode(outgoing).encode())
 
     async def _bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
         """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
         last = exchange.speaker.conversation
-        if exchange.kind is not Kind.chat or last is None or not group.record:
+        if exchange.kind is not CompletionKind.chat or last is None or not group.record:
             return None
-        covered = continued(exchange.asked.get("messages"), last)
+        covered = covered_messages(exchange.request_body.get("messages"), last)
         if covered is None:
             return None
         exchange.last = last
-        prompt = await self._bridging.prompt(group, exchange.asked, last, covered)
+        prompt = await self._bridging.prompt(group, exchange.request_body, last, covered)
         if prompt is None:
             return None
-        status, data = await self._ask(group, exchange, Kind.text, exchange.asked | {"prompt": prompt})
+        status, data = await self._ask(group, exchange, CompletionKind.text, exchange.request_body | {"prompt": prompt})
         # After a failure the chat is sent: the engine's error then names what the client sent.
-        return as_chat(json.loads(data)) if status == 200 else None
+        return completion_to_chat(json.loads(data)) if status == 200 else None
 
     def _record(self, group: LiveGroup, exchange: Exchange, answer: dict[str, Any], *, bridged: bool) -> None:
-        turn = read_turn(exchange.kind, answer)
+        turn = parse_turn(exchange.kind, answer)
         turn.bridged = bridged
-        group.note(exchange.rollout, exchange.place, turn)
-        if exchange.kind is not Kind.chat:
+        group.record_turn(exchange.rollout, exchange.place, turn)
+        if exchange.kind is not CompletionKind.chat:
             return
         if exchange.last is not None:
             exact = starts_with(turn.prompt_ids, exchange.last.tokens)
             self._stats.prefixes["broken" if not exact else "bridged" if bridged else "exact"] += 1
-        exchange.speaker.conversation = conversation(exchange.asked, answer["choices"][0], turn)
+        exchange.speaker.conversation = conversation(exchange.request_body, answer["choices"][0], turn)
 
     async def _models(self, request: web.Request) -> web.Response:
         try:
@@ -230,10 +237,10 @@ class Gateway:
 
 def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:
     headers = {ROLLOUT_ID_HEADER: exchange.rollout}
-    asked, shown = exchange.asked, client_answer(answer, exchange.asked)
+    asked, shown = exchange.request_body, strip_internal_fields(answer, exchange.request_body)
     if asked.get("stream"):
         usage = bool((asked.get("stream_options") or {}).get("include_usage"))
-        body = event_stream(exchange.kind, shown, include_usage=usage)
+        body = to_event_stream(exchange.kind, shown, include_usage=usage)
         return web.Response(body=body, content_type="text/event-stream", headers=headers)
     return web.Response(body=_encode(shown).encode(), content_type="application/json", headers=headers)
 

@@ -18,8 +18,15 @@ from rlrun.storage.store import Store
 from rlrun_trainer.artifacts import checkpoint_format, full_weights
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.step import StepPlan, train_step
-from rlrun_trainer.runtime.process_group import Stranded, World
-from rlrun_trainer.sessions.collective_executor import CloseSlot, Crew, Heartbeat, OpenSlot, Restore, Snapshot
+from rlrun_trainer.runtime.process_group import PassAborted, ProcessGroup
+from rlrun_trainer.sessions.collective_executor import (
+    CloseSlot,
+    CollectiveExecutor,
+    Heartbeat,
+    OpenSlot,
+    Restore,
+    Snapshot,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP
 
@@ -143,7 +150,7 @@ def test_the_reference_of_a_full_run_is_what_it_started_from(base: BaseModel) ->
 
 
 def test_the_frozen_copy_is_made_only_for_a_penalty(base: BaseModel) -> None:
-    crew = Crew(base)
+    crew = CollectiveExecutor(base)
     for changes, copied in (({}, False), ({"kl_penalty": KlPenalty()}, True)):
         crew.run_on_all(OpenSlot("run", tiny_model.spec("s3://b/x", kind=PolicyKind.weights, **changes)))
         assert (base.start is not None) == copied
@@ -162,8 +169,8 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
     # An update that bfloat16 would round away is there.
     moved = [name for name, p in slot.parameters.items() if not torch.equal(p.to_local(), before[name])]
     assert len(moved) == len(before)
-    policy = Crew(base).files("run")
-    saved = Crew(base).run_on_all(Snapshot("run", checkpoint_format.Progress(1, "uid", {})))
+    policy = CollectiveExecutor(base).files("run")
+    saved = CollectiveExecutor(base).run_on_all(Snapshot("run", checkpoint_format.CheckpointProgress(1, "uid", {})))
     for files, dtype in ((policy, "bfloat16"), (saved, "float32")):
         config = json.loads((files.path / "config.json").read_text())
         assert (config["dtype"], str(AutoModelForCausalLM.from_pretrained(files.path).dtype)) == (
@@ -177,9 +184,9 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
 
 
 def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> None:
-    crew = Crew(base)
+    crew = CollectiveExecutor(base)
     crew.run_on_all(OpenSlot("run", tiny_model.spec("s3://b/x", kind=PolicyKind.weights)))
-    files = crew.run_on_all(Snapshot("run", checkpoint_format.Progress(0, "uid", {})))
+    files = crew.run_on_all(Snapshot("run", checkpoint_format.CheckpointProgress(0, "uid", {})))
     (files.path / checkpoint_format.OPTIMIZER).write_bytes(b"nothing")
     with pytest.raises(ProblemError, match="damaged"):
         crew.run_on_all(Restore("run", files.path))
@@ -189,8 +196,8 @@ def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> Non
 
 
 def test_a_trainer_of_one_process_has_nobody_to_tell(base: BaseModel) -> None:
-    Crew(base).run_on_all(Heartbeat())
-    Crew(base).stop()
+    CollectiveExecutor(base).run_on_all(Heartbeat())
+    CollectiveExecutor(base).stop()
 
 
 @pytest.mark.parametrize("recompute", ["on", "off"])
@@ -217,10 +224,10 @@ def test_who_leaves_a_pass_in_the_middle_does_not_wait_for_the_others(
     base: BaseModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0)
-    base.loader.world = World(rank=1, size=2)
+    base.loader.world = ProcessGroup(rank=1, size=2)
     monkeypatch.setattr("rlrun_trainer.optimization.step.backward", _no_memory)
     # Not ProblemError: what happened cannot be undone, and the process has to end.
-    with pytest.raises(Stranded, match="a trap"):
+    with pytest.raises(PassAborted, match="a trap"):
         train_step(base, slot, tiny_model.samples(8), PLAN)
 
 

@@ -14,8 +14,8 @@ from rlrun.storage.layout import ADAPTER_WEIGHTS, RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun.storage.store import Store
 from rlrun_trainer.artifacts import policy_cache, policy_publisher
-from rlrun_trainer.artifacts.artifact_files import Folder
-from rlrun_trainer.artifacts.policy_cache import Shelf, Shelved
+from rlrun_trainer.artifacts.artifact_files import TempFolder
+from rlrun_trainer.artifacts.policy_cache import CachedPolicy, PolicyCache
 from rlrun_trainer.model.base_model import BaseModel
 
 from tests.support import tiny_model
@@ -186,15 +186,15 @@ async def test_whole_weights_are_served_from_disk_and_leave_it(
 
 def test_the_shelf_keeps_the_newest_and_what_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_cache, "KEPT_IN_MEMORY", 2)
-    kept = Shelf()
+    kept = PolicyCache()
 
-    def policy(version: int) -> Shelved:
+    def policy(version: int) -> CachedPolicy:
         ref = PolicyRef(version=version, digest=f"{version:08d}", uri="s3://b/p")
-        manifest = policy_publisher.described(
+        manifest = policy_publisher.build_manifest(
             {"a": b"x"},
             Manifest(kind=ArtifactKind.policy, files=[], created_at="2026-01-01T00:00:00Z"),  # type: ignore[arg-type]
         )
-        return Shelved(ref, S3Uri("b", "p"), manifest, {"a": b"%d" % version})
+        return CachedPolicy(ref, S3Uri("b", "p"), manifest, {"a": b"%d" % version})
 
     policies = [policy(version) for version in range(5)]
     for one in policies:
@@ -220,7 +220,7 @@ async def test_uploads_wait_for_s3_and_only_the_newest_checkpoint_of_those_that_
     state = await until(client.state, lambda state: "attempt 2" in (state.problem.message if state.problem else ""))
     assert state.uploads_pending == 3
     # On disk, not in memory: one folder for each.
-    assert all(isinstance(job.files, Folder) for job in uploads._jobs)
+    assert all(isinstance(job.files, TempFolder) for job in uploads._jobs)
     assert len(list(scratch.iterdir())) == 3
     # Full: an adapter takes nobody's place, a checkpoint that of the one that waits.
     await client.step(4)

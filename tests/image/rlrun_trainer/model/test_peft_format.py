@@ -205,7 +205,7 @@ def test_dropout_goes_on_from_a_checkpoint_where_it_was(model_dir: Path, tmp_pat
     base = tiny_model.load(model_dir)
     slot = base.open("a", tiny_model.MODEL, shape, 0)
     train_step(base, slot, tiny_model.samples(8, 0), PLAN)
-    files = checkpoint_format.snapshot(base, slot, checkpoint_format.Progress(1, "uid", {}))
+    files = checkpoint_format.snapshot(base, slot, checkpoint_format.CheckpointProgress(1, "uid", {}))
     assert isinstance(files, dict)
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)

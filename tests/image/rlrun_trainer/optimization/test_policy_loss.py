@@ -5,9 +5,9 @@ import pytest
 import torch
 from rlrun.protocol.trainer import Sample
 from rlrun.service.errors import ProblemError
-from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization.policy_loss import policy_loss
-from rlrun_trainer.optimization.sampling_distribution import Distribution, token_logprobs
+from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution, token_logprobs
 from rlrun_trainer.optimization.step import StepPlan, train_step
 
 from tests.support import tiny_model
@@ -39,7 +39,7 @@ def reference(base: BaseModel, batch: list[Sample], temperature: float) -> tuple
     }
 
 
-def opened(base: BaseModel, name: str = "a") -> Slot:
+def opened(base: BaseModel, name: str = "a") -> AdapterSlot:
     slot = base.open(name, tiny_model.MODEL, tiny_model.SHAPE, 1)
     base.activate(slot)
     with torch.no_grad():
@@ -105,7 +105,7 @@ def test_chunks_change_nothing(chunk: int, trained_head: bool) -> None:
     weight = torch.randn(50, 8, requires_grad=trained_head)
     hidden, targets = torch.randn(23, 8, requires_grad=True), torch.randint(50, (23,))
     wanted = torch.log_softmax(hidden @ weight.T / 0.9, -1)
-    got, entropy = token_logprobs(hidden, targets, lambda h: h @ weight.T, Distribution(0.9), chunk)
+    got, entropy = token_logprobs(hidden, targets, lambda h: h @ weight.T, SamplingDistribution(0.9), chunk)
     assert torch.allclose(got, wanted[range(23), targets], atol=1e-6)
     assert torch.allclose(entropy, torch.distributions.Categorical(logits=wanted).entropy(), atol=1e-6)
     assert not entropy.requires_grad
@@ -124,7 +124,7 @@ def test_the_vocabulary_is_never_held_for_the_whole_pack() -> None:
         return h @ torch.ones(4, 1000)
 
     hidden = torch.randn(64, 4, requires_grad=True)
-    token_logprobs(hidden, torch.zeros(64, dtype=torch.long), head, Distribution(), 16)[0].sum().backward()
+    token_logprobs(hidden, torch.zeros(64, dtype=torch.long), head, SamplingDistribution(), 16)[0].sum().backward()
     assert max(sizes) == 16
 
 

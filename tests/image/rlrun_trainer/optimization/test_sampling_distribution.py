@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from rlrun.protocol.trainer import Sample
-from rlrun_trainer.model.base_model import BaseModel, Slot
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization import sampling_distribution as distribution_module
 from rlrun_trainer.optimization.packing import pack
 from rlrun_trainer.optimization.sampling_distribution import (
-    Distribution,
     HistoryBuilder,
+    SamplingDistribution,
     stop_tokens,
     token_logprobs,
 )
@@ -25,16 +25,16 @@ from tests.support import tiny_model
 
 STOPS = (2, 5)
 WAYS = {
-    "temperature": Distribution(0.7),
-    "top_p": Distribution(1.0, top_p=0.6),
-    "repetition_penalty": Distribution(0.8, repetition_penalty=1.4),
-    "rewarded repetition": Distribution(1.0, repetition_penalty=0.7),
-    "min_tokens": Distribution(1.2, min_tokens=4, stop_tokens=STOPS),
-    "all": Distribution(0.9, top_p=0.8, repetition_penalty=1.3, min_tokens=3, stop_tokens=STOPS),
+    "temperature": SamplingDistribution(0.7),
+    "top_p": SamplingDistribution(1.0, top_p=0.6),
+    "repetition_penalty": SamplingDistribution(0.8, repetition_penalty=1.4),
+    "rewarded repetition": SamplingDistribution(1.0, repetition_penalty=0.7),
+    "min_tokens": SamplingDistribution(1.2, min_tokens=4, stop_tokens=STOPS),
+    "all": SamplingDistribution(0.9, top_p=0.8, repetition_penalty=1.3, min_tokens=3, stop_tokens=STOPS),
 }
 
 
-def engine(logits: list[float], before: list[int], drawn: int, how: Distribution) -> list[float]:
+def engine(logits: list[float], before: list[int], drawn: int, how: SamplingDistribution) -> list[float]:
     """Probabilities of the next token after the tokens `before`, of which the present turn has `drawn`."""
     values = list(logits)
     if how.min_tokens is not None and drawn < how.min_tokens:
@@ -59,7 +59,7 @@ def engine(logits: list[float], before: list[int], drawn: int, how: Distribution
     return [weight / total for weight in weights]
 
 
-def opened(base: BaseModel) -> Slot:
+def opened(base: BaseModel) -> AdapterSlot:
     slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 1)
     base.activate(slot)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def opened(base: BaseModel) -> Slot:
     return slot
 
 
-def rollout(base: BaseModel, how: Distribution, seed: int) -> tuple[Sample, list[float]]:
+def rollout(base: BaseModel, how: SamplingDistribution, seed: int) -> tuple[Sample, list[float]]:
     """Two turns drawn by the engine, with tokens of an environment before each, and the entropy at each draw."""
     random_ = random.Random(seed)
     ids: list[int] = []
@@ -91,7 +91,7 @@ def rollout(base: BaseModel, how: Distribution, seed: int) -> tuple[Sample, list
     return sample, entropies
 
 
-def plan(how: Distribution) -> StepPlan:
+def plan(how: SamplingDistribution) -> StepPlan:
     return StepPlan(
         1e-2,
         how.temperature,
@@ -169,7 +169,7 @@ def test_a_drawn_token_is_always_possible() -> None:
     hidden = torch.tensor([[0.0, 1.0, 9.0], [0.0, 1.0, 9.0]], requires_grad=True)
     past = HistoryBuilder()
     past.add(torch.tensor([1, 0, 2]).numpy(), torch.tensor([1, 2]).numpy())
-    how = Distribution(1.0, top_p=0.1, min_tokens=2, stop_tokens=(0,))
+    how = SamplingDistribution(1.0, top_p=0.1, min_tokens=2, stop_tokens=(0,))
     logp, _ = token_logprobs(hidden, torch.tensor([0, 2]), lambda h: h, how, 10, past.history())
     # Token 0 lies outside of the nucleus {2} and is forbidden besides: it is taken into both.
     assert logp.tolist() == pytest.approx([-math.log(1 + math.exp(9)), 0.0])
@@ -193,7 +193,7 @@ def test_nothing_is_paid_for_what_is_not_set(base: BaseModel, monkeypatch: pytes
     monkeypatch.setattr(BaseModel, "head", property(lambda _: spy))
     monkeypatch.setattr(distribution_module, "_bend", never)
     monkeypatch.setattr(HistoryBuilder, "add", never)
-    neutral = Distribution(0.7, top_p=1.0, repetition_penalty=1.0, min_tokens=0, stop_tokens=STOPS)
+    neutral = SamplingDistribution(0.7, top_p=1.0, repetition_penalty=1.0, min_tokens=0, stop_tokens=STOPS)
     metrics = train_step(base, slot, tiny_model.samples(12), plan(neutral))
     # One token more per micro-batch tells whether the head itself is trained.
     assert len(sizes) == 2 * metrics["batch/micro_batches"]

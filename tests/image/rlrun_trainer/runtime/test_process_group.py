@@ -22,7 +22,7 @@ from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult, TrainB
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 from rlrun_trainer.runtime.compute_thread import Compute
-from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.session_registry import Sessions
 from safetensors.torch import load
 
@@ -151,7 +151,7 @@ def batch(count: int, seed: int) -> TrainBatch:
 async def alone(model_dir: Path, store: Store, spec: SessionSpec, batches: list[TrainBatch]) -> list[StepResult]:
     """What a trainer of one process makes of the same."""
     compute = Compute()
-    sessions = Sessions(tiny_model.load(model_dir), compute, store, Settings())
+    sessions = Sessions(tiny_model.load(model_dir), compute, store, TrainerSettings())
     session = await sessions.open("run", spec)
     results = [await session.train(step, one.samples) for step, one in enumerate(batches)]
     compute.close()
@@ -272,7 +272,7 @@ async def test_who_is_told_to_stop_saves_what_no_checkpoint_holds(
         trainer.end()
     saved = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)
     assert store.is_complete(saved), trainer.log.read_text()
-    sessions = Sessions(tiny_model.load(model_dir), Compute(), store, Settings())
+    sessions = Sessions(tiny_model.load(model_dir), Compute(), store, TrainerSettings())
     session = await sessions.open("run", tiny_model.spec(run_uri, resume_from=str(saved), **FULL))
     assert session.state.policy.digest == made.policy.digest
 

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 from rlrun_trainer.optimization.step import learning_rate
-from rlrun_trainer.runtime.settings import Settings, cpu_threads, parse
+from rlrun_trainer.runtime.settings import TrainerSettings, cpu_threads, parse
 
 
 def test_flags_win_over_variables_over_defaults() -> None:
     settings = parse(["--slots", "3"], {"RLRUN_SLOTS": "2", "RLRUN_PORT": "9000", "RLRUN_THREADS": "1"})
     assert (settings.slots, settings.port, settings.threads) == (3, 9000, 1)
-    assert settings.model_dir == Settings().model_dir
+    assert settings.model_dir == TrainerSettings().model_dir
     assert settings.model is None
 
 

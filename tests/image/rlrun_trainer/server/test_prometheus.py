@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rlrun.api.metric_catalog import find
 from rlrun_trainer.optimization.mfu import active_weights, peak_flops, step_flops
-from rlrun_trainer.sessions.step_timer import Pace
+from rlrun_trainer.sessions.step_timer import StepTimer
 
 from tests.support import tiny_model
 from tests.support.trainer_client import Client
@@ -57,7 +57,7 @@ async def test_a_step_has_every_name(client: Client, run_uri: str) -> None:
 
 def test_time_between_steps_is_told_apart() -> None:
     now = [10.0]
-    pace = Pace(lambda: now[0])
+    pace = StepTimer(lambda: now[0])
     now[0] = 12.0
     assert pace.begin() == {"time/wait_for_batch": 2.0, "time/save_ckpt": 0.0}
     now[0] = 20.0

@@ -10,11 +10,11 @@ import pytest
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts import checkpoint_format
 from rlrun_trainer.optimization.step import StepPlan
-from rlrun_trainer.runtime.process_group import World
+from rlrun_trainer.runtime.process_group import ProcessGroup
 from rlrun_trainer.sessions.collective_executor import (
     CloseSlot,
+    CollectiveExecutor,
     Command,
-    Crew,
     Heartbeat,
     OpenSlot,
     Restore,
@@ -34,14 +34,14 @@ COMMANDS = [
     Restore("run", Path("/checkpoint")),
     Train("run", tiny_model.samples(2, 0), PLAN),
     WriteModel("run"),
-    Snapshot("run", checkpoint_format.Progress(0, "uid", {})),
+    Snapshot("run", checkpoint_format.CheckpointProgress(0, "uid", {})),
     Heartbeat(),
     Stop(),
 ]
 
 
 @dataclass(frozen=True)
-class TwoProcesses(World):
+class TwoProcesses(ProcessGroup):
     """This process and one that answers as the test says."""
 
     size: int = 2
@@ -51,7 +51,7 @@ class TwoProcesses(World):
     to_receive: list[Any] = field(default_factory=list)
 
     def tell(self, value: Any) -> Any:
-        if self.leads:
+        if self.is_leader:
             self.sent.append(value)
             return value
         return self.to_receive.pop(0)
@@ -93,9 +93,9 @@ def end() -> None:
     raise Ended
 
 
-def executor(world: World, **more: Any) -> Crew:
+def executor(world: ProcessGroup, **more: Any) -> CollectiveExecutor:
     base: Any = SimpleNamespace(world=world, changes=[])
-    return Crew(base, end, **more)
+    return CollectiveExecutor(base, end, **more)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)

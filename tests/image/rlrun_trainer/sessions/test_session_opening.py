@@ -9,9 +9,9 @@ from rlrun.protocol.trainer import SampleLoss
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 from rlrun_trainer.model.base_model import BaseModel
-from rlrun_trainer.optimization.sampling_distribution import Distribution
+from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
 from rlrun_trainer.runtime.compute_thread import Compute
-from rlrun_trainer.runtime.settings import Settings
+from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.session_registry import Sessions
 from transformers import GenerationConfig
 
@@ -28,7 +28,7 @@ async def make_sessions(base: BaseModel, store: Store) -> AsyncIterator[Callable
 
     def make(**settings: Any) -> Sessions:
         computes.append(Compute())
-        return Sessions(base, computes[-1], store, Settings(**settings))
+        return Sessions(base, computes[-1], store, TrainerSettings(**settings))
 
     yield make
     for compute in computes:
@@ -94,7 +94,7 @@ async def test_a_step_is_split_as_asked(sessions: Sessions, run_uri: str, steps:
 async def test_the_loss_is_the_one_chosen(
     base: BaseModel, sessions: Sessions, run_uri: str, loss: dict[str, Any], masked: float
 ) -> None:
-    batch = [rollout(base, Distribution(), seed)[0] for seed in range(6)]
+    batch = [rollout(base, SamplingDistribution(), seed)[0] for seed in range(6)]
     for sample in batch:
         sample.logprobs = [
             value - 0.1 if m else 0.0 for value, m in zip(sample.logprobs, sample.loss_mask, strict=True)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[4]
 IDS = [kind.name for kind in crd.KINDS]
 
 
-def _schema(kind: crd.Kind) -> Json:
+def _schema(kind: crd.CrdKind) -> Json:
     schema: Json = crd.crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return schema
 
@@ -54,7 +54,7 @@ def test_check_finds_a_changed_a_missing_and_a_stale_file(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("kind", crd.KINDS, ids=IDS)
-def test_every_field_is_described(kind: crd.Kind) -> None:
+def test_every_field_is_described(kind: crd.CrdKind) -> None:
     bare = [
         path for path, field in _properties(_schema(kind), kind.name) if not field.get("description", "").endswith(".")
     ]
@@ -63,7 +63,7 @@ def test_every_field_is_described(kind: crd.Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", crd.KINDS, ids=IDS)
-def test_everything_in_a_spec_is_bounded(kind: crd.Kind) -> None:
+def test_everything_in_a_spec_is_bounded(kind: crd.CrdKind) -> None:
     """Without bounds the API server cannot know what a rule costs, and one object can fill etcd."""
     unbounded = []
     for path, field in _properties(_schema(kind)["properties"]["spec"], "spec"):

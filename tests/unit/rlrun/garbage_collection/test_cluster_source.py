@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from rlrun.garbage_collection import cluster_source
 from rlrun.garbage_collection.cluster_source import ClusterSource
-from rlrun.garbage_collection.planner import Garbage, Reason
+from rlrun.garbage_collection.planner import GarbageItem, GarbageReason
 from rlrun.garbage_collection.snapshot import Artifact, Child, Run
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CHILDREN
@@ -88,5 +88,5 @@ def test_a_kind_of_children_that_is_refused_is_noted() -> None:
 
 def test_deletion_of_an_object_that_is_gone_is_no_error() -> None:
     lists = Lists()
-    ClusterSource(SyncKubeClient(lists)).delete(Garbage("Job", "team", "first", Reason.run_gone, CREATED))
+    ClusterSource(SyncKubeClient(lists)).delete(GarbageItem("Job", "team", "first", GarbageReason.run_gone, CREATED))
     assert lists.requests[0].path == "/apis/batch/v1/namespaces/team/jobs/first"

@@ -5,16 +5,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlrun.garbage_collection.planner import FOLDER, Garbage, Reason, plan
+from rlrun.garbage_collection.planner import FOLDER, GarbageItem, GarbageReason, plan_deletions
 from rlrun.garbage_collection.snapshot import (
     Artifact,
     Child,
+    ClusterSnapshot,
     Run,
     RunFolder,
-    World,
-    claimed_path,
     folders,
-    place,
+    locate,
+    referenced_checkpoint_path,
 )
 from rlrun.kube.objects import artifact_name
 from rlrun.storage.layout import S3Uri
@@ -48,12 +48,14 @@ def world(
     artifacts: tuple[Artifact, ...] = (),
     uploads: tuple[Upload, ...] = (),
     children: tuple[Child, ...] = (),
-) -> World:
-    return World(ROOT, RUNS, tuple(folders(ROOT, objects)), uploads, artifacts, children)
+) -> ClusterSnapshot:
+    return ClusterSnapshot(ROOT, RUNS, tuple(folders(ROOT, objects)), uploads, artifacts, children)
 
 
-def found(seen: World, older_than: timedelta = DAY) -> list[tuple[str, str]]:
-    return [(str(g.reason), g.name.removeprefix("s3://bucket/prefix/team/")) for g in plan(seen, NOW, older_than)]
+def found(seen: ClusterSnapshot, older_than: timedelta = DAY) -> list[tuple[str, str]]:
+    return [
+        (str(g.reason), g.name.removeprefix("s3://bucket/prefix/team/")) for g in plan_deletions(seen, NOW, older_than)
+    ]
 
 
 WHOLE = ("run.json", "metrics/part-1.jsonl", "checkpoints/step-000010/manifest.json", "checkpoints/step-000010/a")
@@ -78,13 +80,13 @@ WHOLE = ("run.json", "metrics/part-1.jsonl", "checkpoints/step-000010/manifest.j
     ],
 )
 def test_whose_a_key_is(name: str, expected: str | None) -> None:
-    assert place(ROOT, name) == (None if expected is None else (RunFolder("team", GONE), expected))
+    assert locate(ROOT, name) == (None if expected is None else (RunFolder("team", GONE), expected))
 
 
 def test_a_run_that_is_gone_goes_as_a_whole_when_nothing_of_it_is_left() -> None:
     seen = world(*stored(*WHOLE))
-    (item,) = plan(seen, NOW, DAY)
-    assert item == Garbage(FOLDER, "team", f"s3://bucket/prefix/team/{GONE}", Reason.run_gone, OLD, 40)
+    (item,) = plan_deletions(seen, NOW, DAY)
+    assert item == GarbageItem(FOLDER, "team", f"s3://bucket/prefix/team/{GONE}", GarbageReason.run_gone, OLD, 40)
 
 
 def test_a_run_that_is_gone_stays_with_its_artifacts() -> None:
@@ -105,9 +107,9 @@ def test_a_checkpoint_that_a_run_starts_from_stays_without_an_object() -> None:
     name = artifact_name("first", GONE, 10)
     more = stored("checkpoints/step-000020/manifest.json")
     claiming = {LIVE: Run(LIVE, False, name), DONE: Run(DONE, True, artifact_name("first", GONE, 20))}
-    seen = World(ROOT, claiming, tuple(folders(ROOT, [*stored(*WHOLE), *more])))
+    seen = ClusterSnapshot(ROOT, claiming, tuple(folders(ROOT, [*stored(*WHOLE), *more])))
     assert found(seen) == [("ObjectGone", f"{GONE}/checkpoints/step-000020")], "the finished run needs nothing"
-    assert claimed_path(RunFolder("team", LIVE), name) is None
+    assert referenced_checkpoint_path(RunFolder("team", LIVE), name) is None
 
 
 def test_one_young_file_keeps_the_whole_run() -> None:
@@ -156,7 +158,7 @@ def test_children_of_runs_that_are_gone() -> None:
 
 def test_uploads_of_models_and_environments() -> None:
     upload = Upload("prefix/models/me/tiny/model.safetensors", "u", OLD)
-    (item,) = plan(world(uploads=(upload,)), NOW, DAY)
+    (item,) = plan_deletions(world(uploads=(upload,)), NOW, DAY)
     assert (item.kind, item.namespace, item.upload) == ("Upload", "", upload)
 
 
@@ -181,7 +183,7 @@ artifacts_in_cluster = st.builds(
 )  # fmt: skip
 claims = st.one_of(st.just(""), st.builds(lambda u, n: artifact_name("first", u, n), uids, st.sampled_from([10, 20])))
 worlds = st.builds(
-    lambda objects, uploads, artifacts, children, runs: World(
+    lambda objects, uploads, artifacts, children, runs: ClusterSnapshot(
         ROOT, runs, tuple(folders(ROOT, objects)), tuple(uploads), tuple(artifacts), tuple(children)
     ),
     st.lists(objects_in_s3, max_size=20),
@@ -194,9 +196,9 @@ worlds = st.builds(
 
 @settings(max_examples=500, deadline=None)
 @given(worlds, st.integers(0, 60))
-def test_nothing_that_anybody_could_want_is_ever_garbage(seen: World, hours: int) -> None:
+def test_nothing_that_anybody_could_want_is_ever_garbage(seen: ClusterSnapshot, hours: int) -> None:
     limit = NOW - timedelta(hours=hours)
-    for item in plan(seen, NOW, timedelta(hours=hours)):
+    for item in plan_deletions(seen, NOW, timedelta(hours=hours)):
         if item.kind == FOLDER:
             inside = [f for f in seen.folders if within(folder_uri(f.run, f.path), item.name)]
             assert inside
@@ -217,7 +219,7 @@ def test_nothing_that_anybody_could_want_is_ever_garbage(seen: World, hours: int
         elif item.kind == "Upload":
             assert item.upload is not None
             assert item.upload.initiated <= limit
-            where = place(ROOT, item.upload.key)
+            where = locate(ROOT, item.upload.key)
             assert where is None or where[0].uid not in seen.runs or seen.runs[where[0].uid].finished
         elif item.kind == "Job":
             owned = [c for c in seen.children if c.name == item.name and c.created <= limit]
@@ -232,16 +234,16 @@ def test_nothing_that_anybody_could_want_is_ever_garbage(seen: World, hours: int
 
 @settings(max_examples=200, deadline=None)
 @given(worlds)
-def test_what_is_removed_is_not_found_again(seen: World) -> None:
-    first = [g for g in plan(seen, NOW, timedelta(0)) if g.kind == FOLDER]
-    left = World(
+def test_what_is_removed_is_not_found_again(seen: ClusterSnapshot) -> None:
+    first = [g for g in plan_deletions(seen, NOW, timedelta(0)) if g.kind == FOLDER]
+    left = ClusterSnapshot(
         ROOT,
         seen.runs,
         tuple(f for f in seen.folders if not any(within(folder_uri(f.run, f.path), g.name) for g in first)),
         seen.uploads,
         seen.artifacts,
     )
-    again = {g.name for g in plan(left, NOW, timedelta(0)) if g.kind == FOLDER}
+    again = {g.name for g in plan_deletions(left, NOW, timedelta(0)) if g.kind == FOLDER}
     assert not again & {g.name for g in first}
 
 

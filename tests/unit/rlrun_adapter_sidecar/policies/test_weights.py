@@ -19,7 +19,7 @@ from rlrun.storage.layout import MANIFEST, MODEL_WEIGHTS, S3Uri
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun_adapter_sidecar.engine.vllm_client import UNNAMED, Engine
 from rlrun_adapter_sidecar.policies.settings import settings_from
-from rlrun_adapter_sidecar.policies.weights import Weights
+from rlrun_adapter_sidecar.policies.weights import FullWeightsLoader
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Setup:
     engine: FakeEngine
     store: FakeStore
     folder: Path
-    weights: Weights
+    weights: FullWeightsLoader
 
     @property
     def on_disk(self) -> set[str]:
@@ -121,7 +121,7 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     await server.start_server()
     async with aiohttp.ClientSession() as http:
         client = Engine(http, f"http://127.0.0.1:{server.port}", load_deadline=5)
-        weights = Weights(client, store, tmp_path, download_deadline=5)
+        weights = FullWeightsLoader(client, store, tmp_path, download_deadline=5)
         yield Setup(engine, store, tmp_path, weights)
         await weights.close()
     await server.close()
@@ -197,7 +197,7 @@ async def test_an_engine_without_the_routes_is_told_apart(setup: Setup, tmp_path
     server = TestServer(web.Application())
     await server.start_server()
     async with aiohttp.ClientSession() as http:
-        weights = Weights(Engine(http, f"http://127.0.0.1:{server.port}", 5), setup.store, tmp_path, 5)
+        weights = FullWeightsLoader(Engine(http, f"http://127.0.0.1:{server.port}", 5), setup.store, tmp_path, 5)
         with pytest.raises(ProblemError, match="VLLM_SERVER_DEV_MODE=1"):
             await weights.list()
     await server.close()

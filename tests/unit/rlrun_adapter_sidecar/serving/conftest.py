@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from rlrun.protocol.serving import ServedAdapter, ServingOrder
+from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun.storage.store import StoreError
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
-from rlrun_adapter_sidecar.serving.adapter_reconciler import Keeper
+from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
 from rlrun_adapter_sidecar.serving.settings import ServingSettings
 
 BASE = "a/b"
@@ -125,28 +125,28 @@ class Setup:
     client: Engine
     settings: ServingSettings
     stop_engine: Callable[[], Any]
-    keepers: list[Keeper] = field(default_factory=list)
+    keepers: list[AdapterReconciler] = field(default_factory=list)
 
-    def keeper(self, *adapters: ServedAdapter) -> Keeper:
+    def keeper(self, *adapters: ServedAdapter) -> AdapterReconciler:
         """A sidecar that starts with that order."""
-        order = ServingOrder(base=BASE, adapters=list(adapters))
-        self.keepers.append(Keeper(self.client, self.artifacts, self.settings, order, self.clock))
+        order = DesiredAdapters(base=BASE, adapters=list(adapters))
+        self.keepers.append(AdapterReconciler(self.client, self.artifacts, self.settings, order, self.clock))
         return self.keepers[-1]
 
-    async def look(self, keeper: Keeper) -> None:
+    async def look(self, keeper: AdapterReconciler) -> None:
         """One look, and the end of all loads that it began."""
-        await keeper.look()
+        await keeper.reconcile_once()
         names = {f"load {a.name}" for a in keeper.report().adapters}
         loads = [t for t in asyncio.all_tasks() if t.get_name() in names]
         if loads:
             await asyncio.wait(loads, timeout=10)
 
-    async def settle(self, keeper: Keeper) -> None:
+    async def settle(self, keeper: AdapterReconciler) -> None:
         """Looks until what was loaded has been seen."""
         await self.look(keeper)
         await self.look(keeper)
 
-    def states(self, keeper: Keeper) -> dict[str, str]:
+    def states(self, keeper: AdapterReconciler) -> dict[str, str]:
         return {a.name.removeprefix(f"{BASE}:"): a.state.value for a in keeper.report().adapters}
 
 

@@ -6,7 +6,7 @@ import shutil
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
-from rlrun.protocol.serving import LoadState, ServedAdapter, ServingOrder, ServingReport
+from rlrun.protocol.serving import DesiredAdapters, LoadState, ServedAdapter, ServingReport
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import AccessDenied, Unreachable
 from rlrun_adapter_sidecar.serving.server import serving_app
@@ -14,8 +14,8 @@ from rlrun_adapter_sidecar.serving.server import serving_app
 from tests.unit.rlrun_adapter_sidecar.serving.conftest import BASE, Setup
 
 
-def order(*adapters: ServedAdapter) -> ServingOrder:
-    return ServingOrder(base=BASE, adapters=list(adapters))
+def order(*adapters: ServedAdapter) -> DesiredAdapters:
+    return DesiredAdapters(base=BASE, adapters=list(adapters))
 
 
 async def test_what_is_ordered_is_loaded_under_its_name(setup: Setup) -> None:
@@ -35,7 +35,7 @@ async def test_equal_weights_of_two_runs_are_two_adapters(setup: Setup) -> None:
     one, two = setup.artifacts.publish("one"), setup.artifacts.publish("two")
     keeper = setup.keeper(one, two)
     await setup.settle(keeper)
-    keeper.take(order(two))
+    keeper.set_desired(order(two))
     setup.clock.now += 1000
     await setup.settle(keeper)
     setup.clock.now += 1000
@@ -48,7 +48,7 @@ async def test_a_later_order_unloads_what_is_not_in_it_and_takes_nobody_out_of_s
     one, two = setup.artifacts.publish("one"), setup.artifacts.publish("two", b"other")
     keeper = setup.keeper(one)
     await setup.settle(keeper)
-    keeper.take(order(two))
+    keeper.set_desired(order(two))
     assert keeper.not_ready is None, "what comes later holds up nobody"
     assert setup.states(keeper) == {"two": "loading", "one": "unloading"}
     await setup.settle(keeper)
@@ -60,7 +60,7 @@ async def test_an_unload_that_fails_is_told_and_tried_again(setup: Setup) -> Non
     keeper = setup.keeper(setup.artifacts.publish("one"))
     await setup.settle(keeper)
     setup.engine.keeps = True
-    keeper.take(order())
+    keeper.set_desired(order())
     await setup.settle(keeper)
     (report,) = keeper.report().adapters
     assert report.state is LoadState.unloading
@@ -78,7 +78,7 @@ async def test_an_engine_that_restarts_gets_its_adapters_before_it_gets_requests
     keeper = setup.keeper(setup.artifacts.publish("one"))
     await setup.settle(keeper)
     setup.engine.loaded.clear()
-    await keeper.look()
+    await keeper.reconcile_once()
     assert keeper.not_ready is not None
     assert keeper.not_ready.reason == "AdaptersLoading"
     await setup.settle(keeper)
@@ -90,7 +90,7 @@ async def test_a_sidecar_that_restarts_finds_files_and_adapters_in_place(setup: 
     one = setup.artifacts.publish("one")
     await setup.settle(setup.keeper(one))
     again = setup.keeper(one)
-    await again.look()
+    await again.reconcile_once()
     assert again.not_ready is None
     assert (setup.artifacts.downloads, setup.engine.loads) == (1, 1)
 
@@ -120,7 +120,7 @@ async def test_a_new_order_tries_at_once_what_failed(setup: Setup) -> None:
     assert report.problem is not None
     assert report.problem.message == "S3AccessDenied: key refused"
     setup.artifacts.fail = None
-    keeper.take(order(one, setup.artifacts.publish("two", b"other")))
+    keeper.set_desired(order(one, setup.artifacts.publish("two", b"other")))
     await setup.settle(keeper)
     assert setup.states(keeper) == {"one": "loaded", "two": "loaded"}
 
@@ -171,7 +171,7 @@ async def test_an_engine_that_is_away_says_nothing_about_the_adapters(setup: Set
 async def test_files_leave_the_disk_a_while_after_their_adapter(setup: Setup) -> None:
     keeper = setup.keeper(setup.artifacts.publish("one"))
     await setup.settle(keeper)
-    keeper.take(order())
+    keeper.set_desired(order())
     await setup.settle(keeper)
     assert len(list(setup.folder.iterdir())) == 1
     setup.clock.now += setup.settings.unload_grace
@@ -183,9 +183,9 @@ async def test_an_adapter_that_comes_back_in_time_needs_no_download(setup: Setup
     one = setup.artifacts.publish("one")
     keeper = setup.keeper(one)
     await setup.settle(keeper)
-    keeper.take(order())
+    keeper.set_desired(order())
     await setup.settle(keeper)
-    keeper.take(order(one))
+    keeper.set_desired(order(one))
     await setup.settle(keeper)
     setup.clock.now += setup.settings.unload_grace
     await setup.look(keeper)

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
-from rlrun.protocol.serving import LoadState, ServedAdapter, ServingOrder, ServingReport
+from rlrun.protocol.serving import DesiredAdapters, LoadState, ServedAdapter, ServingReport
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 
@@ -33,7 +33,7 @@ class Pod:
     port: int
     environment: dict[str, str]
 
-    def mount(self, order: ServingOrder) -> None:
+    def mount(self, order: DesiredAdapters) -> None:
         (self.folder / "order.json").write_text(order.model_dump_json(by_alias=True))
 
     async def start(self) -> asyncio.subprocess.Process:
@@ -88,11 +88,11 @@ async def test_a_pod_serves_what_its_order_says_and_what_the_operator_says_later
         uri = layout.adapter(step)
         pod.s3.store().upload_artifact(files, uri, ArtifactKind.adapter, step=step, details={"rank": 8})
         wanted.append(ServedAdapter(name=f"{BASE}:step-{step}", uri=str(uri), step=step))
-    pod.mount(ServingOrder(base=BASE, adapters=wanted[:1]))
+    pod.mount(DesiredAdapters(base=BASE, adapters=wanted[:1]))
     process = await pod.start()
     try:
         await pod.wait_for(LoadState.loaded)
-        order = ServingOrder(base=BASE, adapters=wanted[1:])
+        order = DesiredAdapters(base=BASE, adapters=wanted[1:])
         url = f"http://127.0.0.1:{pod.port}"
         async with aiohttp.ClientSession(url) as http:
             async with http.put("/adapters", json=order.to_json_dict()) as response:

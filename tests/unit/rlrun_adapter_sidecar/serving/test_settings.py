@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from rlrun.protocol.serving import ServedAdapter, ServingOrder
+from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.reader import ArtifactReader
 from rlrun_adapter_sidecar.serving.__main__ import read_order
-from rlrun_adapter_sidecar.serving.adapter_source import MountedStore
+from rlrun_adapter_sidecar.serving.adapter_source import SecretMountedStore
 from rlrun_adapter_sidecar.serving.settings import settings_from
 
 from tests.unit.rlrun_adapter_sidecar.serving.conftest import FakeArtifacts
@@ -22,7 +22,7 @@ def test_settings_come_from_the_variables_and_name_what_does_not_fit() -> None:
 
 
 def test_the_order_is_read_or_its_mistake_is_named(tmp_path: Path) -> None:
-    order = ServingOrder(base="a/b", adapters=[ServedAdapter(name="a/b:x", uri="s3://x/y", step=1)])
+    order = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:x", uri="s3://x/y", step=1)])
     path = tmp_path / "order.json"
     path.write_text(order.model_dump_json(by_alias=True))
     assert read_order(path) == order
@@ -40,7 +40,7 @@ def test_new_credentials_are_used_without_a_restart(tmp_path: Path) -> None:
         made.append(dict(variables))
         return FakeArtifacts()
 
-    store = MountedStore(tmp_path, make)
+    store = SecretMountedStore(tmp_path, make)
     (tmp_path / "..data").mkdir()
     (tmp_path / "AWS_ACCESS_KEY_ID").write_text("old\n")
     for _ in range(2):

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rlrun.kube.objects import Obj
-from rlrun_cli.commands.follow import PATIENCE, Bar, Curve, describe, look_until_finished
-from rlrun_cli.remote.run_summary import View, view
+from rlrun_cli.commands.follow import PATIENCE, ProgressDisplay, RewardHistory, describe, look_until_finished
+from rlrun_cli.remote.run_summary import RunSummary, summarize
 from rlrun_cli.terminal.errors import CliError, NotFoundError, UnreachableError
 
 from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
@@ -66,10 +66,10 @@ def test_unknown_run_is_said_at_once(rlrun: Rlrun) -> None:
 
 class Shown:
     def __init__(self) -> None:
-        self.views: list[View] = []
+        self.views: list[RunSummary] = []
         self.notes: list[str] = []
 
-    def show(self, seen: View, curve: Curve) -> None:
+    def show(self, seen: RunSummary, curve: RewardHistory) -> None:
         self.views.append(seen)
 
     def note(self, text: str) -> None:
@@ -111,17 +111,17 @@ def test_deleted_while_followed(api: FakeCluster) -> None:
 
 
 def test_a_rewind_forgets_the_steps_above() -> None:
-    curve = Curve()
+    curve = RewardHistory()
     for step, reward in [(1, 0.1), (2, 0.2), (3, 0.3), (2, 0.25)]:
-        curve.add(view(look("Running", step, reward)))
+        curve.add(summarize(look("Running", step, reward)))
     assert curve.rewards == {1: 0.1, 2: 0.25}
 
 
 def test_bar_on_a_terminal() -> None:
     console = Console(force_terminal=True, width=120, record=True, legacy_windows=False)
-    bar, curve = Bar("first", console), Curve()
+    bar, curve = ProgressDisplay("first", console), RewardHistory()
     for item in TO_THE_END:
-        seen = view(item)  # type: ignore[arg-type]
+        seen = summarize(item)  # type: ignore[arg-type]
         curve.add(seen)
         bar.show(seen, curve)
     bar.close()
@@ -133,7 +133,7 @@ def test_bar_on_a_terminal() -> None:
 
 
 def test_a_message_with_brackets_is_shown_as_it_is() -> None:
-    assert "[/red] [env]" in describe(view(look("Pending", message="[/red] [env]", reason="X")), Curve())
-    bar = Bar("[/x]", Console(force_terminal=True, width=120))
-    bar.show(view(look("Pending", message="[/red]", reason="[/X]")), Curve())
+    assert "[/red] [env]" in describe(summarize(look("Pending", message="[/red] [env]", reason="X")), RewardHistory())
+    bar = ProgressDisplay("[/x]", Console(force_terminal=True, width=120))
+    bar.show(summarize(look("Pending", message="[/red]", reason="[/X]")), RewardHistory())
     bar.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlrun.garbage_collection.planner import Garbage
+from rlrun.garbage_collection.planner import GarbageItem
 from rlrun.garbage_collection.report import parse_age
 from rlrun.garbage_collection.snapshot import Artifact, Child, Run
 from rlrun.kube.errors import ApiError
@@ -29,7 +29,7 @@ class Lists:
     run_list: list[Run] = field(default_factory=lambda: [Run(DONE, True), Run(LIVE, False)])
     artifact_list: list[Artifact] = field(default_factory=list)
     child_list: list[Child] = field(default_factory=list)
-    deleted: list[Garbage] = field(default_factory=list)
+    deleted: list[GarbageItem] = field(default_factory=list)
     looks: int = 0
     problem: ApiError | None = None
     asked: list[str | None] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Lists:
     def children(self, namespace: str | None) -> tuple[list[Child], list[str]]:
         return list(self.child_list), ["secrets were not looked at: forbidden"]
 
-    def delete(self, item: Garbage) -> None:
+    def delete(self, item: GarbageItem) -> None:
         self.deleted.append(item)
 
 

@@ -8,7 +8,7 @@ from rlrun.kube.kinds import RLADAPTER, RLRUN
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout
 from rlrun_cli.commands import logs
-from rlrun_cli.commands.logs import Follower, main_container, sources
+from rlrun_cli.commands.logs import LogFollower, main_container, sources
 from rlrun_cli.remote.stored_logs import MAIN, choose
 from rlrun_cli.terminal.errors import CliError, NotReadyError, UnreachableError
 from rlrun_operator.resources.naming import RunIdentity
@@ -176,7 +176,7 @@ class Scripted(FakeCluster):
 
 def follow(api: FakeCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
     monkeypatch.setattr(logs, "PERIOD", 0.05)
-    follower = Follower(api, "first", Role.trainer, options.get("tail"), lambda seconds: time.sleep(0.01))
+    follower = LogFollower(api, "first", Role.trainer, options.get("tail"), lambda seconds: time.sleep(0.01))
     return list(follower.lines())
 
 

@@ -1,7 +1,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from rlrun_cli.remote.run_summary import sparkline, view
+from rlrun_cli.remote.run_summary import sparkline, summarize
 from rlrun_cli.terminal.output import age, duration, size, table
 
 
@@ -48,7 +48,7 @@ def test_sparkline_shows_the_newest() -> None:
 
 
 def test_a_run_nobody_has_looked_at() -> None:
-    seen = view({"metadata": {"name": "x"}, "spec": {"maxSteps": 7}})
+    seen = summarize({"metadata": {"name": "x"}, "spec": {"maxSteps": 7}})
     assert (seen.phase, seen.reason, seen.step, seen.max_steps, seen.reward) == ("Pending", "NotSeenYet", 0, 7, None)
 
 
@@ -58,5 +58,5 @@ def test_the_first_condition_that_does_not_hold_is_the_reason() -> None:
         {"type": "Validated", "status": "True", "reason": "Valid", "message": ""},
         {"type": "TrainerReady", "status": "Unknown", "reason": "Starting", "message": "a"},
     ]
-    seen = view({"spec": {}, "status": {"phase": "Pending", "conditions": conditions}})
+    seen = summarize({"spec": {}, "status": {"phase": "Pending", "conditions": conditions}})
     assert (seen.reason, seen.message) == ("Starting", "a")

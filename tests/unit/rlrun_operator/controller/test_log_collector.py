@@ -13,7 +13,7 @@ from rlrun.storage.store import Unreachable
 from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogKeeper
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 from rlrun_operator.planning.plan.actions import LogCopy
-from rlrun_operator.planning.policies.log_copies import last_words, logs_of_crashes, logs_of_pods
+from rlrun_operator.planning.policies.log_copies import crash_logs, ended_container_logs, pod_logs
 
 from tests.support.operator_world import (
     MemoryArtifacts,
@@ -123,21 +123,21 @@ async def test_no_log_comes_after_the_files_of_a_run_that_takes_them_along(make_
 
 def test_containers_that_never_started_have_no_log() -> None:
     waiting = pod("trainer", phase="Pending", state={"waiting": {"reason": "ImagePullBackOff"}})
-    assert logs_of_pods(LAYOUT, [waiting]) == []
+    assert pod_logs(LAYOUT, [waiting]) == []
     looping = pod("trainer", state={"waiting": {"reason": "CrashLoopBackOff"}}, last=terminated(1))
-    assert [c.container for c in logs_of_pods(LAYOUT, [looping])] == ["trainer"]
+    assert [c.container for c in pod_logs(LAYOUT, [looping])] == ["trainer"]
 
 
 def test_last_words_are_those_of_containers_that_ended_in_a_pod_that_goes() -> None:
     ended, alive = pod("trainer", deleting=True, state=terminated(0)), pod("inference", deleting=True)
     staying = pod("environment", state=terminated(1))
-    assert [c.pod for c in last_words(LAYOUT, [ended, alive, staying])] == ["reverse-trainer-x"]
+    assert [c.pod for c in ended_container_logs(LAYOUT, [ended, alive, staying])] == ["reverse-trainer-x"]
 
 
 def test_a_crash_names_the_container_that_speaks_of_it() -> None:
     again = count_restarts([], [pod("trainer", restarts=1, last=terminated(1))]).crashes
     over = count_restarts([], [pod("orchestrator", phase="Failed", state=terminated(1))]).crashes
-    assert [(c.uri, c.previous) for c in logs_of_crashes(LAYOUT, 2, [*again, *over])] == [
+    assert [(c.uri, c.previous) for c in crash_logs(LAYOUT, 2, [*again, *over])] == [
         (f"{LOGS}/attempt-2/reverse-trainer-x/trainer.previous.log", True),
         (f"{LOGS}/attempt-2/reverse-orchestrator-x/orchestrator.log", False),
     ]

@@ -11,17 +11,17 @@ from rlrun.kube.events import EventRecord
 from rlrun.kube.pods import relevant_pods
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
-from rlrun_operator.planning.diagnosis.crash_counter import Counted, Crash, count_restarts
-from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_trouble
+from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
+from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
 from rlrun_operator.planning.diagnosis.readiness import readiness_conditions, role_blamed
-from rlrun_operator.planning.diagnosis.run_outcome import find_ending
+from rlrun_operator.planning.diagnosis.run_outcome import find_outcome
 from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange
 from rlrun_operator.planning.plan.artifact_catalog import expired_steps
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.plan_builder import transitions
 from rlrun_operator.planning.plan.status_builder import apply_change, new_status, transition_time
 from rlrun_operator.planning.policies.deadlines import expired_deadline
-from rlrun_operator.planning.policies.failure_policy import judge
+from rlrun_operator.planning.policies.failure_policy import decide
 from rlrun_operator.planning.policies.requeue import time_to_live
 from rlrun_operator.planning.policies.validation import parse_spec, resolve_references
 
@@ -135,7 +135,7 @@ TROUBLES: list[tuple[str, Obj, str | None, str]] = [
 
 @pytest.mark.parametrize(("what", "obj", "reason", "hint"), TROUBLES, ids=[t[0] for t in TROUBLES])
 def test_pod_trouble(what: str, obj: Obj, reason: str | None, hint: str) -> None:
-    found = pod_trouble(obj)
+    found = diagnose_pod(obj)
     assert (found.problem.reason if found else None) == reason
     if found:
         assert hint in found.problem.message
@@ -153,7 +153,7 @@ def test_init_container_that_gives_up_is_final() -> None:
             "lastState": terminated(64, message=message),
         }
     ]
-    found = pod_trouble(obj)
+    found = diagnose_pod(obj)
     assert found
     assert found.final
     assert found.problem == Problem(reason="ModelNotFound", message="no complete model at s3://x/y")
@@ -239,15 +239,15 @@ def crash(role: str = "trainer", code: int = 1, reason: str = "Error") -> Crash:
     ],
 )
 def test_failure_policy(rules: list[Obj], crashes: int, run_restarts: int, expected: str | None) -> None:
-    counted = Counted([ComponentStatus(name="trainer", crashes=crashes)], 1, [crash()])
-    verdict = judge(spec(failurePolicy={"rules": rules}), run_restarts, counted, [])
+    counted = CrashCount([ComponentStatus(name="trainer", crashes=crashes)], 1, [crash()])
+    verdict = decide(spec(failurePolicy={"rules": rules}), run_restarts, counted, [])
     assert (verdict.action if verdict else None) == expected
 
 
 @pytest.mark.proves("maxRestarts")
 def test_max_restarts_zero_fails_at_the_first_crash() -> None:
-    counted = Counted([ComponentStatus(name="trainer", crashes=1)], 1, [crash()])
-    verdict = judge(spec(maxRestarts=0), 0, counted, [])
+    counted = CrashCount([ComponentStatus(name="trainer", crashes=1)], 1, [crash()])
+    verdict = decide(spec(maxRestarts=0), 0, counted, [])
     assert verdict
     assert verdict.problem.reason == "TrainerCrashed"
     assert "maxRestarts 0" in verdict.problem.message
@@ -263,39 +263,39 @@ def job(kind: str) -> Obj:
 
 class TestOutcome:
     def test_nothing_while_it_runs(self) -> None:
-        assert find_ending(job("SuccessCriteriaMet"), [pod("orchestrator")]) is None
+        assert find_outcome(job("SuccessCriteriaMet"), [pod("orchestrator")]) is None
 
     def test_crash_is_no_end(self) -> None:
-        assert find_ending({}, [pod("orchestrator", phase="Failed", state=terminated(1))]) is None
+        assert find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(1))]) is None
 
     def test_completed_with_its_last_word(self) -> None:
         message = status_json(RunPhase.completed)
-        found = find_ending({}, [pod("orchestrator", phase="Succeeded", state=terminated(0, message=message))])
+        found = find_outcome({}, [pod("orchestrator", phase="Succeeded", state=terminated(0, message=message))])
         assert found
         assert found.problem is None
         assert found.last
         assert found.last.step == 4
 
     def test_completed_though_the_pod_is_gone(self) -> None:
-        found = find_ending(job("Complete"), [])
+        found = find_outcome(job("Complete"), [])
         assert found
         assert found.problem is None
 
     def test_mistake_of_the_user(self) -> None:
         message = status_json(RunPhase.failed, Problem(reason="WandbKeyMissing", message="m"))
-        found = find_ending({}, [pod("orchestrator", phase="Failed", state=terminated(64, message=message))])
+        found = find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(64, message=message))])
         assert found
         assert found.problem
         assert found.problem.reason == "WandbKeyMissing"
 
     def test_mistake_without_a_message(self) -> None:
-        found = find_ending({}, [pod("orchestrator", phase="Failed", state=terminated(64, message="boom"))])
+        found = find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(64, message="boom"))])
         assert found
         assert found.problem
         assert "boom" in found.problem.message
 
     def test_job_gave_up(self) -> None:
-        found = find_ending(job("Failed"), [])
+        found = find_outcome(job("Failed"), [])
         assert found
         assert found.problem
         assert found.problem.reason == "OrchestratorFailed"

@@ -6,7 +6,7 @@ import pytest
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.protocol.resolved import ResolvedRun
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.inference import allowed_rank, engine_args
 from rlrun_operator.resources.naming import RunIdentity
@@ -14,7 +14,7 @@ from rlrun_operator.resources.platform import resolve, s3_variables
 
 Obj = dict[str, Any]
 IDENTITY = RunIdentity("team", "reverse", "uid-1", 2, 7)
-SETTINGS = Settings.model_validate(
+SETTINGS = OperatorSettings.model_validate(
     {
         "s3": {
             "endpointUrl": "http://s3:8333",

@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from rlrun.api.model import RLModelSpec
 from rlrun.constants import RUN_LABEL
-from rlrun.protocol.serving import ServedAdapter, ServingOrder
-from rlrun_operator.config.settings import Settings
+from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.serving_pool import PoolIdentity, differs, pool_children
 
 Obj = dict[str, Any]
 IDENTITY = PoolIdentity("team", "a/b")
 BASE: Obj = {"bucket": "rlrun", "credentialsSecret": {"namespace": "sys", "name": "s3"}}
-ORDER = ServingOrder(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
+ORDER = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
 
 
-def build(settings: Obj | None = None, order: ServingOrder = ORDER, **model: Any) -> dict[str, Obj]:
+def build(settings: Obj | None = None, order: DesiredAdapters = ORDER, **model: Any) -> dict[str, Obj]:
     spec = RLModelSpec.model_validate({"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **model})
-    full = Settings.model_validate({"s3": BASE, **(settings or {})})
+    full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
     found = pool_children(IDENTITY, full, spec, order, {"AWS_ACCESS_KEY_ID": "k"})
     assert len({c["kind"] for c in found}) == len(found)
     return {c["kind"]: c for c in found}
@@ -57,7 +57,7 @@ def test_the_sidecar_starts_from_the_order_and_reads_credentials_from_files() ->
     volumes = {v["name"]: v for v in found["Deployment"]["spec"]["template"]["spec"]["volumes"]}
     assert volumes["order"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
     assert volumes["credentials"]["secret"]["secretName"] == found["Secret"]["metadata"]["name"]
-    assert ServingOrder.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
+    assert DesiredAdapters.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
 
 
 def test_nobody_owns_a_pool_and_no_run_takes_it_for_its_own() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
-from rlrun_operator.runtime.leader_election import DURATION_SECONDS, RENEW_DEADLINE_SECONDS, Lease, LeaseLost
+from rlrun_operator.runtime.leader_election import DURATION_SECONDS, RENEW_DEADLINE_SECONDS, LeaderElection, LeaseLost
 
 from tests.support.operator_world import MemoryCluster
 
@@ -16,8 +16,8 @@ class Time:
         return self.now
 
 
-def lease(cluster: Any, identity: str, clock: Time) -> Lease:
-    return Lease(cluster.kube, "ns", "lease", identity, retry=0.001, clock=clock)
+def lease(cluster: Any, identity: str, clock: Time) -> LeaderElection:
+    return LeaderElection(cluster.kube, "ns", "lease", identity, retry=0.001, clock=clock)
 
 
 async def test_only_one_gets_it() -> None:

@@ -19,9 +19,9 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.metric_files import merged
 from rlrun_orchestrator.data.batch_metrics import trainer_metrics
 from rlrun_orchestrator.data.reward_histogram import BOUNDS, Histogram, histogram_values
-from rlrun_orchestrator.reporting.step_reporter import Totals
-from rlrun_orchestrator.storage.run_recorder import Recorder
-from rlrun_orchestrator.storage.upload_spool import Spool
+from rlrun_orchestrator.reporting.step_reporter import TrainingTotals
+from rlrun_orchestrator.storage.run_recorder import RunRecorder
+from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
 from tests.support.run_processes import FakeEnvironment, MemoryStore
 from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
@@ -186,7 +186,7 @@ def test_histograms_of_a_step() -> None:
 
 async def test_lists_are_written_as_json_numbers(tmp_path: Path) -> None:
     store = MemoryStore()
-    recorder = Recorder(store, RunLayout(S3Uri.parse(RUN_URI)), Spool(tmp_path, 10**6))  # type: ignore[arg-type]
+    recorder = RunRecorder(store, RunLayout(S3Uri.parse(RUN_URI)), UploadSpool(tmp_path, 10**6))  # type: ignore[arg-type]
     recorder.start()
     values: dict[str, float | Sequence[float]] = {"reward/mean": 0.5, "reward/histogram": [0.0, 2.0]}
     recorder.metrics(1, datetime(2026, 1, 1, tzinfo=UTC), values)
@@ -198,6 +198,6 @@ async def test_lists_are_written_as_json_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", [None, {}, {"tokens": "many"}, {"samples": 3}])
 def test_totals_take_what_they_can_of_a_saved_state(state: dict[str, Any] | None) -> None:
-    totals = Totals()
+    totals = TrainingTotals()
     totals.restore(state)
     assert totals.add(10, 2, 1)["progress/total_samples"] == (5.0 if state == {"samples": 3} else 2.0)

@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlrun_orchestrator.data.example_buffer import Buffer, BufferSettings, Example
-from rlrun_orchestrator.data.example_sampler import Deal, Dealt
+from rlrun_orchestrator.data.example_buffer import BufferSettings, Example, ExampleBuffer
+from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 
 FILTERING = BufferSettings(seed=1, filtering=True)
 
 
 def test_an_epoch_draws_every_example_once_and_the_next_in_another_order() -> None:
-    buffer = Buffer({"a": 20}, None, BufferSettings(seed=1))
+    buffer = ExampleBuffer({"a": 20}, None, BufferSettings(seed=1))
     epochs = [[buffer.draw().index for _ in range(20)] for _ in range(2)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(20))
     assert epochs[0] != epochs[1]
@@ -21,7 +21,7 @@ def test_an_epoch_draws_every_example_once_and_the_next_in_another_order() -> No
 
 def test_another_seed_is_another_order() -> None:
     def drawn(seed: int) -> list[Example]:
-        buffer = Buffer({"a": 20, "b": 20}, None, BufferSettings(seed=seed))
+        buffer = ExampleBuffer({"a": 20, "b": 20}, None, BufferSettings(seed=seed))
         return [buffer.draw() for _ in range(30)]
 
     assert drawn(1) == drawn(1)
@@ -29,53 +29,53 @@ def test_another_seed_is_another_order() -> None:
 
 
 def test_environments_are_drawn_by_weight() -> None:
-    buffer = Buffer({"a": 5, "b": 5}, [3.0, 1.0], BufferSettings(seed=1))
+    buffer = ExampleBuffer({"a": 5, "b": 5}, [3.0, 1.0], BufferSettings(seed=1))
     drawn = [buffer.draw().environment for _ in range(4000)]
     assert 0.73 < drawn.count("a") / 4000 < 0.77
     assert all(buffer.draw(["b"]).environment == "b" for _ in range(5))
 
 
 def test_easy_and_hard_examples_leave_the_draw_and_come_back_when_nothing_else_is_left() -> None:
-    buffer = Buffer({"a": 3}, None, FILTERING)
-    buffer.scored(Example("a", 0), 0.9)
-    buffer.scored(Example("a", 1), 0.1)
+    buffer = ExampleBuffer({"a": 3}, None, FILTERING)
+    buffer.record_reward(Example("a", 0), 0.9)
+    buffer.record_reward(Example("a", 1), 0.1)
     assert {buffer.draw().index for _ in range(6)} == {2}
-    buffer.scored(Example("a", 2), 0.95)
+    buffer.record_reward(Example("a", 2), 0.95)
     assert {buffer.draw().index for _ in range(6)} == {1}, "the hard one comes back first"
-    buffer.scored(Example("a", 1), 0.95)
+    buffer.record_reward(Example("a", 1), 0.95)
     assert {buffer.draw().index for _ in range(6)} == {0, 1, 2}
 
 
 def test_thresholds_belong_to_the_pools() -> None:
-    buffer = Buffer({"a": 4}, None, BufferSettings(filtering=True, easy_threshold=0.7, hard_threshold=0.3))
+    buffer = ExampleBuffer({"a": 4}, None, BufferSettings(filtering=True, easy_threshold=0.7, hard_threshold=0.3))
     for index, reward in enumerate((0.7, 0.69, 0.31, 0.3)):
-        buffer.scored(Example("a", index), reward)
+        buffer.record_reward(Example("a", index), reward)
     values = buffer.metrics()
     assert (values["pool/easy"], values["pool/normal"], values["pool/hard"]) == (0.25, 0.5, 0.25)
 
 
 def test_evictions_are_counted_from_one_step_to_the_next() -> None:
-    buffer = Buffer({"a": 10}, None, FILTERING)
+    buffer = ExampleBuffer({"a": 10}, None, FILTERING)
     for index in range(3):
-        buffer.scored(Example("a", index), 1.0)
-    buffer.scored(Example("a", 3), 0.0)
+        buffer.record_reward(Example("a", index), 1.0)
+    buffer.record_reward(Example("a", 3), 0.0)
     values = buffer.metrics()
     assert (values["evicted_examples/easy"], values["evicted_examples/hard"]) == (3.0, 1.0)
     assert buffer.metrics()["evicted_examples/easy"] == 0.0
 
 
 def test_without_filtering_nothing_leaves_the_draw() -> None:
-    buffer = Buffer({"a": 2}, None, BufferSettings(seed=1))
-    buffer.scored(Example("a", 0), 1.0)
+    buffer = ExampleBuffer({"a": 2}, None, BufferSettings(seed=1))
+    buffer.record_reward(Example("a", 0), 1.0)
     assert {buffer.draw().index for _ in range(4)} == {0, 1}
 
 
 @pytest.mark.parametrize(("easy", "hard", "reward"), [(0.3, 0.0, 1.0), (0.0, 0.3, 0.0)])
 def test_a_share_of_the_easy_and_of_the_hard_examples_may_stay(easy: float, hard: float, reward: float) -> None:
     settings = BufferSettings(seed=1, filtering=True, easy_fraction=easy, hard_fraction=hard)
-    buffer = Buffer({"a": 1000}, None, settings)
+    buffer = ExampleBuffer({"a": 1000}, None, settings)
     for index in range(1000):
-        buffer.scored(Example("a", index), reward)
+        buffer.record_reward(Example("a", index), reward)
     assert 0.25 < buffer.metrics()["pool/normal"] < 0.35
     drawn = Counter(buffer.draw().index for _ in range(500))
     assert max(drawn.values()) <= 2, "those that stay are drawn in turn"
@@ -84,10 +84,10 @@ def test_a_share_of_the_easy_and_of_the_hard_examples_may_stay(easy: float, hard
 @given(st.integers(0, 60), st.integers(0, 5))
 def test_a_restored_buffer_goes_on_with_the_same_examples(before: int, seed: int) -> None:
     settings = BufferSettings(seed=seed, filtering=True)
-    one = Buffer({"a": 7, "b": 11}, [1.0, 2.0], settings)
+    one = ExampleBuffer({"a": 7, "b": 11}, [1.0, 2.0], settings)
     for number in range(before):
-        one.scored(one.draw(), (number % 10) / 10)
-    two = Buffer({"a": 7, "b": 11}, [1.0, 2.0], settings)
+        one.record_reward(one.draw(), (number % 10) / 10)
+    two = ExampleBuffer({"a": 7, "b": 11}, [1.0, 2.0], settings)
     two.restore(one.state())
     assert [two.draw() for _ in range(30)] == [one.draw() for _ in range(30)]
 
@@ -97,7 +97,7 @@ def test_a_restored_buffer_goes_on_with_the_same_examples(before: int, seed: int
 )
 def test_a_buffer_with_nothing_to_draw_is_refused(sizes: dict[str, int], weights: list[float] | None) -> None:
     with pytest.raises(ValueError, match=r"environment"):
-        Buffer(sizes, weights, BufferSettings())
+        ExampleBuffer(sizes, weights, BufferSettings())
 
 
 # --- the deal ---------------------------------------------------------------------------------------------------------
@@ -105,29 +105,29 @@ def test_a_buffer_with_nothing_to_draw_is_refused(sizes: dict[str, int], weights
 ALL = ["a", "b"]
 
 
-def deal() -> Deal:
-    return Deal(Buffer({"a": 7, "b": 11}, [1.0, 2.0], FILTERING))
+def deal() -> ExampleSampler:
+    return ExampleSampler(ExampleBuffer({"a": 7, "b": 11}, [1.0, 2.0], FILTERING))
 
 
-def draw(from_: Deal) -> Dealt:
-    dealt = from_.draw(ALL)
+def draw(from_: ExampleSampler) -> SampledExample:
+    dealt = from_.next_example(ALL)
     assert dealt is not None
     return dealt
 
 
-def run(one: Deal, steps: int, order: random.Random) -> list[list[Dealt]]:
+def run(one: ExampleSampler, steps: int, order: random.Random) -> list[list[SampledExample]]:
     """Steps of four groups that come back in any order; every third ordinal is filtered and replaced."""
     batches = []
     for _ in range(steps):
         flying, batch = [draw(one) for _ in range(4)], []
         while flying:
             dealt = flying.pop(order.randrange(len(flying)))
-            one.scored(dealt, (dealt.ordinal % 5) / 4)
+            one.add_score(dealt, (dealt.ordinal % 5) / 4)
             if dealt.ordinal % 3 == 0:
                 flying.append(draw(one))
             else:
                 batch.append(dealt)
-        one.settle()
+        one.apply_scores()
         batches.append(sorted(batch))
     return batches
 
@@ -157,7 +157,7 @@ def test_what_was_under_way_is_dealt_again_first_and_under_its_number() -> None:
     assert draw(two).ordinal == 6
     three = deal()
     three.restore(state)
-    three.forget([1, 2])
+    three.discard([1, 2])
     assert [draw(three) for _ in range(2)] == [dealt[4], dealt[5]]
 
 
@@ -193,6 +193,6 @@ def test_examples_of_an_environment_that_is_away_wait_for_it() -> None:
     two = deal()
     two.restore(one.snapshot(dealt))
     only_a = [d for d in dealt if d.example.environment == "a"]
-    assert [two.draw(["a"]) for _ in only_a] == only_a
-    assert two.draw([]) is None
+    assert [two.next_example(["a"]) for _ in only_a] == only_a
+    assert two.next_example([]) is None
     assert draw(two) == next(d for d in dealt if d.example.environment == "b")

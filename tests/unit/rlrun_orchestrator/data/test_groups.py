@@ -9,8 +9,8 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun_orchestrator.data.batch_metrics import batch_metrics
 from rlrun_orchestrator.data.example_buffer import Example
-from rlrun_orchestrator.data.group_filter import Cause, Filtering
-from rlrun_orchestrator.data.groups import Group, Scoring, Verdict, score_group
+from rlrun_orchestrator.data.group_filter import FilterReason, GroupFilter
+from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, score_group
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.reporting.rollout_records import rollout_lines
@@ -23,15 +23,17 @@ def live(*rollouts: str) -> LiveGroup:
     """A group in which these rollouts drew two tokens each, in this order."""
     group = LiveGroups("base").open(POLICY, ordinal=41)
     for rollout in rollouts:
-        group.note(rollout, group.arrived(), Turn([1], [2, 3], [-0.5, -0.25], "stop"))
+        group.record_turn(rollout, group.next_arrival(), Turn([1], [2, 3], [-0.5, -0.25], "stop"))
     return group
 
 
-def scoring(asked: int, filtering: Filtering | None = None, *, verify: bool = True, baseline: bool = True) -> Scoring:
-    return Scoring(asked, TrajectoryStrategy.interleaved, 64, filtering or Filtering(), verify, baseline)
+def scoring(
+    asked: int, filtering: GroupFilter | None = None, *, verify: bool = True, baseline: bool = True
+) -> ScoringSettings:
+    return ScoringSettings(asked, TrajectoryStrategy.interleaved, 64, filtering or GroupFilter(), verify, baseline)
 
 
-def scored(outcomes: list[RolloutResult], recorded: LiveGroup, rules: Scoring | None = None) -> Group:
+def scored(outcomes: list[RolloutResult], recorded: LiveGroup, rules: ScoringSettings | None = None) -> Group:
     result = GroupResult(group_id="g", rollouts=outcomes, seconds=1.0)
     return score_group(result, recorded.record_of_turns(), Example("env", 3), rules or scoring(len(outcomes)))
 
@@ -58,7 +60,7 @@ def test_a_group_becomes_samples_with_advantages_and_errors_stay_out() -> None:
         ],
         live("r0", "r1", "r2", "r3"),
     )
-    assert group.verdict is Verdict.usable
+    assert group.verdict is GroupOutcome.usable
     assert (group.version, group.ordinal) == (7, 41)
     assert reasons(group) == [None, None, "RewardFunctionError", "RolloutNotRecorded"]
     samples = training_samples([group])
@@ -75,8 +77,8 @@ def test_a_group_becomes_samples_with_advantages_and_errors_stay_out() -> None:
 
 def test_one_recorded_rollout_cannot_be_claimed_twice() -> None:
     group = scored([outcome("r0", 1.0)] * 3, live("r0"))
-    assert group.verdict is Verdict.errored
-    assert len(group.good) == 1
+    assert group.verdict is GroupOutcome.errored
+    assert len(group.valid_rollouts) == 1
     assert reasons(group) == [None, "RolloutRepeated", "RolloutRepeated"]
 
 
@@ -95,10 +97,10 @@ def test_made_up_rollouts_do_not_push_real_ones_out() -> None:
 
 def test_fewer_rollouts_than_asked_for_are_counted_as_missing() -> None:
     group = scored([outcome("r0", 1.0), outcome("r1", 0.0)], live("r0", "r1"), scoring(4))
-    assert group.verdict is Verdict.usable
+    assert group.verdict is GroupOutcome.usable
     assert batch_metrics([group], 7, 4)["batch/missing_rollouts"] == 2.0
-    assert scored([outcome("r0", 1.0)], live("r0"), scoring(4)).verdict is Verdict.errored
-    assert scored([], live(), scoring(4)).verdict is Verdict.errored
+    assert scored([outcome("r0", 1.0)], live("r0"), scoring(4)).verdict is GroupOutcome.errored
+    assert scored([], live(), scoring(4)).verdict is GroupOutcome.errored
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
@@ -106,7 +108,7 @@ def test_a_reward_that_is_no_finite_number_costs_its_rollout_only(reward: float)
     answer = [outcome("r0", reward), outcome("r1", 1.0), outcome("r2", 0.0)]
     group = scored(answer, live("r0", "r1", "r2"))
     assert reasons(group) == ["RewardNotFinite", None, None]
-    assert [rollout.advantage for rollout in group.good] == [0.5, -0.5]
+    assert [rollout.advantage for rollout in group.valid_rollouts] == [0.5, -0.5]
 
 
 def test_rollouts_are_in_the_order_of_their_first_requests_whatever_the_answer_says() -> None:
@@ -119,42 +121,42 @@ def test_rollouts_are_in_the_order_of_their_first_requests_whatever_the_answer_s
 TWO_EQUAL = pytest.mark.parametrize(
     ("filtering", "rewards", "cause"),
     [
-        (Filtering(), [1.0, 1.0], None),
-        (Filtering(online=True), [1.0, 0.0], None),
-        (Filtering(online=True), [0.5, 0.5], None),
-        (Filtering(online=True), [1.0, 1.0], Cause.one_mean),
-        (Filtering(online=True), [0.0, 0.0], Cause.zero_mean),
-        (Filtering(min_reward_variance=0.0), [0.1, 0.1, 0.1], Cause.low_variance),
-        (Filtering(min_reward_variance=0.0), [0.1, 0.1, 0.2], None),
-        (Filtering(min_reward_variance=0.25), [0.0, 1.0], None),
-        (Filtering(min_reward_variance=0.25), [0.0, 0.9], Cause.low_variance),
-        (Filtering(min_reward_variance=None, max_reward=0.8), [0.7, 1.0], Cause.high_reward),
-        (Filtering(min_reward_variance=None, max_reward=0.85), [0.7, 1.0], None),
-        (Filtering(min_reward_variance=None, min_reward=0.2), [0.0, 0.3], Cause.low_reward),
-        (Filtering(min_reward_variance=None, min_reward=0.15), [0.0, 0.3], None),
+        (GroupFilter(), [1.0, 1.0], None),
+        (GroupFilter(online=True), [1.0, 0.0], None),
+        (GroupFilter(online=True), [0.5, 0.5], None),
+        (GroupFilter(online=True), [1.0, 1.0], FilterReason.one_mean),
+        (GroupFilter(online=True), [0.0, 0.0], FilterReason.zero_mean),
+        (GroupFilter(min_reward_variance=0.0), [0.1, 0.1, 0.1], FilterReason.low_variance),
+        (GroupFilter(min_reward_variance=0.0), [0.1, 0.1, 0.2], None),
+        (GroupFilter(min_reward_variance=0.25), [0.0, 1.0], None),
+        (GroupFilter(min_reward_variance=0.25), [0.0, 0.9], FilterReason.low_variance),
+        (GroupFilter(min_reward_variance=None, max_reward=0.8), [0.7, 1.0], FilterReason.high_reward),
+        (GroupFilter(min_reward_variance=None, max_reward=0.85), [0.7, 1.0], None),
+        (GroupFilter(min_reward_variance=None, min_reward=0.2), [0.0, 0.3], FilterReason.low_reward),
+        (GroupFilter(min_reward_variance=None, min_reward=0.15), [0.0, 0.3], None),
     ],
 )
 
 
 @TWO_EQUAL
 def test_groups_that_teach_too_little_are_filtered_and_say_why(
-    filtering: Filtering, rewards: list[float], cause: Cause | None
+    filtering: GroupFilter, rewards: list[float], cause: FilterReason | None
 ) -> None:
     names = [f"r{i}" for i in range(len(rewards))]
     answer = [outcome(name, reward) for name, reward in zip(names, rewards, strict=True)]
     group = scored(answer, live(*names), scoring(len(rewards), filtering))
     assert group.cause is cause
-    assert group.verdict is (Verdict.usable if cause is None else Verdict.filtered)
+    assert group.verdict is (GroupOutcome.usable if cause is None else GroupOutcome.filtered)
 
 
 def test_without_verification_rewards_are_zero_and_nothing_is_filtered() -> None:
-    rules = scoring(2, Filtering(online=True), verify=False, baseline=False)
+    rules = scoring(2, GroupFilter(online=True), verify=False, baseline=False)
     group = scored([outcome("r0", 5.0), outcome("r1", math.nan)], live("r0", "r1"), rules)
-    assert group.verdict is Verdict.usable
+    assert group.verdict is GroupOutcome.usable
     assert group.rewards == [0.0, 0.0]
 
 
 def test_without_a_baseline_one_rollout_is_enough_and_has_no_advantage() -> None:
     group = scored([outcome("r0", 1.0)], live("r0"), scoring(4, baseline=False))
-    assert group.verdict is Verdict.usable
-    assert group.good[0].advantage == 0.0
+    assert group.verdict is GroupOutcome.usable
+    assert group.valid_rollouts[0].advantage == 0.0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
-from rlrun_orchestrator.config import Settings
+from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.data.groups import group_advantages
 from rlrun_orchestrator.data.trajectories import Turn, build_trajectory
 
@@ -85,7 +85,7 @@ def test_every_trained_token_was_drawn_after_exactly_the_tokens_before_it(
 
 
 def test_settings_come_from_variables_and_bad_ones_name_themselves() -> None:
-    settings = Settings.from_environment({"RLRUN_GATEWAY_PORT": "9000", "RLRUN_STEP_DEADLINE": "1.5"})
+    settings = OrchestratorSettings.from_environment({"RLRUN_GATEWAY_PORT": "9000", "RLRUN_STEP_DEADLINE": "1.5"})
     assert (settings.gateway_port, settings.step_deadline) == (9000, 1.5)
     with pytest.raises(ValueError, match="RLRUN_GATEWAY_PORT"):
-        Settings.from_environment({"RLRUN_GATEWAY_PORT": "many"})
+        OrchestratorSettings.from_environment({"RLRUN_GATEWAY_PORT": "many"})

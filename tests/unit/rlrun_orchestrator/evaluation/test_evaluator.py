@@ -19,8 +19,8 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.storage.metric_files import Line, merged
 from rlrun_orchestrator.data.schedule import RunSchedule
-from rlrun_orchestrator.evaluation.evaluator import Evaluator, EvaluatorSettings, Measurement
-from rlrun_orchestrator.evaluation.fair_semaphore import Room
+from rlrun_orchestrator.evaluation.evaluator import EvaluationTask, Evaluator, EvaluatorSettings
+from rlrun_orchestrator.evaluation.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.evaluation.metrics import (
     evaluation_values,
     ks,
@@ -29,7 +29,7 @@ from rlrun_orchestrator.evaluation.metrics import (
     validation_values,
 )
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
-from rlrun_orchestrator.rollouts.environments import Environment
+from rlrun_orchestrator.rollouts.environments import PooledEnvironment
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 
@@ -363,9 +363,9 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
 
     info = EnvironmentInfo(name="exam", id="owner/exam", ready=True, eval_examples=1)
     client: Any = SimpleNamespace(name="exam", roll_out=roll_out)
-    environments: Any = {EnvironmentUse.eval: SimpleNamespace(members={"exam": Environment(client, info)})}
+    environments: Any = {EnvironmentUse.eval: SimpleNamespace(members={"exam": PooledEnvironment(client, info)})}
     evaluator = Evaluator(
-        [Measurement(EnvironmentUse.eval, "exam", 4, -1, 1)],
+        [EvaluationTask(EnvironmentUse.eval, "exam", 4, -1, 1)],
         environments,
         LiveGroups(BASE_MODEL),
         progress,
@@ -447,7 +447,7 @@ def test_rewards_that_are_no_numbers_count_as_errors() -> None:
     [(EnvironmentUse.eval, [3, 6, 7]), (EnvironmentUse.train, [3, 6])],
 )
 def test_due(use: EnvironmentUse, steps: list[int]) -> None:
-    measurement = Measurement(use, "e", 3, 1, 1)
+    measurement = EvaluationTask(use, "e", 3, 1, 1)
     assert [step for step in range(8) if measurement.due(step, 7)] == steps
 
 
@@ -458,9 +458,9 @@ def test_due(use: EnvironmentUse, steps: list[int]) -> None:
 def visits() -> Iterator[Callable[..., asyncio.Task[None]]]:
     tasks = []
 
-    def visit(room: Room, places: int, log: list[str], name: str, leave: asyncio.Event) -> asyncio.Task[None]:
+    def visit(room: FairSemaphore, places: int, log: list[str], name: str, leave: asyncio.Event) -> asyncio.Task[None]:
         async def stay() -> None:
-            async with room.take(places):
+            async with room.acquire(places):
                 log.append(name)
                 await leave.wait()
 
@@ -478,7 +478,7 @@ async def settle() -> None:
 
 
 async def test_a_room_is_never_overfull_and_serves_in_order(visits: Callable[..., asyncio.Task[None]]) -> None:
-    room, log, leave = Room(3), list[str](), asyncio.Event()
+    room, log, leave = FairSemaphore(3), list[str](), asyncio.Event()
     first = visits(room, 2, log, "two", leave)
     visits(room, 9, log, "nine", leave)
     visits(room, 1, log, "one", leave)
@@ -494,7 +494,7 @@ async def test_a_room_is_never_overfull_and_serves_in_order(visits: Callable[...
 
 
 async def test_who_leaves_the_queue_takes_nothing_along(visits: Callable[..., asyncio.Task[None]]) -> None:
-    room, log, leave = Room(1), list[str](), asyncio.Event()
+    room, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
     visits(room, 1, log, "a", leave)
     waiting = visits(room, 1, log, "b", leave)
     await settle()
@@ -509,10 +509,10 @@ async def test_who_leaves_the_queue_takes_nothing_along(visits: Callable[..., as
 
 
 async def test_a_wider_room_lets_in_who_waits(visits: Callable[..., asyncio.Task[None]]) -> None:
-    room, log, leave = Room(1), list[str](), asyncio.Event()
+    room, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
     visits(room, 1, log, "a", leave)
     visits(room, 1, log, "b", leave)
     await settle()
-    room.widen(2)
+    room.raise_limit(2)
     await settle()
     assert log == ["a", "b"]

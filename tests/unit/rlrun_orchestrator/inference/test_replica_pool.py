@@ -103,7 +103,7 @@ async def test_a_group_goes_on_with_newer_weights_under_the_models_own_name(setu
     await setup.publish(weights(1))
     await setup.publish(weights(2))
     assert setup.sidecars[0].held == [weights(2).name]
-    assert setup.pool.choose(group.needs, group.home) is not None
+    assert setup.pool.choose(group.required_policy, group.home) is not None
 
 
 async def test_weights_of_a_course_that_was_given_up_serve_nobody(setup: Setup) -> None:
@@ -120,7 +120,7 @@ async def test_weights_of_a_course_that_was_given_up_serve_nobody(setup: Setup) 
 async def test_replaced_weights_leave_no_base_model(setup: Setup) -> None:
     base = setup.groups.open(weights(0), record=False, base=True)
     await setup.publish(weights(0))
-    assert setup.pool.choose(base.needs, None) is None
+    assert setup.pool.choose(base.required_policy, None) is None
     assert setup.pool.serving(None) == 0
 
 

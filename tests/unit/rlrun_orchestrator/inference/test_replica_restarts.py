@@ -92,7 +92,7 @@ async def test_a_restarted_replica_serves_nobody_before_its_policies_are_loaded_
         await setup.until_serving(wanted, 2)
     # What groups under way are pinned to comes back as well as the newest.
     assert first.adapters == {old.name, new.name}
-    assert setup.pool.choose(group.needs, setup.pool.replicas[setup.endpoints[0]]) is not other
+    assert setup.pool.choose(group.required_policy, setup.pool.replicas[setup.endpoints[0]]) is not other
 
 
 async def test_a_sidecar_hears_where_the_trainer_has_the_files(setup: Setup) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 from rlrun.protocol.trainer import TrainBatch
-from rlrun_orchestrator.data.example_sampler import Dealt
+from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.training.batch import Batch
 
@@ -135,9 +135,9 @@ async def test_the_record_of_a_batch_is_in_s3_before_the_trainer_has_it(world: W
 
 def batch_of(*tokens: int) -> Batch:
     samples = [{"tokenIds": list(tokens), "lossMask": [True], "logprobs": [-0.5], "advantage": 0.1, "policyVersion": 0}]
-    example = deal().draw(["a"])
+    example = deal().next_example(["a"])
     assert example is not None
-    return Batch(3, samples, [Dealt(7, example.example)], 1, reward=0.5).named()
+    return Batch(3, samples, [SampledExample(7, example.example)], 1, reward=0.5).finalize()
 
 
 def test_a_batch_is_named_by_its_samples() -> None:
@@ -148,6 +148,6 @@ def test_a_batch_is_named_by_its_samples() -> None:
 
 
 def test_what_is_kept_of_a_batch_survives_json() -> None:
-    kept = batch_of(1).sent()
+    kept = batch_of(1).to_record()
     adapter = TypeAdapter(SentBatch)
     assert adapter.validate_json(adapter.dump_json(kept)) == kept

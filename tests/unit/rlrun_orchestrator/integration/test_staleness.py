@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 )
 from rlrun.protocol.policy import PolicyRef
 from rlrun_orchestrator.data.example_buffer import Example
-from rlrun_orchestrator.data.example_sampler import Dealt
-from rlrun_orchestrator.data.groups import Group, Verdict
+from rlrun_orchestrator.data.example_sampler import SampledExample
+from rlrun_orchestrator.data.groups import Group, GroupOutcome
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits
@@ -32,7 +32,7 @@ def policy(version: int) -> PolicyRef:
 
 
 def start(tracker: GroupTracker, ordinal: int) -> TrackedGroup:
-    return tracker.start(f"g{ordinal}", Dealt(ordinal, Example("words", ordinal)))
+    return tracker.start(f"g{ordinal}", SampledExample(ordinal, Example("words", ordinal)))
 
 
 def open_groups(tracker: GroupTracker, *states: GroupState) -> list[TrackedGroup]:
@@ -76,13 +76,13 @@ class Run(RuleBasedStateMachine):
             self.flying.append(group)
 
     @precondition(lambda self: bool(self.flying))
-    @rule(which=st.randoms(use_true_random=False), outcome=st.sampled_from([*Verdict, Verdict.usable]))
-    def finish(self, which: random.Random, outcome: Verdict) -> None:
+    @rule(which=st.randoms(use_true_random=False), outcome=st.sampled_from([*GroupOutcome, GroupOutcome.usable]))
+    def finish(self, which: random.Random, outcome: GroupOutcome) -> None:
         group = which.choice(self.flying)
         self.flying.remove(group)
         stale = self.tracker.counts().stale
         assert self.tracker.finish(group.id, outcome) is group
-        if outcome is not Verdict.usable:
+        if outcome is not GroupOutcome.usable:
             self.fate[group.id] = outcome.value
         elif self.tracker.counts().stale > stale:
             self.fate[group.id] = "stale"
@@ -124,7 +124,7 @@ class Run(RuleBasedStateMachine):
             self.start(1)
         for group in self.flying[slow:]:
             self.flying.remove(group)
-            assert self.tracker.finish(group.id, Verdict.usable) is group
+            assert self.tracker.finish(group.id, GroupOutcome.usable) is group
         self.take()
         if self.batch:
             self.train()
@@ -235,7 +235,7 @@ class Run(RuleBasedStateMachine):
                 flying = open_groups(tracker, GroupState.in_flight)
                 if not flying:
                     break
-                tracker.finish(flying[0].id, Verdict.usable)
+                tracker.finish(flying[0].id, GroupOutcome.usable)
             assert tracker.take_batch() is not None, f"stands still at step {tracker.step}"
             tracker.drop_stale()
             tracker.complete_batch()
@@ -269,7 +269,7 @@ def test_without_failures_nothing_is_ever_wasted(level: int, groups: int, factor
         # The oldest version comes back first, as it was started first; inside a version any order.
         flying.sort(key=lambda group: group.version > oldest)
         for group in flying:
-            tracker.finish(group.id, Verdict.usable, Group(group.id, group.example.example, group.version))
+            tracker.finish(group.id, GroupOutcome.usable, Group(group.id, group.example.example, group.version))
         assert tracker.take_batch() is not None, "the run never stands still"
         tracker.drop_stale()
         tracker.complete_batch()

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import pytest
 from aiohttp import web
 from rlrun.protocol.environment import GroupRequest
-from rlrun_orchestrator.data.example_buffer import Buffer, BufferSettings, Example
-from rlrun_orchestrator.data.example_sampler import Deal, Dealt
+from rlrun_orchestrator.data.example_buffer import BufferSettings, Example, ExampleBuffer
+from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 
 from tests.support.run_processes import FakeEnvironment
 from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
@@ -16,27 +16,27 @@ SIZES = {"words": 30, "sums": 11}
 POOLS = BufferSettings(seed=3, filtering=True, easy_threshold=0.8, hard_threshold=0.2, hard_fraction=0.3)
 
 
-def deal(sizes: dict[str, int] | None = None, settings: BufferSettings = POOLS) -> Deal:
-    return Deal(Buffer(sizes or SIZES, [2.0, 1.0], settings))
+def deal(sizes: dict[str, int] | None = None, settings: BufferSettings = POOLS) -> ExampleSampler:
+    return ExampleSampler(ExampleBuffer(sizes or SIZES, [2.0, 1.0], settings))
 
 
-def draw(one: Deal, count: int) -> list[Dealt]:
-    drawn = [one.draw(list(SIZES)) for _ in range(count)]
+def draw(one: ExampleSampler, count: int) -> list[SampledExample]:
+    drawn = [one.next_example(list(SIZES)) for _ in range(count)]
     return [dealt for dealt in drawn if dealt is not None]
 
 
-def examples(dealt: Iterable[Dealt]) -> list[Example]:
+def examples(dealt: Iterable[SampledExample]) -> list[Example]:
     return [one.example for one in dealt]
 
 
-def rewards(dealt: Dealt) -> float:
+def rewards(dealt: SampledExample) -> float:
     return (dealt.example.index * 7 + len(dealt.example.environment)) % 11 / 10
 
 
-def train(one: Deal, dealt: list[Dealt]) -> None:
+def train(one: ExampleSampler, dealt: list[SampledExample]) -> None:
     for found in dealt:
-        one.scored(found, rewards(found))
-    one.settle()
+        one.add_score(found, rewards(found))
+    one.apply_scores()
 
 
 def test_the_next_examples_are_those_of_the_uninterrupted_run() -> None:
@@ -46,7 +46,7 @@ def test_the_next_examples_are_those_of_the_uninterrupted_run() -> None:
     under_way = draw(source, 6)
     state = source.snapshot(under_way[2:])
     warm = deal()
-    warm.begin_with(state)
+    warm.start_from_run(state)
     found = draw(warm, 60)
     assert examples(found) == examples([*under_way[2:], *draw(source, 56)])
     assert [dealt.ordinal for dealt in found] == list(range(60)), "numbers of its own"
@@ -57,7 +57,7 @@ def test_the_next_examples_are_those_of_the_uninterrupted_run() -> None:
 def test_the_difficulty_of_examples_goes_on_to_be_learnt() -> None:
     source, warm = deal(), deal()
     train(source, draw(source, 20))
-    warm.begin_with(source.snapshot([]))
+    warm.start_from_run(source.snapshot([]))
     for one in (source, warm):
         train(one, draw(one, 12))
     assert examples(draw(warm, 40)) == examples(draw(source, 40))
@@ -68,17 +68,17 @@ def test_what_was_scored_and_not_settled_counts() -> None:
     source, warm = deal(), deal()
     drawn = draw(source, 10)
     for dealt in drawn:
-        source.scored(dealt, rewards(dealt))
-    warm.begin_with(source.snapshot([]))
-    source.settle()
+        source.add_score(dealt, rewards(dealt))
+    warm.start_from_run(source.snapshot([]))
+    source.apply_scores()
     assert warm.buffer.state() == source.buffer.state()
 
 
 def test_an_environment_that_the_other_run_did_not_have_begins_its_first_epoch() -> None:
-    source = Deal(Buffer({"words": 30}, None, POOLS))
-    under_way = [source.draw(["words"]) for _ in range(5)]
+    source = ExampleSampler(ExampleBuffer({"words": 30}, None, POOLS))
+    under_way = [source.next_example(["words"]) for _ in range(5)]
     warm = deal()
-    warm.begin_with(source.snapshot(found for found in under_way if found is not None))
+    warm.start_from_run(source.snapshot(found for found in under_way if found is not None))
     fresh = deal()
     assert [found.example.environment for found in draw(warm, 5)] == ["words"] * 5
     sums = [dealt.example for dealt in draw(warm, 60) if dealt.example.environment == "sums"]
@@ -90,8 +90,8 @@ def test_a_data_set_of_another_size_begins_its_first_epoch() -> None:
     source = deal()
     train(source, draw(source, 20))
     warm = deal({"words": 30, "sums": 3})
-    warm.begin_with(source.snapshot(draw(source, 4)))
-    assert all(warm.buffer.holds(dealt.example) for dealt in draw(warm, 30))
+    warm.start_from_run(source.snapshot(draw(source, 4)))
+    assert all(warm.buffer.contains(dealt.example) for dealt in draw(warm, 30))
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

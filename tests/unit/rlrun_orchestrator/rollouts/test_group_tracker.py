@@ -4,8 +4,8 @@ import pytest
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyRef
 from rlrun_orchestrator.data.example_buffer import Example
-from rlrun_orchestrator.data.example_sampler import Dealt
-from rlrun_orchestrator.data.groups import Group, Verdict
+from rlrun_orchestrator.data.example_sampler import SampledExample
+from rlrun_orchestrator.data.groups import Group, GroupOutcome
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits
@@ -16,8 +16,8 @@ def policy(version: int) -> PolicyRef:
     return PolicyRef(version=version, digest="0123456789abcdef", uri="s3://bucket/policy")
 
 
-def example(ordinal: int) -> Dealt:
-    return Dealt(ordinal, Example("words", ordinal))
+def example(ordinal: int) -> SampledExample:
+    return SampledExample(ordinal, Example("words", ordinal))
 
 
 def make_tracker(groups: int = 4, factor: int = 2, level: int = 2, max_steps: int = 100) -> GroupTracker:
@@ -53,7 +53,7 @@ def test_a_usable_group_is_ready_then_in_the_batch_and_then_trained() -> None:
     tracker.publish(policy(0))
     tracker.start("g", example(5))
     result = Group("g", Example("words", 5), 0)
-    group = tracker.finish("g", Verdict.usable, result)
+    group = tracker.finish("g", GroupOutcome.usable, result)
     assert group is not None
     assert (group.state, group.result) == (GroupState.ready, result)
     assert tracker.take_batch() == [group]
@@ -64,22 +64,22 @@ def test_a_usable_group_is_ready_then_in_the_batch_and_then_trained() -> None:
     assert tracker.counts() == GroupCounts(trained=1)
 
 
-@pytest.mark.parametrize("outcome", [Verdict.filtered, Verdict.errored])
-def test_any_other_group_ends_and_leaves_its_slot(outcome: Verdict) -> None:
+@pytest.mark.parametrize("outcome", [GroupOutcome.filtered, GroupOutcome.errored])
+def test_any_other_group_ends_and_leaves_its_slot(outcome: GroupOutcome) -> None:
     tracker = make_tracker(level=0, factor=1)
     tracker.publish(policy(0))
     first = start_all(tracker)[0]
     assert tracker.finish(first, outcome) is not None
     assert tracker.available_slots() == 1
     assert getattr(tracker.counts(), outcome.value) == 1
-    assert tracker.finish(first, Verdict.usable) is None, "a result that comes twice counts once"
+    assert tracker.finish(first, GroupOutcome.usable) is None, "a result that comes twice counts once"
 
 
 def test_level_zero_starts_one_batch_per_version() -> None:
     tracker = make_tracker(level=0, factor=1)
     tracker.publish(policy(0))
     for group in start_all(tracker):
-        tracker.finish(group, Verdict.usable)
+        tracker.finish(group, GroupOutcome.usable)
     assert len(tracker.take_batch() or []) == 4
     assert tracker.available_slots() == 0, "step 1 may only be trained on version 1"
     assert tracker.waits_for_policy
@@ -94,7 +94,7 @@ def test_only_one_batch_is_taken_at_a_time() -> None:
     tracker = make_tracker(groups=1)
     tracker.publish(policy(0))
     for group in start_all(tracker):
-        tracker.finish(group, Verdict.usable)
+        tracker.finish(group, GroupOutcome.usable)
     assert names(tracker.take_batch()) == ["g0"]
     assert tracker.take_batch() is None
     tracker.complete_batch()
@@ -108,7 +108,7 @@ def test_the_oldest_version_is_trained_first() -> None:
     tracker.publish(policy(1))
     tracker.start("new", example(0))
     for group in ("new", "old"):
-        tracker.finish(group, Verdict.usable)
+        tracker.finish(group, GroupOutcome.usable)
     assert names(tracker.take_batch()) == ["old"]
 
 
@@ -117,7 +117,7 @@ def test_a_batch_is_in_the_order_of_the_ordinals_and_not_of_arrival() -> None:
     tracker.publish(policy(0))
     started = start_all(tracker)
     for group in reversed(started):
-        tracker.finish(group, Verdict.usable)
+        tracker.finish(group, GroupOutcome.usable)
     assert names(tracker.take_batch()) == started
 
 
@@ -126,14 +126,14 @@ def test_what_a_step_makes_stale_is_dropped_and_counted_once() -> None:
     tracker.publish(policy(0))
     for ordinal, name in enumerate("abc"):
         tracker.start(name, example(ordinal))
-    tracker.finish("a", Verdict.usable)
+    tracker.finish("a", GroupOutcome.usable)
     tracker.take_batch()
     tracker.complete_batch()
     assert tracker.drop_stale() == [], "b and c may still be trained at step 1"
-    tracker.finish("b", Verdict.usable)
+    tracker.finish("b", GroupOutcome.usable)
     tracker.take_batch()
     assert names(tracker.drop_stale()) == ["c"]
-    assert tracker.finish("c", Verdict.usable) is None
+    assert tracker.finish("c", GroupOutcome.usable) is None
     assert tracker.counts().stale == 1
 
 
@@ -142,7 +142,7 @@ def test_a_result_that_comes_too_late_is_stale() -> None:
     tracker.publish(policy(0))
     tracker.start("g", example(0))
     tracker.advance(1)
-    assert tracker.finish("g", Verdict.usable) is not None
+    assert tracker.finish("g", GroupOutcome.usable) is not None
     assert (tracker.counts().stale, tracker.outstanding()) == (1, [])
 
 
@@ -154,7 +154,7 @@ def test_after_a_rewind_groups_of_later_policies_and_the_batch_are_dropped() -> 
     tracker.publish(policy(5))
     for ordinal, name in enumerate(("future", "taken"), start=1):
         tracker.start(name, example(ordinal))
-    tracker.finish("taken", Verdict.usable)
+    tracker.finish("taken", GroupOutcome.usable)
     assert names(tracker.take_batch()) == ["taken"]
     assert sorted(names(tracker.rewind(4)) or []) == ["future", "taken"]
     assert tracker.outstanding() == [example(0)]
@@ -165,7 +165,7 @@ def test_a_returned_batch_is_ready_again_without_the_examples_of_the_other_batch
     tracker = make_tracker(groups=2, level=2)
     tracker.publish(policy(0))
     for group in start_all(tracker):
-        tracker.finish(group, Verdict.usable)
+        tracker.finish(group, GroupOutcome.usable)
     assert names(tracker.take_batch()) == ["g0", "g1"]
     trained = SentBatch("x", step=0, ordinals=[1, 7], groups=2, tokens=9, reward=0.5, values={})
     assert names(tracker.return_batch(1, trained)) == ["g1"]
@@ -178,7 +178,7 @@ def test_a_batch_that_is_returned_too_late_is_dropped() -> None:
     tracker = make_tracker(groups=1, level=0, factor=1)
     tracker.publish(policy(0))
     for group in start_all(tracker):
-        tracker.finish(group, Verdict.usable)
+        tracker.finish(group, GroupOutcome.usable)
     tracker.take_batch()
     assert names(tracker.return_batch(1, None)) == ["g0"]
     assert tracker.counts() == GroupCounts(stale=1)
@@ -194,7 +194,7 @@ def test_at_the_end_all_groups_but_those_of_the_batch_are_dropped() -> None:
     tracker = make_tracker(groups=1, level=2)
     tracker.publish(policy(0))
     for group in start_all(tracker)[:2]:
-        tracker.finish(group, Verdict.usable)
+        tracker.finish(group, GroupOutcome.usable)
     tracker.take_batch()
     assert names(tracker.close()) == ["g1"]
     assert tracker.counts() == GroupCounts(stale=1, in_flight=1)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.trainer import SessionState, StepResult
-from rlrun_orchestrator.data.example_buffer import Buffer, BufferSettings, Example
-from rlrun_orchestrator.data.example_sampler import Deal
+from rlrun_orchestrator.data.example_buffer import BufferSettings, Example, ExampleBuffer
+from rlrun_orchestrator.data.example_sampler import ExampleSampler
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.storage.recovery import (
@@ -36,18 +36,20 @@ STEP = 3
 """Where the orchestrator is."""
 
 
-def sampler() -> Deal:
-    return Deal(Buffer({"a": 50}, None, BufferSettings(filtering=True)))
+def sampler() -> ExampleSampler:
+    return ExampleSampler(ExampleBuffer({"a": 50}, None, BufferSettings(filtering=True)))
 
 
 def state_after(step: int, drawn: int, *, run: str = "uid") -> SavedState:
     """The state after `step` steps with `drawn` examples, of which the last two are under way."""
     progress, one = RunProgress(), sampler()
     progress.reward_errors = drawn
-    dealt = [found for _ in range(drawn) if (found := one.draw(["a"])) is not None]
-    one.buffer.scored(Example("a", 7), 1.0)
-    batch = Batch(step, [], dealt[-2:], 10, values={"reward/mean": 0.5}, reward=0.5, id="x")
-    return SavedState(run=run, step=step, board=progress.to_state(), deal=one.snapshot(dealt[-2:]), sent=[batch.sent()])
+    dealt = [found for _ in range(drawn) if (found := one.next_example(["a"])) is not None]
+    one.buffer.record_reward(Example("a", 7), 1.0)
+    batch = Batch(step, [], dealt[-2:], 10, metrics={"reward/mean": 0.5}, reward=0.5, id="x")
+    return SavedState(
+        run=run, step=step, board=progress.to_state(), deal=one.snapshot(dealt[-2:]), sent=[batch.to_record()]
+    )
 
 
 def sent(*names: str) -> list[SentBatch]:
@@ -193,7 +195,7 @@ def test_the_draw_continues_from_a_state_of_the_step_or_the_nearest(
 def next_ordinal(choice: Any, step: int) -> int:
     one = sampler()
     restore_sampler(one, choice, step)
-    dealt = one.draw(["a"])
+    dealt = one.next_example(["a"])
     assert dealt is not None
     return dealt.ordinal
 
@@ -263,25 +265,25 @@ def test_a_malformed_state_is_ignored_with_a_warning(broken: dict[str, Any], cap
 def test_what_was_scored_since_the_last_batch_counts_once() -> None:
     """One example was filtered, another is ready: of the first only its score is left, the second is dealt again."""
     before, after = sampler(), sampler()
-    filtered, ready = (before.draw(["a"]), before.draw(["a"]))
+    filtered, ready = (before.next_example(["a"]), before.next_example(["a"]))
     assert filtered is not None
     assert ready is not None
     for dealt in (filtered, ready):
-        before.scored(dealt, 1.0)
+        before.add_score(dealt, 1.0)
     after.restore(before.snapshot([ready]))
-    after.settle()
+    after.apply_scores()
     assert after.buffer.state().pools["a"].easy == [filtered.example.index]
-    assert after.draw(["a"]) == ready
-    after.scored(ready, 1.0)
-    after.settle()
-    before.settle()
+    assert after.next_example(["a"]) == ready
+    after.add_score(ready, 1.0)
+    after.apply_scores()
+    before.apply_scores()
     assert after.buffer.state() == before.buffer.state()
 
 
 def test_batches_that_were_sent_for_nothing_are_dealt_again() -> None:
     one = sampler()
-    drawn = [found for _ in range(4) if (found := one.draw(["a"])) is not None]
-    one.put_back(drawn[1:3])
-    one.forget([2])
-    again = [one.draw(["a"]), one.draw(["a"])]
+    drawn = [found for _ in range(4) if (found := one.next_example(["a"])) is not None]
+    one.requeue(drawn[1:3])
+    one.discard([2])
+    again = [one.next_example(["a"]), one.next_example(["a"])]
     assert [found.ordinal for found in again if found is not None] == [1, 4]

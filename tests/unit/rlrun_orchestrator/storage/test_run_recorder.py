@@ -13,8 +13,8 @@ from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.metric_files import merged
 from rlrun.storage.store import Unreachable
-from rlrun_orchestrator.storage.run_recorder import Recorder, saved_state, state_uri
-from rlrun_orchestrator.storage.upload_spool import Spool
+from rlrun_orchestrator.storage.run_recorder import RunRecorder, saved_state, state_uri
+from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
 from tests.support.run_processes import MemoryStore
 from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
@@ -45,10 +45,10 @@ class Desk:
     def __init__(self, store: MemoryStore, folder: Path, limit: int = 10**6) -> None:
         self.store = store
         self.told: list[Problem | None] = []
-        self.recorder = Recorder(
+        self.recorder = RunRecorder(
             store,  # type: ignore[arg-type]
             LAYOUT,
-            Spool(folder, limit),
+            UploadSpool(folder, limit),
             self.told.append,
             retry_seconds=0.01,
         )
@@ -71,7 +71,7 @@ async def test_s3_may_be_away_for_as_long_as_it_likes(desk: Desk) -> None:
     desk.store.away = AWAY
     for step in range(1, 101):
         desk.recorder.metrics(step, NOW, {"reward/mean": float(step)})
-        desk.recorder.state({"step": step})
+        desk.recorder.save_state({"step": step})
     for step in (1, 2):
         desk.recorder.rollouts(step, [{"step": step}])
     await desk.waits(5)
@@ -86,7 +86,7 @@ async def test_s3_may_be_away_for_as_long_as_it_likes(desk: Desk) -> None:
     desk.store.away = None
     await desk.recorder.close(5.0)
     assert desk.told[-1] is None
-    assert desk.recorder.lost == 0
+    assert desk.recorder.dropped_objects == 0
     parts = sorted(key for key in desk.store.objects if "/metrics/" in key)
     lines = [json.loads(line) for part in parts for line in desk.store.objects[part].decode().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 101))
@@ -98,11 +98,11 @@ async def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
     desk = Desk(MemoryStore(), tmp_path, limit=400)
     desk.store.away = AWAY
     desk.recorder.start()
-    desk.recorder.state({"step": 1, "more": "x" * 300})
+    desk.recorder.save_state({"step": 1, "more": "x" * 300})
     for step in range(1, 5):
         desk.recorder.rollouts(step, [{"step": step}])
         await desk.recorder._queue.join()
-    given_up = desk.recorder.lost
+    given_up = desk.recorder.dropped_objects
     said = f"{given_up} had to be given up"
     async with asyncio.timeout(60.0):
         while not any(problem and said in problem.message for problem in desk.told):  # noqa: ASYNC110 (a writer's)
@@ -112,7 +112,7 @@ async def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
     written = sorted(key.rsplit("/", 1)[-1] for key in desk.store.objects)
     assert "state.json" in written
     assert "step-000004.jsonl.zst" in written, "the oldest went first"
-    assert desk.recorder.lost == 5 - len(written) > 0
+    assert desk.recorder.dropped_objects == 5 - len(written) > 0
 
 
 async def test_small_and_important_objects_do_not_wait_behind_rollouts(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_small_and_important_objects_do_not_wait_behind_rollouts(tmp_path:
     for step in range(1, 30):
         desk.recorder.rollouts(step, [{"step": step}])
     desk.recorder.metrics(1, NOW, {})
-    desk.recorder.state({"step": 1})
+    desk.recorder.save_state({"step": 1})
     desk.recorder.start()
     await desk.waits(31)
     store.open.set()
@@ -135,7 +135,7 @@ async def test_what_a_killed_process_left_is_written_by_the_next_one(tmp_path: P
     first.store.away = AWAY
     first.recorder.start()
     first.recorder.metrics(1, NOW, {"reward/mean": 0.5})
-    first.recorder.state({"step": 1})
+    first.recorder.save_state({"step": 1})
     await first.waits(2)
     for task in first.recorder._tasks:  # killed: nobody writes, nobody cleans up
         task.cancel()
@@ -154,8 +154,8 @@ async def test_a_step_waits_for_the_record_of_its_batch_while_s3_answers(tmp_pat
     store = SlowStore()
     desk = Desk(store, tmp_path)
     desk.recorder.start()
-    desk.recorder.state({"step": 1})
-    waiting = asyncio.create_task(desk.recorder.recorded(5.0))
+    desk.recorder.save_state({"step": 1})
+    waiting = asyncio.create_task(desk.recorder.wait_until_saved(5.0))
     await desk.waits(1)
     await asyncio.sleep(0.02)
     assert not waiting.done()
@@ -169,39 +169,39 @@ async def test_no_step_waits_for_s3_that_is_away_or_that_was_waited_for_in_vain(
     store = SlowStore()
     desk = Desk(store, tmp_path)
     desk.recorder.start()
-    desk.recorder.state({"step": 1})
-    assert not await desk.recorder.recorded(0.05)
+    desk.recorder.save_state({"step": 1})
+    assert not await desk.recorder.wait_until_saved(0.05)
     async with asyncio.timeout(1.0):
-        assert not await desk.recorder.recorded(60.0), "it is known to be slow"
+        assert not await desk.recorder.wait_until_saved(60.0), "it is known to be slow"
     store.away = AWAY
     store.open.set()
     async with asyncio.timeout(60.0):
         while desk.recorder.problem is None:  # noqa: ASYNC110 (a writer's doing)
             await asyncio.sleep(0.002)
-        assert not await desk.recorder.recorded(60.0), "it is known to be away"
+        assert not await desk.recorder.wait_until_saved(60.0), "it is known to be away"
     store.away = None
     async with asyncio.timeout(60.0):
         while STATE not in store.objects:  # noqa: ASYNC110 (a writer's doing)
             await asyncio.sleep(0.002)
-    desk.recorder.state({"step": 2})
-    assert await desk.recorder.recorded(5.0), "and it is waited for again"
+    desk.recorder.save_state({"step": 2})
+    assert await desk.recorder.wait_until_saved(5.0), "and it is waited for again"
     await desk.recorder.close(1.0)
 
 
 async def test_closing_gives_up_at_its_deadline(desk: Desk) -> None:
     desk.store.away = AWAY
-    desk.recorder.state({"step": 1})
+    desk.recorder.save_state({"step": 1})
     async with asyncio.timeout(2.0):
         await desk.recorder.close(0.1)
-    assert desk.recorder.lost == 1
+    assert desk.recorder.dropped_objects == 1
     assert len(desk.recorder.spool) == 1, "the next process in this pod may have it"
 
 
 async def test_a_state_for_a_step_has_a_place_of_its_own(desk: Desk) -> None:
-    desk.recorder.state_of_step(7, {"step": 7})
-    assert await desk.recorder.state_kept_for(8) is None
+    desk.recorder.save_checkpoint_state(7, {"step": 7})
+    assert await desk.recorder.load_checkpoint_state(8) is None
     await desk.recorder._queue.join()
-    assert await desk.recorder.state_kept_for(7) == {"step": 7}
+    assert await desk.recorder.load_checkpoint_state(7) == {"step": 7}
     await desk.recorder.close(5.0)
     assert str(state_uri(LAYOUT, 7)) in desk.store.objects
 
@@ -213,7 +213,7 @@ async def test_a_state_follows_the_line_that_it_tells_of(tmp_path: Path) -> None
     desk.recorder.metrics(1, NOW, {"eval": 1.0})
     await desk.waits(1)
     desk.recorder.metrics(2, NOW, {})
-    desk.recorder.state({"step": 2})
+    desk.recorder.save_state({"step": 2})
     await desk.waits(2)
     store.open.set()
     await desk.recorder.close(5.0)

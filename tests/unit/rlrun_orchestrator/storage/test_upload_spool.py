@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 from rlrun.storage.layout import S3Uri
-from rlrun_orchestrator.storage.upload_spool import Lane, Spool
+from rlrun_orchestrator.storage.upload_spool import UploadPriority, UploadSpool
 
 ROOT = S3Uri("bucket", "run")
 
 
-def taken(spool: Spool, *lanes: Lane) -> list[tuple[str, bytes]]:
+def taken(spool: UploadSpool, *lanes: UploadPriority) -> list[tuple[str, bytes]]:
     """(name, data) of all that waits, in its order; nothing waits afterwards."""
     found = []
-    while (waiting := spool.next(*(lanes or tuple(Lane)))) is not None:
+    while (waiting := spool.next(*(lanes or tuple(UploadPriority)))) is not None:
         data = spool.read(waiting)
         assert data is not None
         found.append((waiting.uri.key.removeprefix("run/"), data))
-        spool.written(waiting)
+        spool.mark_uploaded(waiting)
     return found
 
 
@@ -25,94 +25,99 @@ def files(folder: Path) -> list[str]:
 
 
 def test_a_later_version_replaces_the_one_that_waits_and_keeps_its_turn(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, 1000)
-    spool.put(ROOT / "a", Lane.metrics, b"a1")
-    spool.put(ROOT / "b", Lane.metrics, b"b1")
-    spool.put(ROOT / "a", Lane.metrics, b"a2\nwith\nlines")
+    spool = UploadSpool(tmp_path, 1000)
+    spool.enqueue(ROOT / "a", UploadPriority.metrics, b"a1")
+    spool.enqueue(ROOT / "b", UploadPriority.metrics, b"b1")
+    spool.enqueue(ROOT / "a", UploadPriority.metrics, b"a2\nwith\nlines")
     assert (len(spool), spool.bytes) == (2, 15)
     assert taken(spool) == [("a", b"a2\nwith\nlines"), ("b", b"b1")]
     assert (len(spool), spool.bytes, files(tmp_path)) == (0, 0, [])
 
 
 def test_a_version_that_was_replaced_while_it_was_written_is_no_answer_for_the_newer_one(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, 1000)
-    spool.put(ROOT / "a", Lane.state, b"1")
-    under_way = spool.next(Lane.state)
+    spool = UploadSpool(tmp_path, 1000)
+    spool.enqueue(ROOT / "a", UploadPriority.state, b"1")
+    under_way = spool.next(UploadPriority.state)
     assert under_way is not None
-    spool.put(ROOT / "a", Lane.state, b"2")
+    spool.enqueue(ROOT / "a", UploadPriority.state, b"2")
     assert spool.read(under_way) is None
-    spool.written(under_way)
+    spool.mark_uploaded(under_way)
     assert taken(spool) == [("a", b"2")]
 
 
 def test_the_oldest_rollouts_go_first_then_metrics_and_the_state_last(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, 100)
-    for name, lane in (("m0", Lane.metrics), ("r1", Lane.rollouts), ("r2", Lane.rollouts), ("s", Lane.state)):
-        spool.put(ROOT / name, lane, b"x" * 25)
-    spool.put(ROOT / "r3", Lane.rollouts, b"x" * 25)
+    spool = UploadSpool(tmp_path, 100)
+    for name, lane in (
+        ("m0", UploadPriority.metrics),
+        ("r1", UploadPriority.rollouts),
+        ("r2", UploadPriority.rollouts),
+        ("s", UploadPriority.state),
+    ):
+        spool.enqueue(ROOT / name, lane, b"x" * 25)
+    spool.enqueue(ROOT / "r3", UploadPriority.rollouts, b"x" * 25)
     assert [name for name, _ in kept(spool)] == ["m0", "r2", "s", "r3"]
-    spool.put(ROOT / "m4", Lane.metrics, b"x" * 50)
+    spool.enqueue(ROOT / "m4", UploadPriority.metrics, b"x" * 50)
     assert [name for name, _ in kept(spool)] == ["m0", "s", "m4"]
     assert spool.dropped == 3
-    spool.put(ROOT / "r5", Lane.rollouts, b"x" * 25)
+    spool.enqueue(ROOT / "r5", UploadPriority.rollouts, b"x" * 25)
     assert [name for name, _ in kept(spool)] == ["m0", "s", "m4"], "rollouts take no room from what matters more"
-    spool.put(ROOT / "s", Lane.state, b"x" * 50)
+    spool.enqueue(ROOT / "s", UploadPriority.state, b"x" * 50)
     assert [name for name, _ in kept(spool)] == ["s", "m4"]
-    spool.put(ROOT / "s", Lane.state, b"x" * 60)
+    spool.enqueue(ROOT / "s", UploadPriority.state, b"x" * 60)
     assert [name for name, _ in kept(spool)] == ["s"]
     assert (spool.dropped, spool.bytes) == (6, 60)
 
 
-def kept(spool: Spool) -> list[tuple[str, int]]:
+def kept(spool: UploadSpool) -> list[tuple[str, int]]:
     found = sorted(spool._waiting.values(), key=lambda w: w.turn)
     return [(waiting.uri.key.removeprefix("run/"), waiting.size) for waiting in found]
 
 
 def test_what_is_larger_than_the_bound_costs_nothing_else(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, 100)
-    spool.put(ROOT / "m", Lane.metrics, b"older")
-    spool.put(ROOT / "s", Lane.state, b"state")
-    spool.put(ROOT / "m", Lane.metrics, b"x" * 200)
+    spool = UploadSpool(tmp_path, 100)
+    spool.enqueue(ROOT / "m", UploadPriority.metrics, b"older")
+    spool.enqueue(ROOT / "s", UploadPriority.state, b"state")
+    spool.enqueue(ROOT / "m", UploadPriority.metrics, b"x" * 200)
     assert (taken(spool), spool.dropped) == ([("m", b"older"), ("s", b"state")], 1)
 
 
 def test_the_next_process_finds_what_one_that_was_killed_left(tmp_path: Path) -> None:
-    first = Spool(tmp_path, 1000)
-    first.put(ROOT / "a", Lane.metrics, b"a")
-    first.put(ROOT / "state.json", Lane.state, b"1")
-    first.put(ROOT / "a", Lane.metrics, b"a2")
+    first = UploadSpool(tmp_path, 1000)
+    first.enqueue(ROOT / "a", UploadPriority.metrics, b"a")
+    first.enqueue(ROOT / "state.json", UploadPriority.state, b"1")
+    first.enqueue(ROOT / "a", UploadPriority.metrics, b"a2")
     (tmp_path / "000000000009.partial").write_bytes(b"half of")
     (tmp_path / "notes.txt").write_bytes(b"somebody else's")
-    second = Spool(tmp_path, 1000)
-    assert second.newest(ROOT / "state.json") == b"1"
-    assert second.newest(ROOT / "b") is None
-    second.put(ROOT / "state.json", Lane.state, b"2")
+    second = UploadSpool(tmp_path, 1000)
+    assert second.pending_version(ROOT / "state.json") == b"1"
+    assert second.pending_version(ROOT / "b") is None
+    second.enqueue(ROOT / "state.json", UploadPriority.state, b"2")
     assert taken(second) == [("a", b"a2"), ("state.json", b"2")]
     assert files(tmp_path) == ["notes.txt"]
 
 
 def test_of_two_versions_that_a_kill_left_the_newer_one_counts(tmp_path: Path) -> None:
-    first = Spool(tmp_path, 1000)
-    first.put(ROOT / "a", Lane.state, b"1")
+    first = UploadSpool(tmp_path, 1000)
+    first.enqueue(ROOT / "a", UploadPriority.state, b"1")
     older = (tmp_path / files(tmp_path)[0]).read_bytes()
     name = files(tmp_path)[0]
-    first.put(ROOT / "a", Lane.state, b"22")
+    first.enqueue(ROOT / "a", UploadPriority.state, b"22")
     (tmp_path / name).write_bytes(older)
-    second = Spool(tmp_path, 1000)
+    second = UploadSpool(tmp_path, 1000)
     assert (len(second), second.bytes) == (1, 2)
     assert taken(second) == [("a", b"22")]
 
 
 def test_a_disk_that_takes_nothing_costs_rollouts_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spool = Spool(tmp_path, 1000)
-    spool.put(ROOT / "r0", Lane.rollouts, b"r")
+    spool = UploadSpool(tmp_path, 1000)
+    spool.enqueue(ROOT / "r0", UploadPriority.rollouts, b"r")
 
     def full(self: Path, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    spool.put(ROOT / "s", Lane.state, b"state")
-    spool.put(ROOT / "r1", Lane.rollouts, b"r")
+    spool.enqueue(ROOT / "s", UploadPriority.state, b"state")
+    spool.enqueue(ROOT / "r1", UploadPriority.rollouts, b"r")
     assert taken(spool) == [("s", b"state")]
     assert spool.dropped == 2
     assert spool.bytes == 0
@@ -120,6 +125,6 @@ def test_a_disk_that_takes_nothing_costs_rollouts_and_memory(tmp_path: Path, mon
 
 def test_a_folder_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    spool = Spool(tmp_path / "file" / "spool", 1000)
-    spool.put(ROOT / "s", Lane.state, b"state")
+    spool = UploadSpool(tmp_path / "file" / "spool", 1000)
+    spool.enqueue(ROOT / "s", UploadPriority.state, b"state")
     assert taken(spool) == [("s", b"state")]

@@ -12,7 +12,7 @@ from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import ObjectRef
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
-from rlrun_operator.config.settings import Settings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.planning.plan.actions import (
     ConditionChange,
@@ -34,7 +34,7 @@ OBJECT = {"kind": "Deployment", "metadata": {"name": "reverse-trainer"}}
 
 def policy(part: PlanPart | None) -> Policy:
     def decide(
-        observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime, /
+        observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime, /
     ) -> PlanPart | None:
         return part
 
@@ -95,7 +95,7 @@ def test_each_policy_sees_the_changes_of_those_before_it() -> None:
     seen: list[Phase | None] = []
 
     def look(
-        observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime, /
+        observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime, /
     ) -> None:
         seen.append(status.phase)
 
@@ -107,7 +107,7 @@ def unchanging(decide: Policy) -> Policy:
     """Fails when the policy changes one of its arguments."""
 
     def checked(
-        observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: Settings, now: datetime, /
+        observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime, /
     ) -> PlanPart | None:
         before = copy.deepcopy((observation, status, spec))
         part = decide(observation, status, spec, settings, now)

@@ -11,8 +11,8 @@ from rlrun.api.run_sections.failure_policy import FailureRule
 from rlrun.api.run_status import ComponentStatus
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
-from rlrun_operator.planning.diagnosis.crash_counter import Counted, Crash, count_restarts
-from rlrun_operator.planning.policies.failure_policy import forgive, judge, matches
+from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
+from rlrun_operator.planning.policies.failure_policy import decide, discount_ignored_crashes, matches
 from rlrun_operator.planning.policies.restart_backoff import next_backoff
 from rlrun_operator.planning.policies.validation import parse_spec
 
@@ -74,14 +74,14 @@ def test_what_is_ignored_never_reaches_max_restarts() -> None:
     memory: list[ComponentStatus] = []
     for restarts in range(1, 6):
         obj = pod("trainer", restarts=restarts, last=terminated(1, message="spot reclaimed"))
-        counted = forgive(forgiving, count_restarts(memory, [obj]))
-        assert judge(forgiving, 0, counted, []) is None
+        counted = discount_ignored_crashes(forgiving, count_restarts(memory, [obj]))
+        assert decide(forgiving, 0, counted, []) is None
         memory = counted.components
     assert memory[0].crashes == 0
     for restarts, expected in ((6, None), (7, "fail")):
         obj = pod("trainer", restarts=restarts, last=terminated(1, message="a bug"))
-        counted = forgive(forgiving, count_restarts(memory, [obj]))
-        verdict = judge(forgiving, 0, counted, [])
+        counted = discount_ignored_crashes(forgiving, count_restarts(memory, [obj]))
+        verdict = decide(forgiving, 0, counted, [])
         assert (verdict.action if verdict else None) == expected
         memory = counted.components
 
@@ -89,9 +89,9 @@ def test_what_is_ignored_never_reaches_max_restarts() -> None:
 @pytest.mark.proves("failurePolicy.rules.action")
 @pytest.mark.parametrize(("action", "counts"), [("RestartRun", True), ("RestartRunIgnoreMax", False)])
 def test_restarts_of_the_run_say_whether_they_count(action: str, counts: bool) -> None:
-    verdict = judge(spec({"action": action}), 0, Counted([ComponentStatus(name="trainer")], 1, [crash()]), [])
+    verdict = decide(spec({"action": action}), 0, CrashCount([ComponentStatus(name="trainer")], 1, [crash()]), [])
     assert verdict
-    assert (verdict.action, verdict.toward_max) == ("restart", counts)
+    assert (verdict.action, verdict.counts_toward_max) == ("restart", counts)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_restarts_of_the_run_say_whether_they_count(action: str, counts: bool) -
 def test_deletion_and_preemption_are_no_failure_whatever_the_rules_say(gone: Obj) -> None:
     counted = count_restarts([], [gone])
     assert counted.crashes == []
-    assert judge(spec({"action": "Fail"}, maxRestarts=0), 0, counted, []) is None
+    assert decide(spec({"action": "Fail"}, maxRestarts=0), 0, counted, []) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.storage.store import Unreachable
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.requeue import AWAY_SECONDS, next_look
+from rlrun_operator.planning.policies.requeue import AWAY_SECONDS, requeue_after_finish
 
 from tests.support.operator_world import START, World, manifest, pod, run_object
 
@@ -54,8 +54,8 @@ async def test_pod_on_a_lost_node_is_not_waited_for_for_ever(world: World) -> No
 
 def test_s3_that_is_away_is_asked_again() -> None:
     away = RunObservation(run_object(), artifacts_problem=Problem(reason="S3Unreachable", message="m"))
-    assert next_look(away, START, 2) == AWAY_SECONDS
-    assert next_look(RunObservation(run_object(), catalog=ArtifactCatalog(is_listed=True)), START, 2) is None
+    assert requeue_after_finish(away, START, 2) == AWAY_SECONDS
+    assert requeue_after_finish(RunObservation(run_object(), catalog=ArtifactCatalog(is_listed=True)), START, 2) is None
 
 
 @pytest.mark.proves("ttlSecondsAfterFinished")

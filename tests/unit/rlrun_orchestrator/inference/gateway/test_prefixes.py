@@ -17,11 +17,11 @@ from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGrou
 from rlrun_orchestrator.inference.gateway.prefixes import (
     Conversation,
     bridge,
-    continued,
     conversation,
-    only_text,
+    covered_messages,
+    is_text_only,
 )
-from rlrun_orchestrator.inference.gateway.request_router import Router
+from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.inference.gateway.server import Gateway
 from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
@@ -135,7 +135,7 @@ class TokenEngine:
 class Setup:
     engine: TokenEngine
     groups: LiveGroups
-    router: Router
+    router: RequestRouter
     url: str
 
     async def two_turns(self, **extra: Any) -> tuple[LiveGroup, list[Any]]:
@@ -166,9 +166,9 @@ async def setup() -> AsyncIterator[Setup]:
 
         pool = ReplicaPool(http, nobody, groups.policies, poll_interval=0.05)
         url = str(server.make_url("")).rstrip("/")
-        replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, answers=True)
+        replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, is_answering=True)
         pool.replicas[replica.endpoint] = replica
-        router = Router(http, pool, groups, wait=0.3, deadline=10)
+        router = RequestRouter(http, pool, groups, wait=0.3, deadline=10)
         gateway = Gateway(groups, SamplingRules(max_tokens=64, stop=["END"], seed=1), router, None)
         front = TestServer(gateway.application())
         await front.start_server()
@@ -180,7 +180,7 @@ async def setup() -> AsyncIterator[Setup]:
 @pytest.mark.proves("trajectoryStrategy")
 async def test_an_answer_that_would_be_tokenized_otherwise_is_bridged(setup: Setup) -> None:
     group, answers = await setup.two_turns()
-    first, second = group.recorded("r")
+    first, second = group.turns_of("r")
     exact = first.prompt_ids + first.completion_ids
     assert MERGED in render([{"role": "assistant", "content": "xab"}], False), "the case is what it says"
     assert second.prompt_ids == [*exact, NEWLINE, USER, *tokenize("on"), TO_USER, NEWLINE, TO_MODEL]
@@ -230,7 +230,7 @@ async def test_where_a_bridge_would_be_a_guess_the_chat_goes_as_it_is_and_the_br
     assert answers[1].choices[0].message.content == "xab"
     assert [route for route, _ in setup.engine.prompts] == ["chat", "chat"]
     assert setup.router.stats.prefixes == {"broken": 1}
-    assert build_trajectory(group.recorded("r"), TrajectoryStrategy.interleaved, 999).prefix_breaks == 1
+    assert build_trajectory(group.turns_of("r"), TrajectoryStrategy.interleaved, 999).prefix_breaks == 1
 
 
 async def test_tools_go_the_ordinary_way(setup: Setup) -> None:
@@ -271,7 +271,7 @@ MORE = {"role": "user", "content": "more"}
     ],
 )
 def test_what_continues_a_chat(messages: Any, covered: int | None) -> None:
-    assert continued(messages, LAST) == covered
+    assert covered_messages(messages, LAST) == covered
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_what_continues_a_chat(messages: Any, covered: int | None) -> None:
     ],
 )
 def test_what_tokens_alone_can_say(extra: dict[str, Any], text: bool) -> None:
-    assert only_text({"messages": [*LAST.messages, ANSWER, MORE]} | extra, LAST) is text
+    assert is_text_only({"messages": [*LAST.messages, ANSWER, MORE]} | extra, LAST) is text
 
 
 EXACT, BEFORE, UNTIL, WHOLE = [10, 11, 12, 1], [10], [10, 99, 1, 3], [10, 99, 1, 3, 4, 8, 1, 3, 2]

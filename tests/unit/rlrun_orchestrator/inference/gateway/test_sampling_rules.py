@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun_orchestrator.config_mapping import exact_prefixes, sampling_rules
-from rlrun_orchestrator.inference.gateway.sampling_rules import BadRequest, Draw, Kind
+from rlrun_orchestrator.inference.gateway.sampling_rules import BadRequest, CompletionKind, SamplingSeedKey
 
 
 def resolved(inference: dict[str, Any] | None = None, **spec: Any) -> ResolvedRun:
@@ -35,8 +35,8 @@ ON_POLICY = {"maxAsyncLevel": 0, "oversamplingFactor": 1.0}
     ],
 )
 def test_a_seed_is_sent_where_one_is_given_or_the_run_is_on_policy(spec: dict[str, Any], seed: int | None) -> None:
-    draw = Draw(group=3, rollout=1, turn=0)
-    asked = sampling_rules(resolved(**spec)).upstream(Kind.chat, {"messages": [{}]}, "m", draw)
+    draw = SamplingSeedKey(group=3, rollout=1, turn=0)
+    asked = sampling_rules(resolved(**spec)).to_engine_request(CompletionKind.chat, {"messages": [{}]}, "m", draw)
     assert asked.get("seed") == (None if seed is None else draw.seed(seed))
 
 
@@ -52,7 +52,9 @@ def test_every_field_of_sampling_reaches_the_engine() -> None:
     sampling = {
         "maxTokens": 8, "temperature": 0.7, "topP": 0.9, "stop": ["END"], "minTokens": 2, "repetitionPenalty": 1.1
     }  # fmt: skip
-    asked = sampling_rules(resolved(sampling=sampling)).upstream(Kind.chat, {"messages": [{}]}, "m", Draw(0, 0, 0))
+    asked = sampling_rules(resolved(sampling=sampling)).to_engine_request(
+        CompletionKind.chat, {"messages": [{}]}, "m", SamplingSeedKey(0, 0, 0)
+    )
     names = ("max_tokens", "temperature", "top_p", "stop", "min_tokens", "repetition_penalty")
     assert [asked[name] for name in names] == [8, 0.7, 0.9, ["END"], 2, 1.1]
     assert (asked["top_k"], asked["min_p"]) == (0, 0.0), "nothing else may bend the distribution"
@@ -62,9 +64,9 @@ def test_stop_tokens_of_a_client_that_the_engine_would_ban_unseen_are_refused() 
     body = {"messages": [{}], "stop_token_ids": [5]}
     banning = sampling_rules(resolved(sampling={"maxTokens": 8, "minTokens": 2}))
     with pytest.raises(BadRequest, match="minTokens"):
-        banning.upstream(Kind.chat, body, "m", Draw(0, 0, 0))
+        banning.to_engine_request(CompletionKind.chat, body, "m", SamplingSeedKey(0, 0, 0))
     plain = sampling_rules(resolved(sampling={"maxTokens": 8}))
-    assert plain.upstream(Kind.chat, body, "m", Draw(0, 0, 0))["stop_token_ids"] == [5]
+    assert plain.to_engine_request(CompletionKind.chat, body, "m", SamplingSeedKey(0, 0, 0))["stop_token_ids"] == [5]
 
 
 def test_turns_are_bridged_only_where_they_are_joined_and_answers_are_not_rewritten() -> None:

@@ -21,9 +21,14 @@ from rlrun.storage.store import AccessDenied
 from rlrun_orchestrator.inference.gateway.environment_packages import Packages, newest
 from rlrun_orchestrator.inference.gateway.limits import Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
-from rlrun_orchestrator.inference.gateway.request_router import Router
-from rlrun_orchestrator.inference.gateway.responses import UnusableAnswer, read_turn
-from rlrun_orchestrator.inference.gateway.sampling_rules import BadRequest, Draw, Kind, SamplingRules
+from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
+from rlrun_orchestrator.inference.gateway.responses import InvalidEngineResponse, parse_turn
+from rlrun_orchestrator.inference.gateway.sampling_rules import (
+    BadRequest,
+    CompletionKind,
+    SamplingRules,
+    SamplingSeedKey,
+)
 from rlrun_orchestrator.inference.gateway.server import Gateway
 from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool, choose
 from rlrun_orchestrator.inference.sidecar_client import SidecarClient
@@ -98,7 +103,7 @@ class Setup:
     url: str
     groups: LiveGroups
     pool: ReplicaPool
-    router: Router
+    router: RequestRouter
     engines: list[CannedEngine]
     http: aiohttp.ClientSession
 
@@ -133,9 +138,9 @@ async def setup() -> AsyncIterator[Setup]:
             await server.start_server()
             servers.append(server)
             url = str(server.make_url("")).rstrip("/")
-            replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, answers=True)
+            replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, is_answering=True)
             pool.replicas[replica.endpoint] = replica
-        router = Router(http, pool, groups, wait=0.3, deadline=10)
+        router = RequestRouter(http, pool, groups, wait=0.3, deadline=10)
         rules = SamplingRules(max_tokens=64, temperature=0.8, stop=["END"], seed=7)
         gateway = Gateway(groups, rules, router, None, limits=LIMITS)
         front = TestServer(gateway.application())
@@ -160,7 +165,7 @@ async def test_a_chat_is_answered_and_its_tokens_are_recorded(setup: Setup) -> N
     assert answer.choices[0].message.content == "hi"
     assert answer.choices[0].logprobs is None, "what only the gateway needs stays there"
     assert "prompt_token_ids" not in answer.model_dump()
-    (turn,) = group.recorded("r1")
+    (turn,) = group.turns_of("r1")
     assert (turn.prompt_ids, turn.completion_ids, turn.logprobs) == ([1, 2, 3], [4, 5], [-0.254, -0.255])
     asked = next(engine.asked[0] for engine in setup.engines if engine.asked)
     assert asked["model"] == POLICY.name
@@ -199,7 +204,7 @@ async def test_a_streaming_client_gets_a_stream_and_the_turn_is_recorded(setup: 
     assert chunks[1].choices[0].finish_reason == "stop"
     assert chunks[-1].usage
     assert chunks[-1].usage.completion_tokens == 2
-    assert len(group.recorded("r1")) == 1
+    assert len(group.turns_of("r1")) == 1
     assert setup.engines[0].asked + setup.engines[1].asked
     assert not any(a["stream"] for e in setup.engines for a in e.asked)
 
@@ -210,7 +215,7 @@ async def test_a_text_completion_is_recorded_from_its_own_format(setup: Setup) -
         engine.answer = text_answer([5, 6], [7, 8])
     answer = await client.completions.create(model="m", prompt="x", extra_headers={ROLLOUT_ID_HEADER: "r"})
     assert answer.choices[0].text == "ab"
-    (turn,) = group.recorded("r")
+    (turn,) = group.turns_of("r")
     assert (turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.finish_reason) == (
         [5, 6],
         [7, 8],
@@ -227,7 +232,7 @@ async def test_a_request_without_a_rollout_id_is_a_rollout_of_its_own(setup: Set
         raw = await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
         ids.append(raw.headers[ROLLOUT_ID_HEADER])
     assert len(set(ids)) == 2
-    assert all(len(group.recorded(rollout)) == 1 for rollout in ids)
+    assert all(len(group.turns_of(rollout)) == 1 for rollout in ids)
 
 
 async def test_the_rollout_id_may_be_in_the_path(setup: Setup) -> None:
@@ -235,7 +240,7 @@ async def test_the_rollout_id_may_be_in_the_path(setup: Setup) -> None:
     url = f"{setup.url}groups/{group.id}/rollouts/r9/v1/chat/completions"
     async with setup.http.post(url, json={"messages": MESSAGES}) as response:
         assert response.status == 200
-    assert len(group.recorded("r9")) == 1
+    assert len(group.turns_of("r9")) == 1
 
 
 async def test_old_and_forged_groups_get_nothing(setup: Setup) -> None:
@@ -260,7 +265,7 @@ async def test_a_failing_replica_leaves_rotation_and_another_answers(setup: Setu
     setup.engines[0].status = 500
     answer = await client.chat.completions.create(model="m", messages=MESSAGES)
     assert answer.choices[0].message.content == "hi"
-    assert (bad.answers, good.answers) == (False, True)
+    assert (bad.is_answering, good.is_answering) == (False, True)
     assert group.home is good
     assert setup.router.stats.retries == 1
 
@@ -284,7 +289,7 @@ async def test_a_request_in_flight_on_a_vanished_replica_moves_on(setup: Setup) 
     setup.engines[0].hangs = True
     request = asyncio.create_task(client.chat.completions.create(model="m", messages=MESSAGES))
     await setup.engines[0].arrived.wait()
-    bad.answers = False
+    bad.is_answering = False
     for _ in range(3):
         setup.pool._see({good.endpoint})
     assert (await request).choices[0].message.content == "hi"
@@ -293,7 +298,7 @@ async def test_a_request_in_flight_on_a_vanished_replica_moves_on(setup: Setup) 
 async def test_without_any_replica_the_request_waits_and_then_fails_with_words(setup: Setup) -> None:
     _, client = setup.open()
     for replica in setup.pool.replicas.values():
-        replica.answers = False
+        replica.is_answering = False
     with pytest.raises(openai.InternalServerError, match="no inference replica"):
         await client.chat.completions.create(model="m", messages=MESSAGES)
 
@@ -305,7 +310,7 @@ async def test_an_engines_refusal_is_passed_on_and_costs_no_replica(setup: Setup
         engine.answer = {"error": {"message": "maximum context length is 16", "code": 400}}
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         await client.chat.completions.create(model="m", messages=MESSAGES)
-    assert all(replica.answers for replica in setup.pool.replicas.values())
+    assert all(replica.is_answering for replica in setup.pool.replicas.values())
 
 
 async def test_a_client_that_hangs_up_is_not_recorded_and_frees_the_engine(setup: Setup) -> None:
@@ -318,7 +323,7 @@ async def test_a_client_that_hangs_up_is_not_recorded_and_frees_the_engine(setup
     await setup.engines[0].arrived.wait()
     request.cancel()
     await asyncio.wait_for(setup.engines[0].gone.wait(), 5)
-    assert group.recorded("r") == []
+    assert group.turns_of("r") == []
     assert all(replica.requests == 0 for replica in setup.pool.replicas.values())
 
 
@@ -331,7 +336,7 @@ async def test_the_base_model_answers_where_an_evaluation_asks_for_it(setup: Set
     assert setup.newest()["model"] == BASE_MODEL
     assert [model.id async for model in client.models.list()] == [BASE_MODEL]
     assert setup.groups.policies() == {}, "it holds no adapter in the engines"
-    assert group.recorded("r") == []
+    assert group.turns_of("r") == []
 
 
 # --- floods and odd clients -------------------------------------------------------------------------------------------
@@ -366,7 +371,7 @@ async def test_turns_of_a_rollout_and_rollouts_of_a_group_are_bounded(setup: Set
         await client.chat.completions.create(model="m", messages=MESSAGES)
     with pytest.raises(openai.BadRequestError, match="this group has 5 rollouts"):
         await client.chat.completions.create(model="m", messages=MESSAGES)
-    assert len(group.recorded("r")) == 4
+    assert len(group.turns_of("r")) == 4
     assert setup.router.stats.refusals == {"TooManyTurns": 1, "TooManyRollouts": 1}
 
 
@@ -424,7 +429,7 @@ async def test_a_plain_client_with_tools_and_a_stream_and_the_id_in_the_path_is_
     setup.engines[0].answer = setup.engines[1].answer = text_answer([5, 6], [7, 8])
     text = await client.completions.create(model="m", prompt=[5, 6], stream=True)
     assert "".join([c.choices[0].text async for c in text]) == "ab"
-    assert [turn.prompt_ids for turn in group.recorded("r7")] == [[1, 2, 3], [5, 6]]
+    assert [turn.prompt_ids for turn in group.turns_of("r7")] == [[1, 2, 3], [5, 6]]
 
 
 @pytest.mark.parametrize(
@@ -444,13 +449,13 @@ async def test_a_plain_client_with_tools_and_a_stream_and_the_id_in_the_path_is_
 def test_requests_that_cannot_be_trained_on_are_refused(changes: dict[str, Any], words: str) -> None:
     rules = SamplingRules(max_tokens=8)
     with pytest.raises(BadRequest, match=words):
-        rules.upstream(Kind.chat, {"messages": MESSAGES, **changes}, "m", Draw(0, 0, 0))
+        rules.to_engine_request(CompletionKind.chat, {"messages": MESSAGES, **changes}, "m", SamplingSeedKey(0, 0, 0))
 
 
 def test_harmless_and_unknown_fields_do_no_harm() -> None:
     rules = SamplingRules(max_tokens=8, seed=5, min_tokens=20)
     body = {"messages": MESSAGES, "response_format": {"type": "text"}, "n": 1, "top_k": 3, "presence_penalty": 1.5, "echo": True}  # fmt: skip  # noqa: E501
-    one, two = (rules.upstream(Kind.chat, body, "m", Draw(0, 0, turn)) for turn in (1, 2))
+    one, two = (rules.to_engine_request(CompletionKind.chat, body, "m", SamplingSeedKey(0, 0, turn)) for turn in (1, 2))
     assert one["seed"] != two["seed"]
     assert one["top_k"] == 0
     assert one["min_tokens"] == 8
@@ -462,13 +467,17 @@ def test_harmless_and_unknown_fields_do_no_harm() -> None:
 
 def test_no_two_draws_of_a_run_share_a_seed_and_every_draw_keeps_its_own() -> None:
     draws = [
-        Draw(g, r, t, training) for g in range(9) for r in range(9) for t in range(9) for training in (True, False)
+        SamplingSeedKey(g, r, t, training)
+        for g in range(9)
+        for r in range(9)
+        for t in range(9)
+        for training in (True, False)
     ]
     seeds = [draw.seed(3) for draw in draws]
     assert len(set(seeds)) == len(draws)
     assert all(0 <= seed < 2**63 for seed in seeds)
-    assert Draw(1, 2, 3).seed(3) == Draw(1, 2, 3).seed(3)
-    assert Draw(1, 2, 3).seed(4) != Draw(1, 2, 3).seed(3)
+    assert SamplingSeedKey(1, 2, 3).seed(3) == SamplingSeedKey(1, 2, 3).seed(3)
+    assert SamplingSeedKey(1, 2, 3).seed(4) != SamplingSeedKey(1, 2, 3).seed(3)
 
 
 @pytest.mark.proves("sampling.seed")
@@ -501,7 +510,7 @@ def test_groups_are_numbered_and_evaluations_apart() -> None:
 def test_rollouts_are_ordered_by_their_first_request() -> None:
     group = LiveGroups().open(POLICY)
     for rollout in ("b", "a", "b"):
-        group.speaker(rollout)
+        group.rollout_session(rollout)
     assert list(group.record_of_turns().turns_by_rollout) == ["b", "a"]
 
 
@@ -509,17 +518,17 @@ def test_rollouts_are_ordered_by_their_first_request() -> None:
 def test_an_answer_without_tokens_is_unusable(missing: str) -> None:
     answer = chat_answer("m", [1], [2], "x")
     (answer if missing == "prompt_token_ids" else answer["choices"][0])[missing] = None
-    with pytest.raises(UnusableAnswer):
-        read_turn(Kind.chat, answer)
+    with pytest.raises(InvalidEngineResponse):
+        parse_turn(CompletionKind.chat, answer)
 
 
 def test_turns_are_ordered_by_arrival_not_by_answer() -> None:
     group = LiveGroups().open(POLICY)
-    first, second = group.arrived(), group.arrived()
-    turns = [read_turn(Kind.chat, chat_answer("m", [n], [n], "x")) for n in (1, 2)]
-    group.note("r", second, turns[1])
-    group.note("r", first, turns[0])
-    assert [turn.prompt_ids for turn in group.recorded("r")] == [[1], [2]]
+    first, second = group.next_arrival(), group.next_arrival()
+    turns = [parse_turn(CompletionKind.chat, chat_answer("m", [n], [n], "x")) for n in (1, 2)]
+    group.record_turn("r", second, turns[1])
+    group.record_turn("r", first, turns[0])
+    assert [turn.prompt_ids for turn in group.turns_of("r")] == [[1], [2]]
 
 
 # --- routing ----------------------------------------------------------------------------------------------------------
@@ -529,7 +538,7 @@ def replicas(*loads: int) -> list[Replica]:
     found = []
     for number, load in enumerate(loads):
         endpoint = Endpoint(f"http://e{number}", f"http://s{number}")
-        found.append(Replica(endpoint, NOBODY, {"p"}, answers=True, requests=load))
+        found.append(Replica(endpoint, NOBODY, {"p"}, is_answering=True, requests=load))
     return found
 
 
@@ -601,7 +610,7 @@ async def test_packages_come_as_a_tar_of_wheels() -> None:
     store.put_bytes(root / "me/words/0.10.0/README.md", b"no wheel")
     store.put_bytes(root / "me/empty/1.0/README.md", b"no wheel")
     packages = Packages(store, str(root))
-    router = Router(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
+    router = RequestRouter(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
     server = await serve(Gateway(LiveGroups(), SamplingRules(max_tokens=1), router, packages).application())
     async with aiohttp.ClientSession() as http:
         for query, version in (("", "0.10.0"), ("?version=0.9.0", "0.9.0")):
