@@ -28,7 +28,7 @@ from rlrun.storage.errors import (
     NotFound,
     StoreError,
     Unreachable,
-    translated,
+    translate_s3_errors,
 )
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
@@ -97,7 +97,7 @@ class Store:
         )
         session = boto3.session.Session()
         self.endpoint = endpoint or f"AWS S3 ({region})"
-        with translated("s3://", self.endpoint):
+        with translate_s3_errors("s3://", self.endpoint):
             self._s3: Any = session.client(
                 "s3",
                 endpoint_url=endpoint,
@@ -129,12 +129,12 @@ class Store:
 
     def put_bytes(self, uri: S3Uri, data: bytes) -> None:
         """Write one object, replacing an existing one."""
-        with translated(uri, self.endpoint):
+        with translate_s3_errors(uri, self.endpoint):
             self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data)
 
     def get_bytes(self, uri: S3Uri) -> bytes:
         """Return the object's bytes. Raises NotFound."""
-        with translated(uri, self.endpoint):
+        with translate_s3_errors(uri, self.endpoint):
             data: bytes = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)["Body"].read()
             return data
 
@@ -189,7 +189,7 @@ class Store:
             if older.model_copy(update={"created_at": manifest.created_at}) == manifest:
                 return older
         if taken:
-            with translated(uri, self.endpoint):
+            with translate_s3_errors(uri, self.endpoint):
                 self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
         if any(size_of(file) > PART_BYTES for file in files):
             # Left by a process that died during this upload.
@@ -252,7 +252,7 @@ class Store:
         """Return the sorted names of the folders directly below `uri`, without slashes."""
         prefix = _folder(uri)
         names: set[str] = set()
-        with translated(uri, self.endpoint):
+        with translate_s3_errors(uri, self.endpoint):
             for page in self._pages(uri.bucket, prefix, delimiter="/"):
                 for item in page.get("CommonPrefixes", []):
                     names.add(str(item["Prefix"]).removeprefix(prefix).rstrip("/"))
@@ -262,7 +262,7 @@ class Store:
         """Return (name below `uri`, size in bytes) of every object at any depth, sorted by name."""
         prefix = _folder(uri)
         found: list[tuple[str, int]] = []
-        with translated(uri, self.endpoint):
+        with translate_s3_errors(uri, self.endpoint):
             for page in self._pages(uri.bucket, prefix):
                 found += [(str(o["Key"]).removeprefix(prefix), int(o["Size"])) for o in page.get("Contents", [])]
         return sorted((name, size) for name, size in found if name and not name.endswith("/"))
@@ -276,7 +276,7 @@ class Store:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
         prefix = _folder(uri)
         self._abort_uploads(uri)
-        with translated(uri, self.endpoint):
+        with translate_s3_errors(uri, self.endpoint):
             keys = [str(o["Key"]) for page in self._pages(uri.bucket, prefix) for o in page.get("Contents", [])]
         manifests = [key for key in keys if key.rsplit("/", 1)[-1] == MANIFEST]
         others = [key for key in keys if key.rsplit("/", 1)[-1] != MANIFEST]
@@ -295,7 +295,7 @@ class Store:
 
     def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
         """Yield every object below the folder `uri` at any depth, page by page, without the keys of folders."""
-        with translated(uri, self.endpoint):
+        with translate_s3_errors(uri, self.endpoint):
             for page in self._pages(uri.bucket, _folder(uri)):
                 for o in page.get("Contents", []):
                     if not str(o["Key"]).endswith("/"):
@@ -303,7 +303,7 @@ class Store:
 
     def uploads(self, uri: S3Uri) -> list[Upload]:
         """Return the unfinished multipart uploads below the folder `uri`."""
-        with translated(uri, self.endpoint):
+        with translate_s3_errors(uri, self.endpoint):
             pages = self._s3.get_paginator("list_multipart_uploads").paginate(Bucket=uri.bucket, Prefix=_folder(uri))
             return [
                 Upload(str(u["Key"]), str(u["UploadId"]), u["Initiated"]) for p in pages for u in p.get("Uploads", [])
@@ -311,7 +311,7 @@ class Store:
 
     def abort_upload(self, bucket: str, upload: Upload) -> None:
         """Abort an unfinished upload. One that does not exist is no error."""
-        with translated(f"s3://{bucket}/{upload.key}", self.endpoint):
+        with translate_s3_errors(f"s3://{bucket}/{upload.key}", self.endpoint):
             try:
                 self._s3.abort_multipart_upload(Bucket=bucket, Key=upload.key, UploadId=upload.upload_id)
             except self._s3.exceptions.NoSuchUpload:
@@ -319,7 +319,7 @@ class Store:
 
     def check(self, bucket: str) -> None:
         """Check that the bucket exists and these credentials may list it. Raises StoreError."""
-        with translated(f"s3://{bucket}", self.endpoint):
+        with translate_s3_errors(f"s3://{bucket}", self.endpoint):
             self._s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
 
     def _abort_uploads(self, uri: S3Uri) -> None:
@@ -329,7 +329,7 @@ class Store:
                 self.abort_upload(uri.bucket, upload)
 
     def _delete(self, uri: S3Uri, keys: list[str]) -> None:
-        with translated(uri, self.endpoint):
+        with translate_s3_errors(uri, self.endpoint):
             answer = self._s3.delete_objects(
                 Bucket=uri.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )

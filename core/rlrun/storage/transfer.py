@@ -19,7 +19,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from rlrun.storage.errors import SILENCE, StoreError, translated
+from rlrun.storage.errors import SILENCE, StoreError, translate_s3_errors
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import FileEntry
 
@@ -189,17 +189,17 @@ class Transfer:
         task.add_done_callback(lambda _: self._room.release())
 
     def _put(self, place: S3Uri, data: bytes) -> None:
-        with translated(place, self._endpoint):
+        with translate_s3_errors(place, self._endpoint):
             self._s3.put_object(Bucket=place.bucket, Key=place.key, Body=data)
 
     def _begin(self, place: S3Uri) -> _Multipart:
-        with translated(place, self._endpoint):
+        with translate_s3_errors(place, self._endpoint):
             answer = self._s3.create_multipart_upload(Bucket=place.bucket, Key=place.key)
         return _Multipart(place, str(answer["UploadId"]))
 
     def _put_part(self, multipart: _Multipart, number: int, data: bytes) -> None:
         place = multipart.place
-        with translated(place, self._endpoint):
+        with translate_s3_errors(place, self._endpoint):
             answer = self._s3.upload_part(
                 Bucket=place.bucket, Key=place.key, UploadId=multipart.id, PartNumber=number, Body=data
             )
@@ -208,7 +208,7 @@ class Transfer:
     def _complete(self, multipart: _Multipart) -> None:
         place = multipart.place
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(multipart.etags.items())]
-        with translated(place, self._endpoint):
+        with translate_s3_errors(place, self._endpoint):
             self._s3.complete_multipart_upload(
                 Bucket=place.bucket, Key=place.key, UploadId=multipart.id, MultipartUpload={"Parts": parts}
             )
@@ -218,7 +218,7 @@ class Transfer:
         if multipart.complete:
             return
         # The original failure is reported. Remaining parts are aborted by the next upload or with the folder.
-        with contextlib.suppress(StoreError), translated(multipart.place, self._endpoint):
+        with contextlib.suppress(StoreError), translate_s3_errors(multipart.place, self._endpoint):
             self._s3.abort_multipart_upload(
                 Bucket=multipart.place.bucket, Key=multipart.place.key, UploadId=multipart.id
             )
@@ -271,7 +271,7 @@ class Transfer:
 
     def _get(self, file: _Arriving, place: S3Uri, offset: int, count: int | None) -> bytes:
         where = {} if count is None else {"Range": f"bytes={offset}-{offset + count - 1}"}
-        with translated(place, self._endpoint):
+        with translate_s3_errors(place, self._endpoint):
             for tries in range(1, BODY_TRIES + 1):
                 try:
                     data: bytes = self._s3.get_object(Bucket=place.bucket, Key=place.key, **where)["Body"].read()

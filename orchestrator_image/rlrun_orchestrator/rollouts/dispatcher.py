@@ -117,7 +117,7 @@ class Dispatcher:
     def complete_batch(self) -> None:
         """The trainer has made its step with the batch that was taken."""
         self.tracker.complete_batch()
-        self.publish_counts()
+        self._publish_counts()
 
     def return_batch(self, step: int, trained: SentBatch | None) -> None:
         """The trainer is at `step` now, with a batch of an earlier process (None: an unknown one). One that was taken
@@ -159,14 +159,14 @@ class Dispatcher:
         if self._dispatch_task is not None:
             self._dispatch_task.cancel()
             await asyncio.gather(self._dispatch_task, return_exceptions=True)
-        self.publish_counts()
+        self._publish_counts()
 
     async def close(self) -> None:
         """Cancels everything in flight; it counts as stale."""
         await self.stop_dispatching()
         self._cancel(self.tracker.close())
         await asyncio.gather(*self._cancelled_tasks, return_exceptions=True)
-        self.publish_counts()
+        self._publish_counts()
 
     @property
     def started(self) -> bool:
@@ -193,7 +193,7 @@ class Dispatcher:
                 message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
                 self._fail(FatalError(Problem(reason=Reason.INTERNAL_ERROR, message=message[:1000]), ExitCode.RESTART))
                 return
-            self.publish_counts()
+            self._publish_counts()
             try:
                 # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
                 async with asyncio.timeout(TICK_SECONDS):
@@ -233,9 +233,9 @@ class Dispatcher:
     def _start(self, example: SampledExample, policy: PolicyRef, now: float) -> None:
         live = self._groups.open(policy, ordinal=example.ordinal)
         group = self.tracker.start(live.id, example)
-        group.task = asyncio.create_task(self.run_group(live, example, now), name=f"group {live.id}")
+        group.task = asyncio.create_task(self._run_group(live, example, now), name=f"group {live.id}")
 
-    async def run_group(self, live: LiveGroup, dealt: SampledExample, started: float) -> None:
+    async def _run_group(self, live: LiveGroup, dealt: SampledExample, started: float) -> None:
         example = dealt.example
         member = self._environments.environments[example.environment]
         group = Group(live.id, example, live.policy.version, ordinal=dealt.ordinal)
@@ -309,7 +309,7 @@ class Dispatcher:
                 self._cancelled_tasks.add(group.task)
                 group.task.add_done_callback(self._cancelled_tasks.discard)
                 self.cancelled += 1
-        self.publish_counts()
+        self._publish_counts()
 
-    def publish_counts(self) -> None:
+    def _publish_counts(self) -> None:
         self._progress.groups = self.tracker.counts()

@@ -73,7 +73,7 @@ class Batch:
             demonstration_samples(lessons, step),
             [lesson.dealt for lesson in lessons],
             sum(sum(lesson.sequence.loss_mask) for lesson in lessons),
-            values=demonstration_metrics(lessons),
+            metrics=demonstration_metrics(lessons),
         )
 
     def to_record(self) -> "SentBatch":

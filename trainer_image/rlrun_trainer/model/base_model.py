@@ -25,6 +25,7 @@ from rlrun_trainer.runtime.process_group import ProcessGroup
 from rlrun_trainer.runtime.settings import TrainerSettings
 
 Head = Callable[[torch.Tensor], torch.Tensor]
+"""Maps hidden states [N, hidden] to logits [N, vocabulary]."""
 
 
 log = logging.getLogger(__name__)
@@ -288,6 +289,3 @@ def _check_head(base: BaseModel) -> None:
             f"{type(base.model).__name__} computes its logits in a way that the trainer does not support "
             f"(difference {(ours - theirs).abs().max():.3g}). Use another model.",
         )
-
-
-"""[N, hidden] -> logits [N, vocabulary]"""
