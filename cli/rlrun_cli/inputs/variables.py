@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlrun.constants import MANAGED_BY_LABEL, RUN_LABEL
+from rlrun.constants import CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
 
-from rlrun_cli.remote.cluster import FIELD_MANAGER
 from rlrun_cli.terminal.errors import INVALID, CliError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -105,7 +104,7 @@ def secret(run: str, namespace: str, variables: Mapping[str, str]) -> dict[str, 
         "metadata": {
             "name": secret_name(run),
             "namespace": namespace,
-            "labels": {RUN_LABEL: run, MANAGED_BY_LABEL: FIELD_MANAGER},
+            "labels": {RUN_LABEL: run, MANAGED_BY_LABEL: CLI_FIELD_MANAGER},
         },
         "type": "Opaque",
         "data": {name: base64.b64encode(value.encode()).decode() for name, value in sorted(variables.items())},

@@ -18,7 +18,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError, explain, not_found
 if TYPE_CHECKING:
     from rlrun.garbage_collection.cluster_source import ClusterSource
 
-FIELD_MANAGER = CLI_FIELD_MANAGER
+
 ANSWER_SECONDS = 30.0
 """Time for an answer while a user waits; a sweep of all namespaces gets the client's default."""
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -33,7 +33,7 @@ class RemoteCluster:
     def __init__(self, api_client: Any, namespace: str) -> None:
         self.namespace = namespace
         self._api_client = api_client
-        self._client = SyncKubeClient(SyncApiTransport(api_client, answer_seconds=ANSWER_SECONDS), FIELD_MANAGER)
+        self._client = SyncKubeClient(SyncApiTransport(api_client, answer_seconds=ANSWER_SECONDS), CLI_FIELD_MANAGER)
 
     @classmethod
     def connect(cls, kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":
