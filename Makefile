@@ -107,11 +107,11 @@ test-unit: $(VENV)/.complete ## Pure tests and tests against small real servers 
 
 .PHONY: test-trainer
 test-trainer: $(VENV)/.complete ## The trainer's tests, inside the trainer image (torch lives there)
-	@$(PY) -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer
+	@$(PY) -m local_cluster.images run trainer -- python -m pytest tests/image/rlrun_trainer tests/image/bench tests/image/examples
 
 .PHONY: test-inference
 test-inference: $(VENV)/.complete ## What the CPU image adds to vLLM, inside that image
-	@$(PY) -m local_cluster.images run inference-cpu -- python -m pytest tests/unit_inference
+	@$(PY) -m local_cluster.images run inference-cpu -- python -m pytest tests/image/rlrun_inference
 
 .PHONY: test-apiserver
 test-apiserver: $(VENV)/.complete ## Against a real kube-apiserver and etcd, without a node

@@ -46,8 +46,8 @@ on_this_machine() {
     level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
     level binaries nice "$PY" -m local_cluster binaries
     level apiserver "$PY" -m pytest tests/apiserver -n "$workers" --dist loadgroup --durations=10
-    level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/unit_trainer --durations=10
-    level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/unit_inference
+    level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/image/rlrun_trainer tests/image/bench tests/image/examples --durations=10
+    level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/image/rlrun_inference
 }
 
 on_the_cluster() {
