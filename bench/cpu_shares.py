@@ -11,7 +11,7 @@ PARTS = (
     ("engine", "VLLM::EngineCore"),
     ("engine's API server", "vllm serve"),
     ("trainer", "rlrun_trainer"),
-    ("environment worker", "rlrun_environment.worker.__main__"),
+    ("environment worker", "rlrun_environment.worker"),
     ("environment server", "rlrun_environment"),
     ("sidecar", "rlrun_adapter_sidecar"),
     ("orchestrator", "rlrun_orchestrator"),

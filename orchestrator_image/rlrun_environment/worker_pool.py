@@ -38,7 +38,7 @@ from rlrun_environment.worker_output import WorkerLogPipe
 
 log = logging.getLogger(__name__)
 
-WORKER = "rlrun_environment.worker.__main__"
+WORKER = "rlrun_environment.worker"
 """Module of the worker process. It is started and never imported: only it may run user code."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 HEALTHY_SECONDS = 120.0

@@ -38,7 +38,7 @@ PROCESSES: dict[str, tuple[str, str, str]] = {
     "engine-server": ("inference", "vllm serve", ""),
     "sidecar": ("inference", "rlrun_adapter_sidecar", ""),
     "environment-server": ("environment", "rlrun_environment", "environment.worker"),
-    "environment-worker": ("environment", "rlrun_environment.worker.__main__", ""),
+    "environment-worker": ("environment", "rlrun_environment.worker", ""),
 }
 """Name: role of the pod, what the command line contains, and what it does not."""
 

@@ -140,7 +140,8 @@ class Runner:
 def install_commands(folder: Path, python: str, kubectl: Path | str) -> str:
     """Puts `rlrun` and `kubectl` into a folder; gives the PATH that finds them first."""
     folder.mkdir(parents=True, exist_ok=True)
-    code = Path(__file__).resolve().parents[2] / "operator"
+    root = Path(__file__).resolve().parents[2]
+    code = f"{root / 'core'}:{root / 'cli'}"
     commands = {
         "rlrun": f"env PYTHONPATH={code} {python} -m rlrun_cli",
         "kubectl": str(kubectl),

@@ -1,6 +1,6 @@
 """Worker process: loads the environment, then serves groups on a Unix socket until its parent ends.
 
-    python -m rlrun_environment.worker.__main__ <socket> --folder <folder> --version <version>
+    python -m rlrun_environment.worker <socket> --folder <folder> --version <version>
 
 The environment's configuration is in `RLRUN_ENVIRONMENT`. The server learns how loading went from GET /info and needs
 no other channel.
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _arguments(arguments: Sequence[str]) -> Arguments:
-    parser = argparse.ArgumentParser(prog="python -m rlrun_environment.worker.__main__")
+    parser = argparse.ArgumentParser(prog="python -m rlrun_environment.worker")
     parser.add_argument("socket", type=Path, help="Unix socket to serve on")
     parser.add_argument("--folder", type=Path, required=True, help="folder that the package is installed in")
     parser.add_argument("--version", default="", help="installed version of the package, to report")

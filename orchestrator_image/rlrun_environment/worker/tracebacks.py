@@ -3,7 +3,7 @@
 import traceback
 from pathlib import Path
 
-OWN_PACKAGES = {"verifiers", "rlrun_orchestrator", "importlib"}
+OWN_PACKAGES = {"verifiers", "rlrun_environment", "importlib"}
 """Folder names of code that is not the user's."""
 
 

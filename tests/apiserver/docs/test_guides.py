@@ -40,7 +40,7 @@ def test_the_bucket_policy_allows_exactly_what_the_code_asks_for() -> None:
     (text,) = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs/guides/operate.md").read_text(), re.M | re.S)
     statements = json.loads(text)["Statement"]
     allowed = {action for statement in statements for action in statement["Action"]}
-    code = "\n".join(f.read_text() for f in sorted((ROOT / "operator/rlrun/artifacts").glob("*.py")))
+    code = "\n".join(f.read_text() for f in sorted((ROOT / "core/rlrun/storage").glob("*.py")))
     asked = set(re.findall(r"_?s3\.([a-z]\w+)\(", code)) | set(re.findall(r'get_paginator\("(\w+)"\)', code))
     asked -= {"get_paginator", "close"}
     assert asked >= {"get_object", "list_objects_v2"}, "the code has changed its ways: adapt this test"

@@ -80,7 +80,7 @@ class Process:
 
     def __init__(self, settings: Path, log: Path) -> None:
         env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-        env |= {"RLRUN_SETTINGS": str(settings), "PYTHONPATH": str(ROOT / "operator")}
+        env |= {"RLRUN_SETTINGS": str(settings), "PYTHONPATH": f"{ROOT / 'core'}:{ROOT / 'operator'}"}
         self.log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(

@@ -56,7 +56,10 @@ class Story:
         file = self.folder / f"settings-{n}.yaml"
         file.write_text(yaml.safe_dump(settings))
         env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        env |= {"RLRUN_SETTINGS": str(file), "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT / "operator"))}
+        env |= {
+            "RLRUN_SETTINGS": str(file),
+            "PYTHONPATH": os.environ.get("PYTHONPATH", f"{ROOT / 'core'}:{ROOT / 'operator'}"),
+        }
         with (self.folder / f"operator-{n}.log").open("ab") as log:
             self.processes.append(
                 subprocess.Popen([sys.executable, "-m", "rlrun_operator"], env=env, stdout=log, stderr=log, cwd=ROOT)

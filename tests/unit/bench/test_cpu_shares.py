@@ -28,7 +28,7 @@ def test_cpu_time_is_summed_by_part_largest_first() -> None:
 
 
 def test_worker_and_server_are_different_parts() -> None:
-    assert part_of("python -m rlrun_environment.worker.__main__ /tmp/0.sock") == "environment worker"
+    assert part_of("python -m rlrun_environment.worker /tmp/0.sock") == "environment worker"
     assert part_of("python -m rlrun_environment") == "environment server"
     assert part_of("python -m rlrun_orchestrator") == "orchestrator"
     assert part_of("/sbin/init") == OTHER

@@ -27,7 +27,7 @@ START_SECONDS = 180
 
 
 def start(model_dir: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[str]:
-    paths = [str(ROOT / "operator"), str(ROOT / "trainer_image")]
+    paths = [str(ROOT / "core"), str(ROOT / "trainer_image")]
     return subprocess.Popen(
         [sys.executable, "-m", "rlrun_trainer", "--model-dir", str(model_dir), "--port", str(port), "--device", "cpu"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RLRUN_THREADS": "1"} | environment,

@@ -62,7 +62,7 @@ class Trainer:
 
     def __init__(self, model_dir: Path, environment: dict[str, str], log: Path, recompute: str) -> None:
         self.port, meeting = free_port(), free_port()
-        paths = [str(ROOT), str(ROOT / "operator"), str(ROOT / "trainer_image")]
+        paths = [str(ROOT), str(ROOT / "core"), str(ROOT / "trainer_image")]
         self.log = log
         command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "1", "--node-rank", "0"]
         command += ["--master-addr", "127.0.0.1", "--master-port", str(meeting)]

@@ -67,7 +67,7 @@ async def pod(tmp_path: Path, s3_server: S3Server) -> AsyncIterator[Pod]:
         (tmp_path / "credentials" / name).write_text(value)
     with claimed_ports(1) as (port,):
         environment = {
-            "PYTHONPATH": f"{ROOT}/operator:{ROOT}/orchestrator_image",
+            "PYTHONPATH": f"{ROOT}/core:{ROOT}/orchestrator_image",
             "RLRUN_ENGINE_URL": f"http://127.0.0.1:{server.port}",
             "RLRUN_ADAPTERS_DIR": str(tmp_path / "adapters"),
             "RLRUN_ORDER_PATH": str(tmp_path / "order.json"),
