@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = ROOT / "tests" / "fixtures" / "style-allowed.json"
 
 OPENINGS = (
-    (
-        "What Whether Whose Who Whom Which Of For By In That How As Why Where When"  # a clause or a continuation of the name
-    ).split()
+    *("What", "Whether", "Whose", "Who", "Whom", "Which", "How", "As", "Why", "Where", "When"),
+    *("Of", "For", "By", "In", "That"),
 )
+"""First words of docstrings that only continue the name, or begin a clause without a sentence."""
 BANNED = (
     *("whoever", "whomever", "whosever", "whatever", "nobody", "somebody", "everybody"),
     *(r"any\s+more", r"for\s+ever", r"be\s+it", r"is\s+no(?!\s+(?:longer|more|less|fewer)\b)\s+[a-z]\w*"),

@@ -13,9 +13,7 @@ def test_no_file_has_more_hits_or_fewer_than_the_allow_list_says() -> None:
     assert compare(count_hits(), read_allowed()) == []
 
 
-@pytest.mark.parametrize(
-    "word", ["What", "Whether", "Of", "For", "By", "In", "That", "Whose", "How", "As", "Why", "When"]
-)
+@pytest.mark.parametrize("word", OPENINGS)
 @pytest.mark.parametrize(
     ("text", "line"),
     [
