@@ -124,12 +124,12 @@ test-e2e: up ## Real runs on the local cluster, which stays up
 
 # --- structure -------------------------------------------------------------------------------------------------------
 
-# AGAINST=FILE shows earlier figures beside those of this tree.
+# AGAINST=FILE shows earlier figures beside those of this tree, WRITE=FILE puts them into a Markdown file.
 AGAINST ?= docs/design/structure-before.json
 
 .PHONY: structure
-structure: $(VENV)/.complete ## Measure folders, imports between them and circles (AGAINST=FILE: beside earlier figures)
-	@$(PY) docs/design/structure.py --against $(AGAINST)
+structure: $(VENV)/.complete ## Measure folders, imports between them and circles (AGAINST=FILE, WRITE=FILE)
+	@$(PY) docs/design/structure.py --against $(AGAINST) $(if $(WRITE),--write $(WRITE))
 
 # --- local cluster ---------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ OPENINGS = (
 """First words of docstrings that only continue the name, or begin a clause without a sentence."""
 BANNED = (
     *("whoever", "whomever", "whosever", "whatever", "nobody", "somebody", "everybody"),
-    *(r"any\s+more", r"for\s+ever", r"be\s+it", r"is\s+no(?!\s+(?:longer|more|less|fewer)\b)\s+[a-z]\w*"),
+    *(r"any\s+more", r"for\s+ever", r"be\s+it", r"(?<!there\s)is\s+no(?!\s+(?:longer|more|less|fewer)\b)\s+[a-z]\w*"),
 )
 FIRST_WORD = re.compile(rf"\s*({'|'.join(OPENINGS)})\s")
 BANNED_WORDS = re.compile(rf"\b(?:{'|'.join(BANNED)})\b", re.IGNORECASE)

@@ -63,6 +63,10 @@ def test_similar_words_are_accepted(words: str) -> None:
     assert rules("docs/door.md", f"The door {words}.\n") == []
 
 
+def test_there_is_no_is_accepted() -> None:
+    assert rules("docs/door.md", "There is no door.\n") == []
+
+
 @pytest.mark.parametrize("text", ["```\nnobody\n```\n", "The command `nobody` is\n`any\nmore`.\n"])
 def test_code_in_documentation_is_not_prose(text: str) -> None:
     assert rules("docs/door.md", text) == []
