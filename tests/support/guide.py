@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.source_tree import PYTHONPATH
+
 SECONDS = 300
 """For one block."""
 SHOWN = "text"
@@ -140,12 +142,10 @@ class Runner:
 def install_commands(folder: Path, python: str, kubectl: Path | str) -> str:
     """Puts `rlrun` and `kubectl` into a folder; gives the PATH that finds them first."""
     folder.mkdir(parents=True, exist_ok=True)
-    root = Path(__file__).resolve().parents[2]
-    code = f"{root / 'core'}:{root / 'cli'}"
     commands = {
-        "rlrun": f"env PYTHONPATH={code} {python} -m rlrun_cli",
+        "rlrun": f"env PYTHONPATH={PYTHONPATH} {python} -m rlrun_cli",
         "kubectl": str(kubectl),
-        "python": f"env PYTHONPATH={code} {python}",
+        "python": f"env PYTHONPATH={PYTHONPATH} {python}",
     }
     for name, command in commands.items():
         file = folder / name

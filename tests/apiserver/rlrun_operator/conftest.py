@@ -22,8 +22,8 @@ from rlrun.storage.manifest import ArtifactKind
 
 from local_cluster.control_plane.api_server_only import ControlPlane
 from tests.support.seaweedfs import S3Server
+from tests.support.source_tree import PYTHONPATH
 
-ROOT = Path(__file__).parents[3]
 Obj = dict[str, Any]
 WAIT_SECONDS = 240
 """Far longer than anything takes: the machine may be busy with other tests."""
@@ -80,7 +80,7 @@ class Process:
 
     def __init__(self, settings: Path, log: Path) -> None:
         env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-        env |= {"RLRUN_SETTINGS": str(settings), "PYTHONPATH": f"{ROOT / 'core'}:{ROOT / 'operator'}"}
+        env |= {"RLRUN_SETTINGS": str(settings), "PYTHONPATH": PYTHONPATH}
         self.log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(

@@ -24,8 +24,8 @@ from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place
 from tests.chaos.apiserver.proxy import Answer, Proxy, Request, passes, running
 from tests.chaos.scenario import Hung, Lost, Scenario
+from tests.support.source_tree import PYTHONPATH, ROOT
 
-ROOT = Path(__file__).parents[3]
 TICK_SECONDS = 0.3
 STORY_SECONDS = 90.0
 STORM_REQUESTS = 150
@@ -56,10 +56,7 @@ class Story:
         file = self.folder / f"settings-{n}.yaml"
         file.write_text(yaml.safe_dump(settings))
         env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        env |= {
-            "RLRUN_SETTINGS": str(file),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", f"{ROOT / 'core'}:{ROOT / 'operator'}"),
-        }
+        env |= {"RLRUN_SETTINGS": str(file), "PYTHONPATH": PYTHONPATH}
         with (self.folder / f"operator-{n}.log").open("ab") as log:
             self.processes.append(
                 subprocess.Popen([sys.executable, "-m", "rlrun_operator"], env=env, stdout=log, stderr=log, cwd=ROOT)

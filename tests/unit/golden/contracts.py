@@ -39,6 +39,7 @@ from rlrun.protocol.environment import (
     ROLLOUT_ID_HEADER,
     Demonstration,
     DemonstrationRequest,
+    EnvironmentConfig,
     EnvironmentInfo,
     GroupRequest,
     GroupResult,
@@ -57,15 +58,15 @@ from rlrun_adapter_sidecar.serving.settings import ServingSettings
 from rlrun_cli.main import app
 from rlrun_cli.terminal.errors import FAILED, INVALID
 from rlrun_cli.terminal.output import Format, emit
-from rlrun_environment.settings import EnvironmentProcessSettings, EnvironmentSettings
-from rlrun_operator.config.settings import OperatorSettings as OperatorSettings
+from rlrun_environment.settings import EnvironmentProcessSettings
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve, s3_variables
 from rlrun_operator.resources.serving_pool import PoolIdentity, pool_children
-from rlrun_orchestrator.config import OrchestratorSettings as OrchestratorSettings
+from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.storage.upload_spool import UploadPriority
-from rlrun_trainer.runtime.settings import TrainerSettings as TrainerSettings
+from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.runtime.settings import parse as trainer_arguments
 
 from local_cluster.host.paths import paths
@@ -84,7 +85,7 @@ MESSAGES: dict[str, type[BaseModel]] = {
     "environment -> group": GroupResult,
     "environment POST /demonstrations": DemonstrationRequest,
     "environment -> demonstration": Demonstration,
-    "environment RLRUN_ENVIRONMENT": EnvironmentSettings,
+    "environment RLRUN_ENVIRONMENT": EnvironmentConfig,
     "sidecar PUT /adapters/{name}": LoadRequest,
     "sidecar -> adapters": AdapterList,
     "serving sidecar PUT /adapters": DesiredAdapters,

@@ -1,7 +1,6 @@
 """The whole server: package from a canned orchestrator, real worker processes, real verifiers."""
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -9,12 +8,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-import rlrun
-import rlrun_orchestrator
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.environment import Demonstration, EnvironmentConfig, EnvironmentInfo, GroupRequest, GroupResult
 from rlrun_environment.server import EnvironmentServer
 from rlrun_environment.settings import EnvironmentProcessSettings, load_settings
+
+from tests.support.source_tree import PYTHONPATH
 
 pytestmark = pytest.mark.slow
 
@@ -64,9 +63,7 @@ class Client:
 @pytest.fixture
 async def serve(write_environment, tmp_path: Path, monkeypatch) -> AsyncIterator[Callable[..., Any]]:
     cleanups = []
-    # Workers are processes of their own and do not see pytest's `pythonpath`.
-    roots = {str(Path(str(package.__file__)).parents[1]) for package in (rlrun, rlrun_orchestrator)}
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
 
     async def start(code: str = ENVIRONMENT, workers: int = 1, verifiers: bool = True, **surroundings: Any) -> Client:
         written: EnvironmentConfig = write_environment(code, **({} if verifiers else {"preamble": ""}))

@@ -21,16 +21,15 @@ from rlrun.storage.store import Store
 
 from tests.support import tiny_model
 from tests.support.seaweedfs import S3Server
+from tests.support.source_tree import PYTHONPATH
 
-ROOT = Path(__file__).parents[4]
 START_SECONDS = 180
 
 
 def start(model_dir: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[str]:
-    paths = [str(ROOT / "core"), str(ROOT / "trainer_image")]
     return subprocess.Popen(
         [sys.executable, "-m", "rlrun_trainer", "--model-dir", str(model_dir), "--port", str(port), "--device", "cpu"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RLRUN_THREADS": "1"} | environment,
+        env=os.environ | {"PYTHONPATH": PYTHONPATH, "RLRUN_THREADS": "1"} | environment,
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -28,8 +28,8 @@ from safetensors.torch import load
 
 from tests.support import tiny_model
 from tests.support.seaweedfs import S3Server
+from tests.support.source_tree import PYTHONPATH
 
-ROOT = Path(__file__).parents[4]
 START_SECONDS = 240
 END_SECONDS = 25
 """Less than the 30 s after which torchrun kills those that do not end by themselves."""
@@ -62,7 +62,6 @@ class Trainer:
 
     def __init__(self, model_dir: Path, environment: dict[str, str], log: Path, recompute: str) -> None:
         self.port, meeting = free_port(), free_port()
-        paths = [str(ROOT), str(ROOT / "core"), str(ROOT / "trainer_image")]
         self.log = log
         command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "1", "--node-rank", "0"]
         command += ["--master-addr", "127.0.0.1", "--master-port", str(meeting)]
@@ -70,7 +69,7 @@ class Trainer:
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, *command, "--device", "cpu", "--slots", "2", "--gradient-checkpointing", recompute],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RLRUN_THREADS": "1"} | environment,
+                env=os.environ | {"PYTHONPATH": PYTHONPATH, "RLRUN_THREADS": "1"} | environment,
                 stdout=output,
                 stderr=output,
             )

@@ -17,9 +17,9 @@ from rlrun.storage.manifest import ArtifactKind
 
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
+from tests.support.source_tree import PYTHONPATH
 from tests.unit.rlrun_adapter_sidecar.serving.conftest import BASE, FakeEngine
 
-ROOT = Path(__file__).parents[4]
 SECONDS = 30
 
 
@@ -67,7 +67,7 @@ async def pod(tmp_path: Path, s3_server: S3Server) -> AsyncIterator[Pod]:
         (tmp_path / "credentials" / name).write_text(value)
     with claimed_ports(1) as (port,):
         environment = {
-            "PYTHONPATH": f"{ROOT}/core:{ROOT}/orchestrator_image",
+            "PYTHONPATH": PYTHONPATH,
             "RLRUN_ENGINE_URL": f"http://127.0.0.1:{server.port}",
             "RLRUN_ADAPTERS_DIR": str(tmp_path / "adapters"),
             "RLRUN_ORDER_PATH": str(tmp_path / "order.json"),
