@@ -1,4 +1,4 @@
-"""`python -m rlrun_cli`."""
+"""Entry point of `python -m rlrun_cli`."""
 
 from rlrun_cli.main import app
 

@@ -1,4 +1,4 @@
-"""The command `rlrun`: which commands there are, and what happens to an error that leaves one."""
+"""Typer application of `rlrun`: its commands, and how their errors become messages and exit codes."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -7,13 +7,13 @@ import typer
 from typer.core import TyperGroup
 
 from rlrun_cli.commands import artifacts, download, environments, follow, gc, history, init, logs, run, runs
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, session
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError
 
-HELP = """Reinforcement-learning runs on your own cluster.
+HELP = """Reinforcement-learning runs on your own Kubernetes cluster.
 
-Write a config, start a run, watch the reward, take the adapter:
+Write a config, start a run, watch its reward, list its adapters:
 
   rlrun init rl.toml
 
@@ -24,16 +24,16 @@ Write a config, start a run, watch the reward, take the adapter:
   rlrun adapters reverse-text-x7k2p
 """
 
-EPILOG = """The cluster is chosen as kubectl does it: KUBECONFIG, the current context, and its namespace.
+EPILOG = """The cluster is selected as in kubectl: KUBECONFIG (else ~/.kube/config), its current context and namespace.
 
-Exit codes: 0 fine; 1 the cluster or the run failed; 2 the command line or the file is wrong."""
+Exit codes: 0 success; 1 the cluster, S3 or the run reported a failure; 2 invalid command line or file."""
 
 
 class Commands(TyperGroup):
-    """The group of all commands; shows a CliError as sentences and makes it the exit code."""
+    """Group of all commands. Prints a CliError as a message and exits with its code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command."""
+        """Run the selected command."""
         try:
             return super().invoke(ctx)
         except CliError as problem:
@@ -56,12 +56,12 @@ def _show_version(wanted: bool) -> None:
         try:
             typer.echo(f"rlrun {version('rlrun')}")
         except PackageNotFoundError:
-            typer.echo("rlrun, from a source tree")
+            typer.echo("rlrun (version unknown: not installed as a package)")
         raise typer.Exit
 
 
 @app.callback()
-def choose(
+def set_cluster_options(
     ctx: typer.Context,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -70,12 +70,12 @@ def choose(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that stand before the command's name."""
-    chosen = session(ctx)
-    chosen.kubeconfig, chosen.context, chosen.namespace = kubeconfig, context, namespace
+    """Store the options given before the name of the command."""
+    options = cli_context(ctx)
+    options.kubeconfig, options.context, options.namespace = kubeconfig, context, namespace
 
 
-RUNS, CATALOGUE = "Runs", "Models and artifacts"
+RUNS, CATALOG = "Runs", "Models and artifacts"
 app.command("init", epilog=init.EPILOG, rich_help_panel=RUNS)(init.init)
 app.command("run", epilog=run.EPILOG, rich_help_panel=RUNS)(run.run)
 app.command("list", epilog=runs.LIST_EPILOG, rich_help_panel=RUNS)(runs.list_runs)
@@ -87,9 +87,9 @@ app.command("metrics", epilog=history.METRICS_EPILOG, rich_help_panel=RUNS)(hist
 app.command("rollouts", epilog=history.ROLLOUTS_EPILOG, rich_help_panel=RUNS)(history.rollouts)
 app.command("stop", epilog=runs.STOP_EPILOG, rich_help_panel=RUNS)(runs.stop_run)
 app.command("delete", epilog=runs.DELETE_EPILOG, rich_help_panel=RUNS)(runs.delete_run)
-app.command("models", epilog=artifacts.MODELS_EPILOG, rich_help_panel=CATALOGUE)(artifacts.models)
-app.command("checkpoints", epilog=artifacts.CHECKPOINTS_EPILOG, rich_help_panel=CATALOGUE)(artifacts.checkpoints)
-app.command("adapters", epilog=artifacts.ADAPTERS_EPILOG, rich_help_panel=CATALOGUE)(artifacts.adapters)
-app.command("download", epilog=download.EPILOG, rich_help_panel=CATALOGUE)(download.download)
-app.command("gc", epilog=gc.EPILOG, rich_help_panel=CATALOGUE)(gc.gc)
-app.add_typer(environments.env, name="env", rich_help_panel=CATALOGUE)
+app.command("models", epilog=artifacts.MODELS_EPILOG, rich_help_panel=CATALOG)(artifacts.models)
+app.command("checkpoints", epilog=artifacts.CHECKPOINTS_EPILOG, rich_help_panel=CATALOG)(artifacts.checkpoints)
+app.command("adapters", epilog=artifacts.ADAPTERS_EPILOG, rich_help_panel=CATALOG)(artifacts.adapters)
+app.command("download", epilog=download.EPILOG, rich_help_panel=CATALOG)(download.download)
+app.command("gc", epilog=gc.EPILOG, rich_help_panel=CATALOG)(gc.gc)
+app.add_typer(environments.env, name="env", rich_help_panel=CATALOG)

@@ -1,4 +1,4 @@
-"""What there is to train, and what runs have made: models, checkpoints, adapters."""
+"""Commands `models`, `checkpoints` and `adapters`."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -23,18 +23,18 @@ CHECKPOINTS_EPILOG = """Examples:
 
   rlrun checkpoints reverse-text-x7k2p
 
-To start from one, write its name as checkpoint_id in the next run's file."""
+To start a run from a checkpoint, set checkpoint_id in its file to the name of the checkpoint."""
 ADAPTERS_EPILOG = """Examples:
 
   rlrun adapters reverse-text-x7k2p
 
   rlrun download reverse-text-x7k2p-step-000030-842409bd adapter/"""
 
-RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only of this run.")]
+RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="List only those of this run.")]
 
 
 def model_row(item: Obj) -> list[output.Cell]:
-    """One line of `rlrun models`."""
+    """Return one row of `rlrun models`."""
     spec = item["spec"]
     trainer, inference = spec.get("trainer") or {}, spec.get("inference") or {}
     runs = (item.get("status") or {}).get("runs")
@@ -51,12 +51,12 @@ def model_row(item: Obj) -> list[output.Cell]:
 
 
 def shape(pods: int, gpus: int) -> str:
-    """`2x8 GPU`, or `1x CPU`."""
+    """Return text such as `2x8 GPU` or `1x CPU`."""
     return f"{pods}x{gpus} GPU" if gpus else f"{pods}x CPU"
 
 
 def artifact_row(item: Obj) -> list[output.Cell]:
-    """One line of `rlrun checkpoints`."""
+    """Return one row of `rlrun checkpoints`."""
     spec, status = item["spec"], item.get("status") or {}
     return [
         item["metadata"]["name"],
@@ -71,18 +71,18 @@ def artifact_row(item: Obj) -> list[output.Cell]:
 
 
 def adapter_row(item: Obj) -> list[output.Cell]:
-    """One line of `rlrun adapters`."""
+    """Return one row of `rlrun adapters`."""
     row = artifact_row(item)
     deployment = (item.get("status") or {}).get("deploymentState") or "NotDeployed"
     return [*row[:6], deployment, *row[6:]]
 
 
-def _of_run(api: RemoteCluster, kind: ResourceKind, run: str | None) -> list[Obj]:
+def _artifacts_of(api: RemoteCluster, kind: ResourceKind, run: str | None) -> list[Obj]:
     items = api.list(kind)
     if run is not None:
         items = [i for i in items if i["spec"].get("runName") == run]
         if not items:
-            api.get(RLRUN, run)  # a misspelt name is an error, a run without artifacts is not
+            api.get(RLRUN, run)  # raises if the run does not exist
     return sorted(items, key=lambda i: (str(i["spec"].get("runName")), int(i["spec"].get("step") or 0)))
 
 
@@ -92,14 +92,14 @@ def _show(
     fmt: output.Format | None,
     headers: list[str],
     row: Callable[[Obj], list[output.Cell]],
-    nothing: str,
+    empty: str,
 ) -> None:
     if fmt:
         output.emit(items, kind.plural, fmt, single=False)
     elif items:
         output.print_table(headers, [row(i) for i in items])
     else:
-        output.say(nothing)
+        output.notice(empty)
 
 
 def models(
@@ -111,7 +111,7 @@ def models(
     """List the models that runs can train."""
     items = sorted(cluster(ctx, kubeconfig, context, None).list(RLMODEL), key=lambda i: str(i["spec"]["id"]))
     headers = ["MODEL", "SEQ-LEN", "RANK", "TRAINER", "INFERENCE", "RUNS", "SOURCE", "AGE"]
-    _show(items, RLMODEL, fmt, headers, model_row, "No models: the platform team adds them as RLModel objects.")
+    _show(items, RLMODEL, fmt, headers, model_row, "No models. An administrator adds them as RLModel objects.")
 
 
 def checkpoints(
@@ -122,8 +122,8 @@ def checkpoints(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """List checkpoints: what a later run can start from."""
-    items = _of_run(cluster(ctx, kubeconfig, context, namespace), RLCHECKPOINT, run)
+    """List the checkpoints of a run or namespace. A new run can start from one."""
+    items = _artifacts_of(cluster(ctx, kubeconfig, context, namespace), RLCHECKPOINT, run)
     headers = ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "AGE", "URI"]
     _show(items, RLCHECKPOINT, fmt, headers, artifact_row, "No checkpoints yet.")
 
@@ -136,7 +136,9 @@ def adapters(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """List adapters: what training was for."""
-    items = _of_run(cluster(ctx, kubeconfig, context, namespace), RLADAPTER, run)
+    """List the adapters of a run or namespace."""
+    items = _artifacts_of(cluster(ctx, kubeconfig, context, namespace), RLADAPTER, run)
     headers = ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "DEPLOYMENT", "AGE", "URI"]
-    _show(items, RLADAPTER, fmt, headers, adapter_row, "No adapters yet: the first comes with the last step.")
+    _show(
+        items, RLADAPTER, fmt, headers, adapter_row, "No adapters yet. By default a run saves one after its last step."
+    )

@@ -1,4 +1,4 @@
-"""`rlrun download`: a checkpoint or an adapter on this machine, proven whole."""
+"""Command `download`: copy a checkpoint or an adapter from S3 to a local folder and verify it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from rlrun.storage.layout import S3Uri
 
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.run_storage import Endpoint, open_store, s3_asked
+from rlrun_cli.remote.run_storage import Endpoint, open_store, s3_operation
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 
@@ -20,12 +20,12 @@ EPILOG = """Examples:
 
   rlrun download s3://rlrun/team/842409bd-.../adapters/step-000030 adapter/
 
-Every file is compared with the size and SHA-256 of the manifest; DIR appears when all of them agree, or not at all.
-S3 credentials come from the usual AWS_* variables."""
+Size and SHA-256 of every file are compared with the manifest. DIR is created only if all files match. S3 credentials
+come from the AWS_* variables."""
 
 
 def find(api: RemoteCluster, name: str) -> Obj:
-    """The adapter of that name, else the checkpoint. Raises NotFoundError."""
+    """Return the adapter with this name, else the checkpoint. Raises NotFoundError."""
     for kind in (RLADAPTER, RLCHECKPOINT):
         try:
             return api.get(kind, name)
@@ -33,40 +33,42 @@ def find(api: RemoteCluster, name: str) -> Obj:
             continue
     raise NotFoundError(
         f"there is no adapter and no checkpoint {name} in namespace {api.namespace}",
-        "see what there is: rlrun adapters; rlrun checkpoints",
+        "list the existing ones: rlrun adapters; rlrun checkpoints",
     )
 
 
 def download(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME|URI", help="An adapter, a checkpoint, or its s3:// address.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist yet, or be empty.")],
+    name: Annotated[str, typer.Argument(metavar="NAME|URI", help="Adapter or checkpoint: its name or s3:// URI.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Target folder; must not exist, or be empty.")],
     kind: Annotated[
-        str | None, typer.Option("--kind", help="adapter or checkpoint, where both have the name; else the adapter.")
+        str | None, typer.Option("--kind", help="adapter or checkpoint, if both have this name. Default: the adapter.")
     ] = None,
     endpoint: Endpoint = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Download an adapter or a checkpoint and prove that it is whole."""
+    """Download an adapter or a checkpoint and verify it against its manifest."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CliError(f"{folder} exists already", "name a folder that does not", code=INVALID)
+        raise CliError(f"{folder} already exists and is not an empty folder", "name a new folder", code=INVALID)
     kinds = {"adapter": RLADAPTER, "checkpoint": RLCHECKPOINT}
     if kind is not None and kind not in kinds:
-        raise CliError(f"--kind: {kind!r} is none of adapter, checkpoint", code=INVALID)
+        raise CliError(f"--kind: {kind!r} is not valid", "use adapter or checkpoint", code=INVALID)
     if name.startswith("s3://"):
-        address = name
+        location = name
     else:
         api = cluster(ctx, kubeconfig, context, namespace)
-        address = str((api.get(kinds[kind], name) if kind else find(api, name))["spec"]["uri"])
+        location = str((api.get(kinds[kind], name) if kind else find(api, name))["spec"]["uri"])
     try:
-        uri = S3Uri.parse(address)
+        uri = S3Uri.parse(location)
     except ValueError as problem:
-        raise CliError(str(problem), code=INVALID) from problem
-    with s3_asked(f"download {address}"):
+        raise CliError(
+            str(problem), "use a URI as listed by rlrun adapters or rlrun checkpoints", code=INVALID
+        ) from problem
+    with s3_operation(f"download {location}"):
         manifest = open_store(ctx, endpoint).download(uri, folder.resolve())
     typer.echo(
         f"{manifest.kind.value} of step {manifest.step}: {len(manifest.files)} files, "
-        f"{output.size(manifest.size)}, all as in its manifest, in {folder}"
+        f"{output.size(manifest.size)}, verified against the manifest, in {folder}"
     )

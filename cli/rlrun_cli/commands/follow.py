@@ -1,7 +1,7 @@
-"""Following a run to its end: a progress bar on a terminal, a line per change anywhere else.
+"""Command `follow`: show a progress bar on a terminal, otherwise a line for each change, until the run ends.
 
-Following only looks. Ctrl-C leaves the run as it is, and a short outage of the API server is waited out. A following
-ends when the run ends, when it is deleted, or when the API server has been silent for `PATIENCE` seconds.
+The command only reads. Ctrl-C does not affect the run. It ends when the run ends or is deleted, or when the API server
+has not responded for `MAX_OUTAGE_SECONDS`.
 """
 
 import time
@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 from rlrun.kube.kinds import RLRUN
+from typing_extensions import override
 
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster, session
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.remote.run_summary import RunSummary, sparkline, summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError, NotFoundError, UnreachableError
@@ -28,82 +29,83 @@ EPILOG = """Examples:
 
   rlrun follow reverse-text-x7k2p && rlrun adapters reverse-text-x7k2p
 
-Exit code 0 only if the run completes. Ctrl-C stops the following, not the run."""
+Exit codes: 0 the run completed; 1 it failed, was stopped or was deleted; 130 after Ctrl-C, which does not stop the
+run."""
 INTERVAL = 1.0
-PATIENCE = 120.0
-"""Seconds without an answer of the API server before following gives up."""
+MAX_OUTAGE_SECONDS = 120.0
+"""Seconds without a response of the API server after which the command fails."""
 DETACHED = 130
-"""Exit code after Ctrl-C, as of any program that it ends."""
+"""Exit code after Ctrl-C: 128 + SIGINT."""
 
 
 @dataclass
 class RewardHistory:
-    """Rewards by step, as far as this following has seen them."""
+    """Rewards by step, as observed so far."""
 
     rewards: dict[int, float] = field(default_factory=dict)
 
-    def add(self, seen: RunSummary) -> None:
-        """Remember the newest reward; after a rewind the steps above it are forgotten."""
-        if seen.reward is not None:
-            self.rewards = {s: r for s, r in self.rewards.items() if s < seen.step} | {seen.step: seen.reward}
+    def add(self, summary: RunSummary) -> None:
+        """Add the newest reward. After a rewind the steps above it are discarded."""
+        if summary.reward is not None:
+            self.rewards = {s: r for s, r in self.rewards.items() if s < summary.step} | {summary.step: summary.reward}
 
     @property
     def line(self) -> str:
-        """The sparkline."""
+        """Sparkline of the rewards."""
         return sparkline([self.rewards[s] for s in sorted(self.rewards)])
 
 
-def describe(seen: RunSummary, curve: RewardHistory) -> str:
-    """One line for a log: phase, step, reward, time left, or what is waited for."""
-    parts = [f"{seen.phase:<9}", f"step {seen.step}/{seen.max_steps}"]
-    if seen.reward is not None:
-        parts.append(f"reward {seen.reward:.3f} {curve.line}")
-    if seen.time_left:
-        parts.append(seen.time_left)
-    if seen.reason and (seen.step == 0 or seen.phase != "Running"):
-        parts.append(f"{seen.reason}: {seen.message}" if seen.message else seen.reason)
+def describe(summary: RunSummary, history: RewardHistory) -> str:
+    """Describe a run in one line: phase, step, reward, time left, or what it waits for."""
+    parts = [f"{summary.phase:<9}", f"step {summary.step}/{summary.max_steps}"]
+    if summary.reward is not None:
+        parts.append(f"reward {summary.reward:.3f} {history.line}")
+    if summary.time_left:
+        parts.append(summary.time_left)
+    if summary.reason and (summary.step == 0 or summary.phase != "Running"):
+        parts.append(f"{summary.reason}: {summary.message}" if summary.message else summary.reason)
     return "  ".join(parts)
 
 
 class Display(Protocol):
-    """Where looks at a run go."""
+    """Output of the command."""
 
-    def show(self, seen: RunSummary, curve: RewardHistory) -> None:
-        """One look."""
+    def show(self, summary: RunSummary, history: RewardHistory) -> None:
+        """Show the current state of the run."""
         ...
 
     def note(self, text: str) -> None:
-        """A remark between looks."""
+        """Show a message."""
         ...
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         ...
 
 
-class LineDisplay:
-    """A line for each change; the sparkline and the time left alone are no change."""
+class LineDisplay(Display):
+    """Prints a line when phase, step or reason changes."""
 
     def __init__(self) -> None:
         self._last: tuple[str, int, str] | None = None
 
-    def show(self, seen: RunSummary, curve: RewardHistory) -> None:
-        """See `Display`."""
-        key = (seen.phase, seen.step, seen.reason)
+    @override
+    def show(self, summary: RunSummary, history: RewardHistory) -> None:
+        key = (summary.phase, summary.step, summary.reason)
         if key != self._last:
             self._last = key
-            output.out().print(Text(describe(seen, curve)))
+            output.out().print(Text(describe(summary, history)))
 
+    @override
     def note(self, text: str) -> None:
-        """See `Display`."""
-        output.say(text)
+        output.notice(text)
 
-    def close(self) -> None:
-        """See `Display`."""
+    @override
+    def close(self) -> None: ...
 
 
-class ProgressDisplay:
-    """A bar that is drawn in place."""
+class ProgressDisplay(Display):
+    """Progress bar that is redrawn in place."""
 
     def __init__(self, name: str, console: Console) -> None:
         self._progress = Progress(
@@ -118,100 +120,100 @@ class ProgressDisplay:
         self._why = ""
         self._progress.start()
 
-    def show(self, seen: RunSummary, curve: RewardHistory) -> None:
-        """See `Display`."""
-        facts = [f"reward {seen.reward:.3f} {curve.line}"] if seen.reward is not None else []
-        if seen.time_left:
-            facts.append(seen.time_left)
-        if seen.reason and (seen.step == 0 or seen.phase != "Running"):
-            facts.append(seen.reason)
-        style = output.PHASE_STYLES.get(seen.phase, "default")
+    @override
+    def show(self, summary: RunSummary, history: RewardHistory) -> None:
+        facts = [f"reward {summary.reward:.3f} {history.line}"] if summary.reward is not None else []
+        if summary.time_left:
+            facts.append(summary.time_left)
+        if summary.reason and (summary.step == 0 or summary.phase != "Running"):
+            facts.append(summary.reason)
+        style = output.PHASE_STYLES.get(summary.phase, "default")
         self._progress.update(
             self._task,
-            completed=seen.step,
-            total=seen.max_steps or None,
-            phase=f"[{style}]{seen.phase}[/]" if seen.phase in output.PHASE_STYLES else "",
+            completed=summary.step,
+            total=summary.max_steps or None,
+            phase=f"[{style}]{summary.phase}[/]" if summary.phase in output.PHASE_STYLES else "",
             facts="  ".join(facts),
         )
-        why = f"{seen.reason}: {seen.message}" if seen.message else ""
-        if why and why != self._why and not seen.finished:
+        why = f"{summary.reason}: {summary.message}" if summary.message else ""
+        if why and why != self._why and not summary.finished:
             self.note(why)
         self._why = why
 
+    @override
     def note(self, text: str) -> None:
-        """See `Display`."""
         self._progress.console.print(Text(text, style="dim"))
 
+    @override
     def close(self) -> None:
-        """See `Display`."""
         self._progress.stop()
 
 
 def display_for(name: str) -> Display:
-    """A bar where there is a terminal, lines where there is not."""
+    """Return a progress bar on a terminal, a line display otherwise."""
     console = Console(highlight=False)
     return ProgressDisplay(name, console) if console.is_terminal and not console.is_dumb_terminal else LineDisplay()
 
 
-def look_until_finished(
+def watch_until_finished(
     api: RemoteCluster,
     name: str,
     display: Display,
     sleep: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> RunSummary:
-    """The last look at a run.
+    """Show a run until it is finished and return its final state.
 
-    Raises CliError when the run is deleted meanwhile, or the API server stays silent for longer than PATIENCE.
+    Raises CliError if the run is deleted, or the API server does not respond for longer than MAX_OUTAGE_SECONDS.
     """
-    curve = RewardHistory()
-    silent_since: float | None = None
-    seen_before = False
+    history = RewardHistory()
+    outage_since: float | None = None
+    was_found = False
     while True:
         try:
-            seen = summarize(api.get(RLRUN, name))
+            summary = summarize(api.get(RLRUN, name))
         except NotFoundError:
-            if not seen_before:
+            if not was_found:
                 raise
-            raise CliError(f"{name} was deleted while it was followed") from None
+            raise CliError(f"{name} was deleted while it was followed", "list the existing runs: rlrun list") from None
         except UnreachableError as problem:
             now = clock()
-            if silent_since is None:
-                silent_since = now
-                display.note(f"{problem.message}; waiting for it, the run is not affected")
-            if now - silent_since > PATIENCE:
+            if outage_since is None:
+                outage_since = now
+                display.note(f"{problem.message}; retrying, the run is not affected")
+            if now - outage_since > MAX_OUTAGE_SECONDS:
                 raise
         else:
-            seen_before, silent_since = True, None
-            curve.add(seen)
-            display.show(seen, curve)
-            if seen.finished:
-                return seen
+            was_found, outage_since = True, None
+            history.add(summary)
+            display.show(summary, history)
+            if summary.finished:
+                return summary
         sleep(INTERVAL)
 
 
 def follow_to_end(ctx: typer.Context, api: RemoteCluster, name: str) -> None:
-    """Follow; returns only if the run completes.
+    """Show a run until it completes.
 
-    Raises CliError when it ends in any other way, typer.Exit after Ctrl-C.
+    Raises CliError if it ends in another way, typer.Exit after Ctrl-C.
     """
     display = display_for(name)
-    place = f"{name} -n {api.namespace}"
+    target = f"{name} -n {api.namespace}"
     try:
-        seen = look_until_finished(api, name, display, session(ctx).sleep)
+        summary = watch_until_finished(api, name, display, cli_context(ctx).sleep)
     except KeyboardInterrupt:
         display.close()
-        output.say(f"\nDetached; the run goes on. See it again: rlrun follow {place}   End it: rlrun stop {place}")
+        output.notice(f"\nDetached; the run continues. Watch it: rlrun follow {target}   End it: rlrun stop {target}")
         raise typer.Exit(DETACHED) from None
     finally:
         display.close()
-    if seen.phase == "Completed":
-        output.say(f"Completed. Take the adapter: rlrun adapters {place}", "green")
+    if summary.phase == "Completed":
+        output.notice(f"Completed. Download the adapter: rlrun adapters {target}", "green")
         return
-    why = f"{seen.reason}: {seen.message}" if seen.message else seen.reason
+    why = f"{summary.reason}: {summary.message}" if summary.message else summary.reason
     raise CliError(
-        f"{name} is {seen.phase} at step {seen.step}/{seen.max_steps}" + (f": {why}" if why else ""),
-        f"see more: rlrun get {place}; its artifacts: rlrun checkpoints {place}",
+        f"{name} is {summary.phase} at step {summary.step}/{summary.max_steps}" + (f": {why}" if why else ""),
+        f"see its conditions: rlrun get {target}; its artifacts: rlrun checkpoints {target}",
     )
 
 
@@ -222,5 +224,5 @@ def follow_run(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Watch a run until it ends: step, reward, time left."""
+    """Watch a run until it ends: phase, step, reward and time left."""
     follow_to_end(ctx, cluster(ctx, kubeconfig, context, namespace), name)

@@ -1,4 +1,4 @@
-"""`rlrun gc`: what belongs to nothing, in S3 and in the cluster: listed, and removed only when told to and asked."""
+"""Command `gc`: list unreferenced files in S3 and objects in the cluster, and delete them on request."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import typer
 from rlrun.storage.layout import S3Uri
 
 from rlrun_cli.commands.runs import Output
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster, session
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, open_store
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -27,12 +27,12 @@ EPILOG = """Examples:
 
   rlrun gc --delete
 
-Never listed: anything of a run that is not finished, a checkpoint or an adapter that has an object, anything younger
-than --older-than. docs/guides/operate.md says what is.
+Never listed: files and objects of a run that is not finished, checkpoints and adapters that have an object, and items
+younger than --older-than. docs/guides/operate.md describes the reasons.
 
-One bucket and prefix must belong to one cluster only: the runs of another one look as if they were gone.
+A bucket and prefix must belong to one cluster only: files of runs in another cluster would appear unreferenced.
 
-Exit codes: 0 listed, or all removed; 1 something could not be read or removed; 2 the command line is wrong."""
+Exit codes: 0 listed, or all deleted; 1 something could not be read or deleted; 2 invalid command line."""
 
 
 def gc(
@@ -40,15 +40,15 @@ def gc(
     bucket: Bucket = "",
     prefix: Prefix = "",
     endpoint: Endpoint = None,
-    older_than: Annotated[str, typer.Option(help="Nothing younger is touched: 90m, 24h, 7d.")] = "24h",
-    delete: Annotated[bool, typer.Option("--delete", help="Remove what is listed.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    older_than: Annotated[str, typer.Option(help="Minimum age of items, for example 90m, 24h, 7d.")] = "24h",
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the listed items, after confirmation.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     fmt: Output = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """List (and with --delete remove) what belongs to nothing any more, in all namespaces or in the one of -n."""
+    """List unreferenced files and objects, in all namespaces or in that of -n. Deletes them with --delete."""
     from rlrun.garbage_collection.planner import plan_deletions
     from rlrun.garbage_collection.report import parse_age
     from rlrun.garbage_collection.sweep import remove, take_snapshot
@@ -56,53 +56,59 @@ def gc(
     from rlrun.storage.store import StoreError
 
     if not bucket:
-        raise CliError("no bucket given", "give --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
+        raise CliError("no bucket is selected", "add --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
     try:
         age = parse_age(older_than)
     except ValueError as problem:
         raise CliError(f"--older-than: {problem}", code=INVALID) from None
     root = S3Uri(bucket, prefix.strip("/"))
-    only = namespace or session(ctx).namespace
-    swept = cluster(ctx, kubeconfig, context, namespace).garbage_source()
+    target = namespace or cli_context(ctx).namespace
+    source = cluster(ctx, kubeconfig, context, namespace).garbage_source()
     removed: list[Removed] = []
     try:
         store = open_store(ctx, endpoint)
-        world = take_snapshot(store, swept, root, only)
+        snapshot = take_snapshot(store, source, root, target)
         now = datetime.now(UTC)
-        items = plan_deletions(world, now, age)
-        if delete and items and _agreed(items, now, yes=yes, quiet=fmt is not None):
-            removed = list(remove(store, swept, root, only, items, now, age))
+        items = plan_deletions(snapshot, now, age)
+        if delete and items and _confirmed(items, now, yes=yes, quiet=fmt is not None):
+            removed = list(remove(store, source, root, target, items, now, age))
     except (StoreError, ApiError) as problem:
-        raise CliError(str(problem), "nothing was removed; try again when it answers completely") from problem
-    for note in world.notes:
-        output.say(note)
-    _show(items, removed, world.notes, now, fmt, where=only or "all namespaces", delete=delete, yes=yes)
-    if left := [r for r in removed if r.problem is not None]:
         raise CliError(
-            f"{len(left)} of {len(items)} could not be removed",
-            "try again: what is still there is found again",
-            details=[f"{r.item.name}: {r.problem}" for r in left],
+            str(problem), "nothing was deleted; try again when both S3 and the cluster can be read completely"
+        ) from problem
+    for note in snapshot.notes:
+        output.notice(note)
+    _show(items, removed, snapshot.notes, now, fmt, where=target or "all namespaces", delete=delete, yes=yes)
+    if failed := [r for r in removed if r.problem is not None]:
+        raise CliError(
+            f"{len(failed)} of {len(items)} items could not be deleted",
+            "try again: the remaining items will be listed again",
+            details=[f"{r.item.name}: {r.problem}" for r in failed],
         )
 
 
 def row(item: "GarbageItem", now: datetime) -> list[output.Cell]:
-    """One line of the table."""
+    """Return one row of the table."""
     age = output.duration((now - item.newest).total_seconds())
     return [item.kind, item.namespace, item.name, output.size(item.size), age, item.reason.value]
 
 
-def _agreed(items: "Sequence[GarbageItem]", now: datetime, *, yes: bool, quiet: bool) -> bool:
+def _confirmed(items: "Sequence[GarbageItem]", now: datetime, *, yes: bool, quiet: bool) -> bool:
     if yes:
         return True
     for line in [] if quiet else output.table(HEADERS, [row(i, now) for i in items]):
         output.err().print(line)
     size = output.size(sum(i.size or 0 for i in items))
     try:
-        agreed = typer.confirm(f"Remove these {len(items)} for ever ({size})?", err=True)
+        confirmed = typer.confirm(f"Permanently delete {len(items)} items ({size})?", err=True)
     except typer.Abort:
-        raise CliError("not removed: no answer", "give --yes to remove without a question", code=INVALID) from None
-    if not agreed:
-        output.say("Not removed.")
+        raise CliError(
+            "nothing was deleted: the confirmation was not answered",
+            "add --yes to delete without confirmation",
+            code=INVALID,
+        ) from None
+    if not confirmed:
+        output.notice("Nothing was deleted.")
         raise typer.Exit(1)
     return True
 
@@ -130,12 +136,12 @@ def _show(
         as_json = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
         sys.stdout.write(output.to_yaml(found) if fmt is output.Format.yaml else as_json)
     elif not items:
-        output.say(f"Nothing in {where} belongs to nothing.")
+        output.notice(f"No unreferenced items in {where}.")
     elif not delete:
         output.print_table(HEADERS, [row(i, now) for i in items])
         size = output.size(sum(i.size or 0 for i in items))
-        output.say(f"{len(items)} found in {where}, {size}; nothing was removed. Remove them: rlrun gc --delete")
+        output.notice(f"{len(items)} items in {where}, {size}; nothing was deleted. Delete them: rlrun gc --delete")
     else:
         if yes:
             output.print_table(HEADERS, [row(i, now) for i in items])
-        output.say(f"{sum(r.problem is None for r in removed)} of {len(items)} removed.")
+        output.notice(f"{sum(r.problem is None for r in removed)} of {len(items)} items deleted.")

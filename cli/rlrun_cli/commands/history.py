@@ -1,4 +1,4 @@
-"""`rlrun metrics` and `rlrun rollouts`: what a run has written of itself to S3, while it lives and ever after."""
+"""Commands `metrics` and `rollouts`: read what a run wrote to S3, during the run and after its end."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from rlrun.storage.store import Store
 
 from rlrun_cli.commands.runs import Name, Output
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, layout_of, open_store, s3_asked
+from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, find_run_layout, open_store, s3_operation
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError
 
@@ -23,43 +23,47 @@ METRICS_EPILOG = """Examples:
 
   rlrun metrics reverse-text-x7k2p -o json | jq '.[]."reward/mean"'
 
-One line per step; docs/reference/metrics.md says what each number means, -o name which there are. S3 credentials come
-from the usual AWS_* variables. Works for runs that have ended, and for deleted ones of which an artifact is left."""
+One line per step. -o name lists all metrics; docs/reference/metrics.md describes them. Also works for runs that have
+ended, and for deleted runs that still have an artifact. S3 credentials come from the AWS_* variables."""
 ROLLOUTS_EPILOG = """Examples:
 
   rlrun rollouts reverse-text-x7k2p
 
   rlrun rollouts reverse-text-x7k2p -s 20 --num 5 -o json
 
-Without -s the newest step. S3 credentials come from the usual AWS_* variables."""
-SHOWN = ("reward/mean", "loss/mean", "mismatch_kl/all/mean", "completion_len/mean", "error/mean")
-"""Columns of the table, as far as the run has them."""
+Without -s the newest step is shown. S3 credentials come from the AWS_* variables."""
+DEFAULT_METRICS = ("reward/mean", "loss/mean", "mismatch_kl/all/mean", "completion_len/mean", "error/mean")
+"""Columns of the table; those that the run does not have are omitted."""
 SUFFIX = ".jsonl.zst"
-TEXT = 60
-"""Characters of an answer in the table."""
+ANSWER_WIDTH = 60
+"""Number of characters of an answer in the table."""
 
 
 def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
-    """All lines of the run, one per step. Raises StoreError."""
+    """Return all lines of the run, one per step. Raises StoreError."""
     folder = layout.root / "metrics"
     parts = [store.get_bytes(folder / name).decode() for name, _ in store.list_files(folder)]
     return merged(line for part in parts for line in parse_lines(part))
 
 
 def read_rollouts(store: Store, layout: RunLayout, step: int | None) -> list[dict[str, Any]]:
-    """The rollouts of one step, of the newest without one. Raises StoreError, and CliError when there are none."""
+    """Return the rollouts of one step, by default the newest. Raises StoreError, and CliError if there are none."""
     steps = sorted(
         step_of(name.removesuffix(SUFFIX))
         for name, _ in store.list_files(layout.root / "rollouts")
         if name.endswith(SUFFIX)
     )
     if not steps or (step is not None and step not in steps):
-        there = f"there are those of {len(steps)} steps, {steps[0]} to {steps[-1]}" if steps else "none are written yet"
-        raise CliError(f"no rollouts of step {step if step is not None else '-'} at {layout.root}", there)
+        if not steps:
+            raise CliError(f"{layout.root} has no rollouts yet", "try again after the first step")
+        available = f"the run has {len(steps)} steps with rollouts, {steps[0]} to {steps[-1]}: select one with -s"
+        raise CliError(f"{layout.root} has no rollouts of step {step}", available)
     try:
         import zstandard
     except ImportError:
-        raise CliError("rollouts are packed with zstandard, which is not installed", "pip install zstandard") from None
+        raise CliError(
+            "rollouts cannot be read: the package zstandard is not installed", "pip install zstandard"
+        ) from None
     data = store.get_bytes(layout.rollouts(steps[-1] if step is None else step))
     text = zstandard.ZstdDecompressor().stream_reader(data).read().decode()
     return [json.loads(line) for line in text.splitlines()]
@@ -73,10 +77,10 @@ def _write(value: Any, fmt: output.Format) -> None:
 def metrics(
     ctx: typer.Context,
     name: Name,
-    metric: Annotated[list[str] | None, typer.Option("-m", "--metric", help="A metric to show; repeatable.")] = None,
+    metric: Annotated[list[str] | None, typer.Option("-m", "--metric", help="Metric to show. Repeatable.")] = None,
     min_step: Annotated[int | None, typer.Option(min=0, help="First step to show.")] = None,
     max_step: Annotated[int | None, typer.Option(min=0, help="Last step to show.")] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only the last steps of these.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Number of last steps to show.")] = None,
     fmt: Output = None,
     bucket: Bucket = "",
     prefix: Prefix = "",
@@ -87,8 +91,8 @@ def metrics(
 ) -> None:
     """Show the metrics of a run by step, also after its end."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    layout = layout_of(api, name, bucket, prefix)
-    with s3_asked(f"read the metrics of {name}"):
+    layout = find_run_layout(api, name, bucket, prefix)
+    with s3_operation(f"read the metrics of {name}"):
         lines = read_metrics(open_store(ctx, endpoint), layout)
     low, high = min_step or 0, max_step if max_step is not None else sys.maxsize
     lines = [line for line in lines if low <= int(line["step"]) <= high]
@@ -96,16 +100,17 @@ def metrics(
     known = {key for line in lines for key in line}
     if unknown := [m for m in metric or [] if m not in known]:
         raise CliError(
-            f"{name} has no metric {', '.join(unknown)} in these steps", f"see all: rlrun metrics {name} -o name"
+            f"{name} has no metric {', '.join(unknown)} in these steps",
+            f"list all metrics: rlrun metrics {name} -o name",
         )
-    chosen = metric or [m for m in SHOWN if m in known]
+    chosen = metric or [m for m in DEFAULT_METRICS if m in known]
     if fmt is output.Format.name:
         sys.stdout.write("".join(f"{key}\n" for key in sorted(known - {"step", "time"})))
     elif fmt:
         keep = {"step", "time", *metric} if metric else known
         _write([{k: v for k, v in line.items() if k in keep} for line in lines], fmt)
     elif not lines:
-        output.say(f"No metrics at {layout.root} yet.")
+        output.notice(f"{layout.root} has no metrics yet.")
     else:
         rows = [[str(line["step"]), *(_cell(line.get(m)) for m in chosen)] for line in lines]
         output.print_table(["STEP", *(m.upper() for m in chosen)], rows)
@@ -120,9 +125,11 @@ def _cell(value: Any) -> str:
 def rollouts(
     ctx: typer.Context,
     name: Name,
-    step: Annotated[int | None, typer.Option("-s", "--step", min=0, help="The step that they trained.")] = None,
-    count: Annotated[int, typer.Option("--num", min=1, help="How many to a page.")] = 100,
-    page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
+    step: Annotated[
+        int | None, typer.Option("-s", "--step", min=0, help="Step that was trained on them. Default: the newest.")
+    ] = None,
+    count: Annotated[int, typer.Option("--num", min=1, help="Rollouts per page.")] = 100,
+    page: Annotated[int, typer.Option(min=1, help="Number of the page.")] = 1,
     fmt: Output = None,
     bucket: Bucket = "",
     prefix: Prefix = "",
@@ -133,8 +140,8 @@ def rollouts(
 ) -> None:
     """Show the rollouts that a step was trained on, with their rewards, also after the run's end."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    layout = layout_of(api, name, bucket, prefix)
-    with s3_asked(f"read the rollouts of {name}"):
+    layout = find_run_layout(api, name, bucket, prefix)
+    with s3_operation(f"read the rollouts of {name}"):
         found = read_rollouts(open_store(ctx, endpoint), layout, step)
     shown = found[(page - 1) * count : page * count]
     if fmt is output.Format.name:
@@ -144,11 +151,11 @@ def rollouts(
     else:
         headers = ["ENVIRONMENT", "EXAMPLE", "REWARD", "ADVANTAGE", "TOKENS", "STOPPED-BY", "ANSWER"]
         output.print_table(headers, [rollout_row(r) for r in shown])
-        output.say(f"{len(shown)} of {len(found)} rollouts of step {found[0]['step']}" if found else "No rollouts.")
+        output.notice(f"{len(shown)} of {len(found)} rollouts of step {found[0]['step']}" if found else "No rollouts.")
 
 
 def rollout_row(entry: dict[str, Any]) -> list[output.Cell]:
-    """One line of the table; a rollout that failed shows why instead of its answer."""
+    """Return one row of the table. A failed rollout shows its error instead of its answer."""
     error = entry.get("error") or {}
     answer = f"{error['reason']}: {error.get('message', '')}" if error else _answer(entry.get("completion"))
     return [
@@ -166,4 +173,4 @@ def _answer(completion: Any) -> str:
     last = completion[-1] if isinstance(completion, list) and completion else completion
     text = last.get("content") if isinstance(last, dict) else last
     plain = " ".join(str(text if text is not None else "").split())
-    return plain if len(plain) <= TEXT else plain[: TEXT - 1] + "…"
+    return plain if len(plain) <= ANSWER_WIDTH else plain[: ANSWER_WIDTH - 1] + "…"

@@ -1,8 +1,8 @@
-"""`rlrun logs`: what the processes of a run say, also while they start, restart or come in several.
+"""Command `logs`: print the logs of a run's processes.
 
-With one pod its lines come as they are; with several each line says whose it is. Following waits for pods that are not
-there yet and picks up their successors after a restart, until the run is finished. Where the pods are gone for good the
-copies in S3 are read, also of a run that is deleted.
+Lines are prefixed with the name of the pod if there are several. With -f the command waits for pods that do not exist
+yet and reads their replacements after a restart, until the run is finished. When the pods no longer exist, the copies
+in S3 are read, also for a deleted run.
 """
 
 import queue
@@ -19,10 +19,10 @@ from rlrun.kube.objects import Obj
 
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster, session
-from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, layout_of, open_store, s3_asked
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
+from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, find_run_layout, open_store, s3_operation
 from rlrun_cli.remote.run_summary import summarize
-from rlrun_cli.remote.stored_logs import read_kept
+from rlrun_cli.remote.stored_logs import read_stored_logs
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError, NotFoundError, NotReadyError, UnreachableError
 
@@ -36,11 +36,11 @@ EPILOG = """Examples:
 
   rlrun logs reverse-text-x7k2p --attempt 1
 
-Without pods (the run has ended, or is deleted) the copies in S3 are printed; S3 credentials come from the usual AWS_*
-variables. --attempt reads the copies of an earlier attempt of a run that lives."""
+When the run has no pods (it has ended, or is deleted), the copies in S3 are printed. --attempt prints the copies of an
+earlier attempt of an active run. S3 credentials come from the AWS_* variables."""
 START_SECONDS = 600
-"""How long -f waits for a pod that does not come while the run is unfinished."""
-PERIOD = 2.0
+"""Time that -f waits for the first pod of an unfinished run."""
+POLL_SECONDS = 2.0
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
@@ -54,14 +54,14 @@ class LogSource:
 
 
 def main_container(pod: Obj) -> str:
-    """The container a person means when they name only the pod."""
+    """Return the default container of a pod."""
     chosen = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
     containers = [c["name"] for c in pod["spec"]["containers"]]
     return str(chosen if chosen in containers else containers[0])
 
 
 def source(pod: Obj) -> LogSource:
-    """The newest start of the pod's main container."""
+    """Return the newest start of the pod's main container."""
     name = main_container(pod)
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     restarts = next((int(s.get("restartCount") or 0) for s in statuses if s["name"] == name), 0)
@@ -69,7 +69,7 @@ def source(pod: Obj) -> LogSource:
 
 
 def sources(pods: list[Obj]) -> list[LogSource]:
-    """One source per pod, oldest pod first."""
+    """Return one source per pod, oldest pod first."""
     ordered = sorted(pods, key=lambda p: (str(p["metadata"].get("creationTimestamp") or ""), p["metadata"]["name"]))
     return [source(p) for p in ordered]
 
@@ -80,7 +80,7 @@ def pods_of(api: RemoteCluster, run: str, role: Role) -> list[Obj]:
 
 
 def read(api: RemoteCluster, run: str, role: Role, tail: int | None, previous: bool) -> Iterator[str] | None:
-    """The lines there are now, None when the pods are gone for good. Raises CliError when they are still to come."""
+    """Return the current lines, or None if the run will have no more pods. Raises CliError if it has none yet."""
     found = sources(pods_of(api, run, role))
     if found:
         return _read_pods(api, found, tail, previous)
@@ -103,23 +103,23 @@ def _read_pods(api: RemoteCluster, found: list[LogSource], tail: int | None, pre
         except (NotReadyError, NotFoundError) as problem:
             if len(found) == 1:
                 raise
-            output.say(prefix + problem.message)
+            output.notice(prefix + problem.message)
 
 
 class LogFollower:
-    """Reads every start of every pod of a role, each in a thread of its own, into one stream of lines."""
+    """Merges the logs of all containers of a role, including restarts, into one stream. One thread per container."""
 
     def __init__(self, api: RemoteCluster, run: str, role: Role, tail: int | None, sleep: Callable[[float], None]):
         self._api, self._run, self._role, self._tail, self._sleep = api, run, role, tail, sleep
         self._lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._threads: dict[LogSource, threading.Thread] = {}
         self._done: set[LogSource] = set()
-        self._read: dict[LogSource, int] = {}
+        self._lines_read: dict[LogSource, int] = {}
         self._pods: set[str] = set()
 
-    def _pump(self, each: LogSource) -> None:
-        # After a cut the log is read again from its beginning, so what was shown already is passed over.
-        known = self._read.get(each, 0)
+    def _read_log(self, each: LogSource) -> None:
+        # After an interruption the log is read from its beginning again, so lines already shown are skipped.
+        known = self._lines_read.get(each, 0)
         tail = self._tail if not known or self._tail is None else 0
         skip = known if tail is None else 0
         try:
@@ -128,10 +128,10 @@ class LogFollower:
             ):
                 if number >= skip:
                     self._lines.put((each.pod, line))
-                    self._read[each] = self._read.get(each, 0) + 1
+                    self._lines_read[each] = self._lines_read.get(each, 0) + 1
             self._done.add(each)
         except (NotReadyError, NotFoundError, UnreachableError):
-            pass  # not started, gone, or cut off: the next look at the pods decides
+            pass  # not started, deleted or interrupted: the next list of pods decides
         except CliError as problem:
             self._lines.put((each.pod, f"({problem.message})"))
             self._done.add(each)
@@ -141,7 +141,7 @@ class LogFollower:
             self._pods.add(each.pod)
             thread = self._threads.get(each)
             if each not in self._done and (thread is None or not thread.is_alive()):
-                self._threads[each] = threading.Thread(target=self._pump, args=(each,), daemon=True)
+                self._threads[each] = threading.Thread(target=self._read_log, args=(each,), daemon=True)
                 self._threads[each].start()
 
     def _drain(self) -> Iterator[str]:
@@ -150,15 +150,15 @@ class LogFollower:
             yield f"[{pod}] {line}" if len(self._pods) > 1 else line
 
     def lines(self, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
-        """Lines as they come, until the run is finished and all is read.
+        """Yield lines until the run is finished and all logs are read.
 
-        Raises CliError when no pod of the role has come after START_SECONDS.
+        Raises CliError if the role has no pod after START_SECONDS.
         """
-        begun, announced = clock(), False
+        started, announced = clock(), False
         while True:
             state = summarize(self._api.get(RLRUN, self._run))
             self._start_new()
-            until = clock() + PERIOD
+            until = clock() + POLL_SECONDS
             while clock() < until:
                 yield from self._drain()
                 if state.finished and not any(t.is_alive() for t in self._threads.values()):
@@ -167,11 +167,13 @@ class LogFollower:
                 self._sleep(0.1)
             if not self._pods:
                 if not announced:
-                    output.say(f"waiting for a {self._role.value} pod; {state.phase} {state.reason}".rstrip())
+                    output.notice(
+                        f"Waiting for a {self._role.value} pod; the run is {state.phase} {state.reason}".rstrip()
+                    )
                     announced = True
-                if clock() - begun > START_SECONDS:
+                if clock() - started > START_SECONDS:
                     raise CliError(
-                        f"no {self._role.value} pod of {self._run} after {START_SECONDS} s",
+                        f"{self._run} has no {self._role.value} pod after {START_SECONDS} s",
                         f"see what it waits for: rlrun get {self._run}",
                     )
 
@@ -179,11 +181,13 @@ class LogFollower:
 def logs(
     ctx: typer.Context,
     name: Name,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay, and print lines as they come.")] = False,
-    role: Annotated[Role, typer.Option(help="Whose log.")] = Role.orchestrator,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines, per pod.")] = None,
-    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the container before its restart.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt, from the copies in S3.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the run is finished.")] = False,
+    role: Annotated[Role, typer.Option(help="Process whose log is printed.")] = Role.orchestrator,
+    tail: Annotated[int | None, typer.Option(min=0, help="Number of last lines per pod. Default: all.")] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Print the log of the previous container instance.")
+    ] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Print the log of this attempt from S3.")] = None,
     bucket: Bucket = "",
     prefix: Prefix = "",
     endpoint: Endpoint = None,
@@ -191,26 +195,26 @@ def logs(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Print the log of a run's orchestrator, trainer, inference engines or environments, also after its end."""
+    """Print the logs of a run's orchestrator, trainer, inference engines or environments, also after its end."""
     api = cluster(ctx, kubeconfig, context, namespace)
     lines: Iterator[str] | None = None
-    if follow and not previous and attempt is None and (pods_of(api, name, role) or _goes_on(api, name)):
-        lines = LogFollower(api, name, role, tail, session(ctx).sleep).lines()
+    if follow and not previous and attempt is None and (pods_of(api, name, role) or _may_get_pods(api, name)):
+        lines = LogFollower(api, name, role, tail, cli_context(ctx).sleep).lines()
     elif attempt is None:
         lines = read(api, name, role, tail, previous)
     try:
-        with s3_asked("read the copies of the logs"):
+        with s3_operation("read the stored logs"):
             if lines is None:
-                store, layout = open_store(ctx, endpoint), layout_of(api, name, bucket, prefix)
-                lines = read_kept(store, layout, name, role.value, attempt=attempt, tail=tail, previous=previous)
+                store, layout = open_store(ctx, endpoint), find_run_layout(api, name, bucket, prefix)
+                lines = read_stored_logs(store, layout, name, role.value, attempt=attempt, tail=tail, previous=previous)
             for line in lines:
                 typer.echo(line)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-def _goes_on(api: RemoteCluster, run: str) -> bool:
-    """Whether pods may still come. Raises NotFoundError only when nothing of the run is left either."""
+def _may_get_pods(api: RemoteCluster, run: str) -> bool:
+    """Return True if the run exists and may start pods."""
     try:
         return not summarize(api.get(RLRUN, run)).finished
     except NotFoundError:

@@ -1,7 +1,7 @@
-"""`rlrun run`: from a file to an RLRun in the cluster.
+"""Command `run`: create an RLRun from a file.
 
-Everything that can be known to be wrong is said before anything is sent, all of it at once. Variables travel in a
-Secret that exists before the run does (a run must never see it missing) and belongs to it right after.
+The file is validated as a whole before anything is sent. Variables are stored in a Secret, which is created before the
+run, because the run must never find it missing, and is owned by the run afterwards.
 """
 
 import os
@@ -21,7 +21,7 @@ from rlrun_cli.commands.follow import follow_to_end
 from rlrun_cli.inputs import variables
 from rlrun_cli.inputs.run_files import RunFile, load
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster, session
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError, ConflictError
 
@@ -33,67 +33,67 @@ EPILOG = """Examples:
 
   rlrun run rl.toml --dry-run > run.yaml && kubectl apply -f run.yaml
 
-Variables reach the environments' pods and nothing else. Their values are never printed. Later ones win:
-env_file in FILE, then --env-file, then -e.
+Variables are set in the pods of the environments only, and their values are never printed. -e overrides --env-file,
+which overrides env_file in FILE.
 
-Exit codes: 0 started (with --follow: completed); 1 refused or failed; 2 the file or an option is wrong."""
-LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""For random endings of names: no vowels, so no words."""
-ENDING = 5
+Exit codes: 0 started (with --follow: completed); 1 rejected or failed; 2 invalid file or option."""
+SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Letters of random name suffixes. Without vowels, so that no words appear."""
+SUFFIX_LENGTH = 5
 
 
 def slug(text: str) -> str:
-    """The text as the beginning of an object's name."""
+    """Turn the text into the beginning of an object's name."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not plain or not plain[0].isalpha():
         plain = f"run-{plain}".rstrip("-")
-    return plain[: MAX_RUN_NAME - ENDING - 1].rstrip("-")
+    return plain[: MAX_RUN_NAME - SUFFIX_LENGTH - 1].rstrip("-")
 
 
 def choose_name(option: str | None, file: RunFile) -> str:
-    """--name; else the object's own name; else one made of the run's display name (or the file's) and a random ending.
+    """Return --name; else the name in the file; else the run's display name or the file's with a random suffix.
 
-    Raises CliError when --name cannot be a run's name.
+    Raises CliError if --name is not a valid name of a run.
     """
     if option:
         if len(option) > MAX_RUN_NAME or not re.fullmatch(LABEL, option):
             raise CliError(
-                f"--name: {option!r} cannot be a run's name",
+                f"--name: {option!r} is not a valid name of a run",
                 f"use at most {MAX_RUN_NAME} lower-case letters, digits and '-', beginning with a letter",
                 code=INVALID,
             )
         return option
     if file.name:
         return file.name
-    return f"{slug(file.title)}-{''.join(secrets.choice(LETTERS) for _ in range(ENDING))}"
+    return f"{slug(file.title)}-{''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX_LENGTH))}"
 
 
 def choose_namespace(option: str | None, file: RunFile) -> str | None:
-    """-n, else the object's own; None leaves it to the context. Raises CliError when -n and the object disagree."""
+    """Return -n, else the namespace in the file. None means that of the context. Raises CliError if both differ."""
     if option and file.namespace and option != file.namespace:
         raise CliError(
-            f"{file.path} is for namespace {file.namespace}, and -n says {option}",
-            "leave one of them out",
+            f"{file.path} has metadata.namespace {file.namespace}, but -n is {option}",
+            "remove one of the two",
             code=INVALID,
         )
     return option or file.namespace
 
 
 def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool) -> Obj:
-    """The RLRun to send; with a Secret, its reference goes to the end of envFrom, where it beats the others."""
-    place = {"name": name} | ({"namespace": namespace} if namespace else {})
+    """Build the RLRun. The reference to the Secret is the last in envFrom, so that it overrides the others."""
+    identity = {"name": name} | ({"namespace": namespace} if namespace else {})
     others = {k: v for k, v in file.metadata.items() if k not in ("name", "namespace", "generateName")}
     spec = dict(file.spec)
     if with_secret:
         reference = {"secretRef": {"name": variables.secret_name(name)}}
         spec["envFrom"] = [*(e for e in spec.get("envFrom") or [] if e != reference), reference]
-    return {"apiVersion": API_VERSION, "kind": RLRUN.kind, "metadata": {**place, **others}, "spec": spec}
+    return {"apiVersion": API_VERSION, "kind": RLRUN.kind, "metadata": {**identity, **others}, "spec": spec}
 
 
 def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
-    """Create the run, and before it the Secret that it names.
+    """Create the Secret if there are variables, then the run.
 
-    Raises CliError; then no Secret of this call is left behind.
+    Raises CliError, after deleting the Secret of this call.
     """
     name = body["metadata"]["name"]
     if not values:
@@ -102,7 +102,7 @@ def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
         api.create(variables.secret(name, api.namespace, values))
     except ConflictError as problem:
         raise ConflictError(
-            f"the variables of {name} cannot be stored: Secret {variables.secret_name(name)} exists already",
+            f"the variables of {name} cannot be stored: Secret {variables.secret_name(name)} already exists",
             "choose another --name, or delete that Secret if no run uses it",
         ) from problem
     try:
@@ -111,43 +111,55 @@ def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
         api.delete(SECRET, variables.secret_name(name), missing_ok=True)
         raise
     try:
-        api.patch(SECRET, variables.secret_name(name), variables.owned_by(created))
+        api.patch(SECRET, variables.secret_name(name), variables.owner_patch(created))
     except CliError as problem:
-        output.say(f"Warning: Secret {variables.secret_name(name)} will outlive the run: {problem.message}")
+        output.notice(
+            f"Warning: Secret {variables.secret_name(name)} will not be deleted with the run: {problem.message}"
+        )
     return created
 
 
 def run(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .toml config, or an RLRun as .yaml or .json.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Config as .toml, or an RLRun as .yaml or .json.")],
     env: Annotated[
-        list[str] | None, typer.Option("-e", "--env", metavar="VAR[=VALUE]", help="A variable; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "-e",
+            "--env",
+            metavar="VAR[=VALUE]",
+            help="Variable for the environments; VAR alone takes the value of your shell. Repeatable.",
+        ),
     ] = None,
     env_file: Annotated[
-        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="A file of VAR=VALUE lines; repeatable.")
+        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="File with lines VAR=VALUE. Repeatable.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the RLRun; else made from the file.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay and watch until it ends.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, print the RLRun as YAML, send nothing.")] = False,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the RLRun. Default: generated from the file.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Watch the run until it ends.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Validate the file and print the RLRun as YAML without creating it.")
+    ] = False,
     fmt: Annotated[
-        output.Format | None, typer.Option("-o", "--output", help="Print the created run: json, yaml or name.")
+        output.Format | None, typer.Option("-o", "--output", help="Print the created run as json, yaml or name.")
     ] = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Start a run. All problems of FILE are listed at once, with their places."""
+    """Start a run. If FILE is invalid, all its problems are listed and nothing is created."""
     loaded = load(file)
     values = variables.collect([*loaded.env_files, *(env_file or [])], env or [], os.environ)
     chosen = choose_name(name, loaded)
-    place = choose_namespace(namespace or session(ctx).namespace, loaded)
+    target = choose_namespace(namespace or cli_context(ctx).namespace, loaded)
     if dry_run:
-        sys.stdout.write(output.to_yaml(build(loaded, chosen, place, with_secret=bool(values))))
+        sys.stdout.write(output.to_yaml(build(loaded, chosen, target, with_secret=bool(values))))
         if values:
             names = ", ".join(sorted(values))
-            output.say(f"Secret {variables.secret_name(chosen)} would hold {names} (values not shown).")
+            output.notice(f"Secret {variables.secret_name(chosen)} would contain {names} (values not shown).")
         return
-    api = cluster(ctx, kubeconfig, context, place)
+    api = cluster(ctx, kubeconfig, context, target)
     created = submit(api, build(loaded, chosen, api.namespace, with_secret=bool(values)), values)
     if fmt:
         output.emit([created], RLRUN.plural, fmt, single=True)
@@ -156,4 +168,4 @@ def run(
     if follow:
         follow_to_end(ctx, api, chosen)
     elif not fmt:
-        output.say(f"Watch it: rlrun follow {chosen} -n {api.namespace}")
+        output.notice(f"Watch it: rlrun follow {chosen} -n {api.namespace}")

@@ -1,4 +1,4 @@
-"""Runs as they are now: list, get, stop, delete."""
+"""Commands `list`, `get`, `stop` and `delete`."""
 
 from typing import Annotated, Any
 
@@ -33,37 +33,41 @@ DELETE_EPILOG = """Examples:
 
   rlrun delete reverse-text-x7k2p --yes"""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the run, as `rlrun list` shows it.")]
-Output = Annotated[output.Format | None, typer.Option("-o", "--output", help="For programs: json, yaml or name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the run, as shown by `rlrun list`.")]
+Output = Annotated[
+    output.Format | None, typer.Option("-o", "--output", help="Print machine-readable output: json, yaml or name.")
+]
 
 
 def run_row(item: Obj, *, with_namespace: bool) -> list[output.Cell]:
-    """One line of `rlrun list`."""
-    seen = summarize(item)
+    """Return one row of `rlrun list`."""
+    summary = summarize(item)
     row: list[output.Cell] = [item["metadata"]["namespace"]] if with_namespace else []
     return [
         *row,
         item["metadata"]["name"],
-        output.phase(seen.phase),
-        f"{seen.step}/{seen.max_steps}",
-        output.number(seen.reward),
-        output.duration(seen.eta) if seen.time_left and seen.eta is not None else None,
-        str(seen.restarts),
+        output.phase(summary.phase),
+        f"{summary.step}/{summary.max_steps}",
+        output.number(summary.reward),
+        output.duration(summary.eta) if summary.time_left and summary.eta is not None else None,
+        str(summary.restarts),
         item["spec"].get("model"),
         output.age(item),
-        "" if seen.finished and seen.phase != "Failed" else seen.reason,
+        "" if summary.finished and summary.phase != "Failed" else summary.reason,
     ]
 
 
 def list_runs(
     ctx: typer.Context,
-    all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Runs of every namespace.")] = False,
+    all_namespaces: Annotated[
+        bool, typer.Option("-A", "--all-namespaces", help="List the runs of all namespaces.")
+    ] = False,
     fmt: Output = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first, with their phase, progress and reward."""
     api = cluster(ctx, kubeconfig, context, namespace)
     items = api.list(RLRUN, all_namespaces=all_namespaces)
     items.sort(key=lambda i: str(i["metadata"].get("creationTimestamp") or ""), reverse=True)
@@ -71,7 +75,7 @@ def list_runs(
         output.emit(items, RLRUN.plural, fmt, single=False)
         return
     if not items:
-        output.say("No runs" + ("." if all_namespaces else f" in namespace {api.namespace}."))
+        output.notice("No runs" + ("." if all_namespaces else f" in namespace {api.namespace}."))
         return
     headers = ["NAME", "PHASE", "STEP", "REWARD", "ETA", "RESTARTS", "MODEL", "AGE", "REASON"]
     if all_namespaces:
@@ -88,19 +92,19 @@ def _artifact_lines(title: str, entries: list[dict[str, Any]]) -> list[Text]:
     return [Text(""), Text(title, style="bold"), *output.table(["  NAME", "STEP", "REWARD", "URI"], rows)]
 
 
-def details(item: Obj) -> list[Text]:
-    """What `rlrun get NAME` shows: first how it is going, then why, then what it has made."""
-    seen, status, spec = summarize(item), item.get("status") or {}, item["spec"]
+def describe_run(item: Obj) -> list[Text]:
+    """Return the lines of `rlrun get NAME`: state, conditions, and newest artifacts."""
+    summary, status, spec = summarize(item), item.get("status") or {}, item["spec"]
     environments = ", ".join(e.get("name") or e.get("id", "?") for e in spec.get("env") or [])
     facts: list[tuple[str, Text | str]] = [
         ("Run", f"{item['metadata'].get('namespace')}/{item['metadata']['name']}"),
-        ("Phase", output.phase(seen.phase)),
-        ("Why", f"{seen.reason}: {seen.message}" if seen.reason else ""),
+        ("Phase", output.phase(summary.phase)),
+        ("Reason", f"{summary.reason}: {summary.message}" if summary.reason else ""),
         ("Model", str(spec.get("model"))),
         ("Trains on", environments),
-        ("Step", f"{seen.step}/{seen.max_steps}" + (f", {seen.time_left}" if seen.time_left else "")),
-        ("Reward", output.number(seen.reward)),
-        ("Restarts", str(seen.restarts)),
+        ("Step", f"{summary.step}/{summary.max_steps}" + (f", {summary.time_left}" if summary.time_left else "")),
+        ("Reward", output.number(summary.reward)),
+        ("Restarts", str(summary.restarts)),
         ("Age", output.age(item)),
     ]
     lines = [Text(f"{label + ':':<11}", style="bold").append(value) for label, value in facts if value]
@@ -121,13 +125,13 @@ def get_run(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show one run: how it is going, why, and what it has made."""
+    """Show the state of one run: its progress, the reason for its phase, its conditions and its newest artifacts."""
     item = cluster(ctx, kubeconfig, context, namespace).get(RLRUN, name)
     if fmt:
         output.emit([item], RLRUN.plural, fmt, single=True)
         return
     console = output.out()
-    for line in details(item):
+    for line in describe_run(item):
         console.print(line)
 
 
@@ -138,39 +142,43 @@ def stop_run(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """End a run and keep its checkpoints and adapters. Cannot be undone."""
+    """End a run for good and keep its checkpoints and adapters. To pause a run, set `spec.suspend` instead."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    seen = summarize(api.get(RLRUN, name))
-    if seen.finished:
-        output.say(f"{name} is {seen.phase} already; nothing changed.")
+    summary = summarize(api.get(RLRUN, name))
+    if summary.finished:
+        output.notice(f"{name} is already {summary.phase}; nothing changed.")
         return
     api.patch(RLRUN, name, {"spec": {"stop": True}})
     typer.echo(f"rlruns.rlrun.dev/{name} stopping")
-    output.say(f"Its artifacts stay: rlrun checkpoints {name} -n {api.namespace}")
+    output.notice(f"Its artifacts are kept. List them: rlrun checkpoints {name} -n {api.namespace}")
 
 
 def delete_run(
     ctx: typer.Context,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Delete a run with all its pods; its files in S3 stay or go by its artifactPolicy."""
+    """Delete a run and its pods. Its files in S3 are deleted too if its artifactPolicy is Delete."""
     api = cluster(ctx, kubeconfig, context, namespace)
     item = api.get(RLRUN, name)
-    lost = item["spec"].get("artifactPolicy") == "Delete"
-    seen = summarize(item)
+    deletes_files = item["spec"].get("artifactPolicy") == "Delete"
+    summary = summarize(item)
     if not yes:
-        what = f"Delete {api.namespace}/{name} ({seen.phase}, step {seen.step}/{seen.max_steps})"
-        what += " and all its checkpoints and adapters in S3?" if lost else "? Its files in S3 stay."
+        question = f"Delete {api.namespace}/{name} ({summary.phase}, step {summary.step}/{summary.max_steps})"
+        question += " and all its files in S3?" if deletes_files else "? Its files in S3 are kept."
         try:
-            agreed = typer.confirm(what, err=True)
+            confirmed = typer.confirm(question, err=True)
         except typer.Abort:
-            raise CliError("not deleted: no answer", "give --yes to delete without a question", code=INVALID) from None
-        if not agreed:
-            output.say("Not deleted.")
+            raise CliError(
+                f"{name} was not deleted: the confirmation was not answered",
+                "add --yes to delete without confirmation",
+                code=INVALID,
+            ) from None
+        if not confirmed:
+            output.notice("Nothing was deleted.")
             raise typer.Exit(1)
     api.delete(RLRUN, name)
     typer.echo(f"rlruns.rlrun.dev/{name} deleted")

@@ -1,7 +1,7 @@
-"""Environment variables for a run's environments: from `-e`, from env files, into one Secret.
+"""Environment variables of a run's environments: read from `-e` and env files, stored in one Secret.
 
-Values are secrets from the first moment: no message, log or exception of this module carries one. An env file is lines
-of `NAME=value`, with `#` comments, an optional leading `export`, and quotes around a value if wanted.
+Values are secrets: no message, log or exception of this module contains one. An env file has lines `NAME=value`, with
+`#` comments, an optional leading `export`, and optional quotes around a value.
 """
 
 import base64
@@ -15,28 +15,30 @@ from rlrun.constants import CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
 from rlrun_cli.terminal.errors import INVALID, CliError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-LIMIT = 1024 * 1024
-"""Bytes that a Kubernetes Secret may hold."""
+MAX_SECRET_BYTES = 1024 * 1024
+"""Size limit of a Kubernetes Secret in bytes."""
 
 
 def parse_option(option: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """`NAME=value`, or `NAME` with the value taken from `environ`.
+    """Parse `NAME=value`, or `NAME` with the value from `environ`.
 
-    Raises ValueError (without the value in it) for a bad name or a variable that is not set.
+    Raises ValueError, which never contains the value, for an invalid name or a variable that is not set.
     """
     name, given, value = option.partition("=")
     if not NAME.fullmatch(name):
         shown = name if given else "the text given"
-        raise ValueError(f"-e: {shown!r} is no variable name: use letters, digits and _, as in -e WANDB_API_KEY")
+        raise ValueError(
+            f"-e: {shown!r} is not a valid variable name: use letters, digits and _, as in -e WANDB_API_KEY"
+        )
     if given:
         return name, value
     if name not in environ:
-        raise ValueError(f"-e {name}: not set in your environment: export it, or write -e {name}=...")
+        raise ValueError(f"-e {name}: the variable is not set in your environment: export it, or write -e {name}=...")
     return name, environ[name]
 
 
 def parse_file(text: str, source: str) -> tuple[dict[str, str], list[str]]:
-    """The variables of an env file and one problem per bad line (`source:line: what to do`)."""
+    """Parse an env file. Returns its variables, and one problem per invalid line (`source:line: what to do`)."""
     found: dict[str, str] = {}
     problems = []
     for number, raw in enumerate(text.splitlines(), start=1):
@@ -46,12 +48,12 @@ def parse_file(text: str, source: str) -> tuple[dict[str, str], list[str]]:
         name, given, value = line.removeprefix("export ").partition("=")
         name, value = name.strip(), value.strip()
         if not given or not NAME.fullmatch(name):
-            problems.append(f"{source}:{number}: write NAME=value, one variable a line")
+            problems.append(f"{source}:{number}: write NAME=value, one variable per line")
             continue
         if value[:1] in ("'", '"'):
             end = value.find(value[0], 1)
             if end < 0:
-                problems.append(f"{source}:{number}: {name}: the quote is not closed")
+                problems.append(f"{source}:{number}: {name}: the closing quote is missing")
                 continue
             value = value[1:end]
         else:
@@ -61,9 +63,9 @@ def parse_file(text: str, source: str) -> tuple[dict[str, str], list[str]]:
 
 
 def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """All variables; a later file beats an earlier one, and `-e` beats the files.
+    """Return all variables. A later file overrides an earlier one, and `-e` overrides the files.
 
-    Raises CliError with every problem of every file and option at once.
+    Raises CliError with all problems of all files and options.
     """
     found: dict[str, str] = {}
     problems: list[str] = []
@@ -84,20 +86,22 @@ def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str,
             problems.append(str(problem))
         else:
             found[name] = value
-    if sum(len(name) + len(value.encode()) for name, value in found.items()) > LIMIT:
-        problems.append("the variables are larger than 1 MiB together, more than a Secret can hold")
+    if sum(len(name) + len(value.encode()) for name, value in found.items()) > MAX_SECRET_BYTES:
+        problems.append("the variables exceed 1 MiB in total, the size limit of a Secret: remove or shorten some")
     if problems:
-        raise CliError("the environment variables are not usable", code=INVALID, details=problems)
+        raise CliError(
+            "the environment variables are invalid", "correct them and try again", code=INVALID, details=problems
+        )
     return found
 
 
 def secret_name(run: str) -> str:
-    """Name of the Secret that holds a run's variables."""
+    """Return the name of the Secret with a run's variables."""
     return f"{run}-env"
 
 
 def secret(run: str, namespace: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """The Secret, still without an owner: it has to exist before the run that names it."""
+    """Build the Secret, without an owner: it must exist before the run that references it."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -111,8 +115,8 @@ def secret(run: str, namespace: str, variables: Mapping[str, str]) -> dict[str, 
     }
 
 
-def owned_by(run: dict[str, Any]) -> dict[str, Any]:
-    """The patch that lets the Secret go when the run goes."""
+def owner_patch(run: dict[str, Any]) -> dict[str, Any]:
+    """Build the patch that makes the run the owner of the Secret, so that both are deleted together."""
     return {
         "metadata": {
             "ownerReferences": [

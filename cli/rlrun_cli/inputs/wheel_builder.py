@@ -1,8 +1,8 @@
-"""An environment package: a Python project on disk, built into a wheel.
+"""Builder of environment packages: a Python project on disk becomes a wheel.
 
-The wheel is built in this very Python when what the project needs for building is installed here (no network needed),
-and in an isolated environment otherwise. Two wheels are the same package when the files in them are: a wheel's own
-bytes also hold times and an order of files, which say nothing.
+The wheel is built in the current Python if it has the build requirements of the project (no network needed), and in an
+isolated environment otherwise. Two wheels are compared by the files in them, because the bytes of a wheel also contain
+timestamps and an arbitrary order of files.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 OWNER = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 BUILD_SECONDS = 600
 LOG_LINES = 15
-"""Last lines of a failed build to show."""
+"""Number of output lines shown for a failed build."""
 
 
 @dataclass(frozen=True)
@@ -35,75 +35,77 @@ class Wheel:
     file: str
     data: bytes
     name: str
-    """Project name, lower case with dashes: the name in `owner/name`."""
+    """Project name in lower case with dashes: the name in `owner/name`."""
     version: str
     requires: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and contents of the packed files."""
+        """SHA-256 of the names and contents of the packed files."""
         return content_digest(self.data)
 
 
 def content_digest(data: bytes) -> str:
-    """SHA-256 over names and contents of the files in a wheel. Raises zipfile.BadZipFile."""
-    whole = hashlib.sha256()
+    """Return the SHA-256 of names and contents of the files in a wheel. Raises zipfile.BadZipFile."""
+    digest = hashlib.sha256()
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name in sorted(archive.namelist()):
-            if name.endswith(".dist-info/RECORD"):  # follows from the other files; its order of lines is free
+            if name.endswith(".dist-info/RECORD"):  # derived from the other files, in arbitrary order
                 continue
-            whole.update(f"{name}\0{hashlib.sha256(archive.read(name)).hexdigest()}\n".encode())
-    return whole.hexdigest()
+            digest.update(f"{name}\0{hashlib.sha256(archive.read(name)).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def read_wheel(path: Path) -> Wheel:
-    """A wheel file with its name and version. Raises CliError when it is not one."""
+    """Read a wheel with its name and version. Raises CliError if it is not a wheel."""
     try:
         data = path.read_bytes()
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             metadata = next(n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
             headers = HeaderParser().parsestr(archive.read(metadata).decode())
     except (OSError, zipfile.BadZipFile, StopIteration) as problem:
-        raise CliError(f"{path} is not a wheel", "give a .whl file as pip makes it", code=INVALID) from problem
+        raise CliError(
+            f"{path} is not a wheel", "name a .whl file, as built by python -m build", code=INVALID
+        ) from problem
     name = re.sub(r"[-_.]+", "-", headers["Name"]).lower()
     return Wheel(path.name, data, name, headers["Version"], tuple(headers.get_all("Requires-Dist") or ()))
 
 
 def read_project(folder: Path) -> dict[str, Any]:
-    """The pyproject.toml of a folder. Raises CliError when there is none or it cannot be read."""
+    """Read the pyproject.toml of a folder. Raises CliError if it is missing or invalid."""
     file = folder / "pyproject.toml"
     if not file.is_file():
         raise CliError(
-            f"{folder} has no pyproject.toml, so it is no environment package",
-            "give the folder of a Python project whose module has load_environment()",
+            f"{folder} is not an environment package: it has no pyproject.toml",
+            "name the folder of a Python project whose module defines load_environment()",
             code=INVALID,
         )
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise CliError(f"{file} is not valid TOML: {problem}", code=INVALID) from problem
+        raise CliError(f"{file} is not valid TOML: {problem}", "correct its syntax", code=INVALID) from problem
 
 
-def owner_of(project: Mapping[str, Any], option: str | None) -> str:
-    """The owner part of the id. Raises CliError when there is none or it cannot be part of an id."""
+def package_owner(project: Mapping[str, Any], option: str | None) -> str:
+    """Return the owner in the id of a package. Raises CliError if it is missing or invalid."""
     owner = option or project.get("tool", {}).get("rlrun", {}).get("owner")
     if not owner:
         raise CliError(
             "the package has no owner",
-            'give --owner NAME, or write [tool.rlrun] owner = "NAME" in its pyproject.toml',
+            'add --owner NAME, or write [tool.rlrun] owner = "NAME" in its pyproject.toml',
             code=INVALID,
         )
     if not isinstance(owner, str) or not OWNER.fullmatch(owner):
         raise CliError(
-            f"{owner!r} cannot be an owner",
-            "use lower-case letters, digits, '-', '_' and '.', with a letter or digit at both ends",
+            f"{owner!r} is not a valid owner",
+            "use lower-case letters, digits, '-', '_' and '.'; begin and end with a letter or digit",
             code=INVALID,
         )
     return owner
 
 
 class _BuildLog:
-    """Runs build steps quietly and keeps what they said."""
+    """Runs build steps and collects their output."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -128,7 +130,7 @@ class _BuildLog:
 
 
 def build_wheel(folder: Path) -> Wheel:
-    """Build the project. Raises CliError with the end of the build's output."""
+    """Build the project. Raises CliError with the last lines of the build's output."""
     import build
     import build.env
 
@@ -146,9 +148,9 @@ def build_wheel(folder: Path) -> Wheel:
                     return read_wheel(Path(builder.build("wheel", target)))
             return read_wheel(Path(builder.build("wheel", target)))
         except (*failures, subprocess.SubprocessError, OSError) as problem:
-            said = [line for line in log.text.splitlines() if line.strip()][-LOG_LINES:]
+            output = [line for line in log.text.splitlines() if line.strip()][-LOG_LINES:]
             raise CliError(
-                f"the wheel of {folder} cannot be built: {problem}",
-                "see that `python -m build --wheel` works in that folder",
-                details=said,
+                f"the wheel of {folder} could not be built: {problem}",
+                "make `python -m build --wheel` work in that folder first",
+                details=output,
             ) from problem

@@ -1,6 +1,6 @@
-"""What every command shares: the options that choose a cluster, and the doors to it and to S3.
+"""Options shared by all commands, and the factories of the cluster and S3 clients.
 
-The options may stand before or after the command's name, as with kubectl; after wins. Tests put their own doors in.
+The options may be given before or after the name of the command, as in kubectl; those after it take precedence.
 """
 
 import time
@@ -18,23 +18,30 @@ if TYPE_CHECKING:
 
 PANEL = "Cluster"
 Kubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="Path of the kubeconfig file.", rich_help_panel=PANEL)
+    Path | None,
+    typer.Option(
+        "--kubeconfig", help="Path of the kubeconfig. Default: KUBECONFIG, then ~/.kube/config.", rich_help_panel=PANEL
+    ),
 ]
-Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context to use.", rich_help_panel=PANEL)]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", help="Context of the kubeconfig. Default: the current one.", rich_help_panel=PANEL),
+]
 Namespace = Annotated[
-    str | None, typer.Option("-n", "--namespace", help="Namespace; else the context's.", rich_help_panel=PANEL)
+    str | None,
+    typer.Option("-n", "--namespace", help="Namespace. Default: that of the context.", rich_help_panel=PANEL),
 ]
 
 
 def _open_store(endpoint: str | None) -> "Store":
-    from rlrun.storage.store import Store  # boto3 is slow to import, and only `env push` needs it
+    from rlrun.storage.store import Store  # boto3 is slow to import, and few commands need it
 
     return Store(endpoint_url=endpoint)
 
 
 @dataclass
 class CliContext:
-    """Choices given before the command's name, and the doors."""
+    """Options given before the name of the command, and the client factories; tests replace the factories."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -44,13 +51,13 @@ class CliContext:
     sleep: Callable[[float], None] = field(default=time.sleep)
 
 
-def session(ctx: typer.Context) -> CliContext:
-    """The session of this invocation."""
+def cli_context(ctx: typer.Context) -> CliContext:
+    """Return the context of this invocation."""
     found: CliContext = ctx.ensure_object(CliContext)
     return found
 
 
 def cluster(ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None) -> RemoteCluster:
-    """The chosen cluster; nothing is sent yet. Raises CliError when the kubeconfig is not usable."""
-    given = session(ctx)
+    """Return the selected cluster without sending a request. Raises CliError if the kubeconfig is not usable."""
+    given = cli_context(ctx)
     return given.connect(kubeconfig or given.kubeconfig, context or given.context, namespace or given.namespace)

@@ -1,7 +1,7 @@
-"""How commands reach S3: the options that name the bucket, and where a run's files are.
+"""S3 access of the commands: options that select the bucket, and the location of a run's files.
 
-Keys come from the usual AWS_* variables. Bucket and prefix are the operator's settings; of a run that has made an
-artifact they need not be given, because the artifact's address says where all its files are.
+Credentials come from the AWS_* variables. Bucket and prefix are those of the operator's settings; they may be omitted
+for a run that has an artifact, because the URI of the artifact contains the location of all files of its run.
 """
 
 import os
@@ -15,7 +15,7 @@ from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout, S3Uri
 
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.context import session
+from rlrun_cli.remote.context import cli_context
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 
 if TYPE_CHECKING:
@@ -23,39 +23,40 @@ if TYPE_CHECKING:
 
 PANEL = "S3"
 Bucket = Annotated[
-    str, typer.Option(envvar="RLRUN_S3_BUCKET", help="Bucket of the operator's settings.", rich_help_panel=PANEL)
+    str, typer.Option(envvar="RLRUN_S3_BUCKET", help="Bucket: s3.bucket of the chart.", rich_help_panel=PANEL)
 ]
 Prefix = Annotated[
-    str, typer.Option(envvar="RLRUN_S3_PREFIX", help="Prefix of the operator's settings.", rich_help_panel=PANEL)
+    str,
+    typer.Option(envvar="RLRUN_S3_PREFIX", help="Path in the bucket: s3.prefix of the chart.", rich_help_panel=PANEL),
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(envvar="AWS_ENDPOINT_URL_S3", help="S3 endpoint; AWS itself if not given.", rich_help_panel=PANEL),
+    typer.Option(envvar="AWS_ENDPOINT_URL_S3", help="URL of the S3 service. Default: AWS.", rich_help_panel=PANEL),
 ]
-DEPTH = 2
-"""Folders between a run's root and the files of an artifact: `checkpoints/step-000040`."""
+ARTIFACT_DEPTH = 2
+"""Number of path segments of an artifact below its run's root: `checkpoints/step-000040`."""
 
 
 def open_store(ctx: typer.Context, endpoint: str | None) -> "Store":
-    """The door to S3; nothing is sent yet. Raises StoreError."""
-    return session(ctx).store(endpoint or os.environ.get("AWS_ENDPOINT_URL"))
+    """Return the S3 client without sending a request. Raises StoreError."""
+    return cli_context(ctx).store(endpoint or os.environ.get("AWS_ENDPOINT_URL"))
 
 
 @contextmanager
-def s3_asked(what: str) -> Iterator[None]:
-    """Says what went wrong in S3 as a CliError; `what` follows "cannot": "read the metrics of first"."""
+def s3_operation(action: str) -> Iterator[None]:
+    """Turn a StoreError into a CliError. `action` completes "cannot ...", for example "read the metrics of first"."""
     from rlrun.storage.store import StoreError
 
     try:
         yield
     except StoreError as problem:
-        raise CliError(f"cannot {what}: {problem}") from problem
+        raise CliError(f"cannot {action}: {problem}") from problem
 
 
-def layout_of(api: RemoteCluster, name: str, bucket: str, prefix: str) -> RunLayout:
-    """Where the files of a run are, also of one that is deleted, as long as an artifact of it is left.
+def find_run_layout(api: RemoteCluster, name: str, bucket: str, prefix: str) -> RunLayout:
+    """Return the location of the files of a run, which may be deleted as long as one of its artifacts exists.
 
-    Raises NotFoundError when there is neither run nor artifact, CliError when nothing says which bucket it is.
+    Raises NotFoundError if neither run nor artifact exists, CliError if the bucket is not known.
     """
     try:
         run: Obj | None = api.get(RLRUN, name)
@@ -74,21 +75,21 @@ def layout_of(api: RemoteCluster, name: str, bucket: str, prefix: str) -> RunLay
         return RunLayout.of(bucket, prefix, api.namespace, uid)
     if not artifacts:
         raise CliError(
-            f"{name} has made no artifact yet, so nothing here says which bucket its files are in",
+            f"the bucket of {name} is not known, because the run has no checkpoint or adapter yet",
             "give --bucket and --prefix, or set RLRUN_S3_BUCKET and RLRUN_S3_PREFIX",
             code=INVALID,
         )
     uri = S3Uri.parse(str(artifacts[0]["spec"]["uri"]))
-    return RunLayout(S3Uri(uri.bucket, "/".join(uri.key.split("/")[:-DEPTH])))
+    return RunLayout(S3Uri(uri.bucket, "/".join(uri.key.split("/")[:-ARTIFACT_DEPTH])))
 
 
 def _only_uid(name: str, artifacts: list[Obj]) -> str:
     uids = sorted({str(a["spec"]["runUid"]) for a in artifacts})
     if not uids:
-        raise NotFoundError(f"there is no run {name}, and no artifact of one", "see what there is: rlrun list -A")
+        raise NotFoundError(f"there is no run {name}, and no artifact of one", "list the existing runs: rlrun list -A")
     if len(uids) > 1:
         raise CliError(
-            f"{name} is deleted, and {len(uids)} deleted runs of that name have artifacts",
-            "see them with their addresses: rlrun checkpoints " + name,
+            f"{name} is ambiguous: {len(uids)} deleted runs of that name have artifacts",
+            f"download an artifact by its URI instead, as listed by: rlrun checkpoints {name}",
         )
     return uids[0]

@@ -1,4 +1,4 @@
-"""What a person wants to know of a run at a glance, read from its object. Pure."""
+"""Summary of a run, read from its RLRun object. Pure."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ BLOCKING = (
     ConditionType.ENVIRONMENTS_READY,
     ConditionType.ORCHESTRATOR_READY,
 )
-"""Conditions in the order in which a run needs them: the first that does not hold is what it waits for."""
+"""Conditions in the order in which a run needs them. It waits for the first one that is not True."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One look at a run."""
+    """State of a run at one time."""
 
     phase: str
     reason: str
@@ -30,40 +30,40 @@ class RunSummary:
     max_steps: int
     reward: float | None
     eta: float | None
-    """Seconds."""
+    """Estimated time to completion in seconds."""
     restarts: int
     policy_version: int
 
     @property
     def finished(self) -> bool:
-        """Whether the run never runs again."""
+        """True if the run is in a final phase."""
         return self.phase in FINISHED
 
     @property
     def time_left(self) -> str:
-        """`about 5m left`; empty when nobody can say, or nothing is left."""
+        """Text such as `about 5m left`; empty if unknown or finished."""
         return "" if self.eta is None or self.finished else f"about {duration(self.eta)} left"
 
 
 def _why(status: Obj) -> tuple[str, str]:
     if status.get("reason"):
         return str(status["reason"]), str(status.get("message") or "")
-    held = {c.get("type"): c for c in status.get("conditions") or []}
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
     for kind in BLOCKING:
-        found = held.get(kind)
+        found = conditions.get(kind)
         if found and found.get("status") != "True":
             return str(found.get("reason") or ""), str(found.get("message") or "")
     return "", ""
 
 
 def summarize(run: Obj) -> RunSummary:
-    """The view of an RLRun as the API server sends it; a run that the operator has not seen yet is Pending."""
+    """Summarize an RLRun object. A run without a status is Pending."""
     status = run.get("status") or {}
     progress = status.get("progress") or {}
     spec = run.get("spec") or {}
     reason, message = _why(status)
     if not status.get("phase") and not reason:
-        reason, message = Reason.NOT_SEEN_YET, "the operator has not looked at the run yet"
+        reason, message = Reason.NOT_SEEN_YET, "the operator has not processed the run yet"
     return RunSummary(
         phase=status.get("phase") or Phase.pending.value,
         reason=reason,
@@ -81,7 +81,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: list[float], width: int = 24) -> str:
-    """The newest values as bars between their own lowest and highest."""
+    """Return the newest values as block characters, scaled between their minimum and maximum."""
     shown = values[-width:]
     if not shown:
         return ""

@@ -1,7 +1,7 @@
-"""Logs of a run whose pods are gone: the copies that the operator keeps beside the run's checkpoints.
+"""Copies of container logs in S3, which the operator makes before the pods of a run are deleted.
 
-They lie at `{run root}/logs/attempt-{n}/{pod}/{container}.log`, with `{container}.previous.log` for what the container
-said before its last restart. The newest attempt is meant unless another one is asked for.
+Their path is `{run root}/logs/attempt-{n}/{pod}/{container}.log`, and `{container}.previous.log` for the log of a
+container before its last restart. The default is the newest attempt.
 """
 
 import re
@@ -14,61 +14,68 @@ from rlrun.storage.store import Store
 from rlrun_cli.terminal.errors import CliError
 
 PATH = re.compile(r"attempt-(\d+)/([^/]+)/([^/]+?)(\.previous)?\.log")
-MAIN = {"orchestrator": "orchestrator", "trainer": "trainer", "inference": "vllm", "environment": "environment"}
-"""The container of each role that people mean when they name the role."""
-PODS = {
+MAIN_CONTAINERS = {
+    "orchestrator": "orchestrator",
+    "trainer": "trainer",
+    "inference": "vllm",
+    "environment": "environment",
+}
+"""Container of each role whose log is shown."""
+POD_NAME_PATTERNS = {
     "orchestrator": r"orchestrator-",
     "trainer": r"trainer-",
     "inference": r"inference-",
     "environment": r"(env|eval)-\d+-",
 }
-"""How the names of a role's pods go on after the run's name."""
+"""Pattern of the names of a role's pods after `{run}-`."""
 
 
 @dataclass(frozen=True)
-class KeptLog:
-    """One file."""
+class StoredLog:
+    """One stored log."""
 
     attempt: int
     pod: str
     container: str
     previous: bool
     file: str
-    """Its name below `logs/`."""
+    """Path below `logs/`."""
 
 
-def kept_log(file: str) -> KeptLog | None:
-    """The log that a file is; None for a name of another kind."""
+def parse_log_path(file: str) -> StoredLog | None:
+    """Parse the path of a stored log. Returns None for another file."""
     found = PATH.fullmatch(file)
-    return KeptLog(int(found[1]), found[2], found[3], bool(found[4]), file) if found else None
+    return StoredLog(int(found[1]), found[2], found[3], bool(found[4]), file) if found else None
 
 
-def choose(files: list[str], run: str, role: str, attempt: int | None, previous: bool) -> list[KeptLog]:
-    """The files of one role in one attempt (else the newest that has any), by pod."""
-    mine = re.compile(re.escape(run) + "-" + PODS[role])
+def select_logs(files: list[str], run: str, role: str, attempt: int | None, previous: bool) -> list[StoredLog]:
+    """Return the logs of one role in one attempt, by pod. Default: the newest attempt that has any."""
+    pod_name = re.compile(re.escape(run) + "-" + POD_NAME_PATTERNS[role])
     logs = [
         log
-        for log in map(kept_log, files)
-        if log and log.container == MAIN[role] and log.previous == previous and mine.match(log.pod)
+        for log in map(parse_log_path, files)
+        if log and log.container == MAIN_CONTAINERS[role] and log.previous == previous and pod_name.match(log.pod)
     ]
     wanted = attempt if attempt is not None else max((log.attempt for log in logs), default=0)
     return sorted((log for log in logs if log.attempt == wanted), key=lambda log: log.pod)
 
 
-def read_kept(
+def read_stored_logs(
     store: Store, layout: RunLayout, run: str, role: str, *, attempt: int | None, tail: int | None, previous: bool
 ) -> Iterator[str]:
-    """Their lines. Raises StoreError, and CliError when there are none."""
+    """Yield the lines of the stored logs. Raises StoreError, and CliError if there are none."""
     folder = layout.logs
     files = [name for name, _ in store.list_files(folder)]
-    found = choose(files, run, role, attempt, previous)
+    found = select_logs(files, run, role, attempt, previous)
     if not found:
         which = f"attempt {attempt}" if attempt is not None else "any attempt"
-        there = sorted({f"attempt {log.attempt}: {log.pod}" for log in map(kept_log, files) if log})
+        existing = sorted({f"attempt {log.attempt}: {log.pod}" for log in map(parse_log_path, files) if log})
         raise CliError(
-            f"no log of a {role} pod in {which} is kept at {folder}",
-            "logs are copied when containers end; see what there is above" if there else "nothing is kept there at all",
-            details=there,
+            f"no log of a {role} pod in {which} is stored at {folder}",
+            "logs are copied when containers end; select one of the listed attempts, or another --role"
+            if existing
+            else "logs are copied when containers end, and this run has no copy yet",
+            details=existing,
         )
     for log in found:
         prefix = f"[{log.pod}] " if len(found) > 1 else ""

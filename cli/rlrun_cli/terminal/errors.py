@@ -1,19 +1,19 @@
-"""Every way a command can end badly, as one sentence and a next step.
+"""Errors of commands: what happened, and the next step.
 
-Users never see a traceback for something that they or their cluster did; whatever the API server answers is turned into
-a `CliError` here, in one table, so that the same refusal reads the same from every command.
+All errors of the API server become a `CliError` in one table here, so that the same rejection reads the same from
+every command and a user sees no traceback.
 """
 
 from rlrun.kube.errors import ApiError
 
 FAILED = 1
-"""Exit code: the cluster, the network or the run said no."""
+"""Exit code: the cluster, the network, S3 or the run failed."""
 INVALID = 2
-"""Exit code: the command line or the file is wrong; nothing was sent."""
+"""Exit code: the command line or the file is invalid; nothing was sent."""
 
 
 class CliError(Exception):
-    """A failure to show: what happened, what to do next, and the exit code."""
+    """Failure of a command: message, hint for the next step, details and exit code."""
 
     def __init__(self, message: str, hint: str | None = None, *, code: int = FAILED, details: list[str] | None = None):
         super().__init__(message)
@@ -28,19 +28,19 @@ class NotFoundError(CliError):
 
 
 class UnreachableError(CliError):
-    """No answer from the API server."""
+    """The API server did not respond."""
 
 
 class NotReadyError(CliError):
-    """The container exists, but has not started yet (answer 400 to a log request)."""
+    """The container exists but has not started (status 400 of a log request)."""
 
 
 class ConflictError(CliError):
-    """An object of that name exists already."""
+    """An object with this name already exists."""
 
 
-def causes(error: ApiError) -> list[str]:
-    """Return the `field: message` lines of the API server's answer, without repeats."""
+def invalid_fields(error: ApiError) -> list[str]:
+    """Return the distinct `field: message` lines of the API server's response."""
     lines: list[str] = []
     for cause in error.details.get("causes") or []:
         field = cause.get("field") or ""
@@ -51,57 +51,62 @@ def causes(error: ApiError) -> list[str]:
     return lines
 
 
-def explain(error: ApiError) -> CliError:
-    """Return the error to show for a request that the API server rejected or did not answer."""
-    what = error.action
+def to_cli_error(error: ApiError) -> CliError:
+    """Return the CliError of a request that the API server rejected or did not answer."""
+    action = error.action
     is_status = error.reason != str(error.status)
-    said = error.message.strip() if is_status and error.message else f"the API server answered {error.status}"
+    reply = error.message.strip() if is_status and error.message else f"the API server returned status {error.status}"
     if error.is_unanswered:
         return UnreachableError(
-            f"cannot {what}: {said}", "check that the cluster is up and that --kubeconfig/--context name the right one"
+            f"cannot {action}: {reply}",
+            "check that the cluster is running and that --kubeconfig and --context select the right one",
         )
     match error.status:
-        case 400 if "waiting to start" in said or "not available" in said or "ContainerCreating" in said:
+        case 400 if "waiting to start" in reply or "not available" in reply or "ContainerCreating" in reply:
             return NotReadyError(
-                f"cannot {what}: {said}", "the container has not started yet: try again, or add -f to wait"
+                f"cannot {action}: {reply}",
+                "the container has not started yet: try again, or add -f to wait",
             )
         case 401:
             return CliError(
-                f"cannot {what}: the cluster does not know you", "log in again, or check --kubeconfig/--context"
+                f"cannot {action}: the API server rejected your credentials",
+                "log in again, or check --kubeconfig and --context",
             )
         case 403:
             return CliError(
-                f"cannot {what}: {said}",
-                "ask for the role rlrun-editor (to look only: rlrun-viewer) in this namespace, or use another with -n",
+                f"cannot {action}: {reply}",
+                "ask for the role rlrun-editor (read-only: rlrun-viewer) in this namespace, or select another with -n",
             )
-        case 404 if "could not find the requested resource" in said or not error.is_object_missing:
+        case 404 if "could not find the requested resource" in reply or not error.is_object_missing:
             return NotFoundError(
-                f"cannot {what}: this cluster has no such kind",
-                "install the operator's chart first (helm install rlrun charts/rlrun), or use another --context",
+                f"cannot {action}: the cluster does not know this kind of object",
+                "install the operator's chart (helm install rlrun charts/rlrun), or select another --context",
             )
         case 404:
-            return not_found(what)
+            return not_found(action)
         case 409 if error.reason == "AlreadyExists":
             return ConflictError(
-                f"cannot {what}: the name is taken", "choose another name with --name, or delete that one first"
+                f"cannot {action}: an object with this name already exists",
+                "choose another name with --name, or delete the existing object",
             )
         case 409:
-            return CliError(f"cannot {what}: it changed meanwhile ({said})", "try again")
+            return CliError(f"cannot {action}: the object changed in the meantime ({reply})", "try again")
         case 422:
-            lines = causes(error)
+            lines = invalid_fields(error)
             return CliError(
-                f"cannot {what}: the API server refuses it" if lines else f"cannot {what}: {said}",
-                "correct the fields named above and try again",
+                f"cannot {action}: the API server rejected it" if lines else f"cannot {action}: {reply}",
+                "correct these fields and try again",
                 details=lines,
             )
         case 429 | 500 | 502 | 503 | 504:
             return UnreachableError(
-                f"cannot {what}: the API server is overloaded or starting ({said})", "try again in a moment"
+                f"cannot {action}: the API server is overloaded or starting ({reply})",
+                "try again in a moment",
             )
         case _:
-            return CliError(f"cannot {what}: {said}")
+            return CliError(f"cannot {action}: {reply}")
 
 
 def not_found(action: str) -> NotFoundError:
     """Return the error for an object that does not exist."""
-    return NotFoundError(f"cannot {action}: it does not exist", "see what there is: rlrun list -A")
+    return NotFoundError(f"cannot {action}: it does not exist", "list the existing runs: rlrun list -A")

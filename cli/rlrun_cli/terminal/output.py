@@ -1,7 +1,7 @@
-"""How answers look: kubectl-like tables with ages, or JSON, YAML and names for programs.
+"""Output formats: tables with ages as in kubectl, or JSON, YAML and names for programs.
 
-Tables are never cut to the width of the terminal: what a name's last letters are matters more than a tidy right edge.
-Text that came from a cluster or a file is never read as terminal markup.
+Tables are never truncated to the width of the terminal, because the end of a name identifies it. Text from a cluster or
+a file is never interpreted as terminal markup.
 """
 
 import json
@@ -34,7 +34,7 @@ PHASE_STYLES = {
 
 
 class Format(StrEnum):
-    """What -o accepts."""
+    """Values of -o."""
 
     json = "json"
     yaml = "yaml"
@@ -42,22 +42,22 @@ class Format(StrEnum):
 
 
 def out() -> Console:
-    """Standard output; made anew, because tests and pagers replace the stream."""
+    """Return a console on standard output. Created for each use, because tests and pagers replace the stream."""
     return Console(file=sys.stdout, highlight=False, soft_wrap=True)
 
 
 def err() -> Console:
-    """Standard error, for everything that is not the answer itself."""
+    """Return a console on standard error, for everything but the result."""
     return Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
-def say(text: str, style: str | None = None) -> None:
-    """A remark for people, on standard error."""
+def notice(text: str, style: str | None = None) -> None:
+    """Print a line for the user on standard error."""
     err().print(Text(text, style=style or ""))
 
 
 def show_error(problem: CliError) -> None:
-    """`Error: ...`, its details as a list, then the next step."""
+    """Print `Error: ...`, the details as a list, and `Next: ...`."""
     console = err()
     console.print(Text("Error: ", style="bold red").append(Text(problem.message, style="default not bold")))
     for line in problem.details:
@@ -67,17 +67,17 @@ def show_error(problem: CliError) -> None:
 
 
 def phase(text: str | None) -> Text:
-    """A phase in its colour."""
+    """Return the phase in its color."""
     return Text(text or "-", style=PHASE_STYLES.get(text or "", ""))
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A number with fixed digits, `-` for none."""
+    """Return the number with fixed digits, `-` for None."""
     return "-" if value is None else f"{float(value):.{digits}f}"
 
 
 def size(count: Any) -> str:
-    """Bytes with a binary unit, `-` for none."""
+    """Return a number of bytes with a binary unit, `-` for None."""
     if count is None:
         return "-"
     value = float(count)
@@ -89,7 +89,7 @@ def size(count: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span with the units and the precision that kubectl gives it."""
+    """Return a duration with the units and precision of kubectl."""
     s = max(0, int(seconds))
     minutes, hours, days = s // 60, s // 3600, s // 86400
     if s < 120:
@@ -110,7 +110,7 @@ def duration(seconds: float) -> str:
 
 
 def age(item: dict[str, Any], now: datetime | None = None) -> str:
-    """Time since the object was created."""
+    """Return the time since the object was created."""
     created = item.get("metadata", {}).get("creationTimestamp")
     if not created:
         return "<unknown>"
@@ -118,7 +118,7 @@ def age(item: dict[str, Any], now: datetime | None = None) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[Text]:
-    """Lines of aligned columns, three spaces apart."""
+    """Return lines of aligned columns, three spaces apart."""
     cells = [[Text(h, style="bold") for h in headers]]
     cells += [[c if isinstance(c, Text) else Text("-" if c is None or c == "" else c) for c in row] for row in rows]
     widths = [max(cell_len(row[i].plain) for row in cells) for i in range(len(headers))]
@@ -141,12 +141,12 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
 
 
 def to_yaml(value: Any) -> str:
-    """YAML in the order of the fields, with long strings on one line."""
+    """Return YAML that keeps the order of the fields and long strings on one line."""
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000))
 
 
-def clean(item: dict[str, Any]) -> dict[str, Any]:
-    """The object without managedFields, which nobody reads."""
+def without_managed_fields(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the object without `metadata.managedFields`."""
     return {**item, "metadata": {k: v for k, v in item.get("metadata", {}).items() if k != "managedFields"}}
 
 
@@ -156,6 +156,6 @@ def emit(items: list[dict[str, Any]], plural: str, fmt: Format, *, single: bool)
         for item in items:
             sys.stdout.write(f"{plural}.rlrun.dev/{item['metadata']['name']}\n")
         return
-    shown = [clean(i) for i in items]
+    shown = [without_managed_fields(i) for i in items]
     value: Any = shown[0] if single else {"apiVersion": "v1", "kind": "List", "items": shown}
     sys.stdout.write(to_yaml(value) if fmt is Format.yaml else json.dumps(value, indent=2, ensure_ascii=False) + "\n")

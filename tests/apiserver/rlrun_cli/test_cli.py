@@ -98,11 +98,11 @@ def test_create_list_get_stop_delete(rlrun: Rlrun, custom: client.CustomObjectsA
     assert "does not exist" in gone.err
 
 
-def test_the_name_is_taken(rlrun: Rlrun, toml: Path) -> None:
+def test_an_existing_name_is_rejected(rlrun: Rlrun, toml: Path) -> None:
     rlrun("run", toml, "--name", "first")
     again = rlrun("run", toml, "--name", "first")
     assert again.code == 1
-    assert "the name is taken" in again.err
+    assert "an object with this name already exists" in again.err
     assert "--name" in again.err
 
 
@@ -140,7 +140,7 @@ def test_refused_by_the_server_with_the_field_and_without_leftovers(
     file.write_text(yaml.safe_dump(body))
     answer = rlrun("run", file, "-e", "A=1")
     assert answer.code == 1
-    assert "the API server refuses it" in answer.err
+    assert "the API server rejected it" in answer.err
     assert "  - metadata.labels: " in answer.err
     assert client.CoreV1Api(api).list_namespaced_secret(namespace).items == []
 
@@ -154,7 +154,7 @@ def test_follow_to_the_end(rlrun: Rlrun, custom: client.CustomObjectsApi, namesp
         yield write_status(custom, namespace, "rlruns", "first", phase="Completed", progress=progress(4, 0.4))
 
     operator = operate()
-    # Something has changed whenever the command looks again.
+    # The state changes before each poll of the command.
     answer = rlrun("run", toml, "--name", "first", "--follow", obj=CliContext(sleep=lambda _: next(operator, None)))
     assert answer.code == 0, answer.err
     for step in (1, 2, 3, 4):
@@ -212,7 +212,7 @@ def test_somebody_without_rights(
         assert "forbidden" in answer.err
         assert "rlrun-editor" in answer.err
     stranger = kubeconfig_with(control_plane.kubeconfig, tmp_path / "stranger", token="nonsense")
-    assert "does not know you" in rlrun("list", kubeconfig=stranger).err
+    assert "rejected your credentials" in rlrun("list", kubeconfig=stranger).err
 
 
 def test_a_server_that_is_not_there(rlrun: Rlrun, control_plane: ControlPlane, tmp_path: Path) -> None:

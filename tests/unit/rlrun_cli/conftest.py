@@ -1,4 +1,4 @@
-"""The command line with an API server and an S3 made of dictionaries."""
+"""Command line with in-memory fakes of the cluster and S3."""
 
 import builtins
 import copy
@@ -23,7 +23,7 @@ from tests.support.seaweedfs import S3Server
 
 @dataclass
 class FakeCluster:
-    """Objects by kind and name, and a list of everything that was asked."""
+    """Objects by kind and name, and a list of all calls."""
 
     namespace: str = "team"
     stored: dict[str, dict[str, Obj]] = field(default_factory=dict)
@@ -31,13 +31,13 @@ class FakeCluster:
     logs: dict[str, list[str]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     failures: dict[str, CliError | KeyboardInterrupt] = field(default_factory=dict)
-    looks: list[Obj | BaseException] = field(default_factory=list)
-    """Answers of `get RLRun`, one after the other; the last one stays."""
+    run_responses: list[Obj | BaseException] = field(default_factory=list)
+    """Successive results of `get RLRun`; the last one repeats."""
 
-    def _call(self, what: str) -> None:
-        self.calls.append(what)
-        if what in self.failures:
-            raise self.failures[what]
+    def _call(self, call: str) -> None:
+        self.calls.append(call)
+        if call in self.failures:
+            raise self.failures[call]
 
     def put(self, kind: ResourceKind, name: str, **parts: Any) -> Obj:
         item = {
@@ -65,11 +65,11 @@ class FakeCluster:
 
     def get(self, kind: ResourceKind, name: str) -> Obj:
         self._call(f"get {kind.kind} {name}")
-        if kind is RLRUN and self.looks:
-            look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-            if isinstance(look, BaseException):
-                raise look
-            return look
+        if kind is RLRUN and self.run_responses:
+            response = self.run_responses.pop(0) if len(self.run_responses) > 1 else self.run_responses[0]
+            if isinstance(response, BaseException):
+                raise response
+            return response
         try:
             return self.stored[kind.kind][name]
         except KeyError:
@@ -79,7 +79,7 @@ class FakeCluster:
         kind, name = obj["kind"], obj["metadata"]["name"]
         self._call(f"create {kind} {name}")
         if name in self.stored.get(kind, {}):
-            raise ConflictError(f"cannot create {kind} {name}: the name is taken")
+            raise ConflictError(f"cannot create {kind} {name}: an object with this name already exists")
         made = copy.deepcopy(obj)
         made["metadata"] |= {"uid": f"uid-{name}", "namespace": self.namespace}
         self.stored.setdefault(kind, {})[name] = made
@@ -104,7 +104,7 @@ class FakeCluster:
 
 @dataclass
 class FakeStore:
-    """S3 as a dictionary."""
+    """In-memory S3."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
 
@@ -127,7 +127,7 @@ class FakeStore:
 
 @dataclass
 class Answer:
-    """What a command did."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -149,7 +149,7 @@ def s3() -> FakeStore:
 
 @pytest.fixture
 def chosen() -> list[tuple[Path | None, str | None, str | None]]:
-    """(kubeconfig, context, namespace) of each connection that a command made."""
+    """Kubeconfig, context and namespace of each connection of a command."""
     return []
 
 
@@ -178,7 +178,7 @@ def bucket(s3_server: S3Server) -> str:
 
 @pytest.fixture
 def on_s3(api: FakeCluster, store: Store) -> Rlrun:
-    """Commands with the cluster of dictionaries and the real S3."""
+    """Commands with the fake cluster and a real S3."""
 
     def invoke(*args: object, input: str | None = None) -> Answer:
         given = CliContext(connect=lambda *_: api, store=lambda _: store, sleep=lambda seconds: None)

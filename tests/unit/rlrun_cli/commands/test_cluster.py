@@ -1,4 +1,4 @@
-"""What the commands see of an API server: its answers over HTTP, each failure as the error to show."""
+"""Client of the commands against an HTTP API server: results, and a CliError for each failure."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,51 +24,51 @@ def remote(host: str) -> RemoteCluster:
     return RemoteCluster(client.ApiClient(settings), "team")
 
 
-async def asked(ask: Callable[[RemoteCluster], Any], **answers: Answer) -> tuple[Any, ApiServer]:
-    """What the cluster returns; an answer's name is its method, for the run and for Secrets alike."""
+async def call_server(call: Callable[[RemoteCluster], Any], **answers: Answer) -> tuple[Any, ApiServer]:
+    """Return the result of `call` and the server, which gives each method the named answer for runs and Secrets."""
     async with serving() as server:
         for method, answer in answers.items():
             for path in (RUNS, f"{RUNS}/first", SECRETS, f"{SECRETS}/first", "/api/v1/namespaces/team/pods/p/log"):
                 server.answer(f"{method} {path}", answer)
-        return await asyncio.to_thread(ask, remote(server.host)), server
+        return await asyncio.to_thread(call, remote(server.host)), server
 
 
 async def test_a_run_is_read_and_listed_in_the_namespace_or_in_all() -> None:
-    found, _ = await asked(lambda api: api.get(RLRUN, "first"), GET=Answer(RUN))
+    found, _ = await call_server(lambda api: api.get(RLRUN, "first"), GET=Answer(RUN))
     assert found == RUN
-    found, server = await asked(lambda api: api.list(RLRUN, {"a": "b"}), GET=Answer({"items": [RUN]}))
+    found, server = await call_server(lambda api: api.list(RLRUN, {"a": "b"}), GET=Answer({"items": [RUN]}))
     assert found == [RUN]
     assert server.asked[0].query["labelSelector"] == "a=b"
-    with pytest.raises(NotFoundError, match="cannot list rlruns: this cluster has no such kind"):
-        await asked(lambda api: api.list(RLRUN, all_namespaces=True), GET=Answer({"items": [RUN]}))
+    with pytest.raises(NotFoundError, match="cannot list rlruns: the cluster does not know this kind of object"):
+        await call_server(lambda api: api.list(RLRUN, all_namespaces=True), GET=Answer({"items": [RUN]}))
 
 
-async def test_an_object_that_does_not_exist_is_told_from_a_kind_that_does_not() -> None:
+async def test_a_missing_object_and_an_unknown_kind_are_different_errors() -> None:
     with pytest.raises(NotFoundError, match="cannot get RLRun team/first: it does not exist"):
-        await asked(lambda api: api.get(RLRUN, "first"), GET=not_found("first"))
-    with pytest.raises(NotFoundError, match="this cluster has no such kind"):
-        await asked(lambda api: api.get(RLRUN, "first"))
+        await call_server(lambda api: api.get(RLRUN, "first"), GET=not_found("first"))
+    with pytest.raises(NotFoundError, match="the cluster does not know this kind of object"):
+        await call_server(lambda api: api.get(RLRUN, "first"))
 
 
-async def test_a_name_that_is_taken_is_a_conflict() -> None:
+async def test_an_existing_name_is_a_conflict() -> None:
     taken = Answer({"reason": "AlreadyExists", "message": "exists", "details": {"name": "first"}}, 409)
-    with pytest.raises(ConflictError, match="cannot create RLRun team/first: the name is taken"):
-        await asked(lambda api: api.create(RUN), POST=taken)
+    with pytest.raises(ConflictError, match="cannot create RLRun team/first: an object with this name already exists"):
+        await call_server(lambda api: api.create(RUN), POST=taken)
 
 
 async def test_deletion_of_a_missing_object_is_an_error_unless_allowed() -> None:
     with pytest.raises(NotFoundError, match="cannot delete RLRun team/first: it does not exist"):
-        await asked(lambda api: api.delete(RLRUN, "first"), DELETE=not_found("first"))
-    await asked(lambda api: api.delete(SECRET, "first", missing_ok=True), DELETE=not_found("first"))
+        await call_server(lambda api: api.delete(RLRUN, "first"), DELETE=not_found("first"))
+    await call_server(lambda api: api.delete(SECRET, "first", missing_ok=True), DELETE=not_found("first"))
 
 
 async def test_a_log_before_the_container_has_started_is_not_ready() -> None:
     waiting = Answer({"reason": "BadRequest", "message": 'container "c" is waiting to start'}, 400)
     with pytest.raises(NotReadyError, match=r"cannot read the log of team/p \(c\)"):
-        await asked(lambda api: list(api.log("p", "c", follow=False, tail=None, previous=False)), GET=waiting)
+        await call_server(lambda api: list(api.log("p", "c", follow=False, tail=None, previous=False)), GET=waiting)
 
 
-def test_an_api_server_that_does_not_listen_is_unreachable() -> None:
+def test_a_closed_port_is_an_unreachable_api_server() -> None:
     with pytest.raises(UnreachableError, match=r"the API server at http://127\.0\.0\.1:1 does not answer") as caught:
         remote("http://127.0.0.1:1").get(RLRUN, "first")
     assert "--kubeconfig" in (caught.value.hint or "")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from rlrun.storage.store import AccessDenied
-from rlrun_cli.inputs.wheel_builder import content_digest, owner_of, read_wheel
+from rlrun_cli.inputs.wheel_builder import content_digest, package_owner, read_wheel
 
 from tests.unit.rlrun_cli.conftest import FakeStore, Rlrun
 
@@ -48,11 +48,11 @@ def test_a_real_wheel_is_built_and_pushed(rlrun: Rlrun, s3: FakeStore, project: 
     ((key, data),) = s3.contents.items()
     assert key == "s3://b/p/environments/me/reverse-text/0.1.0/reverse_text-0.1.0-py3-none-any.whl"
     assert "reverse_text.py" in zipfile.ZipFile(io.BytesIO(data)).namelist()
-    assert "nltk" in answer.err, "what the image must bring is said"
+    assert "nltk" in answer.err, "requirements without a wheel are named"
     assert "verifiers" not in answer.err
 
 
-def test_bucket_and_owner_can_come_from_elsewhere(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+def test_bucket_and_owner_default_to_variable_and_pyproject(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT + '[tool.rlrun]\nowner = "team"\n')
     answer = rlrun("env", "push", project, env={"RLRUN_S3_BUCKET": "b"})
     assert answer.out == "team/reverse-text\n"
@@ -66,7 +66,7 @@ def test_a_version_is_written_once(rlrun: Rlrun, s3: FakeStore, project: Path) -
     before = dict(s3.contents)
     same = rlrun(*arguments)
     assert same.code == 0
-    assert "already there" in same.err
+    assert "Nothing changed" in same.err
     (project / "reverse_text.py").write_text("def load_environment():\n    return 2\n")
     other = rlrun(*arguments)
     assert other.code == 1
@@ -76,7 +76,7 @@ def test_a_version_is_written_once(rlrun: Rlrun, s3: FakeStore, project: Path) -
     assert s3.contents != before
 
 
-def test_wheels_beside_it(rlrun: Rlrun, s3: FakeStore, project: Path, tmp_path: Path) -> None:
+def test_included_wheels_are_pushed(rlrun: Rlrun, s3: FakeStore, project: Path, tmp_path: Path) -> None:
     extra = wheel(tmp_path, "nltk")
     answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b", "--include", extra)
     assert answer.code == 0
@@ -85,26 +85,26 @@ def test_wheels_beside_it(rlrun: Rlrun, s3: FakeStore, project: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--owner", "me"], "RLRUN_S3_BUCKET"),
         (["--bucket", "b"], "--owner"),
-        (["--bucket", "b", "--owner", "Me/You"], "cannot be an owner"),
+        (["--bucket", "b", "--owner", "Me/You"], "is not a valid owner"),
     ],
 )
-def test_what_is_missing_is_named(rlrun: Rlrun, project: Path, arguments: list[str], said: str) -> None:
+def test_a_missing_option_is_named(rlrun: Rlrun, project: Path, arguments: list[str], message: str) -> None:
     answer = rlrun("env", "push", project, *arguments)
     assert answer.code == 2
-    assert said in answer.err
+    assert message in answer.err
 
 
-def test_no_project(rlrun: Rlrun, tmp_path: Path) -> None:
+def test_a_folder_without_pyproject_is_rejected(rlrun: Rlrun, tmp_path: Path) -> None:
     answer = rlrun("env", "push", tmp_path, "--owner", "me", "--bucket", "b")
     assert answer.code == 2
     assert "pyproject.toml" in answer.err
 
 
-def test_a_broken_build_shows_the_end_of_its_output(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+def test_a_failed_build_shows_its_last_lines(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT.replace('"reverse_text.py"', '"absent"') + "[tool.hatch.nonsense")
     assert rlrun("env", "push", project, "--owner", "me", "--bucket", "b").code == 2
     (project / "pyproject.toml").write_text(PYPROJECT.replace('version = "0.1.0"', 'version = "no version"'))
@@ -114,28 +114,28 @@ def test_a_broken_build_shows_the_end_of_its_output(rlrun: Rlrun, s3: FakeStore,
     assert s3.contents == {}
 
 
-def test_s3_that_says_no(rlrun: Rlrun, s3: FakeStore, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(uri: object) -> None:
+def test_access_denied_is_reported(rlrun: Rlrun, s3: FakeStore, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(uri: object) -> None:
         raise AccessDenied("wrong key: check AWS_SECRET_ACCESS_KEY")
 
-    monkeypatch.setattr(s3, "list_files", refuse)
+    monkeypatch.setattr(s3, "list_files", deny)
     answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b")
     assert answer.code == 1
     assert "check AWS_SECRET_ACCESS_KEY" in answer.err
 
 
-def test_times_in_a_wheel_do_not_make_another_content(tmp_path: Path) -> None:
+def test_timestamps_do_not_change_the_digest(tmp_path: Path) -> None:
     one = content_digest(wheel(tmp_path, date=1980).read_bytes())
     assert content_digest(wheel(tmp_path, date=2020).read_bytes()) == one
     assert content_digest(wheel(tmp_path, body="x = 2").read_bytes()) != one
 
 
-def test_no_wheel(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_wheel_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "x.whl"
     file.write_text("no zip")
     with pytest.raises(Exception, match="is not a wheel"):
         read_wheel(file)
 
 
-def test_owner_option_wins() -> None:
-    assert owner_of({"tool": {"rlrun": {"owner": "file"}}}, "option") == "option"
+def test_the_owner_option_overrides_pyproject() -> None:
+    assert package_owner({"tool": {"rlrun": {"owner": "file"}}}, "option") == "option"

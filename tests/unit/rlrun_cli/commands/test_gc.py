@@ -1,4 +1,4 @@
-"""`rlrun gc` against a real S3, with a cluster made of lists."""
+"""`rlrun gc` against a real S3 and a cluster of lists."""
 
 import json
 from collections.abc import Iterator
@@ -24,18 +24,18 @@ LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Lists:
-    """The cluster as garbage sees it."""
+    """Source of the cluster's objects."""
 
     run_list: list[Run] = field(default_factory=lambda: [Run(DONE, True), Run(LIVE, False)])
     artifact_list: list[Artifact] = field(default_factory=list)
     child_list: list[Child] = field(default_factory=list)
     deleted: list[GarbageItem] = field(default_factory=list)
-    looks: int = 0
+    run_lists: int = 0
     problem: ApiError | None = None
     asked: list[str | None] = field(default_factory=list)
 
     def runs(self, namespace: str | None) -> list[Run]:
-        self.looks += 1
+        self.run_lists += 1
         self.asked.append(namespace)
         if self.problem:
             raise self.problem
@@ -77,7 +77,7 @@ class World:
 def world(
     on_s3: Rlrun, api: FakeCluster, store: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
-    """A run that is gone, one that is finished, one that lives, and one that left its checkpoint; two uploads."""
+    """A deleted run, a finished one, an active one, and a deleted one whose checkpoint object remains."""
     lists = Lists()
     monkeypatch.setattr(api, "garbage_source", lambda: lists, raising=False)
     seen = World(lists, store, S3Uri(bucket, f"gc/{tmp_path.name}"), on_s3)
@@ -109,7 +109,7 @@ EXPECTED = [
 ]
 
 
-def test_listing_removes_nothing(world: World) -> None:
+def test_listing_deletes_nothing(world: World) -> None:
     before = world.stored()
     assert world.names("--older-than", "0s") == EXPECTED
     answer = world.gc("--older-than", "0s")
@@ -117,17 +117,17 @@ def test_listing_removes_nothing(world: World) -> None:
     header, first, *_ = answer.out.splitlines()
     assert header.split() == ["KIND", "NAMESPACE", "NAME", "SIZE", "AGE", "REASON"]
     assert first.split()[:3] == ["Folder", "team", f"{world.root}/team/{GONE}"]
-    assert "7 found in all namespaces" in answer.err
+    assert "7 items in all namespaces" in answer.err
     assert "rlrun gc --delete" in answer.err
     assert "secrets were not looked at" in answer.err
 
 
-def test_nothing_young(world: World) -> None:
+def test_young_items_are_not_listed(world: World) -> None:
     assert world.names() == [("FilesGone", "lost-10"), ("RunGone", "gone-orchestrator-a1")]
     assert world.names("--older-than", "1h") == [("FilesGone", "lost-10"), ("RunGone", "gone-orchestrator-a1")]
 
 
-def test_delete_removes_exactly_what_was_listed(world: World) -> None:
+def test_delete_removes_exactly_the_listed_items(world: World) -> None:
     expected = [k for k in world.stored() if not k.startswith(f"team/{GONE}/")]
     expected = [k for k in expected if k.startswith(f"team/{LIVE}/") or not ("/policy/" in k or "/torn" in k)]
     answer = world.gc("--older-than", "0s", "--delete", "--yes", "-o", "json")
@@ -140,25 +140,25 @@ def test_delete_removes_exactly_what_was_listed(world: World) -> None:
     world.lists.artifact_list.pop()
     world.lists.child_list.clear()
     assert world.names("--older-than", "0s") == []
-    assert "Nothing in all namespaces" in world.gc("--older-than", "0s").err
+    assert "No unreferenced items in all namespaces" in world.gc("--older-than", "0s").err
 
 
-@pytest.mark.parametrize(("answer", "code", "said"), [("n\n", 1, "Not removed"), ("", 2, "--yes")])
-def test_it_asks_first(world: World, answer: str, code: int, said: str) -> None:
+@pytest.mark.parametrize(("answer", "code", "message"), [("n\n", 1, "Nothing was deleted"), ("", 2, "--yes")])
+def test_deletion_needs_confirmation(world: World, answer: str, code: int, message: str) -> None:
     before = world.stored()
     done = world.gc("--older-than", "0s", "--delete", input=answer)
     assert done.code == code
-    assert said in done.err
-    assert "Remove these 7 for ever" in done.err
+    assert message in done.err
+    assert "Permanently delete 7 items" in done.err
     assert (world.stored(), world.lists.deleted) == (before, [])
 
 
-def test_yes_on_the_terminal(world: World) -> None:
+def test_confirmed_deletion(world: World) -> None:
     done = world.gc("--older-than", "0s", "--delete", input="y\n")
-    assert (done.code, "7 of 7 removed" in done.err) == (0, True)
+    assert (done.code, "7 of 7 items deleted" in done.err) == (0, True)
 
 
-def test_without_the_whole_list_of_runs_nothing_happens(world: World) -> None:
+def test_nothing_is_deleted_without_the_complete_list_of_runs(world: World) -> None:
     before = world.stored()
     world.lists.problem = ApiError(410, "Expired", "the continue token is too old", action="list rlruns")
     for options in ([], ["--delete", "--yes"]):
@@ -168,11 +168,11 @@ def test_without_the_whole_list_of_runs_nothing_happens(world: World) -> None:
     assert (world.stored(), world.lists.deleted) == (before, [])
 
 
-def test_what_has_come_back_meanwhile_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_referenced_again_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = world.lists.runs
 
     def later(namespace: str | None) -> list[Run]:
-        return runs(namespace) + ([Run(GONE, False)] if world.lists.looks > 1 else [])
+        return runs(namespace) + ([Run(GONE, False)] if world.lists.run_lists > 1 else [])
 
     monkeypatch.setattr(world.lists, "runs", later)
     answer = world.gc("--older-than", "0s", "--delete", "--yes")
@@ -182,7 +182,7 @@ def test_what_has_come_back_meanwhile_is_left_alone(world: World, monkeypatch: p
     assert [d.name for d in world.lists.deleted] == ["lost-10"]
 
 
-def test_one_that_cannot_be_removed_does_not_keep_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_failed_deletion_does_not_prevent_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     delete = world.store.delete_prefix
 
     def broken(uri: S3Uri) -> int:
@@ -193,12 +193,12 @@ def test_one_that_cannot_be_removed_does_not_keep_the_others(world: World, monke
     monkeypatch.setattr(world.store, "delete_prefix", broken)
     answer = world.gc("--older-than", "0s", "--delete", "--yes")
     assert answer.code == 1
-    assert "1 of 7 could not be removed" in answer.err
+    assert "1 of 7 items could not be deleted" in answer.err
     assert "S3 is away" in answer.err
     assert len(world.lists.deleted) == 2
 
 
-def test_s3_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_s3_outage_deletes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(uri: S3Uri) -> Iterator[None]:
         raise Unreachable("S3 is away")
 
@@ -233,7 +233,7 @@ def test_one_namespace(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1.5h", "1w", "9999999d"])
-def test_ages_that_are_none(world: World, text: str) -> None:
+def test_an_invalid_age_is_rejected(world: World, text: str) -> None:
     answer = world.gc("--older-than", text)
     assert answer.code == 2
     assert "--older-than" in answer.err
@@ -243,12 +243,12 @@ def test_ages() -> None:
     assert [parse_age(t).total_seconds() for t in ("0s", "90m", "24h", "7d")] == [0, 5400, 86400, 604800]
 
 
-def test_no_bucket(on_s3: Rlrun) -> None:
+def test_the_bucket_is_required(on_s3: Rlrun) -> None:
     answer = on_s3("gc")
     assert answer.code == 2
     assert "RLRUN_S3_BUCKET" in answer.err
 
 
-def test_a_store_says_what_is_wrong(store: Store) -> None:
+def test_an_unknown_bucket_is_an_error(store: Store) -> None:
     with pytest.raises(StoreError):
         store.uploads(S3Uri("no-such-bucket-here", "x"))

@@ -1,4 +1,4 @@
-"""Metrics, rollouts and downloads from a real S3, as a run's processes and its trainer leave them there."""
+"""Metrics, rollouts and downloads from a real S3."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def line(step: int, **values: object) -> str:
 
 @pytest.fixture
 def layout(api: FakeCluster, store: Store, bucket: str, request: pytest.FixtureRequest) -> RunLayout:
-    """A finished run with metrics of three steps (the second one made twice), rollouts of one, and an adapter."""
+    """A finished run with metrics of three steps (the second one written twice), rollouts of one, and an adapter."""
     layout = RunLayout.of(bucket, request.node.name[:20], "team", "uid-first")
     api.put(RLRUN, "first", spec={}, status={"phase": "Completed"})
     spec = {"runName": "first", "runUid": "uid-first", "step": 3}
@@ -57,7 +57,7 @@ def test_metrics(on_s3: Rlrun, layout: RunLayout) -> None:
     assert "no metric rewards" in wrong.err
 
 
-def test_metrics_of_a_run_that_is_deleted(on_s3: Rlrun, layout: RunLayout, api: FakeCluster) -> None:
+def test_metrics_of_a_deleted_run(on_s3: Rlrun, layout: RunLayout, api: FakeCluster) -> None:
     del api.stored["RLRun"]["first"]
     assert len(json.loads(on_s3("metrics", "first", "-o", "json").out)) == 3
 
@@ -72,10 +72,10 @@ def test_rollouts(on_s3: Rlrun, layout: RunLayout) -> None:
     assert second["rollout"] == "r2"
     wrong = on_s3("rollouts", "first", "-s", "2")
     assert wrong.code == 1
-    assert "1 steps, 3 to 3" in wrong.err
+    assert "1 steps with rollouts, 3 to 3" in wrong.err
 
 
-def test_download_is_whole_or_not_there(
+def test_a_download_is_complete_or_absent(
     on_s3: Rlrun, layout: RunLayout, store: Store, api: FakeCluster, tmp_path: Path
 ) -> None:
     answer = on_s3("download", "first-3", tmp_path / "a")

@@ -9,7 +9,7 @@ from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout
 from rlrun_cli.commands import logs
 from rlrun_cli.commands.logs import LogFollower, main_container, sources
-from rlrun_cli.remote.stored_logs import MAIN, choose
+from rlrun_cli.remote.stored_logs import MAIN_CONTAINERS, select_logs
 from rlrun_cli.terminal.errors import CliError, NotReadyError, UnreachableError
 from rlrun_operator.resources.naming import RunIdentity
 
@@ -37,13 +37,13 @@ def one(api: FakeCluster) -> FakeCluster:
     return api
 
 
-def test_one_pod_speaks_plainly(rlrun: Rlrun, one: FakeCluster) -> None:
+def test_lines_of_one_pod_have_no_prefix(rlrun: Rlrun, one: FakeCluster) -> None:
     assert rlrun("logs", "first").out == "one\n[two]\nthree\n"
     assert "list Pod rlrun.dev/run=first,rlrun.dev/role=orchestrator" in one.calls
     assert rlrun("logs", "first", "--tail", "1").out == "three\n"
 
 
-def test_several_pods_are_named(rlrun: Rlrun, one: FakeCluster) -> None:
+def test_lines_of_several_pods_have_a_prefix(rlrun: Rlrun, one: FakeCluster) -> None:
     one.pod_list = [pod("b", created="2026-01-02T00:00:00Z"), pod("a", created="2026-01-01T00:00:00Z")]
     one.logs = {"a": ["x"], "b": ["y"]}
     assert rlrun("logs", "first", "--role", "inference").out == "[a] x\n[b] y\n"
@@ -80,7 +80,7 @@ KEPT = {
 
 @pytest.fixture
 def ended(api: FakeCluster, s3: FakeStore) -> FakeCluster:
-    """A finished run without pods; its files are named by its adapter's address."""
+    """A finished run without pods, whose bucket is known from its adapter."""
     api.put(RLRUN, "first", spec={}, status={"phase": "Completed"})
     uri = "s3://b/p/team/uid-first/adapters/step-000004"
     api.put(RLADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri})
@@ -103,7 +103,7 @@ def ended(api: FakeCluster, s3: FakeStore) -> FakeCluster:
         (["--role", "environment"], "[first-env-0-7-z] train\n[first-eval-1-7-z] eval\n"),
     ],
 )
-def test_after_the_end_the_copies_are_read(rlrun: Rlrun, ended: FakeCluster, options: list[str], expected: str) -> None:
+def test_copies_are_read_after_the_end(rlrun: Rlrun, ended: FakeCluster, options: list[str], expected: str) -> None:
     answer = rlrun("logs", "first", *options)
     assert (answer.code, answer.out) == (0, expected), answer.err
 
@@ -127,7 +127,7 @@ def test_pods_that_are_there_are_asked_first(rlrun: Rlrun, ended: FakeCluster) -
     assert rlrun("logs", "first", "--attempt", "2").out == "over\n"
 
 
-def test_what_is_not_kept_is_said(rlrun: Rlrun, ended: FakeCluster) -> None:
+def test_a_missing_copy_is_an_error(rlrun: Rlrun, ended: FakeCluster) -> None:
     answer = rlrun("logs", "first", "--role", "trainer", "--attempt", "7")
     assert answer.code == 1
     assert "no log of a trainer pod in attempt 7" in answer.err
@@ -151,16 +151,16 @@ def test_names_and_places_are_those_that_the_operator_uses() -> None:
     for role, owners in names.items():
         for owner in owners:
             for previous in (False, True):
-                place = layout.log(2, f"{owner}-5c-x", MAIN[role], previous)
+                place = layout.log(2, f"{owner}-5c-x", MAIN_CONTAINERS[role], previous)
                 file = str(place).removeprefix(f"{layout.logs}/")
-                (found,) = choose([file], "first", role, None, previous)
+                (found,) = select_logs([file], "first", role, None, previous)
                 assert (found.attempt, found.previous) == (2, previous)
-                others = [other for other in MAIN if other != role]
-                assert not any(choose([file], "first", other, None, previous) for other in others)
+                others = [other for other in MAIN_CONTAINERS if other != role]
+                assert not any(select_logs([file], "first", other, None, previous) for other in others)
 
 
 class Scripted(FakeCluster):
-    """Logs that are cut off and start late."""
+    """Logs that are interrupted and start late."""
 
     def __init__(self, script: list[list[str | Exception]]) -> None:
         super().__init__()
@@ -175,20 +175,20 @@ class Scripted(FakeCluster):
 
 
 def follow(api: FakeCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
-    monkeypatch.setattr(logs, "PERIOD", 0.05)
+    monkeypatch.setattr(logs, "POLL_SECONDS", 0.05)
     follower = LogFollower(api, "first", Role.trainer, options.get("tail"), lambda seconds: time.sleep(0.01))
     return list(follower.lines())
 
 
-def test_following_waits_for_the_start_and_survives_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_waits_for_the_start_and_survives_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Scripted([[NotReadyError("not yet")], ["one", "two", UnreachableError("cut")], ["one", "two", "three"]])
     running: Obj = {"metadata": {"name": "first"}, "spec": {}, "status": {"phase": "Running"}}
-    api.looks = [*[running] * 6, {**running, "status": {"phase": "Completed"}}]
+    api.run_responses = [*[running] * 6, {**running, "status": {"phase": "Completed"}}]
     api.pod_list = [pod("p")]
     assert follow(api, monkeypatch) == ["one", "two", "three"]
 
 
-def test_following_a_run_that_never_gets_a_pod_ends(api: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_a_run_without_pods_times_out(api: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "START_SECONDS", 0.2)
     api.put(RLRUN, "first", spec={}, status={"phase": "Pending"})
     with pytest.raises(CliError, match="no trainer pod"):

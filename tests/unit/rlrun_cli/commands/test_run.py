@@ -8,7 +8,7 @@ from rlrun.kube.kinds import RLRUN
 from rlrun_cli.commands.run import slug
 from rlrun_cli.terminal.errors import CliError
 
-from tests.unit.rlrun_cli.commands.test_follow import look
+from tests.unit.rlrun_cli.commands.test_follow import run_object
 from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
 
 TOML = """
@@ -57,16 +57,16 @@ def test_toml_becomes_a_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
     assert api.secrets == {}
 
 
-def test_the_same_file_twice_is_two_runs(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+def test_each_invocation_creates_a_new_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
     assert rlrun("run", toml).code == rlrun("run", toml).code == 0
     assert len(api.stored["RLRun"]) == 2
 
 
-def test_a_name_of_your_own(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+def test_the_name_option_sets_the_name(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
     assert rlrun("run", toml, "--name", "mine").out == "rlruns.rlrun.dev/mine created\n"
     again = rlrun("run", toml, "--name", "mine")
     assert again.code == 1
-    assert "taken" in again.err
+    assert "already exists" in again.err
     for bad in ("Mine", "1st", "x" * 41, "-x"):
         assert rlrun("run", toml, f"--name={bad}").code == 2
 
@@ -94,7 +94,7 @@ def test_all_problems_of_a_yaml_at_once(rlrun: Rlrun, api: FakeCluster, tmp_path
     assert api.calls == []
 
 
-def test_variables_go_into_a_secret_that_the_run_owns(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
+def test_variables_are_stored_in_a_secret_owned_by_the_run(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
     file = tmp_path / "rl.toml"
     file.write_text('env_file = ["inner.env"]\n' + TOML)
     (tmp_path / "inner.env").write_text("A=inner\nB=inner\nC=inner\nD=inner\n")
@@ -118,8 +118,8 @@ def test_variables_go_into_a_secret_that_the_run_owns(rlrun: Rlrun, api: FakeClu
     assert "hunter" not in answer.out + answer.err
 
 
-def test_no_secret_is_left_when_the_run_is_refused(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
-    api.failures["create RLRun first"] = CliError("the API server refuses it", details=["spec.batchSize: no"])
+def test_the_secret_is_deleted_when_the_run_is_rejected(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    api.failures["create RLRun first"] = CliError("the API server rejected it", details=["spec.batchSize: no"])
     answer = rlrun("run", toml, "--name", "first", "-e", "A=hunter2")
     assert answer.code == 1
     assert "  - spec.batchSize: no" in answer.err
@@ -127,18 +127,16 @@ def test_no_secret_is_left_when_the_run_is_refused(rlrun: Rlrun, api: FakeCluste
     assert "hunter2" not in answer.out + answer.err
 
 
-def test_someone_elses_secret_is_left_alone(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+def test_an_existing_secret_is_not_changed(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
     api.secrets["first-env"] = {"data": {"A": "x"}, "metadata": {}}
     answer = rlrun("run", toml, "--name", "first", "-e", "A=1")
     assert answer.code == 1
-    assert "first-env exists already" in answer.err
+    assert "first-env already exists" in answer.err
     assert api.secrets["first-env"]["data"] == {"A": "x"}
     assert "RLRun" not in api.stored
 
 
-def test_a_missing_variable_or_file_is_named_before_anything_is_sent(
-    rlrun: Rlrun, api: FakeCluster, toml: Path
-) -> None:
+def test_a_missing_variable_or_file_is_reported_before_any_request(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
     answer = rlrun("run", toml, "-e", "NOT_SET", "--env-file", "nowhere.env")
     assert answer.code == 2
     assert "NOT_SET" in answer.err
@@ -146,7 +144,7 @@ def test_a_missing_variable_or_file_is_named_before_anything_is_sent(
     assert api.calls == []
 
 
-def test_dry_run_sends_nothing_and_prints_what_kubectl_takes(
+def test_dry_run_prints_a_valid_object_without_any_request(
     rlrun: Rlrun, api: FakeCluster, toml: Path, chosen: list[object]
 ) -> None:
     answer = rlrun("run", toml, "--dry-run", "-n", "lab", "-e", "TOKEN=hunter2")
@@ -184,7 +182,7 @@ def test_yaml_keeps_its_name_labels_and_references(rlrun: Rlrun, api: FakeCluste
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("x.txt", "", ".toml, .yaml or .json"),
         ("x.toml", "model = ", "TOML"),
@@ -194,23 +192,23 @@ def test_yaml_keeps_its_name_labels_and_references(rlrun: Rlrun, api: FakeCluste
         ("x.yaml", "kind: Pod\n", "a Pod, not an RLRun"),
     ],
 )
-def test_files_that_are_no_run(rlrun: Rlrun, tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_a_file_that_is_not_a_run_is_rejected(rlrun: Rlrun, tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     answer = rlrun("run", tmp_path / name)
     assert answer.code == 2
-    assert said in answer.err
+    assert message in answer.err
 
 
-def test_no_such_file(rlrun: Rlrun) -> None:
+def test_a_missing_file_is_rejected(rlrun: Rlrun) -> None:
     answer = rlrun("run", "nowhere.toml")
     assert answer.code == 2
     assert "rlrun init" in answer.err
 
 
 def test_run_and_follow(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
-    api.looks = [look("Running", 1, 0.1), look("Completed", 4, 0.9)]
+    api.run_responses = [run_object("Running", 1, 0.1), run_object("Completed", 4, 0.9)]
     assert rlrun("run", toml, "--name", "first", "--follow").code == 0
-    api.looks = [look("Failed", 1, 0.1)]
+    api.run_responses = [run_object("Failed", 1, 0.1)]
     assert rlrun("run", toml, "--name", "second", "--follow").code == 1
 
 
@@ -224,7 +222,7 @@ def test_the_template_is_a_valid_run(rlrun: Rlrun, api: FakeCluster, tmp_path: P
     file = tmp_path / "rl.toml"
     rlrun("init", file)
     assert rlrun("run", file).code == 0
-    # Every line that can be switched on is valid, too.
+    # Every commented line must be valid, too.
     lines = file.read_text().splitlines()
     on = [line.removeprefix("# ") if " = " in line or line.startswith("# [") else line for line in lines]
     full = tmp_path / "full.toml"

@@ -40,13 +40,13 @@ def test_list(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert oldest.endswith("TrainerOutOfMemory")
 
 
-def test_list_everywhere_names_the_namespace(rlrun: Rlrun, runs: FakeCluster) -> None:
+def test_list_of_all_namespaces_has_a_namespace_column(rlrun: Rlrun, runs: FakeCluster) -> None:
     answer = rlrun("list", "-A")
     assert answer.out.startswith("NAMESPACE")
     assert "list RLRun everywhere" in runs.calls
 
 
-def test_list_for_programs(rlrun: Rlrun, runs: FakeCluster) -> None:
+def test_list_in_machine_readable_formats(rlrun: Rlrun, runs: FakeCluster) -> None:
     found = json.loads(rlrun("list", "-o", "json").out)
     assert found["kind"] == "List"
     assert [i["metadata"]["name"] for i in found["items"]] == ["second", "first"]
@@ -54,7 +54,7 @@ def test_list_for_programs(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert rlrun("list", "-o", "name").out.split() == ["rlruns.rlrun.dev/second", "rlruns.rlrun.dev/first"]
 
 
-def test_no_runs_is_no_error(rlrun: Rlrun) -> None:
+def test_an_empty_list_is_not_an_error(rlrun: Rlrun) -> None:
     answer = rlrun("list")
     assert (answer.code, answer.out) == (0, "")
     assert "No runs in namespace team" in answer.err
@@ -66,10 +66,12 @@ def test_get(rlrun: Rlrun, runs: FakeCluster) -> None:
     for part in ("team/first", "Failed", "give it more memory", "3/10", "TrainerReady", "s3://b/c", "reverse"):
         assert part in text
     assert yaml.safe_load(rlrun("get", "first", "-o", "yaml").out)["metadata"]["name"] == "first"
-    assert rlrun("get", "nobody").code == 1
+    assert rlrun("get", "missing").code == 1
 
 
-def test_options_stand_before_or_after_the_command(rlrun: Rlrun, runs: FakeCluster, chosen: list[Any]) -> None:
+def test_cluster_options_are_accepted_before_and_after_the_command(
+    rlrun: Rlrun, runs: FakeCluster, chosen: list[Any]
+) -> None:
     rlrun("-n", "one", "--context", "c", "list")
     rlrun("list", "-n", "two", "--kubeconfig", "/k")
     rlrun("-n", "one", "list", "-n", "two")
@@ -84,7 +86,7 @@ def test_stop(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert "stop" not in runs.stored["RLRun"]["first"]["spec"]
 
 
-def test_delete_asks(rlrun: Rlrun, runs: FakeCluster) -> None:
+def test_delete_needs_confirmation(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert rlrun("delete", "first", input="n\n").code == 1
     assert "first" in runs.stored["RLRun"]
     refused = rlrun("delete", "first")
@@ -95,10 +97,12 @@ def test_delete_asks(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert runs.stored["RLRun"] == {}
 
 
-@pytest.mark.parametrize(("policy", "said"), [("Delete", "all its checkpoints"), ("Retain", "files in S3 stay")])
-def test_delete_says_what_becomes_of_the_artifacts(rlrun: Rlrun, runs: FakeCluster, policy: str, said: str) -> None:
+@pytest.mark.parametrize(("policy", "message"), [("Delete", "all its files in S3"), ("Retain", "files in S3 are kept")])
+def test_the_delete_prompt_names_the_artifact_policy(
+    rlrun: Rlrun, runs: FakeCluster, policy: str, message: str
+) -> None:
     runs.stored["RLRun"]["first"]["spec"]["artifactPolicy"] = policy
-    assert said in rlrun("delete", "first", input="n\n").err
+    assert message in rlrun("delete", "first", input="n\n").err
 
 
 def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
@@ -126,7 +130,7 @@ def artifacts(api: FakeCluster) -> FakeCluster:
 
 
 @pytest.mark.parametrize("command", ["checkpoints", "adapters"])
-def test_artifacts_of_a_run_in_order(rlrun: Rlrun, artifacts: FakeCluster, command: str) -> None:
+def test_artifacts_are_sorted_by_step(rlrun: Rlrun, artifacts: FakeCluster, command: str) -> None:
     header, *rows = rlrun(command, "first").out.splitlines()
     assert [r.split()[0] for r in rows] == ["first-9", "first-10"]
     assert "2.0 KiB" in rows[0]
@@ -135,20 +139,20 @@ def test_artifacts_of_a_run_in_order(rlrun: Rlrun, artifacts: FakeCluster, comma
 
 
 @pytest.mark.parametrize("command", ["checkpoints", "adapters"])
-def test_a_run_without_artifacts_is_no_error_a_misspelt_one_is(
+def test_an_unknown_run_is_an_error_one_without_artifacts_is_not(
     rlrun: Rlrun, artifacts: FakeCluster, command: str
 ) -> None:
     assert rlrun(command, "empty").code == 0
     assert rlrun(command, "frist").code == 1
 
 
-def test_init_writes_once(rlrun: Rlrun, tmp_path: Path) -> None:
+def test_init_never_overwrites(rlrun: Rlrun, tmp_path: Path) -> None:
     target = tmp_path / "rl.toml"
     assert rlrun("init", target).code == 0
     text = target.read_text()
     again = rlrun("init", target)
     assert again.code == 2
-    assert "exists already" in again.err
+    assert "already exists" in again.err
     assert target.read_text() == text
     assert rlrun("init", tmp_path / "no" / "rl.toml").code == 2
 
@@ -158,7 +162,7 @@ def test_init_writes_once(rlrun: Rlrun, tmp_path: Path) -> None:
     [[], ["init"], ["run"], ["list"], ["get"], ["follow"], ["logs"], ["stop"], ["delete"], ["models"], ["checkpoints"],
      ["adapters"], ["env"], ["env", "push"]],
 )  # fmt: skip
-def test_every_command_explains_itself(rlrun: Rlrun, command: list[str]) -> None:
+def test_every_command_has_help_with_examples(rlrun: Rlrun, command: list[str]) -> None:
     answer = rlrun(*command, "--help")
     assert answer.code == 0
     assert command == ["env"] or "rlrun" in answer.out.split("Usage")[1].replace("root", "", 1)
@@ -166,8 +170,8 @@ def test_every_command_explains_itself(rlrun: Rlrun, command: list[str]) -> None
 
 
 @pytest.mark.parametrize("module", sorted(p.stem for p in Path(rlrun_cli.__file__).parent.glob("*.py")))
-def test_no_help_text_is_taken_for_markup(module: str) -> None:
-    # Help is printed through a renderer that swallows what looks like a tag, as in `[[env]]`.
+def test_help_texts_contain_no_markup(module: str) -> None:
+    # The renderer of help texts drops text that looks like a tag, such as `[[env]]`.
     found = importlib.import_module(f"rlrun_cli.{module}") if module != "__main__" else rlrun_cli
     texts = [value for name, value in vars(found).items() if name.endswith("EPILOG")]
     texts += [

@@ -2,7 +2,7 @@ import base64
 from pathlib import Path
 
 import pytest
-from rlrun_cli.inputs.variables import collect, owned_by, parse_file, parse_option, secret
+from rlrun_cli.inputs.variables import collect, owner_patch, parse_file, parse_option, secret
 from rlrun_cli.terminal.errors import CliError
 
 FILE = """
@@ -31,7 +31,7 @@ def test_env_file_syntax() -> None:
     }
 
 
-def test_every_bad_line_is_named_and_no_value_shown() -> None:
+def test_every_invalid_line_is_named_without_its_value() -> None:
     found, problems = parse_file("GOOD=1\nsecret-without-name\n1BAD=hunter2\nOPEN='hunter2\n", "x.env")
     assert found == {"GOOD": "1"}
     assert [p.split(": ")[0] for p in problems] == ["x.env:2", "x.env:3", "x.env:4"]
@@ -47,20 +47,20 @@ def test_option(option: str, wanted: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["MISSING", "A-B=hunter2", "=hunter2", "sk-hunter2"])
-def test_bad_option_never_shows_a_value(option: str) -> None:
+def test_an_invalid_option_is_reported_without_its_value(option: str) -> None:
     with pytest.raises(ValueError, match=r"-e") as caught:
         parse_option(option, {})
     assert "hunter2" not in str(caught.value)
 
 
-def test_later_wins(tmp_path: Path) -> None:
+def test_later_sources_override_earlier_ones(tmp_path: Path) -> None:
     one, two = tmp_path / "one.env", tmp_path / "two.env"
     one.write_text("A=1\nB=1\nC=1\n")
     two.write_text("B=2\nC=2\n")
     assert collect([one, two], ["C=3"], {}) == {"A": "1", "B": "2", "C": "3"}
 
 
-def test_all_problems_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported(tmp_path: Path) -> None:
     bad = tmp_path / "bad.env"
     bad.write_text("nonsense\n")
     with pytest.raises(CliError) as caught:
@@ -69,7 +69,7 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     assert caught.value.code == 2
 
 
-def test_too_much_for_a_secret() -> None:
+def test_more_than_a_secret_can_hold_is_rejected() -> None:
     with pytest.raises(CliError) as caught:
         collect([], ["BIG=" + "x" * 1024 * 1024], {})
     assert "1 MiB" in caught.value.details[0]
@@ -81,5 +81,5 @@ def test_secret_and_owner() -> None:
     assert made["metadata"]["name"] == "first-env"
     assert base64.b64decode(made["data"]["A"]).decode() == "ä"
     run = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "metadata": {"name": "first", "uid": "u"}}
-    (owner,) = owned_by(run)["metadata"]["ownerReferences"]
+    (owner,) = owner_patch(run)["metadata"]["ownerReferences"]
     assert owner == {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "name": "first", "uid": "u"}

@@ -13,7 +13,7 @@ from rlrun_cli.terminal.output import age, duration, size, table
         (800 * 86400, "2y70d"),
     ],
 )  # fmt: skip
-def test_durations_are_kubectls(seconds: float, text: str) -> None:
+def test_durations_are_formatted_as_in_kubectl(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -31,7 +31,7 @@ def test_sizes(count: int | None, text: str) -> None:
     assert size(count) == text
 
 
-def test_table_aligns_and_takes_no_markup() -> None:
+def test_table_is_aligned_and_ignores_markup() -> None:
     lines = [line.plain for line in table(["A", "LONGER"], [["[bold]x", None], ["日本", "y"]])]
     assert lines == ["A         LONGER", "[bold]x   -", "日本      y"]
 
@@ -47,16 +47,22 @@ def test_sparkline_shows_the_newest() -> None:
     assert len(sparkline([float(i) for i in range(100)], width=10)) == 10
 
 
-def test_a_run_nobody_has_looked_at() -> None:
-    seen = summarize({"metadata": {"name": "x"}, "spec": {"maxSteps": 7}})
-    assert (seen.phase, seen.reason, seen.step, seen.max_steps, seen.reward) == ("Pending", "NotSeenYet", 0, 7, None)
+def test_a_run_without_status_is_pending() -> None:
+    summary = summarize({"metadata": {"name": "x"}, "spec": {"maxSteps": 7}})
+    assert (summary.phase, summary.reason, summary.step, summary.max_steps, summary.reward) == (
+        "Pending",
+        "NotSeenYet",
+        0,
+        7,
+        None,
+    )
 
 
-def test_the_first_condition_that_does_not_hold_is_the_reason() -> None:
+def test_the_first_condition_that_is_not_true_is_the_reason() -> None:
     conditions = [
         {"type": "EnvironmentsReady", "status": "False", "reason": "EnvironmentLoadFailed", "message": "b"},
         {"type": "Validated", "status": "True", "reason": "Valid", "message": ""},
         {"type": "TrainerReady", "status": "Unknown", "reason": "Starting", "message": "a"},
     ]
-    seen = summarize({"spec": {}, "status": {"phase": "Pending", "conditions": conditions}})
-    assert (seen.reason, seen.message) == ("Starting", "a")
+    summary = summarize({"spec": {}, "status": {"phase": "Pending", "conditions": conditions}})
+    assert (summary.reason, summary.message) == ("Starting", "a")
