@@ -11,7 +11,7 @@ from rlrun.api.base.kubernetes_types import KubernetesObject
 
 
 class DeploymentState(StrEnum):
-    """Where the deployment of an adapter stands."""
+    """State of an adapter's deployment."""
 
     not_deployed = "NotDeployed"
     deploying = "Deploying"
@@ -22,27 +22,27 @@ class DeploymentState(StrEnum):
 
 
 class RLAdapterSpec(ArtifactSpec):
-    """What the adapter is, where it lies, and whether it should be served."""
+    """Identity and location of the adapter, and whether it is served."""
 
     deployed: bool = False
-    """Whether the adapter should be served for inference. While it is true the adapter is never cleaned up."""
+    """Serves the adapter for inference. A deployed adapter is exempt from retention."""
 
     mutable: ClassVar[frozenset[str] | None] = frozenset({"shared_with", "deployed"})
 
 
 class RLAdapterStatus(ArtifactStatus):
-    """What S3 shows of the adapter, and where its deployment stands."""
+    """Observed state of the adapter in S3 and of its deployment."""
 
     deployment_state: DeploymentState = DeploymentState.not_deployed
-    """NotDeployed, Deploying, Deployed, Unloading, DeployFailed or UnloadFailed."""
+    """State of the deployment: NotDeployed, Deploying, Deployed, Unloading, DeployFailed or UnloadFailed."""
     deployed_at: datetime | None = None
-    """When it was last deployed."""
+    """Time of the latest deployment."""
     deployment_message: str | None = Field(default=None, max_length=4096)
-    """What deploying or unloading waits for, or why it failed and what to do about it."""
+    """Cause of a pending or failed deployment, and what to do about it."""
     deployment_model: str | None = Field(default=None, max_length=512)
-    """Its model name in requests: the base model's id, a colon, and this object's name."""
+    """Model name to use in requests: the base model's id, a colon, and this object's name."""
     deployment_url: str | None = Field(default=None, max_length=512)
-    """Base URL of the OpenAI API that serves it, for pods of the same namespace."""
+    """Base URL of the OpenAI-compatible API that serves the adapter, reachable from pods in the same namespace."""
 
 
 class RLAdapter(KubernetesObject):
@@ -50,6 +50,6 @@ class RLAdapter(KubernetesObject):
 
     kind: Literal["RLAdapter"] = "RLAdapter"
     spec: RLAdapterSpec
-    """What the adapter is, where it lies, and whether it should be served."""
+    """Identity and location of the adapter, and whether it is served."""
     status: RLAdapterStatus = Field(default_factory=RLAdapterStatus)
-    """What S3 shows of it, and where its deployment stands; written by the operator."""
+    """Observed state of the adapter in S3 and of its deployment. Written by the operator."""

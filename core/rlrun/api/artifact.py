@@ -1,4 +1,4 @@
-"""What checkpoints and adapters have in common: one folder in S3 and its life."""
+"""Fields that RLCheckpoint and RLAdapter share: one folder in S3 and its lifecycle."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -11,7 +11,7 @@ from rlrun.api.base.rules import LIST_MAP_KEYS, LIST_TYPE, Spec
 
 
 class ArtifactPhase(StrEnum):
-    """Where an artifact stands."""
+    """Phase of an artifact's lifecycle."""
 
     pending = "Pending"
     uploading = "Uploading"
@@ -21,40 +21,40 @@ class ArtifactPhase(StrEnum):
 
 
 class ArtifactSpec(Spec):
-    """What an artifact is and where it lies."""
+    """Identity and location of an artifact."""
 
     run_name: ObjectName
-    """RLRun that made it."""
+    """Name of the RLRun that created the artifact."""
     run_uid: str = Field(min_length=1, max_length=64)
-    """Uid of that RLRun: its folder in S3 carries it."""
+    """UID of that RLRun, which is part of the artifact's path in S3."""
     model: ModelId
-    """Model it was trained from."""
+    """Id of the base model."""
     step: int = Field(ge=0, le=1_000_000)
-    """Optimizer steps behind it."""
+    """Number of optimizer steps that the artifact includes."""
     uri: S3Path
-    """Its folder in S3."""
+    """URI of the artifact's folder in S3."""
     shared_with: list[Namespace] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_TYPE: "set"})
-    """Other namespaces whose runs may use it."""
+    """Other namespaces whose runs may use the artifact."""
 
 
 class ArtifactStatus(Status):
-    """What S3 shows of it."""
+    """Observed state of the artifact in S3."""
 
     phase: ArtifactPhase | None = None
-    """Pending, Uploading, Ready (all files are in S3 with the sizes of the manifest), Failed or Deleting (retention removes it)."""  # noqa: E501
+    """Phase of the artifact: Pending, Uploading, Ready (S3 holds all files with the sizes in the manifest), Failed or Deleting (being removed by retention)."""  # noqa: E501
     size_bytes: int | None = Field(default=None, ge=0)
-    """Size of all files."""
+    """Total size of the files in bytes."""
     policy_version: int | None = Field(default=None, ge=0)
-    """Version of the policy in it."""
+    """Version of the policy in the artifact."""
     reward: float | None = None
-    """Mean reward of the step it was taken after."""
+    """Mean reward of the artifact's step."""
     created_at: datetime | None = None
-    """When its manifest was written."""
+    """Time at which the upload was completed."""
     message: str | None = Field(default=None, max_length=4096)
-    """Why it is not Ready and what to do about it."""
+    """Cause if the artifact is not Ready, and what to do about it."""
     observed_generation: int | None = Field(default=None, ge=0)
-    """Generation of the spec that this status is about."""
+    """Generation of the spec that this status describes."""
     conditions: list[Condition] = Field(
         default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
     )
-    """State for machines, one entry per type."""
+    """Conditions, one entry per type."""

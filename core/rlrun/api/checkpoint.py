@@ -9,20 +9,20 @@ from rlrun.api.base.kubernetes_types import KubernetesObject
 
 
 class RLCheckpointSpec(ArtifactSpec):
-    """What the checkpoint is and where it lies."""
+    """Identity and location of the checkpoint."""
 
     mutable: ClassVar[frozenset[str] | None] = frozenset({"shared_with"})
 
 
 class RLCheckpointStatus(ArtifactStatus):
-    """What S3 shows of the checkpoint."""
+    """Observed state of the checkpoint in S3."""
 
 
 class RLCheckpoint(KubernetesObject):
-    """One checkpoint of a run: all that is needed to continue from it."""
+    """One checkpoint of a run: the complete state from which training can continue."""
 
     kind: Literal["RLCheckpoint"] = "RLCheckpoint"
     spec: RLCheckpointSpec
-    """What the checkpoint is and where it lies."""
+    """Identity and location of the checkpoint."""
     status: RLCheckpointStatus = Field(default_factory=RLCheckpointStatus)
-    """What S3 shows of it; written by the operator."""
+    """Observed state of the checkpoint in S3. Written by the operator."""

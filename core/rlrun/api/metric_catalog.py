@@ -1,7 +1,7 @@
-"""Every metric of a run: its name, unit and meaning. docs/reference/metrics.md is made of this.
+"""Catalog of a run's metrics: name, unit and meaning. docs/reference/metrics.md is generated from it.
 
-A part in angle brackets stands for something else: `<environment>` for the name of an environment, `<spread>` for
-`mean`, `max` and `min`, `<k>` for a number.
+A part in angle brackets is a placeholder: `<environment>` for the name of an environment, `<spread>` for `mean`, `max`
+and `min`, `<k>` for a number.
 """
 
 import re
@@ -18,7 +18,7 @@ PLACEHOLDERS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric, or a family of them."""
+    """One metric, or a family of metrics whose name has placeholders."""
 
     name: str
     unit: str
@@ -26,14 +26,14 @@ class Metric:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What the names of the family look like."""
+        """Pattern of the names of the family."""
         parts = re.split(r"<(\w+)>", self.name)
         return re.compile("".join(PLACEHOLDERS[p] if i % 2 else re.escape(p) for i, p in enumerate(parts)))
 
 
 @dataclass(frozen=True)
 class Section:
-    """Metrics that belong together."""
+    """Group of related metrics."""
 
     title: str
     text: str
@@ -47,150 +47,179 @@ def _metrics(*rows: tuple[str, str, str]) -> tuple[Metric, ...]:
 SECTIONS = (
     Section(
         "Rewards",
-        "Of the rollouts that a step trained on.",
+        "Rewards of the rollouts that a step trained on.",
         _metrics(
             ("reward/<spread>", "", "Reward."),
             ("reward/<environment>/mean", "", "Mean reward of one environment."),
-            ("reward/histogram", "rollouts", "Rewards per bucket, not cumulative: a list of numbers."),
-            ("reward/histogram/bounds", "", "Upper bounds of the buckets but the last: a list of numbers."),
-            ("reward/<environment>/histogram", "rollouts", "The same of one environment."),
-            ("metrics/<name>/mean", "", "What the environment itself measures, by its name for it."),
-            ("teacher_kl/mean", "nats per token", "Distillation: divergence from the teacher on the rollouts."),
+            ("reward/histogram", "rollouts", "Number of rewards per bucket, not cumulative: a list of numbers."),
+            ("reward/histogram/bounds", "", "Upper bounds of all buckets except the last: a list of numbers."),
+            ("reward/<environment>/histogram", "rollouts", "Number of rewards of one environment per bucket."),
+            ("metrics/<name>/mean", "", "Mean of a metric that the environment reports under this name."),
+            (
+                "teacher_kl/mean",
+                "nats per token",
+                "Distillation: divergence of the policy from the teacher on the rollouts.",
+            ),
         ),
     ),
     Section(
         "Evaluation",
-        "In the line of the step whose policy was measured, whenever the evaluation ends; step 0 is the base model. "
-        "Sampled as in training. A rollout passes with a reward of at least 1; one that failed counts in `error` only.",
+        "An evaluation belongs to the step whose policy was evaluated, also if it ends later. Step 0 is the base "
+        "model. Sampling is as in training. A rollout passes with a reward of at least 1. A failed rollout counts "
+        "only in `error`.",
         _metrics(
-            ("eval/<environment>/avg@<k>", "", "Mean reward; k is rolloutsPerExample."),
+            ("eval/<environment>/avg@<k>", "", "Mean reward, where k is rolloutsPerExample."),
             (
                 "eval/<environment>/pass@<k>",
                 "",
-                "Probability that one of k rollouts passes, mean over the examples: 1 - C(n-c, k) / C(n, k) with c of "
-                "n passed (Chen et al. 2021), for k = 1, 2, 4, ... and rolloutsPerExample.",
+                "Probability that at least one of k rollouts passes, mean over the examples: 1 - C(n-c, k) / C(n, k), "
+                "where c of n rollouts passed (Chen et al. 2021), for k = 1, 2, 4, ... and rolloutsPerExample.",
             ),
-            ("eval/<environment>/error", "share", "Rollouts that failed."),
+            ("eval/<environment>/error", "share", "Failed rollouts."),
             ("eval/<environment>/is_truncated", "share", "Rollouts cut off at maxTokens or seqLen."),
-            ("eval/<environment>/examples", "", "Examples measured."),
-            ("eval/<environment>/seconds", "s", "How long it took."),
+            ("eval/<environment>/examples", "", "Evaluated examples."),
+            ("eval/<environment>/seconds", "s", "Duration."),
             (
                 "eval/<environment>/drift",
                 "steps",
-                "Full fine-tuning: how much newer the engines' weights were at the end than at the beginning; above 0 "
-                "the results are of a mixture.",
+                "Full fine-tuning: steps by which the engines' weights advanced during the evaluation. Above 0, the "
+                "results are from several versions.",
             ),
-            ("val_reward/mean", "", "Mean reward of validation over all training environments."),
-            ("val_reward/<environment>/mean", "", "Mean reward of one of them."),
-            ("val_reward/<environment>/error", "share", "Rollouts that failed."),
-            ("val_reward/<environment>/examples", "", "Examples measured."),
-            ("val_reward/<environment>/seconds", "s", "How long it took."),
-            ("val_reward/<environment>/drift", "steps", "As of evaluations."),
+            ("val_reward/mean", "", "Mean reward of the validation over all training environments."),
+            ("val_reward/<environment>/mean", "", "Mean reward of the validation on one environment."),
+            ("val_reward/<environment>/error", "share", "Failed rollouts."),
+            ("val_reward/<environment>/examples", "", "Evaluated examples."),
+            ("val_reward/<environment>/seconds", "s", "Duration."),
+            ("val_reward/<environment>/drift", "steps", "As for evaluations."),
         ),
     ),
     Section(
         "Rollouts",
-        "Of the rollouts that a step trained on.",
+        "Properties of the rollouts that a step trained on.",
         _metrics(
-            ("seq_len/<spread>", "tokens", "Prompt and completion."),
-            ("prompt_len/<spread>", "tokens", "Tokens that the policy did not draw, those of later turns included."),
-            ("completion_len/<spread>", "tokens", "Tokens that the policy drew."),
-            ("num_turns/<spread>", "", "Answers of the policy."),
-            ("generation_ms/<spread>", "ms", "From the first request to the last answer, tools included."),
-            ("scoring_ms/<spread>", "ms", "In reward functions."),
+            ("seq_len/<spread>", "tokens", "Length of prompt and completion."),
+            ("prompt_len/<spread>", "tokens", "Tokens not sampled by the policy, including those of later turns."),
+            ("completion_len/<spread>", "tokens", "Tokens sampled by the policy."),
+            ("num_turns/<spread>", "", "Turns: completions of the policy."),
+            ("generation_ms/<spread>", "ms", "Time from the first request to the last response, including tools."),
+            ("scoring_ms/<spread>", "ms", "Time in reward functions."),
             ("is_truncated/mean", "share", "Rollouts cut off at maxTokens or seqLen."),
-            ("error/mean", "share", "Rollouts that failed, of all in the batch's groups."),
-            ("filtered_rollouts", "rollouts", "Filtered for their rewards since the step before."),
-            ("filtered_rollouts/<cause>", "rollouts", "The same by cause."),
-            ("evicted_examples/<cause>", "examples", "Examples that left the draw since the step before, by pool."),
-            ("pool/<cause>", "share", "Examples that are easy, hard, or normal, of all."),
+            ("error/mean", "share", "Failed rollouts among all of the batch's groups."),
+            ("filtered_rollouts", "rollouts", "Rollouts filtered for their rewards since the previous step."),
+            ("filtered_rollouts/<cause>", "rollouts", "Filtered rollouts by cause."),
+            (
+                "evicted_examples/<cause>",
+                "examples",
+                "Examples excluded from sampling since the previous step, by pool.",
+            ),
+            ("pool/<cause>", "share", "Easy, hard or normal examples among all examples."),
         ),
     ),
     Section(
         "Batch",
         "",
         _metrics(
-            ("batch/effective_batch_size", "rollouts", "Trained on."),
-            ("batch/missing_rollouts", "rollouts", "Of the batch's groups that failed."),
+            ("batch/effective_batch_size", "rollouts", "Rollouts trained on."),
+            ("batch/missing_rollouts", "rollouts", "Failed rollouts of the batch's groups."),
             ("batch/demonstrations", "", "Supervised steps: demonstrations trained on."),
             ("batch/solve_none", "share", "Groups without any reward above 0."),
             ("batch/solve_all", "share", "Groups with all rewards at least 1."),
-            ("batch/zero_variance", "share", "Groups whose rewards are all equal: they teach nothing."),
-            ("batch/off_policy_level/<spread>", "steps", "How much older than the step the rollouts' policy was."),
-            ("batch/async_level", "steps", "How far the trainer is ahead of the newest policy that is served."),
-            ("batch/inflight_rollouts", "rollouts", "Being made when the step ended."),
-            ("batch/cancelled_rollouts", "rollouts", "Given up since the step before, for their age."),
-            ("batch/samples_per_rollout", "", "Training sequences per rollout; above 1 where prefixes broke."),
-            ("batch/prefix_breaks", "", "Turns whose prompt did not begin with the tokens before."),
-            ("batch/prefix_bridges", "", "Turns that were sent as tokens, so that their prompt did."),
+            ("batch/zero_variance", "share", "Groups whose rewards are all equal, which give no training signal."),
+            ("batch/off_policy_level/<spread>", "steps", "Age of the policy that sampled the rollouts."),
+            ("batch/async_level", "steps", "Steps by which the trainer is ahead of the newest served policy."),
+            ("batch/inflight_rollouts", "rollouts", "Rollouts in progress at the end of the step."),
+            ("batch/cancelled_rollouts", "rollouts", "Rollouts cancelled for their age since the previous step."),
+            (
+                "batch/samples_per_rollout",
+                "",
+                "Training sequences per rollout. Above 1 if turns did not continue the tokens before.",
+            ),
+            ("batch/prefix_breaks", "", "Turns whose prompt did not start with the tokens of the previous turns."),
+            (
+                "batch/prefix_bridges",
+                "",
+                "Turns that were sent as tokens, so that their prompt starts with the previous tokens.",
+            ),
             ("batch/samples", "", "Training sequences."),
-            ("batch/tokens", "tokens", "Of all sequences."),
-            ("batch/trainable_tokens", "tokens", "That count in the loss."),
-            ("batch/micro_batches", "", "Passes of the step."),
-            ("batch/padding", "share", "Places of the passes that hold no token."),
+            ("batch/tokens", "tokens", "Tokens of all sequences."),
+            ("batch/trainable_tokens", "tokens", "Tokens that count in the loss."),
+            ("batch/micro_batches", "", "Forward and backward passes of the step."),
+            ("batch/padding", "share", "Positions of the passes without a token."),
         ),
     ),
     Section(
         "Learning",
-        "From the trainer.",
+        "Measured by the trainer.",
         _metrics(
-            ("loss/mean", "", "Loss per trainable token, penalty included."),
-            ("loss/policy/mean", "", "Mixed batches: of tokens under the policy gradient."),
-            ("loss/cross_entropy/mean", "nats per token", "Mixed batches: of demonstrations."),
-            ("entropy/all/mean", "nats per token", "Of the policy where it drew tokens."),
-            ("mismatch_kl/all/mean", "nats per token", "r - log r - 1, r being trainer over engine probability."),
-            ("mismatch_kl/all/max", "nats", "The largest of a token."),
-            ("mismatch_kl/on_policy/mean", "nats per token", "Of tokens that the very policy of the step drew."),
-            ("importance_ratio/<spread>", "", "Trainer over engine probability."),
-            ("is_masked/mean", "share", "Tokens left out of the loss for their ratio."),
-            ("kl_penalty/kl", "nats per token", "Divergence from the model that training started from."),
-            ("kl_penalty/beta", "", "Its weight in the loss."),
+            ("loss/mean", "", "Loss per trainable token, including the KL penalty."),
+            ("loss/policy/mean", "", "Mixed batches: loss of the tokens with a policy gradient."),
+            ("loss/cross_entropy/mean", "nats per token", "Mixed batches: loss of the demonstrations."),
+            ("entropy/all/mean", "nats per token", "Entropy of the policy at the sampled tokens."),
+            (
+                "mismatch_kl/all/mean",
+                "nats per token",
+                "r - log r - 1, where r is the trainer's probability over the engine's.",
+            ),
+            ("mismatch_kl/all/max", "nats", "Maximum over the tokens."),
+            ("mismatch_kl/on_policy/mean", "nats per token", "Mean over tokens sampled by the policy of the step."),
+            ("importance_ratio/<spread>", "", "Probability of the trainer over that of the engine."),
+            ("is_masked/mean", "share", "Tokens excluded from the loss for their importance ratio."),
+            ("kl_penalty/kl", "nats per token", "Divergence from the initial model."),
+            ("kl_penalty/beta", "", "Weight of the KL penalty in the loss."),
             ("optim/lr", "", "Learning rate."),
             ("optim/grad_norm", "", "Norm of the gradient before clipping."),
         ),
     ),
     Section(
         "Time and speed",
-        "High `time/generate_completions`: the rollouts are the bottleneck. High `time/wait_for_policy` or "
-        "`time/trainer`: the trainer is.",
+        "The rollouts are the bottleneck if `time/generate_completions` is high, the trainer if "
+        "`time/wait_for_policy` or `time/trainer` is high.",
         _metrics(
-            ("time/step", "s", "From the end of the step before to the end of this one."),
-            ("time/generate_completions", "s", "Until the batch was complete."),
-            ("time/wait_for_policy", "s", "Part of it, with nothing to do but to wait for a newer policy."),
-            ("time/wait_for_ckpt", "s", "The same, under the name that others know."),
-            ("time/trainer", "s", "Until the trainer answered."),
-            ("time/update_weights", "s", "From the trainer's answer until the engines served the newest policy."),
-            ("time/save_ckpt", "s", "Waiting, batch in hand, for the checkpoint copies of the step before."),
-            ("time/group", "s", "Mean duration of a group at its environment."),
-            ("time/wait_for_batch", "s", "The trainer waiting for a batch."),
-            ("time/forward_backward", "s", "The trainer's passes."),
-            ("time/broadcast_weights", "s", "The trainer putting the policy into S3."),
-            ("trainer/time/step", "s", "The trainer's step, publishing included."),
-            ("trainer/time/save_ckpt", "s", "The trainer's copies for checkpoint and adapter after the step before."),
-            ("perf/throughput", "tokens/s", "Trained tokens over the time of the step."),
-            ("trainer/perf/throughput", "tokens/s", "All tokens over the time of the trainer's passes and update."),
-            ("perf/mfu", "%", "Model FLOPs utilisation, 6 FLOP per weight and token. On GPUs that are known."),
-            ("perf/peak_memory", "GiB", "Largest GPU memory of the step. On GPUs."),
+            ("time/step", "s", "Time from the end of the previous step to the end of this one."),
+            ("time/generate_completions", "s", "Time until the batch was complete."),
+            ("time/wait_for_policy", "s", "Part of it spent only waiting for a newer policy."),
+            ("time/wait_for_ckpt", "s", "Equal to `time/wait_for_policy`; the name that other trainers use."),
+            ("time/trainer", "s", "Time until the response of the trainer."),
+            (
+                "time/update_weights",
+                "s",
+                "Time from the trainer's response until the engines served the newest policy.",
+            ),
+            ("time/save_ckpt", "s", "Waiting with a complete batch for the checkpoint copies of the previous step."),
+            ("time/group", "s", "Mean duration of a group in its environment."),
+            ("time/wait_for_batch", "s", "Time in which the trainer waited for a batch."),
+            ("time/forward_backward", "s", "Duration of the trainer's passes."),
+            ("time/broadcast_weights", "s", "Duration of the trainer's upload of the policy to S3."),
+            ("trainer/time/step", "s", "Duration of the trainer's step, including the publication of the policy."),
+            (
+                "trainer/time/save_ckpt",
+                "s",
+                "Time to copy the state for checkpoint and adapter after the previous step.",
+            ),
+            ("perf/throughput", "tokens/s", "Trained tokens per second of the step."),
+            ("trainer/perf/throughput", "tokens/s", "All tokens per second of the trainer's passes and update."),
+            ("perf/mfu", "%", "Model FLOPs utilization with 6 FLOPs per weight and token. Only on known GPU types."),
+            ("perf/peak_memory", "GiB", "Peak GPU memory of the step. Only on GPUs."),
         ),
     ),
     Section(
         "Progress",
-        "Totals go over all processes of the run; a step that is made again after a restart counts again.",
+        "Totals include all attempts of the run. A step that is repeated after a restart counts again.",
         _metrics(
-            ("progress/step", "steps", "Done. Only lines of trained steps have it."),
-            ("progress/ckpt_step", "steps", "Version of the newest policy that is served."),
-            ("progress/tokens", "tokens", "Of this step's sequences."),
+            ("progress/step", "steps", "Completed steps. Only in lines of trained steps."),
+            ("progress/ckpt_step", "steps", "Version of the newest served policy."),
+            ("progress/tokens", "tokens", "Tokens of this step's sequences."),
             ("progress/samples", "", "Training sequences of this step."),
             ("progress/problems", "", "Examples of this step."),
-            ("progress/total_tokens", "tokens", "In all."),
-            ("progress/total_samples", "", "In all."),
-            ("progress/total_problems", "", "In all."),
-            ("progress/trainer_restarts", "", "Times that the trainer was replaced."),
+            ("progress/total_tokens", "tokens", "Total number of tokens."),
+            ("progress/total_samples", "", "Total number of training sequences."),
+            ("progress/total_problems", "", "Total number of examples."),
+            ("progress/trainer_restarts", "", "Number of replacements of the trainer."),
         ),
     ),
 )
 
 
 def find(name: str) -> Metric | None:
-    """The metric of that name."""
+    """Return the metric with that name, None if it is not in the catalog."""
     return next((m for section in SECTIONS for m in section.metrics if m.pattern.fullmatch(name)), None)

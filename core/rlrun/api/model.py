@@ -1,4 +1,4 @@
-"""RLModel: one entry of the platform's catalogue, with the shapes of its trainer and its inference."""
+"""RLModel: one entry of the platform's model catalog, with the configuration of its trainer and inference pods."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -26,52 +26,52 @@ OWNED_FLAGS = (
     "--max-model-len",
     "--api-key",
 )
-"""Flags of the inference engine that the operator sets itself."""
+"""Flags of the inference engine that only the operator may set."""
 
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")]
 
 
 class Lora(Spec):
-    """Shape of the LoRA adapters of this model."""
+    """LoRA adapters of runs that train this model."""
 
     rank: int = Field(default=16, ge=1, le=512)
-    """Rank of the adapters, and the highest one that a run may ask for."""
+    """Default rank of the adapters, and the maximum that a run may request."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout on the adapters' input while training. Anything but 0 makes trainer and engine disagree a little."""
+    """Dropout on the adapters' input during training. Above 0, trainer and engine probabilities differ slightly."""
     target_modules: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(
         default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         min_length=1,
         max_length=64,
     )
-    """Names of the linear layers that get an adapter."""
+    """Names of the linear layers that receive an adapter."""
 
 
 class Pods(Spec):
-    """What trainer and inference pods have in common."""
+    """Fields that trainer and inference pods share."""
 
     image: Image | None = None
-    """Container image; the chart's default when absent."""
+    """Container image. Unset: the chart's default."""
     gpus: int = Field(default=1, ge=0, le=16)
-    """GPUs of each pod; 0 runs on CPUs."""
+    """Number of GPUs per pod. 0 runs on CPUs."""
     resources: Resources = Field(default_factory=Resources)
-    """CPU, memory and other resources of each pod, besides the GPUs."""
+    """CPU, memory and other resources of each pod, without the GPUs."""
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=32)
-    """Labels that a node must have."""
+    """Labels that a node must have to run the pods."""
     tolerations: list[Toleration] = Field(default_factory=list, max_length=32)
-    """Taints that the pods put up with."""
+    """Tolerations of the pods."""
     env: list[EnvVar] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_MAP_KEYS: ["name"]})
-    """Environment variables of the container, besides the operator's own."""
+    """Additional environment variables of the container."""
 
 
 class Trainer(Pods):
-    """Shape of the trainer."""
+    """Configuration of the trainer pods."""
 
     nodes: int = Field(default=1, ge=1, le=64)
-    """Pods that train together, each on a node of its own."""
+    """Number of pods that train together, each on its own node."""
     micro_batch_tokens: int = Field(default=8192, ge=1, le=4_194_304)
-    """Tokens packed into one forward pass: more is faster until memory runs out."""
+    """Number of tokens packed into one forward pass. Higher values are faster and need more memory."""
     full_fine_tuning: bool = False
-    """Whether runs may train all weights (lora.enabled false), which needs several times the memory."""
+    """Allows runs to train all weights (lora.enabled false), which needs several times the memory."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -84,12 +84,12 @@ class Trainer(Pods):
 
 
 class Inference(Pods):
-    """Shape of the inference engine."""
+    """Configuration of the inference pods."""
 
     replicas: int = Field(default=1, ge=1, le=256)
-    """Engines that share the rollouts of a run."""
+    """Number of inference engines that share the rollouts of a run."""
     extra_args: list[Annotated[str, Field(min_length=1, max_length=512)]] = Field(default_factory=list, max_length=64)
-    """Further arguments of the engine's command line, as `vllm serve` takes them."""
+    """Additional command-line arguments of `vllm serve`."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -104,42 +104,42 @@ class Inference(Pods):
 
 
 class RLModelSpec(Spec):
-    """The model, where its weights are, and the shapes it is trained and served with."""
+    """Model, source of its weights, and configuration of the pods that train and serve it."""
 
     id: ModelId
-    """What runs write in spec.model: owner/name."""
+    """Id that runs use in spec.model: owner/name."""
     source: str = Field(min_length=6, max_length=1024, pattern=r"^(hf|s3|pvc)://[^/\s]+(/[^\s]*)?$")
-    """Where the weights are: hf://owner/name, s3://bucket/path or pvc://claim/path."""
+    """Source of the weights: hf://owner/name, s3://bucket/path or pvc://claim/path."""
     seq_len: int = Field(default=4096, ge=16, le=16_777_216)
-    """Longest sequence of prompt and answers, in tokens."""
+    """Maximum length of a sequence (prompt and completions) in tokens."""
     lora: Lora = Field(default_factory=Lora)
-    """Shape of the adapters."""
+    """Configuration of the LoRA adapters."""
     trainer: Trainer = Field(default_factory=Trainer)
-    """Shape of the trainer."""
+    """Configuration of the trainer pods."""
     inference: Inference = Field(default_factory=Inference)
-    """Shape of the inference engine."""
+    """Configuration of the inference pods."""
 
     mutable: ClassVar[frozenset[str] | None] = frozenset({"source", "seq_len", "lora", "trainer", "inference"})
 
 
 class RLModelStatus(Status):
-    """Whether the entry can be used."""
+    """Observed state of the catalog entry."""
 
     observed_generation: int | None = Field(default=None, ge=0)
-    """Generation of the spec that this status is about."""
+    """Generation of the spec that this status describes."""
     runs: int | None = Field(default=None, ge=0)
-    """Runs that use the model, neither finished nor suspended; counted whenever the operator lists all runs."""
+    """Number of runs that use the model and are neither finished nor suspended. Updated when the operator lists all runs."""  # noqa: E501
     conditions: list[Condition] = Field(
         default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
     )
-    """State for machines, one entry per type."""
+    """Conditions, one entry per type."""
 
 
 class RLModel(KubernetesObject):
-    """A model that runs can train: the platform team's catalogue."""
+    """One entry of the platform's model catalog: a model that runs can train."""
 
     kind: Literal["RLModel"] = "RLModel"
     spec: RLModelSpec
-    """The model, where its weights are, and the shapes it is trained and served with."""
+    """Model, source of its weights, and configuration of the pods that train and serve it."""
     status: RLModelStatus = Field(default_factory=RLModelStatus)
-    """Whether the entry can be used; written by the operator."""
+    """Observed state of the catalog entry. Written by the operator."""

@@ -1,4 +1,4 @@
-"""RLRun: one reinforcement-learning run. The spec mirrors the hosted TOML schema, plus what Kubernetes users expect."""
+"""RLRun: one reinforcement-learning run. The spec has the fields of the hosted TOML schema and some for Kubernetes."""
 
 import re
 from typing import ClassVar, Literal
@@ -24,89 +24,89 @@ YEAR = 365 * 24 * 3600
 
 
 class RLRunSpec(Spec):
-    """What to train, on what, and how."""
+    """Model, environments and training parameters of the run."""
 
     name: str | None = Field(default=None, min_length=1, max_length=128)
-    """Display name; the object's name when absent."""
+    """Display name. Unset: the object's name."""
     model: ModelId
-    """Model to train: the id of an RLModel, as `kubectl get rlmodels` lists them."""
+    """Id of the RLModel to train. `kubectl get rlmodels` lists the available ids."""
     max_steps: int = Field(default=100, ge=1, le=1_000_000)
-    """Optimizer steps. May be raised while the run lives, never lowered."""
+    """Number of optimizer steps. Can be raised until the run has finished, but not lowered."""
     batch_size: int = Field(default=128, ge=1, le=65_536)
-    """Rollouts per step; a multiple of rolloutsPerExample."""
+    """Number of rollouts per step. Must be a multiple of rolloutsPerExample."""
     rollouts_per_example: int = Field(default=8, ge=2, le=1024)
-    """Rollouts of one example: the group whose mean reward is the baseline, hence at least 2."""
+    """Number of rollouts per example. They form a group, whose mean reward is the baseline of the advantages."""
     trajectory_strategy: TrajectoryStrategy = Field(default=TrajectoryStrategy.interleaved, strict=False)
-    """interleaved joins the turns of a rollout to one training sequence wherever the tokens continue exactly; branching trains on every turn by itself."""  # noqa: E501
+    """Conversion of a multi-turn rollout to training sequences. interleaved joins consecutive turns whose tokens continue exactly; branching makes one sequence of each turn."""  # noqa: E501
     learning_rate: float = Field(default=1e-4, gt=0, le=1)
-    """Learning rate of AdamW."""
+    """Learning rate of the AdamW optimizer."""
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
-    """Steps in which the learning rate rises to its value."""
+    """Number of steps in which the learning rate rises linearly to its value."""
     gradient_accumulation_steps: int = Field(default=1, ge=1, le=65_536)
-    """Passes, at least, that a step's batch is split into: more need less memory and change nothing else."""
+    """Minimum number of passes per step. Higher values need less memory and do not change the result."""
     lora_alpha: float = Field(default=16, gt=0, le=4096)
-    """Scale of the LoRA update: it is multiplied by loraAlpha / rank."""
+    """Scaling of the LoRA update, which is multiplied by loraAlpha / rank."""
     lora: RunLora = Field(default_factory=RunLora)
-    """Shape of the adapter, where it is not to be the RLModel's."""
+    """LoRA settings that override those of the RLModel."""
     algorithm: Algorithm = Field(default_factory=Algorithm)
-    """Where the learning signal comes from."""
+    """Training algorithm: where rewards and advantages come from."""
     loss: Loss = Field(default_factory=Loss)
-    """How the importance ratio enters the policy gradient."""
+    """Use of the importance ratio in the policy gradient."""
     kl_penalty: KlPenalty | None = None
-    """Price on moving away from the model that training starts from; none when absent."""
+    """KL penalty against the initial model. Unset: no penalty."""
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)
-    """Rollouts in flight relative to batchSize."""
+    """Number of rollouts in flight, as a multiple of batchSize."""
     max_async_level: int = Field(default=2, ge=0, le=32)
-    """How many steps old a policy may be when its rollouts are trained on; at least oversamplingFactor. 0 with oversamplingFactor 1 is strictly on-policy."""  # noqa: E501
+    """Maximum age in steps of the policy whose rollouts are trained on. Must be at least oversamplingFactor, or 0 with oversamplingFactor 1 for strictly on-policy training."""  # noqa: E501
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of the adapter's first weights, of the draw of examples and, with maxAsyncLevel 0, of the sampling."""
+    """Seed of the adapter's initial weights, the selection of examples and, with maxAsyncLevel 0, token sampling."""
     checkpoint_id: CheckpointId | None = None
-    """RLCheckpoint to start from, as name or namespace/name: Ready, of the same model, in this namespace or shared with it."""  # noqa: E501
+    """RLCheckpoint to start from, as name or namespace/name. It must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
     sampling: Sampling
-    """How the policy draws tokens."""
+    """Sampling parameters of training rollouts."""
     env: list[TrainEnvironment] = Field(min_length=1, max_length=16)
     """Environments to train on."""
     eval: Evaluation | None = None
-    """Evaluation on environments of their own; none when absent."""
+    """Evaluation on separate environments during training. Unset: no evaluation."""
     val: Validation | None = None
-    """Validation on held-out examples of the training environments; none when absent."""
+    """Validation on held-out examples of the training environments. Unset: no validation."""
     buffer: Buffer = Field(default_factory=Buffer)
-    """Which examples are drawn next."""
+    """Selection of examples by difficulty and environment."""
     difficulty_filter: DifficultyFilter | None = None
-    """Which groups are not trained on because their rewards teach too little; all count when absent."""
+    """Filter for groups whose rewards give too little training signal. Unset: no group is filtered."""
     wandb: Wandb | None = None
-    """Where metrics go in Weights & Biases, besides S3. The key WANDB_API_KEY comes from a Secret of envFrom; without one the files of an offline run are kept with the run's artifacts."""  # noqa: E501
+    """Logging of metrics to Weights & Biases, in addition to S3. The API key is read from WANDB_API_KEY in a Secret of envFrom. Without a key, the files of an offline run are stored with the run's artifacts."""  # noqa: E501
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
-    """When checkpoints are saved and how many are kept."""
+    """Interval and retention of checkpoints."""
     adapters: Adapters = Field(default_factory=Adapters)
-    """When adapters are uploaded and how many are kept."""
+    """Interval and retention of adapter uploads."""
     infrastructure: Infrastructure = Field(default_factory=Infrastructure)
     """Size of the environment pods."""
 
     suspend: bool = False
-    """While true the run has no pods; set back to false it continues from the newest checkpoint."""
+    """Suspends the run: its pods are deleted. Set to false to continue from the newest checkpoint."""
     stop: bool = False
-    """Ends the run and keeps its artifacts; cannot be undone."""
+    """Ends the run permanently and keeps its artifacts."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=10 * YEAR)
-    """Delete the RLRun this long after it finished; never when absent."""
+    """Seconds after which a finished RLRun is deleted. Unset: never."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=10 * YEAR)
-    """Fail the run when it has been active this long in all; no limit when absent."""
+    """Seconds for which the run may be active in total before it fails. Unset: no limit."""
     start_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
-    """Fail the run when an attempt has not begun its first step after this long."""
+    """Seconds within which each attempt must start its first step; otherwise the run fails."""
     stall_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
-    """Fail the run when it has not finished a step for this long."""
+    """Seconds within which each step must finish; otherwise the run fails."""
     max_restarts: int = Field(default=3, ge=0, le=1000)
-    """Crashes of one part of the run within an attempt, and restarts of the whole run, before the run fails; pods that are deleted, evicted or preempted do not count."""  # noqa: E501
+    """Maximum number of crashes per component within an attempt, and of restarts of the whole run. Beyond it the run fails. Deleted, evicted and preempted pods do not count."""  # noqa: E501
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
-    """What follows when a part of the run fails."""
+    """Rules that decide what follows a failure of a component."""
     queue_name: ObjectName | None = None
-    """LocalQueue of Kueue that the run's pods wait in for quota, by the label kueue.x-k8s.io/queue-name on its workloads; until they are admitted the run is Queued. Without Kueue in the cluster nothing waits."""  # noqa: E501
+    """Kueue LocalQueue that admits the run's pods, set as the label kueue.x-k8s.io/queue-name on its workloads. The run is Queued until its pods are admitted. Has no effect in a cluster without Kueue."""  # noqa: E501
     priority_class_name: ObjectName | None = None
-    """PriorityClass of the run's pods. A change holds for the pods of the next attempt, since that of a pod cannot be changed."""  # noqa: E501
+    """PriorityClass of the run's pods. A change takes effect with the next attempt, because the priority of an existing pod is immutable."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)
-    """Secrets of this namespace whose keys become variables of the environment pods, and of no others."""
+    """Secrets of this namespace whose keys become variables of the environment pods, and of no other pods."""
     artifact_policy: ArtifactPolicy = Field(default=ArtifactPolicy.retain, strict=False)
-    """Whether the run's files in S3 stay (Retain) or go (Delete) when the RLRun is deleted."""
+    """Handling of the run's files in S3 when the RLRun is deleted: Retain keeps them, Delete removes them."""
 
     mutable: ClassVar[frozenset[str] | None] = frozenset(
         {
@@ -192,20 +192,20 @@ class RLRunSpec(Spec):
 
 
 class RLRun(KubernetesObject):
-    """One reinforcement-learning run: what to train in spec, how it is going in status."""
+    """One reinforcement-learning run: its configuration in spec, its progress in status."""
 
     kind: Literal["RLRun"] = "RLRun"
     spec: RLRunSpec
-    """What to train, on what, and how."""
+    """Model, environments and training parameters of the run."""
     status: RLRunStatus = Field(default_factory=RLRunStatus)
-    """How it is going; written by the operator."""
+    """Observed state of the run. Written by the operator."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "metadata.name",
             f"self.metadata.name.size() <= {MAX_RUN_NAME} && self.metadata.name.matches('{LABEL}')",
             f"metadata.name must have at most {MAX_RUN_NAME} characters: small letters, digits and -, a letter first",
-            # An object that is still to get its name from generateName has none yet.
+            # An object with generateName has no name before it is created.
             lambda r: (
                 not r.metadata.name
                 or (len(r.metadata.name) <= MAX_RUN_NAME and re.fullmatch(LABEL, r.metadata.name) is not None)

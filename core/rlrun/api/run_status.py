@@ -1,4 +1,4 @@
-"""How a run is going, as the operator writes it."""
+"""Status of an RLRun, written by the operator."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,11 +11,11 @@ from rlrun.api.base.kubernetes_types import Condition, Status
 from rlrun.api.base.rules import LIST_MAP_KEYS
 
 MAX_LISTED = 10
-"""Newest checkpoints and adapters listed in a run's status; all of them are objects of their own."""
+"""Maximum number of checkpoints and of adapters listed in a run's status. All of them exist as separate objects."""
 
 
 class Phase(StrEnum):
-    """One word for people: where a run stands."""
+    """Phase of a run."""
 
     queued = "Queued"
     pending = "Pending"
@@ -27,61 +27,61 @@ class Phase(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether a run in this phase never runs again."""
+        """True if the run has ended in this phase."""
         return self in (Phase.completed, Phase.failed, Phase.stopped)
 
 
 class Progress(Status):
-    """How far the run is."""
+    """Progress of training."""
 
     step: int = Field(default=0, ge=0)
-    """Optimizer steps done."""
+    """Number of completed optimizer steps."""
     max_steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps asked for."""
+    """Requested number of optimizer steps."""
     reward: float | None = None
     """Mean reward of the newest batch."""
     policy_version: int = Field(default=0, ge=0)
-    """Newest version of the policy that rollouts are drawn from."""
+    """Newest version of the policy that rollouts are sampled from."""
     eta_seconds: float | None = Field(default=None, ge=0)
-    """Seconds until the last step, as it looks now."""
+    """Estimated seconds until the last step."""
     last_step_time: datetime | None = None
-    """When the newest step was done."""
+    """Time at which the newest step was completed."""
     mismatch_kl: float | None = None
-    """Mean of r - log r - 1 over the newest batch's tokens, r being trainer over engine probability; near 0 when both agree."""  # noqa: E501
+    """Mismatch between trainer and inference engine: the mean of r - log r - 1 over the tokens of the newest batch, where r is the trainer's probability divided by the engine's. Near 0 if both agree."""  # noqa: E501
 
 
 class Groups(Status):
-    """What became of the groups of rollouts since the run began; each ends in exactly one of the first four."""
+    """Number of rollout groups by outcome since the run started. inFlight counts groups without an outcome."""
 
     trained: int = Field(default=0, ge=0)
-    """Groups that a step was made of."""
+    """Groups that were trained on."""
     filtered: int = Field(default=0, ge=0)
-    """Groups dropped by the difficulty buffer or because all their rewards were equal."""
+    """Groups dropped by the difficulty buffer or filter, or because all their rewards were equal."""
     errored: int = Field(default=0, ge=0)
     """Groups whose rollouts or rewards failed."""
     stale: int = Field(default=0, ge=0)
     """Groups dropped because their policy was older than maxAsyncLevel allows."""
     in_flight: int = Field(default=0, ge=0)
-    """Groups being rolled out now."""
+    """Groups in progress."""
 
 
 class ArtifactSummary(Status):
-    """One checkpoint or adapter, in brief."""
+    """Summary of one checkpoint or adapter."""
 
     step: int = Field(ge=0)
-    """Step it was taken after."""
+    """Number of optimizer steps that the artifact includes."""
     name: str = Field(default="", max_length=253)
-    """Name of its RLCheckpoint or RLAdapter."""
+    """Name of the RLCheckpoint or RLAdapter."""
     uri: str = Field(max_length=1024)
-    """Where it is in S3."""
+    """URI of the artifact's folder in S3."""
     reward: float | None = None
-    """Mean reward at that step."""
+    """Mean reward of the artifact's step."""
     created_at: datetime | None = None
-    """When its manifest was written."""
+    """Time at which the upload was completed."""
 
 
 class StartupFailureKind(StrEnum):
-    """What keeps a pod from starting, as the deadlines of failurePolicy tell it apart."""
+    """Cause that keeps a pod from starting. Each has its own deadline in failurePolicy."""
 
     image_pull = "ImagePull"
     config_error = "ConfigError"
@@ -89,92 +89,92 @@ class StartupFailureKind(StrEnum):
 
 
 class PodRecord(Status):
-    """One pod of the running attempt, as the operator counted it: the memory behind `restarts` and `crashes`."""
+    """One pod of the current attempt, from which `restarts` and `crashes` are counted."""
 
     uid: str = Field(min_length=1, max_length=64)
-    """Uid of the pod."""
+    """UID of the pod."""
     restarts: int = Field(default=0, ge=0)
-    """Restarts of its containers that are counted."""
+    """Number of container restarts counted so far."""
     ended: bool = False
-    """Whether its end is counted."""
+    """True if the end of the pod is counted."""
     obstacle: StartupFailureKind | None = None
-    """What has kept the pod from starting since `obstacleSince`: ImagePull, ConfigError or Unschedulable."""
+    """Cause that keeps the pod from starting: ImagePull, ConfigError or Unschedulable."""
     obstacle_since: datetime | None = None
-    """When that began."""
+    """Time since which the pod cannot start."""
 
 
 class ComponentStatus(Status):
-    """One part of the run in the running attempt."""
+    """One component of the run in the current attempt."""
 
     name: str = Field(min_length=1, max_length=63)
-    """Name of the part, as in the label rlrun.dev/component: trainer, inference, orchestrator, env-0, eval-0."""
+    """Name of the component, as in the label rlrun.dev/component: trainer, inference, orchestrator, env-0, eval-0."""
     ready: int = Field(default=0, ge=0)
-    """Its pods that are ready."""
+    """Number of ready pods."""
     crashes: int = Field(default=0, ge=0)
-    """Times that one of its containers ended by its own fault in this attempt, where it counts toward maxRestarts."""
+    """Number of container crashes in this attempt that count toward maxRestarts."""
     pods: list[PodRecord] = Field(
         default_factory=list, max_length=256, json_schema_extra={"x-kubernetes-list-map-keys": ["uid"]}
     )
-    """Its pods."""
+    """Pods of the component."""
 
 
 class RLRunStatus(Status):
-    """How the run is going."""
+    """Observed state of the run."""
 
     phase: Phase | None = None
-    """One word for people: Queued, Pending, Running, Completed, Failed, Stopped or Suspended."""
+    """Phase of the run: Queued, Pending, Running, Completed, Failed, Stopped or Suspended."""
     observed_generation: int | None = Field(default=None, ge=0)
-    """Generation of the spec that this status is about."""
+    """Generation of the spec that this status describes."""
     conditions: list[Condition] = Field(
         default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
     )
-    """State for machines, one entry per type."""
+    """Conditions, one entry per type."""
     reason: str | None = Field(default=None, max_length=256)
-    """Why the run is in its phase, as one CamelCase word."""
+    """Reason for the phase, as one CamelCase word."""
     message: str | None = Field(default=None, max_length=4096)
-    """Why the run is in its phase and what to do about it."""
+    """Explanation of the phase, and what to do about it."""
     progress: Progress | None = None
-    """How far the run is."""
+    """Progress of training."""
     groups: Groups | None = None
-    """What became of the groups of rollouts."""
+    """Number of rollout groups by outcome."""
     attempt: int = Field(default=1, ge=1)
-    """The attempt that runs now, counting from 1."""
+    """Number of the current attempt, starting at 1."""
     attempt_start_time: datetime | None = None
-    """When the attempt that runs now was started; absent while the run is suspended."""
+    """Start time of the current attempt. Unset while the run is suspended."""
     past_active_seconds: int = Field(default=0, ge=0)
-    """Seconds that earlier attempts were active in all."""
+    """Total active time of earlier attempts in seconds."""
     restarts: int = Field(default=0, ge=0)
-    """Restarts of containers, replacements of pods and restarts of the whole run, since the run began."""
+    """Total number of container restarts, pod replacements and restarts of the whole run."""
     run_restarts: int = Field(default=0, ge=0)
-    """Restarts of the whole run by its failure policy."""
+    """Number of restarts of the whole run by its failure policy."""
     run_restarts_toward_max: int = Field(default=0, ge=0)
-    """Those of them that count toward maxRestarts."""
+    """Number of restarts of the whole run that count toward maxRestarts."""
     restart_backoff_seconds: int = Field(default=0, ge=0)
-    """How long the newest restart of the whole run waited: 10 s at first, then doubled up to 300 s, until an attempt runs for 10 minutes."""  # noqa: E501
+    """Pause in seconds before the latest restart of the whole run: 10 s for the first one, doubled each time up to 300 s, and reset after an attempt of 10 minutes."""  # noqa: E501
     next_restart_time: datetime | None = None
-    """When the next attempt begins, while one waits to begin."""
+    """Start time of the next attempt. Set only while it is pending."""
     components: list[ComponentStatus] = Field(
         default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}
     )
-    """The parts of the run and how often each has crashed."""
+    """Components of the run with their pods and crashes."""
     start_time: datetime | None = None
-    """When the first attempt was started."""
+    """Start time of the first attempt."""
     completion_time: datetime | None = None
-    """When the run finished, well or not."""
+    """Time at which the run completed, failed or was stopped."""
     checkpoints: list[ArtifactSummary] = Field(
         default_factory=list, max_length=MAX_LISTED, json_schema_extra={LIST_MAP_KEYS: ["step"]}
     )
-    """Newest checkpoints that are Ready, newest first."""
+    """Newest Ready checkpoints, newest first."""
     adapters: list[ArtifactSummary] = Field(
         default_factory=list, max_length=MAX_LISTED, json_schema_extra={LIST_MAP_KEYS: ["step"]}
     )
-    """Newest adapters that are Ready, newest first."""
+    """Newest Ready adapters, newest first."""
     last_checkpoint: str | None = Field(default=None, max_length=253)
     """Name of the newest Ready checkpoint."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any] | None) -> Self:
-        """Return the typed status of an RLRun; an empty one where another writer left what does not fit."""
+        """Return the typed status of an RLRun, or an empty one if `raw` does not match the schema."""
         try:
             return cls.model_validate(raw or {}, by_alias=True, by_name=False)
         except ValidationError:

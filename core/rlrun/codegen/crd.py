@@ -22,7 +22,7 @@ from rlrun.codegen.generated_files import update
 from rlrun.codegen.openapi import VALIDATIONS, cel_rules, structural
 from rlrun.constants import GROUP, VERSION
 
-HEADER = "# Generated from operator/rlrun/schema by `python -m rlrun.codegen.crd`; change the schema, not this file.\n"
+HEADER = "# Generated from core/rlrun/api by `python -m rlrun.codegen.crd`; change the schema, not this file.\n"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Column:
     wide: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As additionalPrinterColumns wants it."""
+        """Return the entry of additionalPrinterColumns."""
         return {
             "name": self.name,
             "type": self.type,
@@ -51,7 +51,7 @@ AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was cr
 
 @dataclass(frozen=True)
 class CrdKind:
-    """One kind of the group, and how people and kubectl call it."""
+    """One kind of the group with its names and columns in kubectl."""
 
     model: type[KubernetesObject]
     plural: str
@@ -59,12 +59,12 @@ class CrdKind:
     columns: tuple[Column, ...]
     namespaced: bool = True
     categories: tuple[str, ...] = ("rl",)
-    """Never a name of a kind: `kubectl get rlrun NAME` would then mean the whole category."""
+    """Categories in kubectl. Must not be the name of a kind: `kubectl get rlrun NAME` would list the category."""
     selectable: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The kind: `RLRun`."""
+        """Name of the kind: `RLRun`."""
         return self.model.__name__
 
     @property
@@ -79,17 +79,28 @@ KINDS = (
         "rlruns",
         "rlr",
         (
-            Column("Phase", ".status.phase", "Where the run stands."),
-            Column("Step", ".status.progress.step", "Optimizer steps done.", "integer"),
-            Column("Max", ".spec.maxSteps", "Optimizer steps asked for.", "integer"),
+            Column("Phase", ".status.phase", "Phase of the run."),
+            Column("Step", ".status.progress.step", "Number of completed optimizer steps.", "integer"),
+            Column("Max", ".spec.maxSteps", "Requested number of optimizer steps.", "integer"),
             Column("Reward", ".status.progress.reward", "Mean reward of the newest batch.", "number"),
-            Column("Model", ".spec.model", "Model that is trained."),
-            Column("Restarts", ".status.restarts", "Restarts of containers and replacements of pods.", "integer"),
+            Column("Model", ".spec.model", "Id of the model that is trained."),
+            Column(
+                "Restarts",
+                ".status.restarts",
+                "Number of container restarts, pod replacements and restarts of the run.",
+                "integer",
+            ),
             AGE,
-            Column("Reason", ".status.reason", "Why the run is in its phase.", wide=True),
+            Column("Reason", ".status.reason", "Reason for the phase.", wide=True),
             Column("Checkpoint", ".status.lastCheckpoint", "Newest Ready checkpoint.", wide=True),
-            Column("Policy", ".status.progress.policyVersion", "Policy that samples now.", "integer", wide=True),
-            Column("ETA", ".status.progress.etaSeconds", "Seconds until the last step.", "number", wide=True),
+            Column(
+                "Policy",
+                ".status.progress.policyVersion",
+                "Version of the newest policy that rollouts are sampled from.",
+                "integer",
+                wide=True,
+            ),
+            Column("ETA", ".status.progress.etaSeconds", "Estimated seconds until the last step.", "number", wide=True),
         ),
         categories=("rl", "all"),
         selectable=(".spec.model", ".status.phase"),
@@ -99,14 +110,14 @@ KINDS = (
         "rlcheckpoints",
         "rlc",
         (
-            Column("Run", ".spec.runName", "Run that made it."),
-            Column("Step", ".spec.step", "Optimizer steps behind it.", "integer"),
-            Column("Phase", ".status.phase", "Where it stands."),
+            Column("Run", ".spec.runName", "Name of the run that created it."),
+            Column("Step", ".spec.step", "Number of optimizer steps that it includes.", "integer"),
+            Column("Phase", ".status.phase", "Phase of the artifact."),
             Column("Size", ".status.sizeBytes", "Size of all files in bytes.", "integer"),
-            Column("Model", ".spec.model", "Model it was trained from."),
+            Column("Model", ".spec.model", "Id of the base model."),
             AGE,
             Column("Reward", ".status.reward", "Mean reward of its step.", "number", wide=True),
-            Column("URI", ".spec.uri", "Its folder in S3.", wide=True),
+            Column("URI", ".spec.uri", "URI of its folder in S3.", wide=True),
         ),
         selectable=(".spec.runName", ".spec.model", ".status.phase"),
     ),
@@ -115,13 +126,13 @@ KINDS = (
         "rladapters",
         "rla",
         (
-            Column("Run", ".spec.runName", "Run that made it."),
-            Column("Step", ".spec.step", "Optimizer steps behind it.", "integer"),
-            Column("Phase", ".status.phase", "Where it stands."),
-            Column("Deployed", ".status.deploymentState", "Where its deployment stands."),
+            Column("Run", ".spec.runName", "Name of the run that created it."),
+            Column("Step", ".spec.step", "Number of optimizer steps that it includes.", "integer"),
+            Column("Phase", ".status.phase", "Phase of the artifact."),
+            Column("Deployed", ".status.deploymentState", "State of its deployment."),
             AGE,
             Column("Reward", ".status.reward", "Mean reward of its step.", "number", wide=True),
-            Column("URI", ".spec.uri", "Its folder in S3.", wide=True),
+            Column("URI", ".spec.uri", "URI of its folder in S3.", wide=True),
         ),
         selectable=(".spec.runName", ".spec.model", ".status.phase"),
     ),
@@ -130,13 +141,13 @@ KINDS = (
         "rlmodels",
         "rlm",
         (
-            Column("Model", ".spec.id", "What runs write in spec.model."),
-            Column("SeqLen", ".spec.seqLen", "Longest sequence in tokens.", "integer"),
+            Column("Model", ".spec.id", "Id that runs use in spec.model."),
+            Column("SeqLen", ".spec.seqLen", "Maximum sequence length in tokens.", "integer"),
             Column("Rank", ".spec.lora.rank", "Rank of the adapters.", "integer"),
-            Column("Replicas", ".spec.inference.replicas", "Inference engines of a run.", "integer"),
-            Column("GPUs", ".spec.trainer.gpus", "GPUs of each trainer pod.", "integer"),
+            Column("Replicas", ".spec.inference.replicas", "Number of inference engines per run.", "integer"),
+            Column("GPUs", ".spec.trainer.gpus", "Number of GPUs per trainer pod.", "integer"),
             AGE,
-            Column("Source", ".spec.source", "Where the weights are.", wide=True),
+            Column("Source", ".spec.source", "Source of the weights.", wide=True),
         ),
         namespaced=False,
         selectable=(".spec.id",),
@@ -145,7 +156,7 @@ KINDS = (
 
 
 def crd(kind: CrdKind) -> dict[str, Any]:
-    """The CustomResourceDefinition of one kind."""
+    """Return the CustomResourceDefinition of one kind."""
     fields = kind.model.model_fields
     schema: dict[str, Any] = {
         "type": "object",
@@ -154,7 +165,7 @@ def crd(kind: CrdKind) -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}."},
             "kind": {"type": "string", "description": f"{kind.name}."},
-            # No description: the API server wants nothing here but what limits the name.
+            # No description: the API server accepts only limits of the name here.
             "metadata": {"type": "object"},
             "spec": {**structural(_part(kind, "spec")), "description": fields["spec"].description},
             "status": {
@@ -198,7 +209,7 @@ def crd(kind: CrdKind) -> dict[str, Any]:
 
 
 def render() -> dict[str, str]:
-    """File name -> YAML of every CustomResourceDefinition."""
+    """Return the YAML of every CustomResourceDefinition by file name."""
     return {
         f"{kind.crd_name}.yaml": HEADER
         + yaml.dump(crd(kind), Dumper=_NoAliases, sort_keys=False, width=120, allow_unicode=True)
@@ -219,7 +230,7 @@ def _part(kind: CrdKind, field: str) -> type[BaseModel]:
 
 
 def main() -> int:
-    """Write or check the files; 1 when a check finds a difference."""
+    """Write or check the files. Returns 1 if a check finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m rlrun.codegen.crd", description="Generate the CRDs.")
     parser.add_argument("--check", action="store_true", help="only compare, and fail on a difference")
     parser.add_argument("--output", type=Path, default=Path("crds"), help="folder of the files (default: crds)")

@@ -1,4 +1,4 @@
-"""Files that are generated and committed: written, or compared with what the schema says now."""
+"""Writing and checking of generated files that are committed."""
 
 import difflib
 import sys
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 def update(folder: Path, files: dict[str, str], *, check: bool, command: str) -> int:
-    """Bring a folder to exactly `files` (name -> text), or with `check` say what differs; returns an exit code."""
+    """Write exactly `files` (name -> text) to a folder, or with `check` print the differences. Returns an exit code."""
     stale = sorted(p for p in folder.glob("*") if p.is_file() and p.name not in files) if folder.is_dir() else []
     if check:
         differences = [line for name, text in files.items() for line in _difference(folder / name, text)]
-        differences += [f"{path} is not generated any more" for path in stale]
+        differences += [f"{path} is no longer generated" for path in stale]
         if differences:
             print("\n".join(differences), file=sys.stderr)
             print(f"{folder} is out of date: run `{command}` and commit the result", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""From a pydantic model to the structural OpenAPI v3 schema that a CustomResourceDefinition wants.
+"""Conversion of pydantic models to the structural OpenAPI v3 schemas of CustomResourceDefinitions.
 
-pydantic writes JSON Schema (2020-12) with $refs; Kubernetes wants OpenAPI 3.0, everything in place, no unions, and its
-own words for free-form objects, list keys and rules. The fields, limits and descriptions are the same ones.
+pydantic writes JSON Schema (2020-12) with $refs. Kubernetes requires OpenAPI 3.0 without references and unions, and has
+its own keywords for free-form objects, list keys and rules. Fields, limits and descriptions are the same.
 """
 
 from typing import Any
@@ -38,10 +38,10 @@ Json = dict[str, Any]
 
 
 def structural(model: type[BaseModel], *, defaults: bool = True) -> Json:
-    """The structural schema of a model, with its rules as CEL.
+    """Return the structural schema of a model, with its rules in CEL.
 
-    With `defaults` false, defaults are left out: in a status what the operator has not written stays absent.
-    Raises TypeError for what a structural schema cannot say (a union, a tuple).
+    Without `defaults` the schema has no defaults, so that fields of a status are absent until the operator writes them.
+    Raises TypeError for types that a structural schema does not support, such as unions and tuples.
     """
     document = model.model_json_schema(by_alias=True, mode="validation")
     return _Converter(document.get("$defs", {}), _models_below(model), defaults).model(model, document)
@@ -79,7 +79,7 @@ class _Converter:
             else:
                 chosen = [o for o in options if o.get("type") != "null"]
                 if len(chosen) != 1:
-                    raise TypeError(f"a structural schema has no unions: {source}")
+                    raise TypeError(f"a structural schema does not support unions: {source}")
                 result = self.value(chosen[0])
         elif reference := source.get("$ref"):
             result = self.reference(reference.rsplit("/", 1)[-1])
@@ -118,12 +118,12 @@ class _Converter:
             case "string" | "boolean":
                 pass
             case other:
-                raise TypeError(f"a structural schema has no type {other!r}: {source}")
+                raise TypeError(f"a structural schema does not support the type {other!r}: {source}")
         return result
 
 
 def cel_rules(cls: type[Spec]) -> list[Json]:
-    """The rules, transitions and frozen fields of a model as x-kubernetes-validations."""
+    """Return the rules, transitions and immutable fields of a model as x-kubernetes-validations."""
     result: list[Json] = []
     statements: tuple[Rule | Transition, ...] = (*cls.spec_rules, *cls.spec_transitions)
     for statement in statements:
@@ -149,22 +149,22 @@ def cel_rules(cls: type[Spec]) -> list[Json]:
 
 
 def _default(field: FieldInfo) -> Any:
-    """A field's default as JSON; None where the API server fills nothing in."""
+    """Return the field's default as JSON, None if the API server sets no default."""
     if field.default_factory is not None:
-        made = field.get_default(call_default_factory=True, validated_data={})
-        # In full: the API server tries a section's rules on its default before it fills in the section's own.
-        return to_jsonable_python(made, by_alias=True, exclude_none=True)
+        value = field.get_default(call_default_factory=True, validated_data={})
+        # The complete default, because the API server checks the rules of a section before it applies nested defaults.
+        return to_jsonable_python(value, by_alias=True, exclude_none=True)
     return None if field.default is PydanticUndefined else to_jsonable_python(field.default)
 
 
 def _models_below(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Every model class used in a model, by the name pydantic gives it in $defs."""
+    """Return every model class used in a model, by its name in pydantic's $defs."""
     found: dict[str, type[BaseModel]] = {}
 
     def visit(annotation: Any) -> None:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             if found.setdefault(annotation.__name__, annotation) is not annotation:
-                raise TypeError(f"two models are called {annotation.__name__}: rename one")
+                raise TypeError(f"two models have the name {annotation.__name__}: rename one")
             for field in annotation.model_fields.values():
                 visit(field.annotation)
         for argument in getattr(annotation, "__args__", ()):

@@ -1,4 +1,4 @@
-"""What every reason means and what to do about it. docs/reference/conditions.md is generated from this."""
+"""Catalog of reasons: meaning and action of each. docs/reference/conditions.md is generated from it."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ NOTHING = "Nothing."
 
 @dataclass(frozen=True)
 class Entry:
-    """One reason for people."""
+    """Meaning of one reason, and what to do about it."""
 
     reason: Reason
     meaning: str
@@ -18,7 +18,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Section:
-    """Reasons that belong together."""
+    """Group of related reasons."""
 
     title: str
     text: str
@@ -26,21 +26,21 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """The heading's anchor in the page."""
+        """Anchor of the heading in the page."""
         return self.title.lower().replace(",", "").replace(" ", "-")
 
 
 @dataclass(frozen=True)
 class ConditionDescription:
-    """A condition type and the reasons that it may carry."""
+    """Condition type and its possible reasons."""
 
     type: ConditionType
     kind: str
     meaning: str
-    """What the condition says when it is True."""
+    """Meaning of the condition when it is True."""
     when_true: tuple[Reason | Section | ConditionType, ...]
     when_false: tuple[Reason | Section | ConditionType, ...]
-    """A condition type among them stands for the reasons that this one has when it is True."""
+    """Reasons when False. A condition type stands for its own reasons when True."""
 
 
 def _section(title: str, text: str, *rows: tuple[Reason, str, str]) -> Section:
@@ -86,12 +86,12 @@ LIFE = _section(
         "Wait. After 120 s the run ends without them.",
     ),
     (Reason.RUN_FINISHED, "The run has ended, and its pods are removed.", NOTHING),
-    (Reason.COMPLETED, "All steps are done.", "Download the adapter: `rlrun adapters`."),
+    (Reason.COMPLETED, "All steps are completed.", "Download the adapter: `rlrun adapters`."),
     (Reason.NOT_COMPLETED, "The run has not completed.", NOTHING),
     (Reason.FAILED, "The run failed, and no other reason is known.", "See the conditions and the logs of the run."),
     (Reason.NOT_FAILED, "The run has not failed.", NOTHING),
     (Reason.LISTED, "The operator has read the run's artifacts from S3.", NOTHING),
-    (Reason.CLEANED_UP, "Retention deletes old artifacts again, after a time in which it could not.", NOTHING),
+    (Reason.CLEANED_UP, "Retention deletes old artifacts again after an interval in which it could not.", NOTHING),
     (
         Reason.DELETING_ARTIFACTS,
         "The run is being deleted, and its files in S3 with it (`artifactPolicy: Delete`).",
@@ -114,13 +114,13 @@ REFERENCES = _section(
     ),
     (
         Reason.MODEL_NOT_FOUND,
-        "No RLModel has the id in `spec.model`; or there is no complete model at the source of the RLModel.",
-        "Choose one of `rlrun models`; or correct `spec.source` of the RLModel.",
+        "No RLModel has the id in `spec.model`, or there is no complete model at the source of the RLModel.",
+        "Choose one of `rlrun models`, or correct `spec.source` of the RLModel.",
     ),
     (Reason.MODEL_INVALID, "The RLModel is not valid for this version of the operator.", "Correct the RLModel."),
     (
         Reason.MAX_TOKENS_TOO_LARGE,
-        "`sampling.maxTokens` leaves no room for a prompt in the model's `seqLen`.",
+        "`sampling.maxTokens` leaves no tokens for a prompt within the model's `seqLen`.",
         "Set `sampling.maxTokens` below the `seqLen` of the RLModel.",
     ),
     (
@@ -165,7 +165,7 @@ REFERENCES = _section(
     ),
     (
         Reason.SECRETS_MISSING,
-        "A Secret of `envFrom` does not exist; or an environment needs variables that no Secret gives.",
+        "A Secret of `envFrom` does not exist, or an environment needs variables that no Secret contains.",
         "Create the Secret, or add the variables to it. The message names them.",
     ),
     (
@@ -175,8 +175,8 @@ REFERENCES = _section(
     ),
     (
         Reason.INVALID_CONFIGURATION,
-        "A process of the run cannot use the configuration that it was given, so that a restart would not help.",
-        "Correct what the message names. If it names nothing of yours, operator and images differ in version.",
+        "A process of the run cannot use its configuration. Restarting would not help.",
+        "Correct the setting that the message names. If it is not one of yours, operator and images differ in version.",
     ),
 )
 
@@ -196,12 +196,12 @@ PODS = _section(
     (
         Reason.CREATE_FAILED,
         "The container runtime could not create or start a container. The message gives its error.",
-        "Correct what the error names; often a command, a volume or the node.",
+        "Correct the cause that the error names, often a command, a volume or the node.",
     ),
     (
         Reason.UNSCHEDULABLE,
-        "No node has room for a pod.",
-        "Free or add nodes, or lower what the RLModel or `infrastructure.computeSize` asks for.",
+        "No node has enough free resources for a pod.",
+        "Free or add nodes, or lower the requests of the RLModel or `infrastructure.computeSize`.",
     ),
     (
         Reason.TRAINER_OUT_OF_MEMORY,
@@ -224,8 +224,8 @@ PODS = _section(
         "Raise the orchestrator's resources in the chart's values.",
     ),
     *(
-        (reason, f"{who} ended with an error that it did not explain.", "Read the log that the message names.")
-        for reason, who in (
+        (reason, f"{container} exited with an error and left no message.", "Read the log that the message names.")
+        for reason, container in (
             (Reason.TRAINER_CRASHED, "A container of the trainer"),
             (Reason.INFERENCE_CRASHED, "A container of an inference pod"),
             (Reason.ENVIRONMENT_CRASHED, "A container of an environment pod"),
@@ -234,7 +234,7 @@ PODS = _section(
     ),
     (
         Reason.ORCHESTRATOR_FAILED,
-        "The orchestrator's Job failed, and its pods left no explanation.",
+        "The orchestrator's Job failed, and its pods left no message.",
         "Read the log of the orchestrator: `rlrun logs --role orchestrator`.",
     ),
     (
@@ -254,8 +254,8 @@ DEADLINES = _section(
     ),
     (
         Reason.STALL_DEADLINE_EXCEEDED,
-        "No step was finished within `stallDeadlineSeconds`.",
-        "See what the run waited for in the message, or raise `stallDeadlineSeconds`.",
+        "No step finished within `stallDeadlineSeconds`.",
+        "See in the message what the run waited for, or raise `stallDeadlineSeconds`.",
     ),
     (
         Reason.ACTIVE_DEADLINE_EXCEEDED,
@@ -274,21 +274,21 @@ S3 = _section(
     ),
     (
         Reason.S3_ACCESS_DENIED,
-        "S3 rejects the credentials, or there are none, or they may not do this.",
+        "The S3 credentials are missing or rejected, or lack a permission.",
         "Check the keys in the S3 Secret and their permission to read, write, list and delete.",
     ),
     (Reason.S3_BUCKET_MISSING, "The bucket does not exist.", "Create it, or correct the S3 settings of the chart."),
     (
         Reason.S3_NOT_FOUND,
-        "There is no object, or no complete artifact, at a place in S3.",
+        "An object or a complete artifact does not exist in S3.",
         "Check the URI, and whether retention has deleted it.",
     ),
     (
         Reason.S3_ARTIFACT_CORRUPT,
         "The files of an artifact do not match its manifest.",
-        "Use another checkpoint or adapter. A run that resumes tries an older checkpoint by itself.",
+        "Use another checkpoint or adapter. A run that resumes tries an older checkpoint automatically.",
     ),
-    (Reason.S3_ERROR, "S3 rejected a request for another cause.", "See S3's answer in the message."),
+    (Reason.S3_ERROR, "S3 rejected a request for another reason.", "See S3's answer in the message."),
 )
 
 BASE_MODEL = _section(
@@ -296,7 +296,7 @@ BASE_MODEL = _section(
     "Reported by the container that downloads the model to the pod.",
     (
         Reason.INVALID_MODEL_SOURCE,
-        "`spec.source` of the RLModel is not a source.",
+        "`spec.source` of the RLModel is not a valid source.",
         "Write `s3://bucket/path`, `hf://owner/name[@revision]` or `pvc://claim/path`.",
     ),
     (
@@ -323,7 +323,7 @@ BASE_MODEL = _section(
 
 WAITING = _section(
     "Waiting",
-    "Shown while the orchestrator waits; the reason of the failure when it has waited too long.",
+    "Reported while the orchestrator waits, and as the reason of the failure after a deadline.",
     (
         Reason.WAITING_FOR_TRAINER,
         "The trainer does not respond.",
@@ -341,12 +341,12 @@ WAITING = _section(
     ),
     (
         Reason.WAITING_FOR_ARTIFACTS,
-        "All steps are done, and the last checkpoint and adapter are being uploaded.",
+        "All steps are completed, and the last checkpoint and adapter are being uploaded.",
         "Wait.",
     ),
     (
         Reason.WAITING_FOR_EVALUATION,
-        "All steps are done, and the final policy is being evaluated.",
+        "All steps are completed, and the final policy is being evaluated.",
         "Wait.",
     ),
 )
@@ -358,18 +358,18 @@ TRAINER = _section(
     (Reason.TRAINER_STOPPING, "The trainer is shutting down.", "Wait for the pod that replaces it."),
     (
         Reason.MODEL_MISSING,
-        "The trainer's model folder holds no `config.json`.",
+        "The trainer's model folder has no `config.json`.",
         "Check `spec.source` of the RLModel and the log of the container that downloads the model.",
     ),
     (
         Reason.MODEL_LOAD_FAILED,
         "The base model cannot be loaded.",
-        "See the error in the message; often a damaged or unknown model.",
+        "See the error in the message, often a damaged or unknown model.",
     ),
     (
         Reason.MODEL_UNSUPPORTED,
         "The trainer cannot train this model in this way. The message says why.",
-        "Use another model, or what the message proposes.",
+        "Use another model, or follow the message.",
     ),
     (
         Reason.MODEL_MISMATCH,
@@ -378,19 +378,23 @@ TRAINER = _section(
     ),
     (
         Reason.DEVICE_MISSING,
-        "The trainer is to use CUDA, and there is no GPU.",
+        "The trainer is configured to use CUDA, but there is no GPU.",
         "Set `trainer.gpus` of the RLModel to 0, or use nodes with GPUs.",
     ),
-    (Reason.NO_FREE_SLOT, "All adapter slots of the trainer are taken.", "Wait until another session ends."),
+    (Reason.NO_FREE_SLOT, "All adapter slots of the trainer are in use.", "Wait until another session ends."),
     (
         Reason.ADAPTER_INVALID,
         "`targetModules` names modules that are not linear layers of the model.",
         "Choose among those that the message lists.",
     ),
-    (Reason.SESSION_INVALID, "The trainer cannot use the session's URIs.", "Report it: operator and images disagree."),
+    (
+        Reason.SESSION_INVALID,
+        "The trainer cannot use the session's URIs.",
+        "Report it: operator and images differ in version.",
+    ),
     (
         Reason.SESSION_CONFLICT,
-        "The trainer has a session of this run with other settings, or keeps losing the session.",
+        "The trainer has a session of this run with other settings, or repeatedly loses the session.",
         "Nothing: the session is opened again from the newest checkpoint. If it repeats, read the trainer's log.",
     ),
     (
@@ -418,40 +422,40 @@ TRAINER = _section(
     ),
     (
         Reason.STEP_NOT_FINITE,
-        "Loss, mismatch or gradient norm of a step are not finite; the update was not made.",
+        "Loss, mismatch or gradient norm of a step is not finite. The update was not applied.",
         "Lower `learningRate`, or continue from an older checkpoint.",
     ),
     (Reason.BATCH_INVALID, "A batch has no trainable token, or a sample is malformed.", "Report it with the message."),
-    (Reason.RUN_COMPLETE, "All steps of the session are done.", "Raise `maxSteps` to train further."),
+    (Reason.RUN_COMPLETE, "All steps of the session are completed.", "Raise `maxSteps` to train further."),
     (
         Reason.POLICY_MISSING,
-        "The trainer does not keep the policy that an engine asked for.",
+        "The trainer no longer has the policy that an engine requested.",
         "Nothing: the engine downloads it from S3.",
     ),
     (
         Reason.TRAINER_DISK_FULL,
-        "The trainer cannot write to its disk; usually it is full.",
+        "The trainer cannot write to its disk, usually because it is full.",
         "Give the trainer more ephemeral storage, or raise the interval of checkpoints and adapters.",
     ),
     (Reason.TRAINER_ERROR, "The trainer failed unexpectedly.", "Read the trainer's log, and report it."),
     (
         Reason.UPLOAD_FAILED,
-        "An upload failed for another cause than S3.",
+        "An upload failed for a cause other than S3.",
         "Read the trainer's log. After three such failures the artifact is not uploaded.",
     ),
     (
         Reason.UPLOADS_BEHIND,
-        "Uploads take longer than the interval of checkpoints and adapters; there is no room for another.",
+        "Uploads take longer than the interval of checkpoints and adapters, and the queue is full.",
         "Raise the interval, or make S3 faster.",
     ),
     (
         Reason.CHECKPOINT_SKIPPED,
-        "A checkpoint was left out, because earlier uploads still wait.",
+        "A checkpoint was skipped, because earlier uploads are still pending.",
         "Raise `checkpoints.interval`, or check S3.",
     ),
     (
         Reason.ADAPTER_SKIPPED,
-        "An adapter was left out, because earlier uploads still wait.",
+        "An adapter was skipped, because earlier uploads are still pending.",
         "Raise `adapters.interval`, or check S3.",
     ),
 )
@@ -466,7 +470,7 @@ INFERENCE = _section(
     ),
     (
         Reason.INFERENCE_ANSWER_UNUSABLE,
-        "An engine's response lacks token ids or log-probabilities, which vLLM 0.10.2 and newer give.",
+        "An engine's response lacks token ids or log-probabilities, which vLLM returns since 0.10.2.",
         "Check the image and `inference.extraArgs` of the RLModel.",
     ),
     (
@@ -477,14 +481,18 @@ INFERENCE = _section(
     (
         Reason.ADAPTER_DOWNLOAD_FAILED,
         "A policy or adapter could not be downloaded.",
-        "See the cause in the message; usually S3, or a deleted adapter.",
+        "See the cause in the message, usually S3 or a deleted adapter.",
     ),
     (
         Reason.ADAPTER_LOAD_REJECTED,
         "The engine rejected an adapter. The message gives its error.",
         "Check the adapter's rank and target modules against the RLModel.",
     ),
-    (Reason.ADAPTER_UNLOAD_REJECTED, "The engine did not unload an adapter.", "It is repeated; or delete the pod."),
+    (
+        Reason.ADAPTER_UNLOAD_REJECTED,
+        "The engine did not unload an adapter.",
+        "Nothing: the request is repeated. If it keeps failing, delete the pod.",
+    ),
     (
         Reason.WEIGHTS_LOAD_REJECTED,
         "The engine rejected new weights of the whole model.",
@@ -492,8 +500,8 @@ INFERENCE = _section(
     ),
     (
         Reason.POLICY_KIND_WRONG,
-        "An engine that serves adapters was sent whole weights, or the other way round.",
-        "Report it: operator and images disagree.",
+        "An engine that serves adapters received full weights, or vice versa.",
+        "Report it: operator and images differ in version.",
     ),
     (
         Reason.ADAPTERS_FOLDER_NOT_WRITABLE,
@@ -518,19 +526,19 @@ ENVIRONMENTS = _section(
     ),
     (
         Reason.ENVIRONMENT_LOAD_FAILED,
-        "`load_environment` failed, took too long or gave no examples. The message names the line.",
+        "`load_environment` failed, timed out or returned no examples. The message names the line.",
         "Correct the environment or its `args`, and push a new version.",
     ),
     (
         Reason.ENVIRONMENT_TIMEOUT,
-        "A rollout or a group did not end in time.",
+        "A rollout or a group timed out.",
         "Look for calls that hang, or use a larger `infrastructure.computeSize`.",
     ),
-    (Reason.ENVIRONMENT_BUSY, "The environment did not give a demonstration in time.", "The request is repeated."),
+    (Reason.ENVIRONMENT_BUSY, "The environment did not return a demonstration in time.", "The request is repeated."),
     (
         Reason.ENVIRONMENT_WORKER_DIED,
-        "A worker process of the environment died or was killed; it is restarted.",
-        "See the cause in the message; most often memory or code that blocks.",
+        "A worker process of the environment exited or was killed. It is restarted.",
+        "See the cause in the message, most often memory or blocking code.",
     ),
     (
         Reason.ORCHESTRATOR_UNREACHABLE,
@@ -539,10 +547,10 @@ ENVIRONMENTS = _section(
     ),
     (
         Reason.EXAMPLE_NOT_FOUND,
-        "The environment was asked for an example that its dataset does not have.",
+        "An example was requested that the dataset of the environment does not have.",
         "Keep the number of examples the same between restarts of an environment.",
     ),
-    (Reason.NO_EXAMPLES, "No environment has examples to train on.", "Let `load_environment` give a dataset."),
+    (Reason.NO_EXAMPLES, "No environment has examples to train on.", "Return a dataset from `load_environment`."),
     (
         Reason.DEMONSTRATIONS_MISSING,
         "An example has no prompt or no answer, which supervised steps need.",
@@ -561,18 +569,18 @@ ENVIRONMENTS = _section(
     (
         Reason.CHAT_TEMPLATE_FAILED,
         "The engine cannot render a demonstration with its chat template.",
-        "See the engine's error in the message; correct the messages or the template.",
+        "See the engine's error in the message, and correct the messages or the template.",
     ),
     (
         Reason.CHAT_TEMPLATE_MISMATCH,
-        "The chat template renders a prompt differently once an answer follows it.",
+        "The chat template renders a prompt differently when an answer follows it.",
         "Use a template whose generation prompt is a prefix of the whole conversation.",
     ),
 )
 
 ROLLOUTS = _section(
     "Rollouts",
-    "A failed rollout is counted and not trained on. These reasons stand in the rollout's `error` and in messages.",
+    "A failed rollout is counted and not trained on. Its `error` and messages contain these reasons.",
     (
         Reason.REWARD_FUNCTION_ERRORS,
         "Rollouts had no valid reward. The message gives their number and the first error.",
@@ -592,7 +600,7 @@ ROLLOUTS = _section(
     (
         Reason.REWARD_NOT_FINITE,
         "A reward is missing or not a finite number.",
-        "Let the reward function return a finite number.",
+        "Return a finite number from the reward function.",
     ),
     (
         Reason.ROLLOUT_FAILED,
@@ -607,29 +615,29 @@ ROLLOUTS = _section(
     (Reason.ROLLOUT_REPEATED, "The environment reported the same rollout twice.", "Give every rollout its own id."),
     (
         Reason.ROLLOUT_UNASKED,
-        "The environment reported more rollouts than it was asked for.",
+        "The environment reported more rollouts than requested.",
         "Report as many rollouts as the request asks for.",
     ),
     (Reason.GROUP_FAILED, "The orchestrator could not process a group.", "Read the orchestrator's log, and report it."),
     (
         Reason.EMPTY_BATCHES,
-        "A whole batch of groups gave nothing to train on. After five batches in a row the run fails.",
-        "See the message: correct the errors, or the difficulty of the examples and the filters.",
+        "No group of a whole batch could be trained on. After five such batches in a row the run fails.",
+        "Correct the errors in the message, or change the difficulty of the examples or the filters.",
     ),
 )
 
 GATEWAY = _section(
     "Requests of environments",
-    "The rollout gateway gives these as the `type` of an OpenAI error to code in environments.",
+    "The rollout gateway returns these to environments as the `type` of an OpenAI error.",
     (
         Reason.GROUP_UNKNOWN,
         "The group does not exist or has ended; its results are discarded.",
         "Stop sending requests for it.",
     ),
-    (Reason.TOO_MANY_REQUESTS, "The group has too many requests at the same time.", "Wait for one of them."),
+    (Reason.TOO_MANY_REQUESTS, "The group has too many concurrent requests.", "Wait for one of them to finish."),
     (Reason.TOO_MANY_ROLLOUTS, "The group has too many rollout ids.", "Use one id per rollout."),
     (Reason.TOO_MANY_TURNS, "The rollout has made too many requests.", "End the rollout earlier."),
-    (Reason.BODY_TOO_LARGE, "The body of a request is too large.", "Send less."),
+    (Reason.BODY_TOO_LARGE, "The body of a request is too large.", "Send a smaller request."),
     (Reason.BODY_TOO_SLOW, "The body of a request did not arrive in time.", "Send it again."),
 )
 
@@ -649,13 +657,13 @@ SURROUNDINGS = _section(
     (Reason.EVALUATION_FAILED, "An evaluation failed unexpectedly.", "Read the orchestrator's log."),
     (
         Reason.EVALUATION_SKIPPED,
-        "An evaluation was left out, because the one before was still running.",
+        "An evaluation was skipped, because the previous one was still running.",
         "Raise the interval, or lower `numExamples`.",
     ),
     (
         Reason.EVALUATION_TIMEOUT,
-        "The final evaluation did not end in time.",
-        "Lower `eval.numExamples`, or see why engines are slow.",
+        "The final evaluation timed out.",
+        "Lower `eval.numExamples`, or find out why the engines are slow.",
     ),
     (
         Reason.TEACHER_UNREACHABLE,
@@ -674,8 +682,8 @@ SURROUNDINGS = _section(
     ),
     (
         Reason.WANDB_FAILED,
-        "Metrics do not reach Weights & Biases. The run continues.",
-        "See the cause in the message; usually the key or the network.",
+        "Metrics cannot be sent to Weights & Biases. The run continues.",
+        "See the cause in the message, usually the key or the network.",
     ),
     (Reason.NO_WARNINGS, "Earlier warnings no longer apply.", NOTHING),
 )
@@ -691,7 +699,7 @@ TRAINING_ISSUES = _section(
     (
         Reason.REWARD_FLAT_AT_ONE,
         "The mean reward has been 1 for ten steps.",
-        "Use harder examples, or stop the run; check that the reward is not too easy.",
+        "Use harder examples, or stop the run. Check that the reward function is strict enough.",
     ),
     (
         Reason.NO_REWARD_DIVERSITY,
@@ -715,7 +723,7 @@ TRAINING_ISSUES = _section(
     ),
     (
         Reason.TOKENS_MASKED,
-        "At least 30 % of the tokens are left out of the loss for their importance ratio.",
+        "At least 30 % of the tokens are excluded from the loss for their importance ratio.",
         "Lower `maxAsyncLevel` and `learningRate`, or widen `loss.ratioLow` and `loss.ratioHigh`.",
     ),
     (
@@ -736,19 +744,19 @@ TRAINING_HINTS = _section(
     (Reason.NOTHING_UNUSUAL, "The metrics show no issue.", NOTHING),
     (
         Reason.ROLLOUT_BOUND,
-        "At least 70 % of the time goes to waiting for rollouts.",
-        "To be faster: more inference replicas, or a larger `infrastructure.computeSize`.",
+        "At least 70 % of the time is spent waiting for rollouts.",
+        "To increase throughput, add inference replicas or raise `infrastructure.computeSize`.",
     ),
     (
         Reason.TRAINER_BOUND,
-        "At least 70 % of the time goes to waiting for the trainer.",
-        "To be faster: a faster trainer, or a larger `trainer.microBatchTokens`.",
+        "At least 70 % of the time is spent waiting for the trainer.",
+        "To increase throughput, use a faster trainer or raise `trainer.microBatchTokens`.",
     ),
 )
 
 DEPLOYMENT = _section(
     "Deployed adapters",
-    "They stand in `status.deploymentMessage` of the RLAdapter and in its Events.",
+    "Reported in `status.deploymentMessage` of the RLAdapter and in its Events.",
     (
         Reason.ADAPTER_NOT_READY,
         "The adapter is not uploaded completely, or is being deleted.",
@@ -761,14 +769,14 @@ DEPLOYMENT = _section(
     ),
     (
         Reason.POOL_REFUSED,
-        "The API server rejects an object of the serving pool; usually a quota or an admission rule.",
-        "Change what the message names.",
+        "The API server rejects an object of the serving pool, usually because of a quota or an admission rule.",
+        "Correct the cause that the message names.",
     ),
-    (Reason.ADAPTERS_LOADING, "An engine is loading adapters and takes no requests yet.", "Wait."),
+    (Reason.ADAPTERS_LOADING, "An engine is loading adapters and accepts no requests yet.", "Wait."),
     (
         Reason.NOT_AN_ADAPTER,
         "The files are a whole model, not an adapter.",
-        "Make them the source of an RLModel, and set `spec.deployed` to false.",
+        "Use them as the source of an RLModel, and set `spec.deployed` to false.",
     ),
     (
         Reason.ADAPTER_RANK_TOO_HIGH,
@@ -776,7 +784,11 @@ DEPLOYMENT = _section(
         "Raise `lora.rank` in the RLModel.",
     ),
     (Reason.DEPLOY_FAILED, "Event: the adapter cannot be served.", "See the cause in the message."),
-    (Reason.UNLOAD_FAILED, "Event: an engine does not unload the adapter; it is repeated.", "Delete the named pod."),
+    (
+        Reason.UNLOAD_FAILED,
+        "Event: an engine does not unload the adapter. The request is repeated.",
+        "If it keeps failing, delete the named pod.",
+    ),
     (Reason.ADAPTER_DEPLOYED, "Event: the adapter is served. The message gives its model name and URL.", NOTHING),
     (Reason.ADAPTER_UNDEPLOYED, "Event: the adapter is no longer served.", NOTHING),
 )
@@ -796,19 +808,19 @@ EVENTS = _section(
 
 REQUESTS = _section(
     "Requests between processes",
-    "`HTTP404`, `HTTP502` and the like stand for an error of a server or proxy that is not part of this project; "
-    "`NotFound` and other names of HTTP statuses come from a trainer of another version.",
+    "`HTTP404`, `HTTP502` and similar reasons are errors of a server or proxy outside this project. `NotFound` and "
+    "other names of HTTP statuses are reported by a trainer of another version.",
     (Reason.UNREACHABLE, "A process does not respond.", "See its pod. Requests are repeated."),
     (
         Reason.ANSWER_INVALID,
         "A process cannot read the response of another one.",
-        "Make the images agree in version.",
+        "Use images of the same version.",
     ),
     (Reason.ANSWER_TOO_LARGE, "The response of a process is larger than allowed.", "See the message."),
-    (Reason.INVALID_REQUEST, "A process rejects a malformed request.", "Make the images agree in version."),
+    (Reason.INVALID_REQUEST, "A process rejects a malformed request.", "Use images of the same version."),
     (
         Reason.INTERNAL_ERROR,
-        "A process failed unexpectedly: an error of this project.",
+        "A process failed unexpectedly because of a bug in this project.",
         "Read the log of the process, and report it.",
     ),
 )
@@ -834,7 +846,7 @@ SECTIONS = (
     REQUESTS,
 )
 
-STARTING_OR_OVER = (
+NOT_READY_YET_OR_FINISHED = (
     Reason.NOT_STARTED,
     Reason.STARTING,
     Reason.RESTARTING,
@@ -854,7 +866,7 @@ CONDITIONS = (
         "RLRun",
         "All pods of the trainer are ready.",
         (Reason.READY,),
-        (*STARTING_OR_OVER, Reason.WAITING_FOR_TRAINER, PODS, TRAINER, Reason.MODEL_NOT_FOUND, BASE_MODEL, S3),
+        (*NOT_READY_YET_OR_FINISHED, Reason.WAITING_FOR_TRAINER, PODS, TRAINER, Reason.MODEL_NOT_FOUND, BASE_MODEL, S3),
     ),
     ConditionDescription(
         ConditionType.INFERENCE_READY,
@@ -862,7 +874,7 @@ CONDITIONS = (
         "All inference replicas are ready.",
         (Reason.READY,),
         (
-            *STARTING_OR_OVER,
+            *NOT_READY_YET_OR_FINISHED,
             Reason.WAITING_FOR_INFERENCE,
             PODS,
             INFERENCE,
@@ -878,7 +890,7 @@ CONDITIONS = (
         "All environment servers are ready.",
         (Reason.READY,),
         (
-            *STARTING_OR_OVER,
+            *NOT_READY_YET_OR_FINISHED,
             Reason.WAITING_FOR_ENVIRONMENT,
             PODS,
             ENVIRONMENTS,
@@ -889,9 +901,9 @@ CONDITIONS = (
     ConditionDescription(
         ConditionType.ORCHESTRATOR_READY,
         "RLRun",
-        "The orchestrator's pod is ready, and it waits for none of the reasons on the right.",
+        "The orchestrator's pod is ready, and none of the reasons on the right applies.",
         (Reason.READY,),
-        (*STARTING_OR_OVER, ConditionType.FAILED),
+        (*NOT_READY_YET_OR_FINISHED, ConditionType.FAILED),
     ),
     ConditionDescription(
         ConditionType.RUNNING,
@@ -926,7 +938,7 @@ CONDITIONS = (
     ConditionDescription(
         ConditionType.WARNINGS,
         "RLRun",
-        "The run continues, and the message says what needs attention.",
+        "The run continues, but the cause in the message needs attention.",
         (
             Reason.ROLLOUT_ERRORS,
             Reason.CHECKPOINT_SKIPPED,
@@ -950,21 +962,21 @@ CONDITIONS = (
     ConditionDescription(
         ConditionType.ARTIFACTS_CLEANED_UP,
         "RLRun",
-        "Retention deletes old artifacts; absent as long as it always could.",
+        "Retention deletes old artifacts again. Absent if it never failed.",
         (Reason.CLEANED_UP,),
         (S3,),
     ),
     ConditionDescription(
         ConditionType.COMPLETED,
         "RLRun",
-        "All steps are done.",
+        "All steps are completed.",
         (Reason.COMPLETED,),
         (Reason.NOT_COMPLETED, Reason.STOPPED, ConditionType.FAILED),
     ),
     ConditionDescription(
         ConditionType.FAILED,
         "RLRun",
-        "The run failed; the reason is that of the failure.",
+        "The run failed. The reason is that of the failure.",
         (
             REFERENCES,
             PODS,
@@ -984,7 +996,7 @@ CONDITIONS = (
     ConditionDescription(
         ConditionType.DELETED,
         "RLCheckpoint, RLAdapter",
-        "Never True: with the files the object goes.",
+        "Never True: the object is deleted together with its files.",
         (),
         (S3,),
     ),

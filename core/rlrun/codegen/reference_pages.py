@@ -1,4 +1,4 @@
-"""The schema as pages for people: docs/reference/*.md, one table per kind and part.
+"""Reference pages in docs/reference, generated from the schema, the metric catalog and the reason catalog.
 
 python -m rlrun.codegen.reference_pages             write docs/reference/*.md
 python -m rlrun.codegen.reference_pages --check     fail if they differ from the schema
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlrun.api import metric_catalog
 from rlrun.api.base.names import snake, snake_words
-from rlrun.api.metric_catalog import SECTIONS
+from rlrun.api.toml.dialects import SYNONYMS
 from rlrun.codegen.crd import KINDS, CrdKind, crd
 from rlrun.codegen.generated_files import update
 from rlrun.codegen.openapi import INT_OR_STRING, PRESERVE, VALIDATIONS
-from rlrun.codegen.reason_catalog import CONDITIONS, Entry, Section
-from rlrun.codegen.reason_catalog import SECTIONS as REASON_SECTIONS
+from rlrun.codegen.reason_catalog import CONDITIONS, SECTIONS, Entry, Section
 from rlrun.constants import GROUP, VERSION, ConditionType, Reason
 
-NOTE = "<!-- Generated from operator/rlrun/schema by `python -m rlrun.codegen.reference_pages`; change the schema. -->"
+NOTE = "<!-- Generated from core/rlrun by `python -m rlrun.codegen.reference_pages`; change the schema. -->"
 
 Json = dict[str, Any]
 
@@ -39,7 +39,7 @@ class Row:
 
 
 def rows(schema: Json, path: str = "") -> Iterator[Row]:
-    """Every field below an object's schema, sections before their fields."""
+    """Yield every field of an object's schema, each section before its fields."""
     for name, field in schema.get("properties", {}).items():
         here = f"{path}.{name}" if path else name
         below = field.get("items", field) if field.get("type") == "array" else field
@@ -56,7 +56,7 @@ def rows(schema: Json, path: str = "") -> Iterator[Row]:
 
 
 def rules(schema: Json, path: str) -> Iterator[tuple[str, str]]:
-    """(path of the field, message) of every rule of a field, between fields, and about updates."""
+    """Yield (path of the field, message) of every rule about a field, several fields or updates."""
     for rule in schema.get(VALIDATIONS, ()):
         yield f"{path}{rule.get('fieldPath', '')}", rule["message"]
     for name, field in schema.get("properties", {}).items():
@@ -65,7 +65,7 @@ def rules(schema: Json, path: str) -> Iterator[tuple[str, str]]:
 
 
 def page(kind: CrdKind) -> str:
-    """The reference of one kind."""
+    """Return the reference page of one kind."""
     definition = crd(kind)["spec"]
     version = definition["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
@@ -78,7 +78,7 @@ def page(kind: CrdKind) -> str:
         "",
         schema["description"],
         "",
-        f"`{GROUP}/{VERSION}`, {'namespaced' if kind.namespaced else 'for the whole cluster'}; "
+        f"`{GROUP}/{VERSION}`, {'namespaced' if kind.namespaced else 'cluster-scoped'}; "
         f"`kubectl get {names['plural']}` or `{names['shortNames'][0]}`, and in the "
         f"{'categories' if len(kind.categories) > 1 else 'category'} "
         f"{' and '.join(f'`{c}`' for c in kind.categories)}.",
@@ -91,20 +91,20 @@ def page(kind: CrdKind) -> str:
         "",
     ]
     if found := [*rules({VALIDATIONS: schema.get(VALIDATIONS, ())}, ""), *rules(spec, "spec")]:
-        lines += ["## Rules", "", "Besides the limits above, the API server checks:", ""]
+        lines += ["## Rules", "", "The API server also checks these rules:", ""]
         lines += _table(("Field", "Rule"), [(f"`{path.lstrip('.')}`", message) for path, message in found])
         lines += [""]
     lines += ["## status", "", status["description"], "", *_status_table(status), ""]
-    lines += ["## Columns", "", "What `kubectl get` shows; those marked wide need `-o wide`.", ""]
+    lines += ["## Columns", "", "Columns of `kubectl get`. Those marked wide are shown with `-o wide`.", ""]
     lines += _table(
-        ("Column", "From", "What"),
+        ("Column", "Source", "Description"),
         [(c.name + (" (wide)" if c.wide else ""), f"`{c.path.lstrip('.')}`", c.description) for c in kind.columns],
     )
     return "\n".join(lines) + "\n"
 
 
 def toml_page() -> str:
-    """The reference of the TOML file: the spec of an RLRun in snake_case."""
+    """Return the reference page of the TOML file: the spec of an RLRun in snake_case."""
     kind = next(k for k in KINDS if k.name == "RLRun")
     spec = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     lines = [
@@ -112,9 +112,9 @@ def toml_page() -> str:
         "",
         NOTE,
         "",
-        "The fields of RLRun's spec in snake_case. `env` is a list of tables (`[[env]]`, then `[env.args]`), and so is",
-        "`eval.env`. `env_file` lists files of NAME=value lines, relative to the TOML file, whose variables reach the",
-        "environments. In environments, `id` may end in `@version`.",
+        "The fields of RLRun's spec in snake_case. `env` and `eval.env` are arrays of tables (`[[env]]`, then",
+        "`[env.args]`). `env_file` lists files of NAME=value lines, relative to the TOML file, whose variables are",
+        "passed to the environments. The `id` of an environment can end in `@version`.",
         "",
     ]
     table = [
@@ -127,58 +127,47 @@ def toml_page() -> str:
         )
         for row in rows(spec)
     ]
-    lines += _table(("Key", "Type", "Default", "Limits", "What"), table)
+    lines += _table(("Key", "Type", "Default", "Limits", "Description"), table)
     lines += [
         "",
         "## Keys of self-managed trainers",
         "",
-        *_table(
-            ("Key", "What happens"),
-            [
-                ("`[lora] alpha`", "read as `lora_alpha`"),
-                ("`[lora] enabled`", "must be true"),
-                ("`[lora] r`, `dropout`, `target_modules`", "refused: they belong to the model (RLModel)"),
-                ("`[difficulty_filter] enabled`", "read as `buffer.online_difficulty_filtering`"),
-                ("`[difficulty_filter] max_reward`, `min_reward`", "read as `buffer.easy_threshold`, `hard_threshold`"),
-                ("`[difficulty_filter] min_reward_variance`", "must be 0; groups of equal rewards never train"),
-                ("`gradient_accumulation_steps`", "accepted: a step is a whole batch in any case"),
-                ("`warmup_steps`", "must be 0; the platform sets the warm-up"),
-                ("`[kl_penalty]`", "refused unless `enabled = false`"),
-            ],
-        ),
+        "These keys of other trainers are accepted under their own names. All other keys must have the names above.",
+        "",
+        *_table(("Key", "Equivalent key"), [(f"`{s.path}`", f"`{s.target}`") for s in SYNONYMS]),
     ]
     return "\n".join(lines) + "\n"
 
 
 def metrics_page() -> str:
-    """The reference of all metrics."""
+    """Return the reference page of all metrics."""
     lines = [
         "# The metrics of a run",
         "",
         NOTE,
         "",
-        "Three places have them, under the same names:",
+        "Metrics are available in three places, under the same names:",
         "",
-        "- S3, below `metrics/` of the run: files of JSON lines, each with `step`, `time` and its metrics. A trained",
-        "  step has one line, each finished evaluation another one under the step that it measured. Files sort by",
-        "  time; merge the lines of a step, the later one wins.",
+        "- S3, in `metrics/` of the run: files of JSON lines, each with `step`, `time` and metrics. A trained step has",
+        "  one line, and each finished evaluation has one under the step whose policy was evaluated. File names sort",
+        "  by time. Merge the lines of a step; later values replace earlier ones.",
         "- Prometheus, `/metrics` of the orchestrator, port 8080: the newest value of each number, `reward/mean` as",
         "  `rlrun_reward_mean`, and the histogram `rlrun_reward` per environment.",
-        "- Weights & Biases, with `spec.wandb`; `step` is a metric there, and the x axis. Without a key the files of",
-        "  an offline run are below `wandb/` of the run in S3, for `wandb sync`.",
+        "- Weights & Biases, with `spec.wandb`, where `step` is the x axis. Without a key, the files of an offline run",
+        "  for `wandb sync` are in `wandb/` of the run in S3.",
         "",
-        "`<environment>`, `<name>` and `<cause>` stand for names, `<k>` for a number, `<spread>` for each of `mean`,",
-        "`max` and `min`. A metric without a value in a step is not in its line.",
+        "`<environment>`, `<name>` and `<cause>` are names, `<k>` is a number, `<spread>` is one of `mean`, `max` and",
+        "`min`. A line contains only metrics that have a value in its step.",
         "",
     ]
-    for section in SECTIONS:
+    for section in metric_catalog.SECTIONS:
         lines += [f"## {section.title}", "", *([section.text, ""] if section.text else [])]
-        lines += _table(("Metric", "Unit", "What"), [(f"`{m.name}`", m.unit, m.text) for m in section.metrics])
+        lines += _table(("Metric", "Unit", "Description"), [(f"`{m.name}`", m.unit, m.text) for m in section.metrics])
         lines += [""]
     lines += [
         "## Prometheus of the trainer",
         "",
-        "`/metrics` of the trainer, port 8080, one label `session`: `trainer_step`, `trainer_loss`,",
+        "`/metrics` of the trainer, port 8080, with the label `session`: `trainer_step`, `trainer_loss`,",
         "`trainer_throughput_tokens_per_sec`, `trainer_last_step_timestamp_seconds`, `trainer_step_seconds`,",
         "`trainer_grad_norm`, `trainer_learning_rate`, `trainer_entropy`, `trainer_mismatch_kl`,",
         "`trainer_kl_ent_ratio`, `trainer_mfu_percent` and `trainer_peak_memory_gib`.",
@@ -187,24 +176,24 @@ def metrics_page() -> str:
 
 
 def conditions_page() -> str:
-    """The page of conditions and reasons."""
+    """Return the page of conditions and reasons."""
     lines = [
         "# Conditions and reasons",
         "",
         NOTE,
         "",
-        "`kubectl describe` and `rlrun get` show the conditions of a run. A condition is True, False or absent; its",
+        "`kubectl describe` and `rlrun get` show the conditions of a run. A condition is True, False or absent. Its",
         "reason is one word for programs, its message says what happened and what to do. `status.reason` of a run is",
-        "the reason that matters most now. A rule of `failurePolicy` can name reasons of failures.",
+        "the most important reason at present. Rules of `failurePolicy` can refer to reasons of failures.",
         "",
         "## Conditions",
         "",
     ]
     lines += _table(
-        ("Condition", "Of", "True means", "Reasons when True", "Reasons when False"),
+        ("Condition", "Kind", "Meaning when True", "Reasons when True", "Reasons when False"),
         [(f"`{c.type}`", c.kind, c.meaning, _reasons(c.when_true), _reasons(c.when_false)) for c in CONDITIONS],
     )
-    for section in REASON_SECTIONS:
+    for section in SECTIONS:
         lines += ["", f"## {section.title}", "", *([section.text, ""] if section.text else [])]
         lines += _table(("Reason", "Meaning", "What to do"), [_reason_row(entry) for entry in section.entries])
     return "\n".join(lines) + "\n"
@@ -225,7 +214,7 @@ def _reason_row(entry: Entry) -> tuple[str, str, str]:
 
 
 def render() -> dict[str, str]:
-    """File name -> text of every page."""
+    """Return the text of every page by file name."""
     pages = {f"{kind.name.lower()}.md": page(kind) for kind in KINDS}
     pages["toml.md"] = toml_page()
     pages["metrics.md"] = metrics_page()
@@ -242,7 +231,7 @@ def render() -> dict[str, str]:
 
 def _spec_table(schema: Json) -> list[str]:
     return _table(
-        ("Field", "Type", "Default", "Limits", "What"),
+        ("Field", "Type", "Default", "Limits", "Description"),
         [
             (f"`{r.path}`", r.type + (", required" if r.required else ""), _code(r.default), r.limits, r.description)
             for r in rows(schema)
@@ -251,7 +240,7 @@ def _spec_table(schema: Json) -> list[str]:
 
 
 def _status_table(schema: Json) -> list[str]:
-    return _table(("Field", "Type", "What"), [(f"`{r.path}`", r.type, r.description) for r in rows(schema)])
+    return _table(("Field", "Type", "Description"), [(f"`{r.path}`", r.type, r.description) for r in rows(schema)])
 
 
 def _table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> list[str]:
@@ -276,27 +265,27 @@ def _type(field: Json) -> str:
 
 
 def _limits(field: Json) -> str:
-    said = []
+    limits = []
     if enum := field.get("enum"):
-        said.append(", ".join(f"`{value}`" for value in enum))
+        limits.append(", ".join(f"`{value}`" for value in enum))
     if "minimum" in field:
-        said.append(f"{'>' if field.get('exclusiveMinimum') else '>='} {field['minimum']:g}")
+        limits.append(f"{'>' if field.get('exclusiveMinimum') else '>='} {field['minimum']:g}")
     if "maximum" in field:
         maximum = field["maximum"]
         shown = f"{maximum:g}" if isinstance(maximum, float) else str(maximum)
-        said.append(f"{'<' if field.get('exclusiveMaximum') else '<='} {shown}")
-    for what, low, high in (
+        limits.append(f"{'<' if field.get('exclusiveMaximum') else '<='} {shown}")
+    for unit, low, high in (
         ("characters", "minLength", "maxLength"),
         ("entries", "minItems", "maxItems"),
         ("keys", "minProperties", "maxProperties"),
     ):
         if field.get(low, 0) > 1 or (low == "minItems" and low in field):
-            said.append(f"{what} >= {field[low]}")
+            limits.append(f"{unit} >= {field[low]}")
         if high in field:
-            said.append(f"{what} <= {field[high]}")
+            limits.append(f"{unit} <= {field[high]}")
     if "pattern" in field:
-        said.append(f"`{field['pattern']}`")
-    return "; ".join(said)
+        limits.append(f"`{field['pattern']}`")
+    return "; ".join(limits)
 
 
 def _code(text: str) -> str:
@@ -304,7 +293,7 @@ def _code(text: str) -> str:
 
 
 def main() -> int:
-    """Write or check the pages; 1 when a check finds a difference."""
+    """Write or check the pages. Returns 1 if a check finds a difference."""
     parser = argparse.ArgumentParser(
         prog="python -m rlrun.codegen.reference_pages", description="Generate the reference."
     )

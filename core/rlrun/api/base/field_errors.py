@@ -1,4 +1,4 @@
-"""Validation errors as people read them: one line per problem, with the path as it stands in their file."""
+"""Validation errors for users: one line per problem, with the field's path as written in their file."""
 
 import difflib
 import typing
@@ -14,19 +14,19 @@ from rlrun.api.base.names import snake, snake_words
 
 @dataclass(frozen=True)
 class FieldProblem:
-    """What is wrong with one field."""
+    """Problem with one field."""
 
     path: str
-    """`spec.env[0].id` in an object, `env[0].id` in a TOML file."""
+    """Path of the field: `spec.env[0].id` in an object, `env[0].id` in a TOML file."""
     message: str
-    """What is wrong and what to change."""
+    """Description of the problem and what to change."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
 
 
 def path_of(location: Iterable[str | int]) -> str:
-    """('spec', 'env', 0, 'id') -> 'spec.env[0].id'; pydantic's own marks such as '[key]' are left out."""
+    """Return `spec.env[0].id` for `('spec', 'env', 0, 'id')`. pydantic's markers such as `[key]` are omitted."""
     path = ""
     for part in location:
         if isinstance(part, int):
@@ -37,7 +37,7 @@ def path_of(location: Iterable[str | int]) -> str:
 
 
 def problems(error: ValidationError, model: type[BaseModel], *, by_name: bool = False) -> list[FieldProblem]:
-    """Every problem of a validation of `model`, in the order of the fields.
+    """Return every problem of a validation of `model`, in the order of the fields.
 
     `by_name` gives snake_case paths, for input that was validated by field names (TOML).
     """
@@ -51,15 +51,15 @@ def problems(error: ValidationError, model: type[BaseModel], *, by_name: bool = 
 
 
 def unknown_field(name: str, known: Iterable[str]) -> str:
-    """What to say about a field that does not exist."""
+    """Return the message for a field that does not exist, with a similar name if there is one."""
     close = difflib.get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
     if close:
         return f"unknown field; did you mean {next(k for k in known if k.lower() == close[0])}?"
-    return f"unknown field; remove it (known here: {', '.join(sorted(known))})"
+    return f"unknown field; remove it (known fields: {', '.join(sorted(known))})"
 
 
 def fields_at(model: type[BaseModel], location: Iterable[str | int], *, by_name: bool) -> list[str]:
-    """Names of the fields of the section at a location; empty where the section is free-form."""
+    """Return the names of the fields of the section at a location, or an empty list if the section is free-form."""
     section: Any = model
     for part in location:
         if isinstance(part, int):
@@ -78,22 +78,22 @@ def _problem(
     if detail["type"] == "extra_forbidden":
         message = unknown_field(str(location[-1]), fields_at(model, location[:-1], by_name=by_name))
     elif detail["type"] == "missing":
-        message = "required, and missing"
+        message = "is required"
     elif detail["type"] == "string_pattern_mismatch":
         message = f"{detail['input']!r} does not have the right form ({detail['ctx']['pattern']})"
     elif detail["type"] != "rule":
-        message = f"{message[0].lower()}{message[1:]}, not {_shown(detail['input'])}"
+        message = f"{message[0].lower()}{message[1:]}, not {_short_repr(detail['input'])}"
     if by_name:
-        # pydantic and the rules speak camelCase; a key that does not exist stands as the file has it.
+        # pydantic and the rules use camelCase. An unknown key is kept as written in the file.
         as_written = len(location) - 1 if detail["type"] == "extra_forbidden" else len(location)
         location = tuple(
-            snake(part) if isinstance(part, str) and place < as_written else part for place, part in enumerate(location)
+            snake(part) if isinstance(part, str) and index < as_written else part for index, part in enumerate(location)
         )
         message = snake_words(message)
     return FieldProblem(path_of(location), message)
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

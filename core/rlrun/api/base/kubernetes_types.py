@@ -1,4 +1,4 @@
-"""The shapes that Kubernetes users know from other objects: conditions, tolerations, resources, variables."""
+"""Types with the fields of their Kubernetes counterparts: conditions, tolerations, resources, variables."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -31,13 +31,13 @@ Quantity = Annotated[
         }
     ),
 ]
-"""An amount of a resource: `4`, `500m`, `16Gi`."""
+"""Quantity of a resource: `4`, `500m`, `16Gi`."""
 
 LabelValue = Annotated[str, Field(max_length=253)]
 
 
 class ObjectMeta(Schema):
-    """The part of an object's metadata that the project reads; the rest is kept as it is."""
+    """Metadata of an object that the project reads. Other fields are kept unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -46,9 +46,9 @@ class ObjectMeta(Schema):
     namespace: str | None = None
     """Namespace of the object."""
     uid: str | None = None
-    """Set by the API server."""
+    """UID assigned by the API server."""
     generation: int | None = None
-    """Counts the changes of the spec."""
+    """Number of changes of the spec, counted by the API server."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the object."""
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -56,13 +56,13 @@ class ObjectMeta(Schema):
 
 
 class Status(Schema):
-    """A part of an object that the operator writes. Fields of another version of the operator are passed over."""
+    """Section of an object that the operator writes. Unknown fields, from other operator versions, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class ConditionStatus(StrEnum):
-    """Whether a condition holds."""
+    """Status of a condition."""
 
     true = "True"
     false = "False"
@@ -70,40 +70,40 @@ class ConditionStatus(StrEnum):
 
 
 class Condition(Status):
-    """One aspect of an object's state, for machines and for people."""
+    """One aspect of an object's state."""
 
     type: str = Field(min_length=1, max_length=316)
-    """What this condition is about, in CamelCase."""
+    """Type of the condition in CamelCase."""
     status: ConditionStatus
-    """Whether it holds: True, False or Unknown."""
+    """Status of the condition: True, False or Unknown."""
     reason: str = Field(min_length=1, max_length=1024)
-    """Why, as one CamelCase word."""
+    """Reason for the status, as one CamelCase word."""
     message: str = Field(default="", max_length=32768)
-    """Why, and what to do about it, for people."""
+    """Explanation of the status, and what to do about it."""
     last_transition_time: datetime
-    """When `status` last changed."""
+    """Time of the last change of `status`."""
     observed_generation: int = Field(default=0, ge=0)
-    """The object's generation that this condition judges."""
+    """Generation of the object that this condition describes."""
 
 
 class Resources(Spec):
     """CPU, memory and extended resources of a container."""
 
     requests: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
-    """What the scheduler reserves, by resource name: `cpu: 2`, `memory: 8Gi`."""
+    """Resources that the scheduler reserves, by name: `cpu: 2`, `memory: 8Gi`."""
     limits: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
-    """What the container may use at most, by resource name."""
+    """Maximum resources that the container may use, by name."""
 
 
 class TolerationOperator(StrEnum):
-    """How a toleration compares."""
+    """Comparison of a toleration with a taint."""
 
     exists = "Exists"
     equal = "Equal"
 
 
 class TaintEffect(StrEnum):
-    """What a taint does to pods."""
+    """Effect of a taint on pods."""
 
     no_schedule = "NoSchedule"
     prefer_no_schedule = "PreferNoSchedule"
@@ -111,18 +111,18 @@ class TaintEffect(StrEnum):
 
 
 class Toleration(Spec):
-    """A taint that the pods put up with."""
+    """Toleration of a taint."""
 
     key: str | None = Field(default=None, max_length=316)
-    """Key of the taint; without it every key matches (with operator Exists)."""
+    """Key of the taint. Unset with operator Exists: every key matches."""
     operator: TolerationOperator = Field(default=TolerationOperator.equal, strict=False)
-    """Exists looks at the key alone, Equal at key and value."""
+    """Comparison with the taint: Exists compares only the key, Equal the key and the value."""
     value: str | None = Field(default=None, max_length=253)
-    """Value of the taint, for Equal."""
+    """Value of the taint, used by the operator Equal."""
     effect: TaintEffect | None = Field(default=None, strict=False)
-    """Effect of the taint; without it every effect matches."""
+    """Effect of the taint. Unset: every effect matches."""
     toleration_seconds: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """How long a NoExecute taint is put up with; without it for ever."""
+    """Seconds to tolerate a NoExecute taint. Unset: no limit."""
 
 
 class EnvVar(Spec):
@@ -131,27 +131,27 @@ class EnvVar(Spec):
     name: str = Field(min_length=1, max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Name of the variable."""
     value: str = Field(default="", max_length=4096)
-    """Its value, as it is."""
+    """Value of the variable."""
 
 
 class SecretReference(Spec):
-    """A Secret in the namespace of the run."""
+    """Reference to a Secret in the namespace of the run."""
 
     name: ObjectName
     """Name of the Secret."""
     optional: bool = False
-    """Whether the run may start without it."""
+    """Allows the run to start if the Secret does not exist."""
 
 
 class EnvFrom(Spec):
-    """A Secret whose keys become environment variables."""
+    """Secret whose keys become environment variables."""
 
     secret_ref: SecretReference
-    """The Secret."""
+    """Reference to the Secret."""
 
 
 class KubernetesObject(Spec):
-    """What the kinds of the project have in common."""
+    """Base class of the project's kinds."""
 
     api_version: ApiVersion = API_VERSION
     kind: str
@@ -160,7 +160,7 @@ class KubernetesObject(Spec):
 
     @classmethod
     def from_object(cls, obj: dict[str, Any]) -> Self:
-        """The typed object for what the API server or a manifest holds.
+        """Return the typed object for an object from the API server or a manifest.
 
         Raises pydantic.ValidationError with all problems.
         """

@@ -1,4 +1,4 @@
-"""Names and ids as types: each pattern is written once and ends up in pydantic and in the CRDs."""
+"""Types of names and ids, whose patterns are used by pydantic and in the CRDs."""
 
 import re
 from typing import Annotated
@@ -11,18 +11,18 @@ SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 ModelId = Annotated[
     str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")
 ]
-"""A model's id as on the Hugging Face hub: `Qwen/Qwen3-4B`, or one word."""
+"""Id of a model as on the Hugging Face hub: `Qwen/Qwen3-4B`, or one word."""
 
 EnvironmentId = Annotated[
     str, Field(min_length=3, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
 ]
-"""`owner/name` of an environment package."""
+"""Environment package as `owner/name`."""
 
 EnvironmentName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
-"""What people call one use of an environment."""
+"""Name of an environment in a run, chosen by the user."""
 
 PackageVersion = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
-"""Version of an environment package, PEP 440."""
+"""Version of an environment package as in PEP 440."""
 
 CheckpointId = Annotated[
     str,
@@ -41,17 +41,17 @@ Namespace = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9
 """Name of a namespace."""
 
 S3Path = Annotated[str, Field(min_length=6, max_length=1024, pattern=r"^s3://[^/]+(/.*)?$")]
-"""s3://bucket/path."""
+"""URI in S3: `s3://bucket/path`."""
 
 Text = Annotated[str, Field(max_length=1024)]
-"""Short text for people."""
+"""Short text."""
 
 
 def snake(text: str) -> str:
-    """maxSteps -> max_steps."""
+    """Return a camelCase name in snake_case: `max_steps` for `maxSteps`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: f"_{match[1].lower()}", text)
 
 
 def snake_words(text: str) -> str:
-    """The text with every camelCase word in it in snake_case."""
+    """Return the text with every camelCase word converted to snake_case."""
     return re.sub(r"\b[a-z]+(?:[A-Z][a-z0-9]*)+\b", lambda match: snake(match[0]), text)

@@ -1,8 +1,8 @@
-"""Regular expressions that a person writes and the operator runs, in time linear in the text.
+"""Regular expressions that users write and the operator runs, in time linear in the text.
 
-Python's own engine backtracks: one careless pattern would hold up the operator for all runs. pydantic's engine, like
-the API server's (RE2), has neither backreferences nor lookaround and always ends; so the same patterns are
-valid on both sides, and the API server refuses the others.
+Python's own engine backtracks, so that one inefficient pattern could block the operator for all runs. pydantic's
+engine, like that of the API server (RE2), has neither backreferences nor lookaround and needs linear time. The same
+patterns are valid on both sides, and the API server rejects all others.
 """
 
 from functools import lru_cache
@@ -12,11 +12,11 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
 MAX_PATTERN = 256
-"""Characters of a pattern."""
+"""Maximum length of a pattern in characters."""
 MAX_TEXT = 8192
-"""Characters of a text that are looked at: a termination message has 4,096 bytes at most."""
+"""Maximum number of characters that are searched. A termination message has at most 4,096 bytes."""
 VALID = "''.matches(self) || !''.matches(self)"
-"""For the API server: true of every pattern that can be compiled, an error for all others."""
+"""CEL expression that is true for every valid pattern and an error for all others."""
 
 
 @lru_cache(maxsize=1024)
@@ -25,7 +25,7 @@ def _compiled(pattern: str) -> SchemaValidator:
 
 
 def check_pattern(pattern: str) -> str:
-    """The pattern itself. Raises PydanticCustomError (a ValueError) where it cannot be compiled."""
+    """Return the pattern. Raises PydanticCustomError (a ValueError) if it cannot be compiled."""
     try:
         _compiled(pattern)
     except SchemaError:
@@ -39,7 +39,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Whether the pattern matches anywhere in the first MAX_TEXT characters of the text."""
+    """Return whether the pattern matches anywhere in the first MAX_TEXT characters of the text."""
     return _compiled(pattern).isinstance_python(text[:MAX_TEXT])
 
 
@@ -54,4 +54,4 @@ Pattern = Annotated[
     ),
     AfterValidator(check_pattern),
 ]
-"""A regular expression of RE2."""
+"""Regular expression with the syntax of RE2."""

@@ -1,8 +1,8 @@
-"""What fields alone cannot say: rules between fields, and what may change after creation.
+"""Validation rules that span several fields, and rules about updates.
 
-A rule is written twice side by side, as a CEL expression for the API server and as a Python predicate for everybody
-else. Both name the same field and carry the same message, and the tests hold them to the same verdict on the same
-fixtures. All broken rules of an object are reported together, each under the path of its field.
+Each rule is written twice side by side: as a CEL expression for the API server and as a Python predicate for all
+programs. Both have the same field and message, and tests check that they agree on the same fixtures. All violated rules
+of an object are reported together, each under the path of its field.
 """
 
 import re
@@ -27,49 +27,48 @@ _KNOWN_ERRORS = frozenset(get_args(ErrorType))
 
 @dataclass(frozen=True)
 class Rule:
-    """A statement about one object that must hold whenever it is written."""
+    """Rule that an object must satisfy when it is created or updated."""
 
     field: str
-    """Outside name of the field the message is about, relative to the object: `batchSize`."""
+    """camelCase name of the field that the message describes, relative to the object: `batchSize`."""
     cel: str
-    """The statement for the API server; `self` is the object."""
+    """CEL expression for the API server, in which `self` is the object."""
     message: str
-    """What is wrong and what to change."""
+    """Description of the problem and what to change."""
     is_satisfied: Callable[[Any], bool]
-    """The same statement for Python."""
+    """Equivalent Python predicate."""
 
     @property
     def reads(self) -> set[str]:
-        """Outside names of the object's fields that the rule is about."""
+        """camelCase names of the object's fields that the rule reads."""
         return set(re.findall(r"\bself\.(\w+)", self.cel))
 
 
 @dataclass(frozen=True)
 class Transition:
-    """A statement about an update; `self` is the new object, `oldSelf` the stored one."""
+    """Rule that an update must satisfy. In CEL `self` is the new object, `oldSelf` the stored one."""
 
     field: str
     cel: str
     message: str
-    holds: Callable[[Any, Any], bool]
-    """Called with (new, old)."""
+    is_satisfied: Callable[[Any, Any], bool]
+    """Equivalent Python predicate, called with (new, old)."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken rule."""
+    """One rule that an update does not satisfy."""
 
     path: str
-    """Outside path of the field: `spec.buffer.hardThreshold`."""
+    """Path of the field with camelCase names: `spec.buffer.hardThreshold`."""
     message: str
 
 
 class Spec(Schema):
-    """A part of an object that a person writes: strict types, no coercion, rules between fields.
+    """Section of an object that users write: strict types, no coercion, rules between fields.
 
-    Strict, because the API server is: `maxSteps: "100"` is an error there, so it is one here. A null is the same as an
-    absent field, as it is for the API server (which prunes it before defaulting), and 2.0 is a whole number, as it is
-    in JSON.
+    Types are as strict as those of the API server: `maxSteps: "100"` is an error. As for the API server, a null equals
+    an absent field (it is pruned before defaults are applied), and 2.0 is an integer.
     """
 
     model_config = ConfigDict(strict=True)
@@ -77,7 +76,7 @@ class Spec(Schema):
     spec_rules: ClassVar[tuple[Rule, ...]] = ()
     spec_transitions: ClassVar[tuple[Transition, ...]] = ()
     mutable: ClassVar[frozenset[str] | None] = None
-    """Python names of the fields that may change after creation, all others being frozen; None freezes nothing."""
+    """Python names of the fields that can change after creation. None: all fields can change."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -90,23 +89,23 @@ class Spec(Schema):
                 if value is not None
             }
         try:
-            made = handler(data)
+            instance = handler(data)
         except ValidationError as error:
-            # The rules about fields that are right are still worth telling: all problems at once.
+            # Rules about the valid fields are checked too, so that all problems are reported at once.
             broken = list(
-                _rules_of_the_rest(cls, data, {detail["loc"][0] for detail in error.errors() if detail["loc"]})
+                _violations_of_valid_fields(cls, data, {detail["loc"][0] for detail in error.errors() if detail["loc"]})
             )
             if not broken:
                 raise
-            raise _validation_error(cls, [*map(_again, error.errors()), *map(_rule_error, broken)]) from None
-        broken = [(rule.field, rule.message) for rule in cls.spec_rules if not rule.is_satisfied(made)]
-        broken += made._duplicates()
+            raise _validation_error(cls, [*map(_to_init_error, error.errors()), *map(_rule_error, broken)]) from None
+        broken = [(rule.field, rule.message) for rule in cls.spec_rules if not rule.is_satisfied(instance)]
+        broken += instance._duplicates()
         if broken:
             raise _validation_error(cls, list(map(_rule_error, broken)))
-        return made
+        return instance
 
     def _duplicates(self) -> Iterator[tuple[str, str]]:
-        """Lists that Kubernetes treats as a map or a set and that name something twice, as (field, message)."""
+        """Yield (field, message) for each duplicate in a list that Kubernetes treats as a map or a set."""
         for name, field in type(self).model_fields.items():
             extra = field.json_schema_extra
             if not isinstance(extra, dict):
@@ -116,35 +115,35 @@ class Spec(Schema):
                 values = [tuple(getattr(value, str(key)) for key in cast("list[str]", keys)) for value in values]
             elif extra.get(LIST_TYPE) != "set":
                 continue
-            for twice in sorted({str(value) for value in values if values.count(value) > 1}):
-                yield field.alias or name, f"{field.alias or name} names {twice} twice"
+            for duplicate in sorted({str(value) for value in values if values.count(value) > 1}):
+                yield field.alias or name, f"{field.alias or name} names {duplicate} twice"
 
 
-def _rules_of_the_rest(cls: type[Spec], data: Any, wrong: set[str | int]) -> Iterator[tuple[str, str]]:
-    """Rules broken by the fields that are right, where some are `wrong` (by outside or Python name)."""
+def _violations_of_valid_fields(cls: type[Spec], data: Any, invalid: set[str | int]) -> Iterator[tuple[str, str]]:
+    """Yield (field, message) of each violated rule that reads none of the `invalid` fields, given by either name."""
     if not isinstance(data, dict):
         return
-    right = SimpleNamespace()
+    valid = SimpleNamespace()
     read = {field for rule in cls.spec_rules for field in rule.reads}
     for name, field in cls.model_fields.items():
-        outside = field.alias or name
-        if outside not in read or outside in wrong or name in wrong:
+        alias = field.alias or name
+        if alias not in read or alias in invalid or name in invalid:
             continue
-        value = data.get(outside, data.get(name))
+        value = data.get(alias, data.get(name))
         if value is None:
             value = field.get_default(call_default_factory=True, validated_data={})
         else:
             value = _adapter(cls, name).validate_python(value, by_alias=True, by_name=True)
-        setattr(right, name, value)
+        setattr(valid, name, value)
     for rule in cls.spec_rules:
         fields = [name for name, field in cls.model_fields.items() if (field.alias or name) in rule.reads]
-        if all(hasattr(right, name) for name in fields) and not rule.is_satisfied(right):
+        if all(hasattr(valid, name) for name in fields) and not rule.is_satisfied(valid):
             yield rule.field, rule.message
 
 
 @cache
 def _whole_number_fields(cls: type[Spec]) -> frozenset[str]:
-    """Fields that hold integers, or lists of them."""
+    """Return the fields that contain integers or lists of integers."""
 
     def holds_int(annotation: Any) -> bool:
         return annotation is int or any(holds_int(argument) for argument in get_args(annotation))
@@ -154,14 +153,14 @@ def _whole_number_fields(cls: type[Spec]) -> frozenset[str]:
 
 @cache
 def _typed_maps(cls: type[Spec]) -> frozenset[str]:
-    """Fields that map names to values of one type; free-form objects are not among them."""
+    """Return the fields that map names to values of one type. Free-form objects are not included."""
     return _both_names(cls, lambda f: get_origin(f.annotation) is dict and get_args(f.annotation)[1] is not Any)
 
 
 def _both_names(cls: type[Spec], chosen: Callable[[FieldInfo], bool]) -> frozenset[str]:
-    """Python and outside names of the chosen fields."""
+    """Return the Python and camelCase names of the fields for which `chosen` is true."""
     fields = [(name, field) for name, field in cls.model_fields.items() if chosen(field)]
-    return frozenset(name for inside, field in fields for name in (inside, field.alias or inside))
+    return frozenset(name for python_name, field in fields for name in (python_name, field.alias or python_name))
 
 
 def _without_nulls(value: Any) -> Any:
@@ -176,7 +175,7 @@ def _without_fraction(value: Any) -> Any:
 
 @cache
 def _adapter(cls: type[Spec], name: str) -> TypeAdapter[Any]:
-    """Validates one field of a model by itself; only used for values that the model has already found right."""
+    """Return a validator of one field, for values that the model has already accepted."""
     field = cls.model_fields[name]
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     return TypeAdapter(annotation)
@@ -189,8 +188,8 @@ def _rule_error(broken: tuple[str, str]) -> InitErrorDetails:
     return InitErrorDetails(type=error, loc=tuple(field.split(".")), input=None)
 
 
-def _again(detail: ErrorDetails) -> InitErrorDetails:
-    """A reported error as one to be raised."""
+def _to_init_error(detail: ErrorDetails) -> InitErrorDetails:
+    """Return a reported error in the form that `ValidationError` takes."""
     message = {"message": detail["msg"]}
     kind = detail["type"]
     error = kind if kind in _KNOWN_ERRORS else PydanticCustomError("rule", "{message}", message)
@@ -205,20 +204,20 @@ FROZEN_MESSAGE = "cannot be changed after creation: make a new object instead"
 
 
 def check_update(old: Spec, new: Spec, path: str = "spec") -> Iterator[Violation]:
-    """What the API server would refuse about replacing `old` by `new` (two objects of the same class).
+    """Yield the violations for which the API server would reject replacing `old` by `new`, two objects of one class.
 
-    Like the API server's transition rules, sections are compared only where both sides have them, and a list is one
-    value.
+    As with the API server's transition rules, sections are compared only if both objects have them, and a list is
+    compared as one value.
     """
     cls = type(new)
     for transition in cls.spec_transitions:
-        if not transition.holds(new, old):
+        if not transition.is_satisfied(new, old):
             yield Violation(f"{path}.{transition.field}", transition.message)
     for name, field in cls.model_fields.items():
         before, after = getattr(old, name), getattr(new, name)
-        outside = f"{path}.{field.alias or name}"
+        field_path = f"{path}.{field.alias or name}"
         if cls.mutable is not None and name not in cls.mutable:
             if before != after:
-                yield Violation(outside, f"{field.alias or name} {FROZEN_MESSAGE}")
+                yield Violation(field_path, f"{field.alias or name} {FROZEN_MESSAGE}")
         elif isinstance(before, Spec) and isinstance(after, Spec):
-            yield from check_update(before, after, outside)
+            yield from check_update(before, after, field_path)

@@ -1,7 +1,7 @@
-"""What every model of the schema has in common.
+"""Base class of all models of the API and of messages.
 
-Python code says `max_steps`, JSON on the wire and in Kubernetes says `maxSteps`; unknown fields are refused rather
-than dropped, because a misspelt field that is silently ignored costs its user a whole training run.
+Fields are `max_steps` in Python and `maxSteps` in JSON, in messages and in Kubernetes objects. Unknown fields are
+rejected: a misspelled field that is silently ignored could cost the user a whole training run.
 """
 
 from pydantic import BaseModel, ConfigDict
@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 
 class Schema(BaseModel):
-    """A strict model, camelCase outside and snake_case inside."""
+    """Strict model with snake_case field names in Python and camelCase names in JSON."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -20,5 +20,5 @@ class Schema(BaseModel):
     )
 
     def to_json_dict(self) -> dict[str, object]:
-        """The model as plain JSON types under its outside names, unset optional fields left out."""
+        """Return the model as plain JSON types with camelCase names, without fields that are None."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

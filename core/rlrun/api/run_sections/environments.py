@@ -1,4 +1,4 @@
-"""The user's environments: what a policy is trained and evaluated on."""
+"""Environments that a policy is trained and evaluated on."""
 
 from typing import Any, ClassVar
 
@@ -8,45 +8,45 @@ from rlrun.api.base.names import EnvironmentId, EnvironmentName, PackageVersion
 from rlrun.api.base.rules import Rule, Spec
 
 EFFECTIVE_NAME = "(has({e}.name) ? {e}.name : {e}.id.substring({e}.id.indexOf('/') + 1))"
-"""CEL for what an environment is called; the twin of `Environment.effective_name`."""
+"""CEL expression for an environment's name, equivalent to `Environment.effective_name`."""
 
 
 class Environment(Spec):
-    """One use of an environment package."""
+    """Environment of a run: a package and its arguments."""
 
     id: EnvironmentId
-    """Environment package as owner/name, found in the platform's S3."""
+    """Environment package in the platform's S3, as owner/name."""
     name: EnvironmentName | None = None
-    """What this use is called in metrics and logs, unique in its list; the part of id after the slash when absent."""
+    """Name of the environment in metrics and logs, unique in its list. Unset: the part of id after the slash."""
     version: PackageVersion | None = None
-    """Version of the package; the newest one when absent."""
+    """Version of the package. Unset: the newest version."""
     args: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Keyword arguments of the package's load_environment(). Never put a credential here: name the variable and use envFrom."""  # noqa: E501
+    """Keyword arguments of the package's load_environment(). Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
     taskset: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Settings of the taskset, for packages that are made of a taskset and a harness."""
+    """Settings of the taskset, used by packages that consist of a taskset and a harness."""
     harness: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Settings of the harness, for packages that are made of a taskset and a harness."""
+    """Settings of the harness, used by packages that consist of a taskset and a harness."""
 
     @property
     def effective_name(self) -> str:
-        """`name`, or the package's name without its owner."""
+        """Name of the environment: `name`, or the package's name without its owner."""
         return self.name or self.id.partition("/")[2]
 
 
 class TrainEnvironment(Environment):
-    """One use of an environment package for training."""
+    """Environment to train on."""
 
     weight: float | None = Field(default=None, gt=0, le=1000)
-    """Share of the groups drawn from this environment, relative to the others; all entries have one or none."""
+    """Relative share of the groups from this environment. Set it for all environments or for none."""
 
 
 class EvalEnvironment(Environment):
-    """One use of an environment package for evaluation."""
+    """Environment to evaluate on."""
 
     num_examples: int | None = Field(default=None, ge=-1, le=1_000_000)
-    """Examples to evaluate here, -1 for all; eval.numExamples when absent."""
+    """Number of examples to evaluate, -1 for all. Unset: eval.numExamples."""
     rollouts_per_example: int | None = Field(default=None, ge=1, le=1024)
-    """Rollouts of each example here; eval.rolloutsPerExample when absent."""
+    """Number of rollouts per example. Unset: eval.rolloutsPerExample."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -59,7 +59,7 @@ class EvalEnvironment(Environment):
 
 
 def unique_names(field: str) -> Rule:
-    """The rule that no two entries of the list `field` have the same effective name."""
+    """Return the rule that the effective names in the list `field` are unique."""
     e, f = EFFECTIVE_NAME.format(e="e"), EFFECTIVE_NAME.format(e="f")
     return Rule(
         field,

@@ -1,4 +1,4 @@
-"""Evaluation on environments of their own, and validation on the training environments, while a run goes on."""
+"""Evaluation on separate environments and validation on the training environments, during a run."""
 
 from typing import ClassVar
 
@@ -9,18 +9,18 @@ from rlrun.api.run_sections.environments import EvalEnvironment, unique_names
 
 
 class Evaluation(Spec):
-    """Online evaluation: what is run every `interval` steps beside training."""
+    """Evaluation on separate environments during training."""
 
     interval: int = Field(default=100, ge=1, le=1_000_000)
-    """Evaluate every N steps; the final policy is always evaluated."""
+    """Interval of evaluations in steps. The final policy is always evaluated."""
     num_examples: int = Field(default=-1, ge=-1, le=1_000_000)
-    """Examples of each environment, -1 for all; an environment may override it."""
+    """Number of examples per environment, -1 for all. An environment can override it."""
     rollouts_per_example: int = Field(default=1, ge=1, le=1024)
-    """Rollouts of each example; an environment may override it."""
+    """Number of rollouts per example. An environment can override it."""
     eval_base_model: bool = True
-    """Whether the policy is also evaluated before the first step."""
+    """Evaluates the base model before the first step."""
     env: list[EvalEnvironment] = Field(min_length=1, max_length=16)
-    """The environments to evaluate on."""
+    """Environments to evaluate on."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -34,11 +34,11 @@ class Evaluation(Spec):
 
 
 class Validation(Spec):
-    """Rewards on held-out examples of the training environments: their eval_dataset, or their dataset without one."""
+    """Validation on the training environments: on their eval_dataset, or on their dataset if they have none."""
 
     num_examples: int = Field(default=64, ge=1, le=1_000_000)
-    """Examples per validation."""
+    """Number of examples per validation."""
     rollouts_per_example: int = Field(default=1, ge=1, le=1024)
-    """Rollouts of each example."""
+    """Number of rollouts per example."""
     interval: int = Field(default=5, ge=1, le=1_000_000)
-    """Validate every N steps."""
+    """Interval of validations in steps."""

@@ -1,4 +1,4 @@
-"""Which examples are drawn next: difficulty pools and the mixture of environments."""
+"""Selection of examples: difficulty pools, filters and the mixture of environments."""
 
 from typing import Annotated, ClassVar
 
@@ -8,24 +8,24 @@ from rlrun.api.base.rules import Rule, Spec
 
 
 class Buffer(Spec):
-    """The difficulty buffer."""
+    """Difficulty buffer, which selects examples by their mean reward."""
 
     online_difficulty_filtering: bool = False
-    """Drop groups that teach nothing (all rewards 0, or all 1), and keep easy and hard examples out of later batches. Meant for rewards that are mostly 0 or 1, together with oversamplingFactor 2."""  # noqa: E501
+    """Drops groups without a training signal (all rewards 0, or all 1) and excludes easy and hard examples from later batches. Intended for rewards that are mostly 0 or 1, with oversamplingFactor 2."""  # noqa: E501
     easy_threshold: float = Field(default=0.8, ge=0, le=1)
-    """An example whose mean reward is at least this is easy."""
+    """Mean reward from which an example counts as easy."""
     hard_threshold: float = Field(default=0.2, ge=0, le=1)
-    """An example whose mean reward is at most this is hard."""
+    """Mean reward up to which an example counts as hard."""
     easy_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Share of the easy examples that stay in the draw."""
+    """Fraction of the easy examples that can still be sampled."""
     hard_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Share of the hard examples that stay in the draw."""
+    """Fraction of the hard examples that can still be sampled."""
     env_ratios: list[Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=list, max_length=16)
-    """Weights of the training environments in the draw, one per entry of env and in its order; equal when absent."""
+    """Sampling weights of the training environments, in the order of env. Empty: equal weights."""
     skip_verification: bool = False
-    """Do not ask the environments for rewards: all are 0. For algorithms that need none; cannot go with onlineDifficultyFiltering, which does."""  # noqa: E501
+    """Skips the reward functions and sets all rewards to 0, for algorithms that need none. Excludes onlineDifficultyFiltering, which needs rewards."""  # noqa: E501
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seed of the draw; the run's seed when absent."""
+    """Seed of the selection of examples. Unset: the run's seed."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -44,16 +44,16 @@ class Buffer(Spec):
 
 
 class DifficultyFilter(Spec):
-    """Groups whose rewards teach too little are dropped and counted as filtered."""
+    """Drops groups whose rewards give too little training signal and counts them as filtered."""
 
     enabled: bool = True
-    """Whether groups are dropped."""
+    """Enables the filter."""
     min_reward_variance: float = Field(default=0.0, ge=0, le=1_000_000)
-    """Groups whose rewards vary less (population variance) are dropped; with 0 those whose rewards are all equal."""
+    """Minimum population variance of a group's rewards. 0 drops only groups whose rewards are all equal."""
     max_reward: float | None = Field(default=None, ge=-1_000_000, le=1_000_000)
-    """Groups with a higher mean reward are dropped; none when absent."""
+    """Maximum mean reward of a group. Unset: no maximum."""
     min_reward: float | None = Field(default=None, ge=-1_000_000, le=1_000_000)
-    """Groups with a lower mean reward are dropped; none when absent."""
+    """Minimum mean reward of a group. Unset: no minimum."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

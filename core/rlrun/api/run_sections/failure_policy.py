@@ -1,4 +1,4 @@
-"""What follows when a part of a run fails: ordered rules in JobSet's vocabulary, the first match decides."""
+"""Failure policy of a run: ordered rules with the terms of JobSet, of which the first match decides."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -11,11 +11,11 @@ from rlrun.constants import Role
 
 YEAR = 365 * 24 * 3600
 TRANSIENT_SECONDS = 10
-"""A kubelet's first error is often gone at its next try: no pod is given up earlier than this."""
+"""Minimum of the startup deadlines. The kubelet's first error is often resolved by its next retry."""
 
 
 class FailureAction(StrEnum):
-    """What to do about a failure."""
+    """Action after a failure."""
 
     fail = "Fail"
     restart_run = "RestartRun"
@@ -25,20 +25,20 @@ class FailureAction(StrEnum):
 
 
 class FailureRule(Spec):
-    """An action and the failures it answers; what is left out matches everything."""
+    """Action and the failures it applies to. An empty or unset criterion matches every failure."""
 
     action: FailureAction = Field(strict=False)
-    """Fail ends the run; RestartRun starts a new attempt from the newest checkpoint; RestartRole restarts the failed part alone. Both count toward maxRestarts, RestartRunIgnoreMax and RestartRoleIgnoreMax do not."""  # noqa: E501
+    """Action: Fail ends the run, RestartRun starts a new attempt from the newest checkpoint, RestartRole restarts only the failed component. Restarts count toward maxRestarts, except with RestartRunIgnoreMax and RestartRoleIgnoreMax."""  # noqa: E501
     roles: list[Annotated[Role, Field(strict=False)]] = Field(default_factory=list, max_length=4)
-    """Parts of the run this rule is about: trainer, inference, environment, orchestrator; all when empty."""
+    """Roles that the rule applies to: trainer, inference, environment, orchestrator. Empty: all."""
     exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(default_factory=list, max_length=32)
-    """Exit codes this rule is about; all when empty."""
+    """Exit codes that the rule applies to. Empty: all."""
     reasons: list[Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z]+$")]] = Field(
         default_factory=list, max_length=32
     )
-    """Reasons this rule is about, as pods (OOMKilled, Error) or the run's conditions (TrainerOutOfMemory) report them; all when empty."""  # noqa: E501
+    """Reasons that the rule applies to, from pods (OOMKilled, Error) or from the run's conditions (TrainerOutOfMemory). Empty: all."""  # noqa: E501
     message_pattern: Pattern | None = None
-    """Regular expression (RE2) that must match somewhere in the container's termination message or in what the run reports of the failure; any message when absent."""  # noqa: E501
+    """Regular expression (RE2) that must match a part of the container's termination message or of the failure message in the run's status. Unset: any message."""  # noqa: E501
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -50,21 +50,21 @@ class FailureRule(Spec):
     )
 
 
-Patience = Annotated[int, Field(ge=TRANSIENT_SECONDS, le=YEAR)]
+StartupDeadline = Annotated[int, Field(ge=TRANSIENT_SECONDS, le=YEAR)]
 
 
 class FailurePolicy(Spec):
-    """Ordered rules for failures, and how long to wait for pods that cannot start.
+    """Rules that decide what follows a failure, and deadlines for pods that cannot start.
 
-    What no rule matches restarts the failed part alone. Preemption, eviction and deletion are nobody's failure: no rule
-    sees them and they count toward nothing.
+    A failure that matches no rule restarts only the failed component. Preemption, eviction and deletion of pods are not
+    failures: no rule applies to them, and they do not count toward maxRestarts.
     """
 
     rules: list[FailureRule] = Field(default_factory=list, max_length=16)
-    """The rules, first match decides."""
-    image_pull_deadline_seconds: Patience | None = None
-    """Fail the run when the image of one of its pods could not be pulled for this long; when absent it waits, at most until another deadline passes."""  # noqa: E501
-    config_error_deadline_seconds: Patience | None = None
-    """Fail the run when a container of it could not be made for this long, as with a Secret that is not there; when absent it waits, at most until another deadline passes."""  # noqa: E501
-    unschedulable_deadline_seconds: Patience | None = None
-    """Fail the run when no node could take one of its pods for this long; when absent it waits, at most until another deadline passes."""  # noqa: E501
+    """Rules in order. The first match decides."""
+    image_pull_deadline_seconds: StartupDeadline | None = None
+    """Seconds for which the image of a pod may fail to be pulled before the run fails. Unset: only the other deadlines apply."""  # noqa: E501
+    config_error_deadline_seconds: StartupDeadline | None = None
+    """Seconds for which a container may fail to be created, for example because of a missing Secret, before the run fails. Unset: only the other deadlines apply."""  # noqa: E501
+    unschedulable_deadline_seconds: StartupDeadline | None = None
+    """Seconds for which a pod may be unschedulable before the run fails. Unset: only the other deadlines apply."""

@@ -1,4 +1,4 @@
-"""How much room the environments get."""
+"""Resources of the environment pods."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from rlrun.api.base.rules import Spec
 
 
 class ComputeSize(StrEnum):
-    """Cores, memory and workers of an environment pod; the platform's settings hold the table."""
+    """Size of an environment pod. The operator's settings map it to CPU, memory and workers."""
 
     small = "S"
     medium = "M"
@@ -16,7 +16,7 @@ class ComputeSize(StrEnum):
 
 
 class Infrastructure(Spec):
-    """Resources of the environment pods; trainer and inference are the platform's business (RLModel)."""
+    """Resources of the environment pods. The RLModel configures trainer and inference pods."""
 
     compute_size: ComputeSize = Field(default=ComputeSize.medium, strict=False)
-    """S for light environments, M for most, L for those that compile code or process images."""
+    """Size of environment pods: S for light environments, M for most, L for those that compile code or process images."""  # noqa: E501

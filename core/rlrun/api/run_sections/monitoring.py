@@ -1,4 +1,4 @@
-"""Where metrics go besides S3."""
+"""Logging of metrics outside S3."""
 
 from pydantic import Field
 
@@ -6,11 +6,11 @@ from rlrun.api.base.rules import Spec
 
 
 class Wandb(Spec):
-    """Names under which a run is logged to Weights & Biases."""
+    """Project, entity and name of the run in Weights & Biases."""
 
     project: str = Field(min_length=1, max_length=128)
     """Project to log to."""
     entity: str | None = Field(default=None, min_length=1, max_length=128)
-    """Team or user that owns the project; the key's default when absent."""
+    """Team or user that owns the project. Unset: the default entity of the API key."""
     name: str | None = Field(default=None, min_length=1, max_length=128)
-    """Name of the run there; the RLRun's name when absent."""
+    """Name of the run in Weights & Biases. Unset: the name of the RLRun."""

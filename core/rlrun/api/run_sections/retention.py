@@ -1,4 +1,4 @@
-"""When checkpoints and adapters are written, and how many are kept."""
+"""Interval and retention of checkpoints and adapters."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -9,19 +9,19 @@ from rlrun.api.base.rules import Rule, Spec
 
 
 class ArtifactPolicy(StrEnum):
-    """What becomes of a run's files in S3 when the RLRun is deleted."""
+    """Handling of a run's files in S3 when the RLRun is deleted."""
 
     retain = "Retain"
     delete = "Delete"
 
 
 class Checkpoints(Spec):
-    """Checkpoints: all that is needed to continue a run."""
+    """Interval and retention of checkpoints, from which a run can continue."""
 
     interval: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Save a checkpoint every N steps; the platform's default when absent. The last step always saves one."""
+    """Interval of checkpoints in steps. Unset: the platform's default. The last step always saves a checkpoint."""
     keep_cloud: int = Field(default=5, ge=-1, le=10_000)
-    """Newest checkpoints to keep in S3, -1 for all."""
+    """Number of newest checkpoints to keep in S3, -1 for all."""
 
     mutable: ClassVar[frozenset[str] | None] = frozenset({"keep_cloud"})
     spec_rules: ClassVar[tuple[Rule, ...]] = (
@@ -35,12 +35,12 @@ class Checkpoints(Spec):
 
 
 class Adapters(Spec):
-    """Adapter uploads: the LoRA weights that can be downloaded or deployed."""
+    """Interval and retention of adapters: LoRA weights that can be downloaded or deployed."""
 
     interval: int = Field(default=0, ge=0, le=1_000_000)
-    """Upload the adapter every N steps; 0 uploads only the final one, which is always uploaded."""
+    """Interval of adapter uploads in steps. 0 uploads only the final adapter, which is always uploaded."""
     keep_last: int = Field(default=3, ge=-1, le=10_000)
-    """Newest adapters to keep in S3, -1 for all. A deployed adapter is never removed."""
+    """Number of newest adapters to keep in S3, -1 for all. Deployed adapters are always kept."""
 
     mutable: ClassVar[frozenset[str] | None] = frozenset({"keep_last"})
     spec_rules: ClassVar[tuple[Rule, ...]] = (

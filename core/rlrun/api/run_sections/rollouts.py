@@ -1,4 +1,4 @@
-"""How the policy draws tokens during training."""
+"""Sampling parameters and trajectories of training rollouts."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -9,22 +9,22 @@ from rlrun.api.base.rules import Rule, Spec
 
 
 class Sampling(Spec):
-    """Sampling parameters of every training rollout."""
+    """Sampling parameters of training rollouts."""
 
     max_tokens: int = Field(ge=1, le=1_048_576)
-    """Most tokens the model may answer with per turn; must be below the model's seqLen, which also holds the prompt."""
+    """Maximum number of completion tokens per turn. Must be below the model's seqLen, which includes the prompt."""
     temperature: float = Field(default=1.0, gt=0, le=10)
-    """Divides the logits before sampling, in the engine and in the trainer alike. Zero is refused: greedy rollouts of one example are all equal, so nothing can be learned from them."""  # noqa: E501
+    """Sampling temperature, applied in the inference engine and in the trainer. Must be above 0: with greedy sampling all rollouts of an example are equal and give no training signal."""  # noqa: E501
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Sample from the smallest set of tokens with this probability."""
+    """Restricts sampling to the smallest set of tokens with at least this total probability."""
     stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default_factory=list, max_length=16)
-    """Texts at which an answer ends."""
+    """Strings that end a completion."""
     min_tokens: int | None = Field(default=None, ge=0, le=1_048_576)
-    """Fewest tokens of an answer: the end of text is not drawn before."""
+    """Minimum number of completion tokens: the end-of-text token is not sampled earlier."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
-    """Above 1 makes tokens that were already used less likely."""
+    """Repetition penalty. Values above 1 make tokens that already occurred less likely."""
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seed of the sampling; the run's seed when absent and maxAsyncLevel is 0, else every rollout is drawn anew."""
+    """Seed of token sampling. Unset: the run's seed if maxAsyncLevel is 0, otherwise a random seed for each rollout."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -37,7 +37,7 @@ class Sampling(Spec):
 
 
 class TrajectoryStrategy(StrEnum):
-    """How the turns of a rollout become training sequences."""
+    """Conversion of a multi-turn rollout to training sequences."""
 
     interleaved = "interleaved"
     branching = "branching"

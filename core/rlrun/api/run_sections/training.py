@@ -1,4 +1,4 @@
-"""What a step optimises: the algorithm, its loss, and what keeps the policy near where it started."""
+"""Objective of a training step: algorithm, loss, KL penalty and LoRA settings."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -9,7 +9,7 @@ from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
 
 
 class AlgorithmName(StrEnum):
-    """Where the learning signal comes from."""
+    """Training algorithm: where rewards and advantages come from."""
 
     grpo = "grpo"
     distillation = "distillation"
@@ -17,14 +17,14 @@ class AlgorithmName(StrEnum):
 
 
 class RatioType(StrEnum):
-    """What one importance ratio stands for."""
+    """Unit of the importance ratio."""
 
     token = "token"
     sequence = "sequence"
 
 
 class RatioLimit(StrEnum):
-    """What happens to a ratio outside of its bounds."""
+    """Treatment of importance ratios outside their bounds."""
 
     mask = "mask"
     clip = "clip"
@@ -32,23 +32,23 @@ class RatioLimit(StrEnum):
 
 
 class Teacher(Spec):
-    """A model that scores the policy's own tokens: an OpenAI endpoint with vLLM's prompt_logprobs."""
+    """Teacher model that scores the policy's tokens, served by an OpenAI-compatible API with vLLM's prompt_logprobs."""
 
     url: str = Field(min_length=8, max_length=1024, pattern=r"^https?://[^\s]+$")
-    """Base URL of the OpenAI API, /v1 included, as the cluster reaches it."""
+    """Base URL of the OpenAI-compatible API, including /v1, reachable from the cluster."""
     model: str = Field(min_length=1, max_length=256)
-    """Name of the model there; it must have the tokenizer of the model that is trained."""
+    """Name of the teacher model in that API. It must use the same tokenizer as the trained model."""
 
 
 class Algorithm(Spec):
-    """Where the learning signal comes from."""
+    """Training algorithm: where rewards and advantages come from."""
 
     name: AlgorithmName = Field(default=AlgorithmName.grpo, strict=False)
-    """grpo learns from the environments' rewards, distillation from a teacher's opinion of the policy's own rollouts (on-policy), sft from the environments' own answers."""  # noqa: E501
+    """Algorithm: grpo learns from the rewards of the environments, distillation from a teacher's log-probabilities of the policy's own rollouts (on-policy), sft from the demonstrations of the environments."""  # noqa: E501
     sft_steps: int = Field(default=0, ge=0, le=1_000_000)
-    """Steps of supervised warm-up on the environments' own answers before the algorithm begins."""
+    """Number of supervised steps on the demonstrations of the environments before the algorithm starts."""
     teacher: Teacher | None = None
-    """The teacher of distillation."""
+    """Teacher model of the distillation algorithm."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -61,46 +61,46 @@ class Algorithm(Spec):
 
 
 class KlPenalty(Spec):
-    """A price on moving away from the model that training starts from."""
+    """KL penalty against the initial model."""
 
     enabled: bool = True
-    """Whether the penalty counts."""
+    """Enables the KL penalty."""
     beta: float = Field(default=0.1, gt=0, le=100)
-    """Weight of the divergence in the loss; the first one where targetKl is given."""
+    """Weight of the divergence in the loss. With targetKl, the initial weight."""
     target_kl: float | None = Field(default=None, gt=0, le=100)
-    """Divergence in nats per token to be kept: beta rises above it and falls below it. beta stays as it is when absent."""  # noqa: E501
+    """Target divergence in nats per token. beta is raised when the divergence is above the target and lowered when it is below. Unset: beta is constant."""  # noqa: E501
 
 
 class Loss(Spec):
-    """How the importance ratio between trainer and engine enters the policy gradient."""
+    """Use of the importance ratio between trainer and inference engine in the policy gradient."""
 
     ratio_type: RatioType = Field(default=RatioType.token, strict=False)
-    """token weighs every token by its own ratio, sequence every token by that of its whole sequence."""
+    """Importance ratio of a token: token uses the token's own ratio, sequence uses the ratio of the whole sequence."""
     ratio_limit: RatioLimit = Field(default=RatioLimit.mask, strict=False)
-    """mask leaves out what lies outside of ratioLow and ratioHigh, clip cuts the ratio at these bounds, ppo takes the pessimistic one of the clipped and the unclipped objective."""  # noqa: E501
+    """Treatment of ratios outside ratioLow and ratioHigh: mask excludes them from the loss, clip limits them to the bounds, ppo uses the lower of the clipped and the unclipped objective."""  # noqa: E501
     ratio_low: float = Field(default=0.125, ge=0, le=1)
     """Lower bound of the ratio."""
     ratio_high: float = Field(default=8.0, ge=1, le=1000)
     """Upper bound of the ratio."""
     sequence_mean_low: float = Field(default=0.1, ge=0, le=1)
-    """Sequences whose geometric mean ratio is lower are left out."""
+    """Minimum geometric mean ratio of a sequence. Sequences below it are excluded from the loss."""
     sequence_mean_high: float = Field(default=10.0, ge=1, le=1000)
-    """Sequences whose geometric mean ratio is higher are left out."""
+    """Maximum geometric mean ratio of a sequence. Sequences above it are excluded from the loss."""
 
 
 class RunLora(Spec):
-    """Shape of this run's adapter; what is absent is as the RLModel says."""
+    """LoRA settings of this run. Unset fields are taken from the RLModel."""
 
     enabled: bool = True
-    """false trains all weights instead of an adapter, where the RLModel allows it."""
+    """Trains a LoRA adapter. false trains all weights instead, if the RLModel allows it."""
     rank: int | None = Field(default=None, ge=1, le=512)
-    """Rank of the adapter, at most the RLModel's."""
+    """Rank of the adapter, at most that of the RLModel. Unset: the rank of the RLModel."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
-    """Dropout on the adapter's input while training. Anything but 0 makes trainer and engine disagree a little."""
+    """Dropout on the adapter's input during training, at the cost of slightly different probabilities in trainer and engine. Unset: the dropout of the RLModel."""  # noqa: E501
     target_modules: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(
         default_factory=list, max_length=64, json_schema_extra={LIST_TYPE: "set"}
     )
-    """Linear layers that get an adapter, among those of the RLModel; all of these when empty."""
+    """Linear layers that receive an adapter, a subset of those in the RLModel. Empty: all of them."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -1,9 +1,8 @@
-"""Keys of neighbouring dialects of the TOML schema, turned into this one's before validation.
+"""Translation of keys of related TOML dialects into those of this schema, before validation.
 
-Self-managed trainers have other words for a few things; what this schema says in its own words is translated.
+Self-managed trainers have other names for some keys, and hosted ones put the version into an environment's id.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,43 +11,78 @@ from rlrun.api.base.field_errors import FieldProblem
 Table = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Synonym:
+    """Key of self-managed trainers that has another name in this schema."""
+
+    section: str
+    key: str
+    target: str
+    """Path of the equivalent key: at the top level, or in the same section."""
+
+    @property
+    def path(self) -> str:
+        """Path of the key in the file."""
+        return f"{self.section}.{self.key}"
+
+
+SYNONYMS = (Synonym("lora", "alpha", "lora_alpha"), Synonym("lora", "r", "lora.rank"))
+
+
 @dataclass
 class Translation:
-    """A table in this schema's words, what could not be translated, and where the words came from."""
+    """Table with the keys of this schema, and the problems of translating it."""
 
     table: Table
     problems: list[FieldProblem] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
-    """Path in `table` -> path in the file."""
-
-    def refuse(self, path: str, message: str) -> None:
-        """Note a problem."""
-        self.problems.append(FieldProblem(path, message))
+    """Path in the file of each translated path in `table`."""
 
 
 def translate(table: Table) -> Translation:
-    """Never raises; the input is not changed. Wrong types are left for validation to find."""
+    """Return a translated copy of the table. Values of a wrong type are left to validation."""
     result = Translation(dict(table))
-    for key, handle in _TOP_LEVEL.items():
-        if key in result.table:
-            handle(result, result.table.pop(key))
-    _environment_versions(result)
+    for section in dict.fromkeys(synonym.section for synonym in SYNONYMS):
+        if section in result.table:
+            _translate_section(result, section)
+    _split_environment_versions(result.table)
     return result
 
 
-def _environment_versions(result: Translation) -> None:
-    """`id = "owner/name@1.0"` -> id and version; a version of its own wins."""
+def _translate_section(result: Translation, section: str) -> None:
+    value = result.table[section]
+    if not isinstance(value, dict):
+        result.problems.append(FieldProblem(section, f"must be a table: write [{section}]"))
+        value = {}
+    result.table[section] = dict(value)
+    for synonym in SYNONYMS:
+        if synonym.section == section and synonym.key in value:
+            _translate_key(result, synonym)
 
-    def split(entries: Any) -> Any:
-        if not isinstance(entries, list):
-            return entries
-        return [_split_version(entry) if isinstance(entry, dict) else entry for entry in entries]
 
-    if "env" in result.table:
-        result.table["env"] = split(result.table["env"])
-    evaluation = result.table.get("eval")
+def _translate_key(result: Translation, synonym: Synonym) -> None:
+    parent, _, key = synonym.target.rpartition(".")
+    destination = result.table[parent] if parent else result.table
+    if key in destination:
+        message = f"has the same meaning as {synonym.target}: use only one of them"
+        result.problems.append(FieldProblem(synonym.path, message))
+    destination[key] = result.table[synonym.section].pop(synonym.key)
+    result.origins[synonym.target] = synonym.path
+
+
+def _split_environment_versions(table: Table) -> None:
+    """Split `id = "owner/name@1.0"` of each environment into id and version. An explicit version takes precedence."""
+    if "env" in table:
+        table["env"] = _split_versions(table["env"])
+    evaluation = table.get("eval")
     if isinstance(evaluation, dict) and "env" in evaluation:
-        result.table["eval"] = {**evaluation, "env": split(evaluation["env"])}
+        table["eval"] = {**evaluation, "env": _split_versions(evaluation["env"])}
+
+
+def _split_versions(entries: Any) -> Any:
+    if not isinstance(entries, list):
+        return entries
+    return [_split_version(entry) if isinstance(entry, dict) else entry for entry in entries]
 
 
 def _split_version(entry: Table) -> Table:
@@ -57,29 +91,3 @@ def _split_version(entry: Table) -> Table:
         return entry
     name, _, version = identifier.rpartition("@")
     return {**({"version": version} if version else {}), **entry, "id": name}
-
-
-def _lora(result: Translation, value: Any) -> None:
-    """`r` is `lora.rank` here, and `alpha` the top-level `lora_alpha`."""
-    section = dict(_section(result, "lora", value))
-    if "alpha" in section:
-        if "lora_alpha" in result.table:
-            result.refuse("lora.alpha", "says the same as lora_alpha: use one of them")
-        result.table["lora_alpha"] = section.pop("alpha")
-        result.origins["lora_alpha"] = "lora.alpha"
-    if "r" in section:
-        if "rank" in section:
-            result.refuse("lora.r", "says the same as lora.rank: use one of them")
-        section["rank"] = section.pop("r")
-        result.origins["lora.rank"] = "lora.r"
-    result.table["lora"] = section
-
-
-def _section(result: Translation, name: str, value: Any) -> Table:
-    if not isinstance(value, dict):
-        result.refuse(name, f"must be a table: write [{name}]")
-        return {}
-    return value
-
-
-_TOP_LEVEL: dict[str, Callable[[Translation, Any], None]] = {"lora": _lora}

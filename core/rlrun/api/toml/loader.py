@@ -1,8 +1,7 @@
-"""The hosted TOML schema <-> RLRunSpec: the same fields in snake_case, `[[env]]` and `[[eval.env]]` as lists.
+"""Conversion between the hosted TOML schema and RLRunSpec, which have the same fields, in TOML in snake_case.
 
-`loads` finds all problems of a file at once, each under its TOML path, and knows the neighbouring dialects:
-`id@version` in environments, `env_files`, and the keys of self-managed trainers, which are translated where this schema
-says the same thing and refused with a way out where it does not.
+`loads` reports all problems of a file at once, each under its TOML path. It also accepts `id@version` in environments,
+`env_files`, and some keys of self-managed trainers (see `dialects`).
 """
 
 import math
@@ -25,15 +24,15 @@ FREE_FORM = ("args", "taskset", "harness")
 
 @dataclass(frozen=True)
 class RunToml:
-    """What a TOML file says."""
+    """Content of a TOML file."""
 
     spec: RLRunSpec
     env_files: list[str] = field(default_factory=list)
-    """Files of NAME=value lines, relative to the TOML file: the secrets of the environments."""
+    """Files of NAME=value lines with the secrets of the environments, relative to the TOML file."""
 
 
 class TomlError(ValueError):
-    """A file that is no valid run, with every problem in it."""
+    """Raised for a file that is not a valid run, with all of its problems."""
 
     def __init__(self, found: Sequence[FieldProblem]):
         super().__init__("\n".join(map(str, found)))
@@ -41,7 +40,7 @@ class TomlError(ValueError):
 
 
 def load(path: Path) -> RunToml:
-    """Read a TOML file. Raises OSError when it cannot be read, TomlError when it is no valid run."""
+    """Read a TOML file. Raises OSError if it cannot be read, TomlError if it is not a valid run."""
     try:
         return loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -51,7 +50,7 @@ def load(path: Path) -> RunToml:
 
 
 def loads(text: str) -> RunToml:
-    """The run that a TOML text describes. Raises TomlError with all problems, each under its TOML path."""
+    """Return the run that a TOML text describes. Raises TomlError with all problems, each under its TOML path."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -64,7 +63,7 @@ def loads(text: str) -> RunToml:
     try:
         spec = RLRunSpec.model_validate(translation.table, by_name=True, by_alias=False)
     except ValidationError as error:
-        found += [_in_the_words_of_the_file(p, translation) for p in problems(error, RLRunSpec, by_name=True)]
+        found += [_with_keys_of_file(p, translation) for p in problems(error, RLRunSpec, by_name=True)]
     else:
         if not found:
             return RunToml(spec, env_files)
@@ -72,14 +71,14 @@ def loads(text: str) -> RunToml:
 
 
 def dumps(spec: RLRunSpec, env_files: Sequence[str] = ()) -> str:
-    """A TOML text that `loads` reads back as the same run; what has its default value is left out.
+    """Return a TOML text from which `loads` returns the same run. Default values are omitted.
 
-    Raises TomlError for a null in args, taskset or harness, which TOML cannot say.
+    Raises TomlError for a null in args, taskset or harness, which TOML does not support.
     """
     table = spec.model_dump(mode="json", by_alias=False, exclude_defaults=True)
     nulls = [path for path, value in _walk(table, "") if value is None and _is_free_form(path)]
     if nulls:
-        raise TomlError([FieldProblem(path, "is null, which TOML cannot say: remove it") for path in nulls])
+        raise TomlError([FieldProblem(path, "is null, which TOML does not support: remove it") for path in nulls])
     if env_files:
         table = {"env_file": list(env_files), **table}
     return write_toml(table)
@@ -96,12 +95,12 @@ def _env_files(table: dict[str, Any], found: list[FieldProblem]) -> list[str]:
     return files
 
 
-def _in_the_words_of_the_file(problem: FieldProblem, translation: Translation) -> FieldProblem:
-    """Under the key that the file has, where the problem is with a translated one."""
+def _with_keys_of_file(problem: FieldProblem, translation: Translation) -> FieldProblem:
+    """Return the problem with the keys of the file in place of those they were translated to."""
     path, message = translation.origins.get(problem.path, problem.path), problem.message
     if path != problem.path:
-        for ours, theirs in translation.origins.items():
-            message = message.replace(ours.rpartition(".")[2], theirs.rpartition(".")[2])
+        for translated, original in translation.origins.items():
+            message = message.replace(translated.rpartition(".")[2], original.rpartition(".")[2])
     if path in translation.table and problem.message.startswith("unknown field"):
         known = [*fields_at(RLRunSpec, (), by_name=True), *ENV_FILE_KEYS]
         return FieldProblem(path, unknown_field(path, known))
@@ -109,7 +108,7 @@ def _in_the_words_of_the_file(problem: FieldProblem, translation: Translation) -
 
 
 def _not_json(table: dict[str, Any]) -> list[FieldProblem]:
-    """What TOML can say and JSON cannot, in the free-form tables."""
+    """Return a problem for each value in the free-form tables that JSON does not support."""
     found = []
     for path, value in _walk(table, ""):
         if not _is_free_form(path):
@@ -126,14 +125,14 @@ def _is_free_form(path: str) -> bool:
 
 
 def _walk(value: Any, path: str) -> list[tuple[str, Any]]:
-    """Every value below `value`, with its path."""
+    """Return every value below `value` with its path."""
     found: list[tuple[str, Any]] = []
     items: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         items = [(f"{path}.{key}" if path else str(key), below) for key, below in value.items()]
     elif isinstance(value, list):
         items = [(f"{path}[{index}]", below) for index, below in enumerate(value)]
-    for place, below in items:
-        found.append((place, below))
-        found += _walk(below, place)
+    for child_path, child in items:
+        found.append((child_path, child))
+        found += _walk(child, child_path)
     return found

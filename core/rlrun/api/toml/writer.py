@@ -1,4 +1,4 @@
-"""Plain data as TOML text. The standard library reads TOML and does not write it."""
+"""Writer of TOML text, which the standard library can only read."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def write_toml(table: Mapping[str, Any]) -> str:
-    """TOML text of nested dicts, lists, strings, numbers and booleans; None is left out of tables.
+    """Return the TOML text of nested dicts, lists, strings, numbers and booleans. None is omitted from tables.
 
     Raises TypeError for anything else.
     """
@@ -38,7 +38,7 @@ def _key(key: str) -> str:
 
 
 def _text(value: str) -> str:
-    # JSON's escapes are TOML's; DEL is the one control character that JSON leaves as it is.
+    # TOML has the escapes of JSON, but JSON does not escape the control character DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -54,4 +54,4 @@ def _value(value: Any) -> str:
     if isinstance(value, dict):
         pairs = ", ".join(f"{_key(key)} = {_value(below)}" for key, below in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
-    raise TypeError(f"TOML has no {type(value).__name__}")
+    raise TypeError(f"TOML does not support {type(value).__name__}")

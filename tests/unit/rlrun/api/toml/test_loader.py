@@ -193,7 +193,7 @@ num_examples = 0
     }
     assert found["sampling.max_tokens"] == "must be a valid integer, not '64'"
     assert found["max_async_level"].startswith("max_async_level must be at least oversampling_factor")
-    assert found["env[1].id"] == "required, and missing"
+    assert found["env[1].id"] == "is required"
 
 
 @pytest.mark.parametrize(
