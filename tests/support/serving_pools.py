@@ -11,6 +11,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.reconciler import reconciler
+from rlrun_operator.serving.sidecar_client import Sidecars
 
 from tests.support.operator_world import (
     SETTINGS,
@@ -43,7 +44,7 @@ def adapter_object(name: str = "one", *, deployed: bool = True, **more: Any) -> 
     }
 
 
-class MemorySidecars:
+class MemorySidecars(Sidecars):
     """A sidecar for every pod: it starts from the ConfigMap, and loads at once what is not said to fail."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
@@ -57,7 +58,7 @@ class MemorySidecars:
         self.told: list[DesiredAdapters] = []
         self.left: dict[str, set[str]] = {}
 
-    async def report(self, pod: Obj) -> ServingReport:
+    async def fetch_report(self, pod: Obj) -> ServingReport:
         if self.silent:
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         name = pod["metadata"]["name"]
@@ -71,14 +72,14 @@ class MemorySidecars:
         found += [AdapterReport(name=n, state=LoadState.unloading, problem=problem) for n in sorted(leaving)]
         return ServingReport(order=order, adapters=found)
 
-    async def order(self, pod: Obj, order: DesiredAdapters) -> ServingReport:
+    async def push_desired(self, pod: Obj, order: DesiredAdapters) -> ServingReport:
         if self.silent:
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         self.told.append(order)
         name = pod["metadata"]["name"]
         self.left[name] = {a.name for a in self.orders[name].adapters} - {a.name for a in order.adapters}
         self.orders[name] = order
-        return await self.report(pod)
+        return await self.fetch_report(pod)
 
     def _one(self, name: str) -> AdapterReport:
         if name in self.problems:

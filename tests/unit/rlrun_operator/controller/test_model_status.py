@@ -48,7 +48,7 @@ def test_a_run_that_is_being_deleted_uses_no_model() -> None:
 async def test_runs_are_counted_by_model() -> None:
     cluster = MemoryCluster(model(), model_object("other/model"))
     runs = [run_in("Running", "a"), run_in(None, "b"), run_in("Failed", "c"), run_in("Running", "d", "no/such")]
-    await ModelStatusWriter(cluster, Clock()).write(runs)
+    await ModelStatusWriter(cluster.kube, Clock()).write(runs)
     assert (status(cluster)["runs"], status(cluster)["observedGeneration"]) == (2, 3)
     assert status(cluster, "other-model")["runs"] == 0
     (condition,) = status(cluster)["conditions"]
@@ -57,7 +57,7 @@ async def test_runs_are_counted_by_model() -> None:
 
 async def test_an_invalid_entry_says_which_field_is_wrong() -> None:
     cluster = MemoryCluster(model(seqLen="long"))
-    await ModelStatusWriter(cluster, Clock()).write([])
+    await ModelStatusWriter(cluster.kube, Clock()).write([])
     (condition,) = status(cluster)["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "ModelInvalid")
     assert "seqLen" in condition["message"]
@@ -65,7 +65,7 @@ async def test_an_invalid_entry_says_which_field_is_wrong() -> None:
 
 async def test_a_status_is_written_only_when_it_changes() -> None:
     cluster, clock = MemoryCluster(model()), Clock()
-    writer = ModelStatusWriter(cluster, clock)
+    writer = ModelStatusWriter(cluster.kube, clock)
     await writer.write([run_in("Running")])
     before = cluster.writes
     clock.advance(120)
@@ -80,7 +80,7 @@ async def test_a_status_is_written_only_when_it_changes() -> None:
 async def test_the_resync_counts_the_runs_of_all_namespaces(watched: list[str]) -> None:
     other = run_object("other", "else", "uid-2")
     cluster = MemoryCluster(model(), run_in("Running"), other)
-    await Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))._list_runs(cluster)
+    await Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))._list_runs(cluster.kube)
     assert status(cluster)["runs"] == 2
 
 
@@ -91,7 +91,7 @@ async def test_a_refused_status_does_not_stop_the_resync(monkeypatch: pytest.Mon
         raise ApiError(403, "Forbidden", "no")
 
     monkeypatch.setattr(cluster, "apply_status", refuse)
-    await ModelStatusWriter(cluster, Clock()).write([run_in("Running")])
+    await ModelStatusWriter(cluster.kube, Clock()).write([run_in("Running")])
 
 
 @pytest.mark.parametrize(

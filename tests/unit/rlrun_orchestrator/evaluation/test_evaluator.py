@@ -363,7 +363,7 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
 
     info = EnvironmentInfo(name="exam", id="owner/exam", ready=True, eval_examples=1)
     client: Any = SimpleNamespace(name="exam", roll_out=roll_out)
-    environments: Any = {EnvironmentUse.eval: SimpleNamespace(members={"exam": PooledEnvironment(client, info)})}
+    environments: Any = {EnvironmentUse.eval: SimpleNamespace(environments={"exam": PooledEnvironment(client, info)})}
     evaluator = Evaluator(
         [EvaluationTask(EnvironmentUse.eval, "exam", 4, -1, 1)],
         environments,

@@ -120,7 +120,7 @@ def unchanging(decide: Policy) -> Policy:
 
 async def check(world: World) -> None:
     """Reconcile with every policy watched."""
-    observer = Observer(world.cluster, world.artifacts, world.poller, world.settings)
+    observer = Observer(world.cluster.kube, world.artifacts, world.poller, world.settings)
     observation = await observer.observe("team", "reverse")
     assert observation
     plan_run(observation, world.settings, world.clock(), [unchanging(p) for p in POLICIES])
