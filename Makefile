@@ -115,11 +115,11 @@ test-inference: $(VENV)/.complete ## What the CPU image adds to vLLM, inside tha
 
 .PHONY: test-apiserver
 test-apiserver: $(VENV)/.complete ## Against a real kube-apiserver and etcd, without a node
-	@$(PYTEST) tests/apiserver -n $(WORKERS) --dist loadgroup
+	@$(PYTEST) tests/apiserver -n $(WORKERS)
 
 .PHONY: test-e2e
 test-e2e: up ## Real runs on the local cluster, which stays up
-	@$(PYTEST) tests/e2e -m "not alone" -n 2 --dist loadgroup
+	@$(PYTEST) tests/e2e -m "not alone" -n 2
 	@$(PYTEST) tests/e2e -m alone
 
 # --- structure -------------------------------------------------------------------------------------------------------

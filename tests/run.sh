@@ -44,15 +44,17 @@ on_this_machine() {
     level lint make --no-print-directory lint
     level types make --no-print-directory types
     level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
-    level binaries nice "$PY" -m local_cluster binaries
-    level apiserver "$PY" -m pytest tests/apiserver -n "$workers" --dist loadgroup --durations=10
+    level apiserver "$PY" -m pytest tests/apiserver -n "$workers" --durations=10
     level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/image/rlrun_trainer tests/image/bench tests/image/examples --durations=10
     level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/image/rlrun_inference
 }
 
 on_the_cluster() {
+    # A level of its own: builds run with low priority, the daemons of the cluster must not.
+    level binaries nice "$PY" -m local_cluster binaries
+    # Not as a part of the next level: what is built may wait for tests, the cluster's daemons may not.
     if level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all; then
-        level e2e "$PY" -m pytest tests/e2e -m "not alone" -n 2 --dist loadgroup --durations=40
+        level e2e "$PY" -m pytest tests/e2e -m "not alone" -n 2 --durations=40
         level e2e-alone "$PY" -m pytest tests/e2e -m alone --durations=5
     else
         skipped e2e e2e-alone

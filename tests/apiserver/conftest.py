@@ -8,12 +8,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from kubernetes import client, config
 
 from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
+from tests.support.lanes import Together
 from tests.support.seaweedfs import S3Server, running_for_all_workers
 from tests.support.sharing import folder_of_all_workers, shared
 
@@ -62,7 +64,11 @@ def install_crds(api: client.ApiClient) -> None:
         time.sleep(0.1)
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Keep tests of the chart on one worker: they work on one installation. All others may go anywhere."""
+    return Together(config, log, lambda nodeid: "chart" if "/chart/" in nodeid else nodeid)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no worker waits for it at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

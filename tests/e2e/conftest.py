@@ -1,8 +1,8 @@
 """Real runs on the local cluster. Bring it up first (`make test-e2e` does).
 
 Starting the pods of a run takes far longer than the steps that a test wants to see. Hence tests share runs where they
-ask different questions of the same one, start together what they wait for, and are divided between two workers
-(`xdist_group`, one group for each), so that one lane computes while the other waits. What changes the platform itself
+ask different questions of the same one, start together what they wait for, and are divided between two workers, so that
+one lane computes while the other waits. What changes the platform itself
 is marked `alone`, and follows when both lanes are empty.
 """
 
@@ -21,8 +21,11 @@ from demo.cluster import local_cluster
 from demo.install import EXAMPLES, S3Access, install_platform, push_environment
 from demo.kubectl import Kubectl, Object, condition, wait_for
 from demo.watch import describe, follow
+from tests.support.lanes import Together
 from tests.support.sharing import folder_of_all_workers, shared
 
+SECOND_LANE = {"test_algorithms.py", "test_guides.py", "test_serving.py"}
+"""Files of tests for one worker; those of all others are for the other worker. Both take about as long."""
 BROKEN_ENVIRONMENTS = Path(__file__).parent / "environments"
 SECONDS = 600.0
 """For a run to be over. Other runs may want the cores, so this says when to give up and nothing about speed."""
@@ -35,6 +38,16 @@ ON_POLICY: dict[str, Any] = {
 }
 """With one seed, such a run is the same run again."""
 SEEDS = (11, 12)
+
+
+def lane(nodeid: str) -> str:
+    """Return the lane of a test."""
+    return "second" if Path(nodeid.partition("::")[0]).name in SECOND_LANE else "first"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Give each lane to a worker."""
+    return Together(config, log, lane)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
 from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, metrics_of
 
-pytestmark = pytest.mark.xdist_group("second lane")
-
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "cold": {"maxTokens": 24, "temperature": 0.7},
     "bent": {"maxTokens": 24, "temperature": 1.3, "topP": 0.9, "repetitionPenalty": 1.2, "minTokens": 4},

@@ -11,8 +11,6 @@ from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
 from tests.e2e.runs import KL_LIMIT, metrics_of
 
-pytestmark = pytest.mark.xdist_group("second lane")
-
 WARM_UP = 16
 """Supervised steps that take the pupil well away from its teacher."""
 

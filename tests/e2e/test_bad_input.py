@@ -14,8 +14,6 @@ from demo.install import SYSTEM_NAMESPACE
 from demo.kubectl import CommandFailed, condition, wait_for
 from tests.e2e.conftest import SECONDS, Platform
 
-pytestmark = pytest.mark.xdist_group("first lane")
-
 
 @pytest.fixture
 def here(fresh_namespace: Callable[[str], str]) -> str:

@@ -11,8 +11,6 @@ from demo.watch import follow
 from tests.e2e.conftest import ON_POLICY, SECONDS, SEEDS, Neighbours, Platform
 from tests.e2e.runs import metrics_of
 
-pytestmark = pytest.mark.xdist_group("first lane")
-
 STEPS = ON_POLICY["maxSteps"]
 
 

@@ -10,8 +10,6 @@ from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
 from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, metrics_of
 
-pytestmark = pytest.mark.xdist_group("second lane")
-
 FOLDERS = ("alphabet_sort", "distinct_words", "number_guess", "plain_script")
 ENVIRONMENTS = [
     {"id": "rlrun/number-guess", "args": {"letters": True, "limit": 16}, "weight": 1.0},

@@ -117,12 +117,10 @@ def follow(world: World, tmp_path: Path) -> Callable[[str], int]:
     return run
 
 
-@pytest.mark.xdist_group("second lane")
 def test_continue(follow: Callable[[str], int]) -> None:
     assert follow("continue.md") >= 14
 
 
-@pytest.mark.xdist_group("first lane")
 def test_operate(follow: Callable[[str], int], world: World) -> None:
     world.start("reverse-text", maxSteps=20)
     assert follow("operate.md") >= 11

@@ -4,8 +4,6 @@ import pytest
 
 from tests.e2e.conftest import Neighbours, Platform
 
-pytestmark = pytest.mark.xdist_group("first lane")
-
 COLUMNS = {
     "rlruns": ["NAME", "PHASE", "STEP", "REWARD", "MODEL", "AGE"],
     "rlcheckpoints": ["NAME", "RUN", "STEP", "PHASE", "SIZE"],

@@ -17,8 +17,6 @@ from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
 from tests.e2e.runs import metrics_of
 
-pytestmark = pytest.mark.xdist_group("first lane")
-
 SEEDED: dict[str, Any] = {"batchSize": 32, "maxAsyncLevel": 0, "oversamplingFactor": 1.0, "seed": 5}
 LONG = 100_000
 """Steps of a run that the test ends itself."""

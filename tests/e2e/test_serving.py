@@ -18,8 +18,6 @@ from demo.kubectl import Object, wait_for
 from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
 
-pytestmark = pytest.mark.xdist_group("second lane")
-
 IMAGE = "localhost/rlrun-orchestrator:local"
 BASE = "rlrun/reverse-text-tiny"
 PROMPTS = 24

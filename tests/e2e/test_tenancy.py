@@ -1,13 +1,10 @@
 """Two runs at once, in two namespaces, do not disturb one another."""
 
-import pytest
 from rlrun.storage.layout import RunLayout
 
 from demo.install import BUCKET
 from demo.run_metrics import mean_of, read_metrics
 from tests.e2e.conftest import ON_POLICY, Neighbours, Platform
-
-pytestmark = pytest.mark.xdist_group("first lane")
 
 
 def test_two_runs_of_one_name_in_two_namespaces(platform: Platform, neighbours: Neighbours) -> None:

@@ -31,8 +31,6 @@ RUN = {
 }
 APPLY = "application/apply-patch+yaml"
 
-pytestmark = pytest.mark.xdist_group("chart and more")
-
 Helm = Callable[..., str]
 Client = Callable[[str], client.ApiClient]
 

@@ -30,7 +30,6 @@ def test_continue(follow: Callable[..., int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("chart and more")
 def test_operate(follow: Callable[..., int], world: World) -> None:
     world.start("reverse-text")
     assert follow("operate.md", lost=world.loses, runs=lambda *_: None) >= 10

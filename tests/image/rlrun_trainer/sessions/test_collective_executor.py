@@ -50,13 +50,13 @@ class TwoProcesses(ProcessGroup):
     sent: list[Any] = field(default_factory=list)
     to_receive: list[Any] = field(default_factory=list)
 
-    def tell(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         if self.is_leader:
             self.sent.append(value)
             return value
         return self.to_receive.pop(0)
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         return [value, (self.refusal, self.leaving)]
 
 
