@@ -1,4 +1,4 @@
-"""`make chaos-table`: docs/faults.md from build/chaos.json, and from nothing else."""
+"""Writer of docs/faults.md (`make chaos-table`): its only input is build/chaos.json."""
 
 import sys
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from tests.chaos.report import PATH, failures, family, read
 from tests.chaos.scenario import LEVELS, Outcome, Result
 
 DOCUMENT = Path("docs/faults.md")
-HEAD = """# Faults that were played
+HEAD = """# Fault injection results
 
-Written by `make chaos-table` from what `make chaos` left in `build/chaos.json`. Each scenario breaks something, and
-survives if the run comes to the end that it should, nothing that is Ready is partial, nothing protected is deleted and
-nothing is left over ([design/013](design/013-faults.md) has the rules). Seconds are of the clock, from the beginning of
-the scenario to the last check after the run's deletion; at the e2e level most of them are the start of pods.
+Written by `make chaos-table` from `build/chaos.json`, the results of `make chaos`. Each scenario injects faults into a
+run. It survives if the run ends as expected, every Ready artifact is complete, no protected artifact is deleted, and no
+unreferenced object is left ([design/013](design/013-faults.md) lists the invariants). Seconds are wall-clock time from
+the start of the scenario to the last check after the run's deletion; at the e2e level most of it is the start of pods.
 """
 
 
 def document(results: Sequence[Result]) -> str:
-    """Markdown: a table with a line per level and family, and each scenario that did not survive."""
-    lines = [HEAD, "| level | what breaks | scenarios | survived | seconds, median | seconds, longest |"]
+    """Return the page: a table with a row per level and family, and each scenario that did not survive."""
+    lines = [HEAD, "| level | fault | scenarios | survived | seconds, median | seconds, longest |"]
     lines.append("|---|---|---:|---:|---:|---:|")
     for level in LEVELS:
         of_level = [r for r in results if r.level == level]
@@ -40,7 +40,7 @@ def document(results: Sequence[Result]) -> str:
 
 
 def main() -> int:
-    """The exit code: 2 where there are no results of some level."""
+    """Write the page. Return the exit code: 2 if a level has no results."""
     results = read()
     missing = [level for level in LEVELS if not any(r.level == level for r in results)]
     if missing:
