@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from rlrun.constants import CONFIG_ANNOTATION
 from rlrun.storage.layout import S3Uri
-from rlrun_operator.resources.naming import CONFIG_ANNOTATION
 
 from demo.kubectl import Object, condition, wait_for
 from demo.watch import follow
