@@ -35,3 +35,7 @@ def test_a_status_that_does_not_fit_is_read_as_an_empty_one() -> None:
     assert RLRunStatus.parse({"phase": "Running"}).phase is Phase.running
     assert RLRunStatus.parse({"phase": "Flying"}) == RLRunStatus()
     assert RLRunStatus.parse(None) == RLRunStatus()
+
+
+def test_long_messages_are_cut() -> None:
+    assert len(shorten("x" * 5000)) == 2000

@@ -62,3 +62,11 @@ def test_a_dead_pod_is_relevant_only_without_a_living_one() -> None:
     alive = pod("trainer", uid="alive")
     assert relevant_pods(dead) == [dead[1]]
     assert relevant_pods([*dead, alive]) == [alive]
+
+
+def test_dead_orchestrators_do_not_speak_while_a_living_one_does() -> None:
+    dead = pod("orchestrator", uid="1", phase="Failed", state=terminated(1))
+    alive = pod("orchestrator", uid="2")
+    assert relevant_pods([dead, alive]) == [alive]
+    older = pod("orchestrator", uid="0", phase="Failed", created="2025-12-31T00:00:00Z")
+    assert relevant_pods([dead, older]) == [dead]

@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 from rlrun.protocol.environment import GroupResult, RolloutResult
 from rlrun.protocol.policy import PolicyRef
@@ -10,7 +12,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_orchestrator.data.batch_metrics import batch_metrics
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import FilterReason, GroupFilter
-from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, score_group
+from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, group_advantages, score_group
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.reporting.rollout_records import rollout_lines
@@ -44,9 +46,6 @@ def outcome(rollout: str, reward: float, error: Problem | None = None) -> Rollou
 
 def reasons(group: Group) -> list[str | None]:
     return [rollout.error.reason if rollout.error else None for rollout in group.rollouts]
-
-
-# --- claims of an environment -----------------------------------------------------------------------------------------
 
 
 def test_a_group_becomes_samples_with_advantages_and_errors_stay_out() -> None:
@@ -116,8 +115,6 @@ def test_rollouts_are_in_the_order_of_their_first_requests_whatever_the_answer_s
     assert [rollout.result.rollout_id for rollout in group.rollouts] == ["a", "b", "c"]
 
 
-# --- filters ----------------------------------------------------------------------------------------------------------
-
 TWO_EQUAL = pytest.mark.parametrize(
     ("filtering", "rewards", "cause"),
     [
@@ -160,3 +157,15 @@ def test_without_a_baseline_one_rollout_is_enough_and_has_no_advantage() -> None
     group = scored([outcome("r0", 1.0)], live("r0"), scoring(4, baseline=False))
     assert group.verdict is GroupOutcome.usable
     assert group.valid_rollouts[0].advantage == 0.0
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
+def test_advantages_sum_to_zero_and_keep_the_differences(rewards: list[float]) -> None:
+    advantages = group_advantages(rewards)
+    assert math.isclose(math.fsum(advantages), 0.0, abs_tol=1e-9)
+    assert math.isclose(advantages[0] - advantages[-1], rewards[0] - rewards[-1], abs_tol=1e-9)
+
+
+def test_a_reward_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        group_advantages([0.0, math.nan])

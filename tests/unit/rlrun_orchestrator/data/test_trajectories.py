@@ -1,32 +1,12 @@
-import math
+"""Training sequences built from the turns of a rollout."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
-from rlrun_orchestrator.config import OrchestratorSettings
-from rlrun_orchestrator.data.groups import group_advantages
 from rlrun_orchestrator.data.trajectories import Turn, build_trajectory
 
 INTERLEAVED, BRANCHING = TrajectoryStrategy.interleaved, TrajectoryStrategy.branching
-
-
-# --- advantages -------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
-def test_advantages_sum_to_zero_and_keep_the_differences(rewards: list[float]) -> None:
-    advantages = group_advantages(rewards)
-    assert math.isclose(math.fsum(advantages), 0.0, abs_tol=1e-9)
-    assert math.isclose(advantages[0] - advantages[-1], rewards[0] - rewards[-1], abs_tol=1e-9)
-
-
-def test_a_reward_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="finite"):
-        group_advantages([0.0, math.nan])
-
-
-# --- trajectories -----------------------------------------------------------------------------------------------------
 
 
 def turn(prompt: list[int], completion: list[int]) -> Turn:
@@ -79,13 +59,3 @@ def test_every_trained_token_was_drawn_after_exactly_the_tokens_before_it(
                 trained += 1
                 assert tuple(sequence.token_ids[: i + 1]) in seen
     assert trained == sum(len(t.completion_ids) for t in turns)
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-def test_settings_come_from_variables_and_bad_ones_name_themselves() -> None:
-    settings = OrchestratorSettings.from_environment({"RLRUN_GATEWAY_PORT": "9000", "RLRUN_STEP_DEADLINE": "1.5"})
-    assert (settings.gateway_port, settings.step_deadline) == (9000, 1.5)
-    with pytest.raises(ValueError, match="RLRUN_GATEWAY_PORT"):
-        OrchestratorSettings.from_environment({"RLRUN_GATEWAY_PORT": "many"})

@@ -1,6 +1,5 @@
-"""How a run continues: what is decided about the trainer's step, and which state the draw continues from."""
+"""Decisions after a restart: what to do about the step of the trainer, and which state the draw continues from."""
 
-import json
 from itertools import product
 from typing import Any
 
@@ -70,9 +69,6 @@ def decided(trainer: SessionState, batches: list[SentBatch], *, in_hand: bool = 
     return decide(trainer, batches, at_step=STEP, in_hand=newest, posted=posted)
 
 
-# --- decisions --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("posted", [False, True])
 @pytest.mark.parametrize("made_of", [None, "", "x", "other"])
 def test_at_the_same_step_a_batch_in_hand_is_sent_again(made_of: str | None, posted: bool) -> None:
@@ -133,9 +129,6 @@ def test_at_any_other_step_the_run_follows_the_trainer(step: int) -> None:
     for in_hand, posted in product([False, True], repeat=2):
         assert decided(session(step), sent("x"), in_hand=in_hand, posted=posted) == Rewind(step)
     assert decided(session(step, made_of="x"), sent("x")) == Rewind(step, result(step, "x"))
-
-
-# --- states -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("saved", "own", "expected"), [(3, None, 3), (None, 3, 3), (3, 3, 3), (5, 3, 5), (3, 5, 5)])
@@ -214,76 +207,3 @@ def test_another_runs_checkpoint_brings_its_knowledge_of_the_examples() -> None:
     one = sampler()
     restore_sampler(one, OtherRun(OTHER), 0)
     assert one.buffer.metrics()["pool/easy"] == 1 / 50
-
-
-# --- saved states -----------------------------------------------------------------------------------------------------
-
-
-def test_a_state_survives_json_and_has_the_keys_of_every_version_three() -> None:
-    state = state_after(3, 10)
-    raw = json.loads(json.dumps(state.to_json()))
-    assert SavedState.parse(raw, "S3") == state
-    assert list(raw) == ["version", "run", "step", "reward", "board", "deal", "sent", "reporter", "evaluator"]
-    assert (raw["version"], raw["reward"]) == (3, None)
-    assert list(raw["deal"]) == ["next", "again", "scores", "buffer"]
-    assert list(raw["deal"]["buffer"]) == ["draws", "pools"]
-    assert list(raw["deal"]["buffer"]["pools"]["a"]) == ["size", "epoch", "cursor", "easy", "hard"]
-    assert list(raw["sent"][0]) == ["id", "step", "ordinals", "groups", "tokens", "reward", "values"]
-
-
-def test_a_state_without_the_parts_of_reporter_and_evaluator_is_read() -> None:
-    raw = state_after(3, 10).to_json()
-    del raw["reporter"], raw["evaluator"]
-    assert SavedState.parse(raw, "S3") == state_after(3, 10)
-
-
-@pytest.mark.parametrize("raw", [None, {}])
-def test_no_state_is_none_without_a_warning(raw: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert SavedState.parse(raw, "S3") is None
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("version", [2, 4, "3", None])
-def test_a_state_of_another_version_is_ignored_with_a_warning(version: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert SavedState.parse(state_after(3, 10).to_json() | {"version": version}, "S3") is None
-    assert [record.getMessage() for record in caplog.records] == [
-        f"the state in S3 has version {version!r} instead of 3: ignoring it"
-    ]
-
-
-@pytest.mark.parametrize(
-    "broken", [{"step": "x"}, {"board": 1}, {"board": {}}, {"deal": []}, {"deal": {"next": 1}}, {"sent": [{}]}]
-)
-def test_a_malformed_state_is_ignored_with_a_warning(broken: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    assert SavedState.parse(state_after(3, 10).to_json() | broken, "S3") is None
-    assert "malformed" in caplog.text
-
-
-# --- the draw ---------------------------------------------------------------------------------------------------------
-
-
-def test_what_was_scored_since_the_last_batch_counts_once() -> None:
-    """One example was filtered, another is ready: of the first only its score is left, the second is dealt again."""
-    before, after = sampler(), sampler()
-    filtered, ready = (before.next_example(["a"]), before.next_example(["a"]))
-    assert filtered is not None
-    assert ready is not None
-    for dealt in (filtered, ready):
-        before.add_score(dealt, 1.0)
-    after.restore(before.snapshot([ready]))
-    after.apply_scores()
-    assert after.buffer.state().pools["a"].easy == [filtered.example.index]
-    assert after.next_example(["a"]) == ready
-    after.add_score(ready, 1.0)
-    after.apply_scores()
-    before.apply_scores()
-    assert after.buffer.state() == before.buffer.state()
-
-
-def test_batches_that_were_sent_for_nothing_are_dealt_again() -> None:
-    one = sampler()
-    drawn = [found for _ in range(4) if (found := one.next_example(["a"])) is not None]
-    one.requeue(drawn[1:3])
-    one.discard([2])
-    again = [one.next_example(["a"]), one.next_example(["a"])]
-    assert [found.ordinal for found in again if found is not None] == [1, 4]

@@ -7,7 +7,12 @@ from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import artifact_name
 from rlrun.kube.requests import KubeRequest
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ArtifactObjectKind, ObservedArtifact
+from rlrun_operator.planning.plan.artifact_catalog import (
+    ArtifactCatalog,
+    ArtifactObjectKind,
+    ObservedArtifact,
+    expired_steps,
+)
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.artifacts import plan_artifacts
 from rlrun_operator.planning.policies.validation import parse_spec
@@ -120,3 +125,21 @@ async def test_one_reconcile_builds_one_catalog_and_lists_all_runs_once(
     )
     assert observation
     assert observation.catalog.has_references
+
+
+@pytest.mark.proves("checkpoints.keepCloud", "adapters.keepLast")
+@pytest.mark.parametrize(
+    ("ready", "keep", "protected", "expected"),
+    [
+        ([], 3, [], []),
+        ([1, 2, 3], 3, [], []),
+        ([4, 1, 3, 2], 2, [], [1, 2]),
+        ([1, 2, 3], 1, [], [1, 2]),
+        ([1, 2, 3], -1, [], []),
+        ([1, 2, 3, 4], 1, [2], [1, 3]),
+        ([1, 2, 3], 1, [3], [1]),
+        ([1, 2], 1, [1, 2], []),
+    ],
+)
+def test_retention(ready: list[int], keep: int, protected: list[int], expected: list[int]) -> None:
+    assert expired_steps(ready, keep, protected) == expected

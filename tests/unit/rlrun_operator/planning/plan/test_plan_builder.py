@@ -23,10 +23,12 @@ from rlrun_operator.planning.plan.actions import (
     StatusFields,
 )
 from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.plan_builder import transitions
 from rlrun_operator.planning.plan.status_builder import apply_change
 from rlrun_operator.planning.plan_run import POLICIES, Policy, plan_run
 
 from tests.support.operator_world import SETTINGS, START, World, end_orchestrator, manifest, run_object
+from tests.support.run_states import started
 
 REFRESH = ConfigRefresh("pod", "uid", "digest")
 OBJECT = {"kind": "Deployment", "metadata": {"name": "reverse-trainer"}}
@@ -154,3 +156,20 @@ async def act(world: World, end: str) -> None:
         world.cluster.put(trainer)
     else:
         end_orchestrator(world.cluster, 0 if end == "Completed" else 64, "")
+
+
+class TestEvents:
+    def test_same_status_says_nothing(self) -> None:
+        status = RLRunStatus(phase=Phase.running)
+        assert transitions(status, status.model_copy(deep=True)) == ()
+
+    def test_failure_is_a_warning_with_its_reason(self) -> None:
+        new = RLRunStatus(phase=Phase.failed, reason="TrainerOutOfMemory", message="more memory")
+        assert transitions(RLRunStatus(phase=Phase.running), new) == (
+            EventRecord("TrainerOutOfMemory", "The run failed: more memory", warning=True),
+        )
+
+    def test_trouble_is_told_once(self) -> None:
+        status = started(ConditionChange("TrainerReady", False, "ImagePullFailed", "x"))
+        assert [n.reason for n in transitions(started(), status)] == ["ImagePullFailed"]
+        assert transitions(status, status) == ()

@@ -1,4 +1,4 @@
-"""What follows from crashes: rules, what counts toward maxRestarts, and how long a restart of the run waits."""
+"""The failure policy: rules, and crashes that count toward maxRestarts."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +17,7 @@ from rlrun_operator.planning.policies.restart_backoff import next_backoff
 from rlrun_operator.planning.policies.validation import parse_spec
 
 from tests.support.operator_world import START, World, pod, run_object, step_kubelet, terminated
+from tests.support.run_states import run_spec
 
 Obj = dict[str, Any]
 
@@ -216,3 +217,48 @@ async def test_pods_left_by_a_crash_of_the_operator_go_during_the_wait(make_worl
     step_kubelet(world.cluster)
     await world.reconcile()
     assert world.cluster.all("Deployment", "Pod") == []
+
+
+def trainer_crash(role: str = "trainer", code: int = 1, reason: str = "Error") -> Crash:
+    return Crash(role, role, code, reason, Problem(reason="TrainerCrashed", message="m"))
+
+
+@pytest.mark.proves(
+    "failurePolicy.rules.action",
+    "failurePolicy.rules.roles",
+    "failurePolicy.rules.exitCodes",
+    "failurePolicy.rules.reasons",
+    "maxRestarts",
+)
+@pytest.mark.parametrize(
+    ("rules", "crashes", "run_restarts", "expected"),
+    [
+        ([], 1, 0, None),
+        ([], 3, 0, None),
+        ([], 4, 0, "fail"),
+        ([{"action": "Fail"}], 1, 1, "fail"),
+        ([{"action": "Fail", "roles": ["inference"]}], 1, 1, None),
+        ([{"action": "Fail", "roles": ["trainer"]}], 1, 1, "fail"),
+        ([{"action": "Fail", "exitCodes": [2]}], 1, 1, None),
+        ([{"action": "Fail", "exitCodes": [1, 2]}], 1, 1, "fail"),
+        ([{"action": "Fail", "reasons": ["Error"]}], 1, 1, "fail"),
+        ([{"action": "Fail", "reasons": ["TrainerCrashed"]}], 1, 1, "fail"),
+        ([{"action": "RestartRole"}, {"action": "Fail"}], 1, 1, None),
+        ([{"action": "RestartRun"}], 1, 1, "restart"),
+        ([{"action": "RestartRun"}], 1, 3, "fail"),
+        ([{"action": "RestartRunIgnoreMax"}], 1, 99, "restart"),
+    ],
+)
+def test_failure_policy(rules: list[Obj], crashes: int, run_restarts: int, expected: str | None) -> None:
+    counted = CrashCount([ComponentStatus(name="trainer", crashes=crashes)], 1, [trainer_crash()])
+    verdict = decide(run_spec(failurePolicy={"rules": rules}), run_restarts, counted, [])
+    assert (verdict.action if verdict else None) == expected
+
+
+@pytest.mark.proves("maxRestarts")
+def test_max_restarts_zero_fails_at_the_first_crash() -> None:
+    counted = CrashCount([ComponentStatus(name="trainer", crashes=1)], 1, [trainer_crash()])
+    verdict = decide(run_spec(maxRestarts=0), 0, counted, [])
+    assert verdict
+    assert verdict.problem.reason == "TrainerCrashed"
+    assert "maxRestarts 0" in verdict.problem.message

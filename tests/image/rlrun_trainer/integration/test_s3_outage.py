@@ -11,11 +11,10 @@ import pytest
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import ADAPTER_WEIGHTS, RunLayout, S3Uri
-from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun.storage.manifest import Manifest
 from rlrun.storage.store import Store
-from rlrun_trainer.artifacts import policy_cache, policy_publisher
+from rlrun_trainer.artifacts import policy_publisher
 from rlrun_trainer.artifacts.artifact_files import TempFolder
-from rlrun_trainer.artifacts.policy_cache import CachedPolicy, PolicyCache
 from rlrun_trainer.model.base_model import BaseModel
 
 from tests.support import tiny_model
@@ -23,7 +22,6 @@ from tests.support.seaweedfs import S3Server
 from tests.support.trainer_client import Client
 
 T = TypeVar("T")
-
 FULL: dict[str, Any] = {"kind": PolicyKind.weights, "learning_rate": 1e-3}
 
 
@@ -85,18 +83,6 @@ async def door(s3_server: S3Server) -> AsyncIterator[Door]:
     await door.start()
     yield door
     await door.stop()
-
-
-@pytest.fixture
-async def store(s3_server: S3Server, door: Door) -> AsyncIterator[Store]:
-    """The trainer's store goes through the door; `direct` does not."""
-    store = Store(
-        endpoint_url=f"http://127.0.0.1:{door.port}",
-        access_key_id=s3_server.access_key_id,
-        secret_access_key=s3_server.secret_access_key,
-    )
-    yield store
-    store.close()
 
 
 @pytest.fixture
@@ -182,26 +168,6 @@ async def test_whole_weights_are_served_from_disk_and_leave_it(
     scratch = base.loader.settings.scratch
     assert scratch is not None
     assert list(scratch.iterdir()) == []
-
-
-def test_the_shelf_keeps_the_newest_and_what_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_cache, "KEPT_IN_MEMORY", 2)
-    kept = PolicyCache()
-
-    def policy(version: int) -> CachedPolicy:
-        ref = PolicyRef(version=version, digest=f"{version:08d}", uri="s3://b/p")
-        manifest = policy_publisher.build_manifest(
-            {"a": b"x"},
-            Manifest(kind=ArtifactKind.policy, files=[], created_at="2026-01-01T00:00:00Z"),  # type: ignore[arg-type]
-        )
-        return CachedPolicy(ref, S3Uri("b", "p"), manifest, {"a": b"%d" % version})
-
-    policies = [policy(version) for version in range(5)]
-    for one in policies:
-        kept.put(one, busy=policies[0])
-    assert [kept.file(one.ref.name, "a") for one in policies] == [b"0", None, None, b"3", b"4"]
-    kept.put(policies[4])
-    assert kept.file(policies[0].ref.name, "a") is None
 
 
 async def test_uploads_wait_for_s3_and_only_the_newest_checkpoint_of_those_that_wait(

@@ -1,4 +1,4 @@
-"""Deployed adapters outlive a run that takes its artifacts along, and two reconcilers share one status."""
+"""Deployed adapters survive the deletion of their run, and two reconcilers share one status."""
 
 from tests.support.operator_world import MemoryCluster, World, manifest, model_object, run_object, source_secret
 from tests.support.serving_pools import MemorySidecars, Pools

@@ -1,4 +1,4 @@
-"""Which batch a step was made of, where more than one process has sent one for it."""
+"""The batch a step was made of, where more than one process has sent one for the step."""
 
 import asyncio
 import random
@@ -6,14 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 from rlrun.protocol.trainer import TrainBatch
-from rlrun_orchestrator.data.example_sampler import SampledExample
-from rlrun_orchestrator.data.sent_batch import SentBatch
-from rlrun_orchestrator.training.batch import Batch
 
 from tests.unit.rlrun_orchestrator.conftest import World
-from tests.unit.rlrun_orchestrator.storage.test_recovery import sampler as deal
 
 STEPS = 6
 
@@ -128,26 +123,3 @@ async def test_the_record_of_a_batch_is_in_s3_before_the_trainer_has_it(world: W
     await world.start()
     assert await world.run() == 0
     assert known == [True] * 4
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
-def batch_of(*tokens: int) -> Batch:
-    samples = [{"tokenIds": list(tokens), "lossMask": [True], "logprobs": [-0.5], "advantage": 0.1, "policyVersion": 0}]
-    example = deal().next_example(["a"])
-    assert example is not None
-    return Batch(3, samples, [SampledExample(7, example.example)], 1, reward=0.5).finalize()
-
-
-def test_a_batch_is_named_by_its_samples() -> None:
-    assert batch_of(1).id == batch_of(1).id != batch_of(2).id
-    parsed = TrainBatch.model_validate_json(batch_of(1).body)
-    assert parsed.batch_id == batch_of(1).id
-    assert parsed.samples[0].token_ids == [1]
-
-
-def test_what_is_kept_of_a_batch_survives_json() -> None:
-    kept = batch_of(1).to_record()
-    adapter = TypeAdapter(SentBatch)
-    assert adapter.validate_json(adapter.dump_json(kept)) == kept

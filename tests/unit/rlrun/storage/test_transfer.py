@@ -1,4 +1,4 @@
-"""S3 fails at every call of an upload in turn: whatever has a manifest is whole, and a repeated upload completes."""
+"""Uploads and downloads that fail at any call, against a real S3 server."""
 
 import os
 import threading

@@ -1,0 +1,104 @@
+"""Problems read from the status of a pod."""
+
+from typing import Any
+
+import pytest
+from rlrun.protocol.problem import Problem
+from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
+
+from tests.support.operator_world import pod, terminated
+
+Obj = dict[str, Any]
+TROUBLES: list[tuple[str, Obj, str | None, str]] = [
+    ("ready", pod("trainer", ready=True, last=terminated(1)), None, ""),
+    ("just starting", pod("trainer"), None, ""),
+    ("leaving", pod("trainer", deleting=True, state=terminated(1)), None, ""),
+    ("succeeded", pod("orchestrator", phase="Succeeded", state=terminated(0)), None, ""),
+    (
+        "back-off of a pull",
+        pod("trainer", state={"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}),
+        "ImagePullFailed",
+        "img:1",
+    ),
+    ("no such image here", pod("trainer", state={"waiting": {"reason": "ErrImageNeverPull"}}), "ImagePullFailed", ""),
+    (
+        "secret missing",
+        pod("environment", state={"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "x"'}}),
+        "CreateContainerConfigError",
+        'secret "x"',
+    ),
+    (
+        "trainer out of memory",
+        pod("trainer", state={"waiting": {"reason": "CrashLoopBackOff"}}, last=terminated(137, "OOMKilled")),
+        "TrainerOutOfMemory",
+        "256Mi",
+    ),
+    (
+        "inference out of memory",
+        pod("inference", state={"waiting": {"reason": "CrashLoopBackOff"}}, last=terminated(137, "OOMKilled")),
+        "InferenceOutOfMemory",
+        "inference.resources",
+    ),
+    (
+        "environment out of memory",
+        pod("environment", "env-1", state=terminated(137, "OOMKilled")),
+        "EnvironmentOutOfMemory",
+        "computeSize",
+    ),
+    (
+        "crash with a log",
+        pod("trainer", state=terminated(1, message="Traceback\n  File\nValueError: bad shape")),
+        "TrainerCrashed",
+        "ValueError: bad shape",
+    ),
+    (
+        "restarted, not ready yet",
+        pod("inference", restarts=1, last=terminated(1, message="CUDA error")),
+        "InferenceCrashed",
+        "CUDA error",
+    ),
+    (
+        "told problem",
+        pod("environment", state=terminated(64, message='{"reason": "EnvironmentLoadFailed", "message": "fix it"}')),
+        "EnvironmentLoadFailed",
+        "fix it",
+    ),
+    (
+        "unschedulable",
+        pod(
+            "trainer",
+            phase="Pending",
+            conditions=[
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes, no gpu"}
+            ],
+        ),
+        "Unschedulable",
+        "no gpu",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "obj", "reason", "hint"), TROUBLES, ids=[t[0] for t in TROUBLES])
+def test_pod_trouble(what: str, obj: Obj, reason: str | None, hint: str) -> None:
+    found = diagnose_pod(obj)
+    assert (found.problem.reason if found else None) == reason
+    if found:
+        assert hint in found.problem.message
+        assert found.final == (what == "told problem")
+
+
+def test_init_container_that_gives_up_is_final() -> None:
+    obj = pod("trainer", phase="Pending", state={"waiting": {"reason": "PodInitializing"}})
+    message = '{"reason": "ModelNotFound", "message": "no complete model at s3://x/y"}'
+    obj["status"]["initContainerStatuses"] = [
+        {
+            "name": "fetch-model",
+            "restartCount": 1,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": terminated(64, message=message),
+        }
+    ]
+    found = diagnose_pod(obj)
+    assert found
+    assert found.final
+    assert found.problem == Problem(reason="ModelNotFound", message="no complete model at s3://x/y")

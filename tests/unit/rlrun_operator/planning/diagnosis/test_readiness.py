@@ -1,0 +1,28 @@
+"""Readiness of the roles, and the role that a problem is about."""
+
+import pytest
+from rlrun.protocol.problem import Problem
+from rlrun_operator.planning.diagnosis.readiness import readiness_conditions, role_blamed
+
+from tests.support.operator_world import pod
+
+
+@pytest.mark.parametrize(
+    ("reason", "role"),
+    [
+        ("WaitingForTrainer", "trainer"),
+        ("WaitingForInference", "inference"),
+        ("EnvironmentPackageMissing", "environment"),
+        ("S3AccessDenied", "orchestrator"),
+    ],
+)
+def test_blame(reason: str, role: str) -> None:
+    assert role_blamed(Problem(reason=reason, message="")) == role
+
+
+def test_readiness_names_what_is_missing() -> None:
+    wanted = {"inference": {"inference": 3}, "environment": {"env-0": 1, "env-1": 1}}
+    pods = [pod("inference", uid="a", ready=True), pod("environment", "env-1", ready=True)]
+    messages = {c.type: c.message for c in readiness_conditions(wanted, pods, [], None)}
+    assert "inference (2)" in messages["InferenceReady"]
+    assert messages["EnvironmentsReady"].endswith("env-0")

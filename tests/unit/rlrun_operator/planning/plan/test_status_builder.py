@@ -1,0 +1,30 @@
+"""Conditions and their times in the status of a run."""
+
+from rlrun.kube.conditions import find_condition
+from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange
+from rlrun_operator.planning.plan.status_builder import apply_change, new_status, transition_time
+
+from tests.support.operator_world import START
+from tests.support.run_states import at, started
+
+
+class TestConditions:
+    def test_transition_time_moves_with_the_status_only(self) -> None:
+        first = started(ConditionChange("Validated", False, "ModelNotFound", "a"))
+        second = new_status(first.to_json_dict(), 2)
+        invalid = StatusChange((ConditionChange("Validated", False, "SecretsMissing", "b"),))
+        second = apply_change(second, invalid, at(10))
+        assert transition_time(second, "Validated") == START
+        valid = StatusChange((ConditionChange("Validated", True, "Valid"),))
+        second = apply_change(second, valid, at(10))
+        assert transition_time(second, "Validated") == at(10)
+        found = find_condition(second, "Validated")
+        assert found
+        assert found.observed_generation == 2
+
+    def test_order_does_not_depend_on_who_was_first(self) -> None:
+        status = started(*(ConditionChange(kind, False, "X") for kind in ("Failed", "Running", "Validated")))
+        assert [c.type for c in status.conditions] == ["Validated", "Running", "Failed"]
+
+    def test_broken_status_is_begun_anew(self) -> None:
+        assert new_status({"attempt": "many"}, 1).attempt == 1

@@ -1,0 +1,35 @@
+"""The draw of examples over processes: scores count once, and unused examples are drawn again."""
+
+from rlrun_orchestrator.data.example_buffer import BufferSettings, ExampleBuffer
+from rlrun_orchestrator.data.example_sampler import ExampleSampler
+
+
+def sampler() -> ExampleSampler:
+    return ExampleSampler(ExampleBuffer({"a": 50}, None, BufferSettings(filtering=True)))
+
+
+def test_what_was_scored_since_the_last_batch_counts_once() -> None:
+    """One example was filtered, another is ready: of the first only its score is left, the second is dealt again."""
+    before, after = sampler(), sampler()
+    filtered, ready = (before.next_example(["a"]), before.next_example(["a"]))
+    assert filtered is not None
+    assert ready is not None
+    for dealt in (filtered, ready):
+        before.add_score(dealt, 1.0)
+    after.restore(before.snapshot([ready]))
+    after.apply_scores()
+    assert after.buffer.state().pools["a"].easy == [filtered.example.index]
+    assert after.next_example(["a"]) == ready
+    after.add_score(ready, 1.0)
+    after.apply_scores()
+    before.apply_scores()
+    assert after.buffer.state() == before.buffer.state()
+
+
+def test_batches_that_were_sent_for_nothing_are_dealt_again() -> None:
+    one = sampler()
+    drawn = [found for _ in range(4) if (found := one.next_example(["a"])) is not None]
+    one.requeue(drawn[1:3])
+    one.discard([2])
+    again = [one.next_example(["a"]), one.next_example(["a"])]
+    assert [found.ordinal for found in again if found is not None] == [1, 4]

@@ -1,0 +1,75 @@
+"""The state in S3: its keys, and states that cannot be read."""
+
+import json
+from typing import Any
+
+import pytest
+from rlrun_orchestrator.data.example_buffer import BufferSettings, Example, ExampleBuffer
+from rlrun_orchestrator.data.example_sampler import ExampleSampler
+from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.status.run_progress import RunProgress
+from rlrun_orchestrator.storage.saved_state import SavedState
+from rlrun_orchestrator.training.batch import Batch
+
+STEP = 3
+"""Where the orchestrator is."""
+
+
+def sampler() -> ExampleSampler:
+    return ExampleSampler(ExampleBuffer({"a": 50}, None, BufferSettings(filtering=True)))
+
+
+def state_after(step: int, drawn: int, *, run: str = "uid") -> SavedState:
+    """The state after `step` steps with `drawn` examples, of which the last two are under way."""
+    progress, one = RunProgress(), sampler()
+    progress.reward_errors = drawn
+    dealt = [found for _ in range(drawn) if (found := one.next_example(["a"])) is not None]
+    one.buffer.record_reward(Example("a", 7), 1.0)
+    batch = Batch(step, [], dealt[-2:], 10, metrics={"reward/mean": 0.5}, reward=0.5, id="x")
+    return SavedState(
+        run=run, step=step, board=progress.to_state(), deal=one.snapshot(dealt[-2:]), sent=[batch.to_record()]
+    )
+
+
+def sent(*names: str) -> list[SentBatch]:
+    return [SentBatch(name, STEP, [8, 9], 2, 10, 0.5, {}) for name in names]
+
+
+def test_a_state_survives_json_and_has_the_keys_of_every_version_three() -> None:
+    state = state_after(3, 10)
+    raw = json.loads(json.dumps(state.to_json()))
+    assert SavedState.parse(raw, "S3") == state
+    assert list(raw) == ["version", "run", "step", "reward", "board", "deal", "sent", "reporter", "evaluator"]
+    assert (raw["version"], raw["reward"]) == (3, None)
+    assert list(raw["deal"]) == ["next", "again", "scores", "buffer"]
+    assert list(raw["deal"]["buffer"]) == ["draws", "pools"]
+    assert list(raw["deal"]["buffer"]["pools"]["a"]) == ["size", "epoch", "cursor", "easy", "hard"]
+    assert list(raw["sent"][0]) == ["id", "step", "ordinals", "groups", "tokens", "reward", "values"]
+
+
+def test_a_state_without_the_parts_of_reporter_and_evaluator_is_read() -> None:
+    raw = state_after(3, 10).to_json()
+    del raw["reporter"], raw["evaluator"]
+    assert SavedState.parse(raw, "S3") == state_after(3, 10)
+
+
+@pytest.mark.parametrize("raw", [None, {}])
+def test_no_state_is_none_without_a_warning(raw: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert SavedState.parse(raw, "S3") is None
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("version", [2, 4, "3", None])
+def test_a_state_of_another_version_is_ignored_with_a_warning(version: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert SavedState.parse(state_after(3, 10).to_json() | {"version": version}, "S3") is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the state in S3 has version {version!r} instead of 3: ignoring it"
+    ]
+
+
+@pytest.mark.parametrize(
+    "broken", [{"step": "x"}, {"board": 1}, {"board": {}}, {"deal": []}, {"deal": {"next": 1}}, {"sent": [{}]}]
+)
+def test_a_malformed_state_is_ignored_with_a_warning(broken: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    assert SavedState.parse(state_after(3, 10).to_json() | broken, "S3") is None
+    assert "malformed" in caplog.text
