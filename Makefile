@@ -1,7 +1,7 @@
 # Everything this project can do, from a fresh clone on a fresh machine. `make help` lists it.
 #
-# Nothing here needs a prior step: each target makes what it rests on. Whatever is slow to make (the Python environment,
-# cluster binaries, images, the example model) is cached by content under $(RLRUN_CACHE), outside the tree.
+# No target needs a prior step: each one builds what it needs. Slow results (the Python environment, cluster binaries,
+# images, the example model) are cached by content under $(RLRUN_CACHE), outside the tree.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -63,7 +63,7 @@ check: $(VENV)/.complete ## Lint, types and the fast unit tests, side by side: a
 # --- benchmarks ------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-bench: $(VENV)/.complete ## Measure against what a user would take instead, about an hour (PARTS="trl async": only these)
+bench: $(VENV)/.complete ## Compare with TRL, rclone and a plain training loop, about an hour (PARTS="trl async": only these)
 	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
 
 .PHONY: bench-table
@@ -73,7 +73,7 @@ bench-table: $(VENV)/.complete ## Keep the results of build/bench in docs/bench 
 # --- fault tests -----------------------------------------------------------------------------------------------------
 
 .PHONY: chaos
-chaos: $(VENV)/.complete ## Break things on purpose at three levels (CHAOS="--level unit --seed 7": only that; --help, --list)
+chaos: $(VENV)/.complete ## Inject faults at three levels (CHAOS="--level unit --seed 7": only that; --help, --list)
 	@CHAOS="$(CHAOS)" KEEP=$(KEEP) PY=$(PY) tests/chaos/run.sh
 
 .PHONY: chaos-table
