@@ -44,7 +44,7 @@ def page() -> str:
     """docs/fields.md."""
     known, proved = fields(), proofs()
     lines = [
-        "# What each field does, and the test that proves it",
+        "# Fields of an RLRun and their tests",
         "",
         f"<!-- Generated from the marks in tests/ by `{COMMAND}`; mark the test. -->",
         "",
