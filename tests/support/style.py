@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = ROOT / "tests" / "fixtures" / "style-allowed.json"
@@ -32,11 +33,14 @@ OPENINGS = (
     *("Of", "For", "By", "In", "That"),
 )
 """First words of docstrings that only continue the name, or begin a clause without a sentence."""
+NOUN_OPENINGS = ("The", "A", "An", "One", "All", "Its", "These", "This", "No", "Every", "Each", "Nothing", "Only")
+"""First words of noun phrases and statements. The docstring of a function begins with a verb instead."""
 BANNED = (
     *("whoever", "whomever", "whosever", "whatever", "nobody", "somebody", "everybody"),
     *(r"any\s+more", r"for\s+ever", r"be\s+it", r"(?<!there\s)is\s+no(?!\s+(?:longer|more|less|fewer)\b)\s+[a-z]\w*"),
 )
 FIRST_WORD = re.compile(rf"\s*({'|'.join(OPENINGS)})\s")
+FIRST_WORD_OF_FUNCTION = re.compile(rf"\s*({'|'.join([*OPENINGS, *NOUN_OPENINGS])})\s")
 BANNED_WORDS = re.compile(rf"\b(?:{'|'.join(BANNED)})\b", re.IGNORECASE)
 HEADING = re.compile(r"#{1,6}\s+(?P<text>.*)")
 HEADING_OPENING = re.compile(r"(?:What|Whether|Whose|Who|Which|Why|Where|When)\b")
@@ -55,6 +59,7 @@ class Kind(Enum):
     """Place of a passage; decides which rules apply."""
 
     DOCSTRING = "docstring"
+    FUNCTION = "docstring of a function"
     COMMENT = "comment"
     MESSAGE = "message"
     TEXT = "text"
@@ -85,9 +90,18 @@ class Hit:
 
 def docstrings(tree: ast.AST) -> Iterator[Passage]:
     """Yield the docstrings of modules, classes, functions and attributes: every string that is a statement."""
+    functions = {id(node.body[0]) for node in ast.walk(tree) if _is_function(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield Passage(Kind.DOCSTRING, node.lineno, node.value.value)
+            kind = Kind.FUNCTION if id(node) in functions else Kind.DOCSTRING
+            yield Passage(kind, node.lineno, node.value.value)
+
+
+def _is_function(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return whether the node defines a function or method; properties are described like attributes."""
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not any(
+        ast.unparse(decorator).endswith("property") for decorator in node.decorator_list
+    )
 
 
 def messages(tree: ast.AST) -> Iterator[Passage]:
@@ -137,7 +151,8 @@ def passages(path: str, text: str, *, with_messages: bool = False) -> list[Passa
 def find_hits(passage: Passage) -> Iterator[Hit]:
     """Yield the violations in one passage."""
     prose = _blank(CODE, _blank(FENCE, passage.text)) if passage.kind is not Kind.MESSAGE else passage.text
-    if passage.kind is Kind.DOCSTRING and (opening := FIRST_WORD.match(prose)):
+    first_word = {Kind.DOCSTRING: FIRST_WORD, Kind.FUNCTION: FIRST_WORD_OF_FUNCTION}.get(passage.kind)
+    if first_word is not None and (opening := first_word.match(prose)):
         yield Hit(passage.line, "first word", opening[1])
     for match in BANNED_WORDS.finditer(prose):
         line = passage.line + prose.count("\n", 0, match.start())

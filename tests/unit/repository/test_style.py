@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.style import OPENINGS, compare, count_hits, hits_of_file, lower, read_allowed
+from tests.support.style import NOUN_OPENINGS, OPENINGS, compare, count_hits, hits_of_file, lower, read_allowed
 
 
 def rules(path: str, text: str) -> list[tuple[int, str, str]]:
@@ -25,6 +25,18 @@ def test_no_file_has_more_hits_or_fewer_than_the_allow_list_says() -> None:
 )
 def test_docstring_that_begins_with_a_banned_word_is_found(text: str, line: int, word: str) -> None:
     assert rules("door.py", text.format(word)) == [(line, "first word", word)]
+
+
+@pytest.mark.parametrize("word", NOUN_OPENINGS)
+@pytest.mark.parametrize(
+    ("decorator", "hits"),
+    [("", 1), ("@override", 1), ("@property", 0), ("@cached_property", 0), ("@functools.cached_property", 0)],
+)
+def test_docstring_of_a_function_begins_with_a_verb_and_that_of_a_property_need_not(
+    decorator: str, hits: int, word: str
+) -> None:
+    method = f'    {decorator}\n    def width(self) -> int:\n        """{word} width."""\n'
+    assert rules("door.py", f'class Door:\n    """{word} door."""\n{method}') == [(5, "first word", word)] * hits
 
 
 @pytest.mark.parametrize("text", ["Whatsoever.", "In-memory bucket.", "Forward the request.", "`For` is a keyword."])
