@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -11,6 +11,7 @@ HEADING = re.compile(r"#{1,6}\s+(?P<text>.+?)\s*#*\s*")
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\((?P<target>[^()\s]+)(?:\s+\"[^\"]*\")?\)")
 CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+PATH_SPAN = re.compile(r"`(?P<path>[\w.-]+(?:/[\w.-]+)+\.(?:py|md|yaml|toml|json|sh))(?:::[\w.:]+)?`")
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
@@ -62,4 +63,15 @@ def broken_links(path: Path, root: Path) -> list[str]:
             found.append(f"{name}: no such file")
         elif anchor and anchor not in anchors(place.read_text()):
             found.append(f"{name}: no such heading")
+    return found
+
+
+def missing_files(path: Path, root: Path, folders: Collection[str]) -> list[str]:
+    """Return a sentence for every `path` below one of the top-level folders that names no file."""
+    found = []
+    for number, line in prose_lines(path.read_text()):
+        for match in PATH_SPAN.finditer(line):
+            name = match["path"]
+            if name.split("/")[0] in folders and not (root / name).exists():
+                found.append(f"{path.relative_to(root)}:{number}: {name}: no such file")
     return found

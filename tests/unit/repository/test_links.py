@@ -5,20 +5,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.markdown_links import anchors, broken_links, links
+from tests.support.markdown_links import anchors, broken_links, links, missing_files
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def tracked() -> list[Path]:
-    listing = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+def tracked(pattern: str) -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return [ROOT / name for name in listing.splitlines() if (ROOT / name).is_file()]
 
 
 def test_every_link_resolves() -> None:
-    files = tracked()
+    files = tracked("*.md")
     assert sum(len(list(links(file.read_text()))) for file in files) > 50
     assert [problem for file in files for problem in broken_links(file, ROOT)] == []
+
+
+def test_every_path_in_the_text_names_a_file() -> None:
+    folders = {file.relative_to(ROOT).parts[0] for file in tracked("*/*")}
+    assert [problem for file in tracked("*.md") for problem in missing_files(file, ROOT, folders)] == []
+
+
+def test_path_that_names_no_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "door.py").write_text("")
+    page = tmp_path / "page.md"
+    page.write_text("See `shop/door.py`, `shop/door.py::open`, `build/new.json`\nand `shop/window.py`.\n")
+    assert missing_files(page, tmp_path, {"shop"}) == ["page.md:2: shop/window.py: no such file"]
 
 
 @pytest.mark.parametrize(
