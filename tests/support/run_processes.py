@@ -27,46 +27,40 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult, TrainBatch
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun.storage.store import NotFound, StoreError
+from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun.storage.store import StoreError
+from typing_extensions import override
+
+from tests.support.fake_s3 import MODIFIED, InMemoryStore
+
+CHECKPOINT_MANIFEST = Manifest(kind=ArtifactKind.checkpoint, files=[], created_at=MODIFIED).model_dump_json().encode()
 
 
-class MemoryStore:
-    """The part of `Store` that the orchestrator uses."""
+class RunStore(InMemoryStore):
+    """The orchestrator's store."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
+        super().__init__()
         self.failures: list[Exception] = []
+        """Raised one after the other by the next checks and writes."""
         self.away: StoreError | None = None
-        """What every write is answered with."""
+        """Raised by every write."""
 
-    def _fail(self) -> None:
+    def _raise_next(self) -> None:
         if self.failures:
             raise self.failures.pop(0)
 
+    @override
     def check(self, bucket: str) -> None:
-        self._fail()
+        self._raise_next()
+        super().check(bucket)
 
+    @override
     def put_bytes(self, uri: S3Uri, data: bytes) -> None:
-        self._fail()
+        self._raise_next()
         if self.away is not None:
             raise type(self.away)(str(self.away))
-        self.objects[str(uri)] = data
-
-    def get_bytes(self, uri: S3Uri) -> bytes:
-        try:
-            return self.objects[str(uri)]
-        except KeyError:
-            raise NotFound(f"{uri} does not exist") from None
-
-    def list_files(self, uri: S3Uri) -> list[tuple[str, int]]:
-        head = f"{uri}/"
-        return sorted((key.removeprefix(head), len(data)) for key, data in self.objects.items() if key.startswith(head))
-
-    def list_folders(self, uri: S3Uri) -> list[str]:
-        return sorted({name.split("/")[0] for name, _ in self.list_files(uri) if "/" in name})
-
-    def is_complete(self, uri: S3Uri) -> bool:
-        return f"{uri}/manifest.json" in self.objects
+        super().put_bytes(uri, data)
 
 
 def policy(version: int, run_uri: str, lineage: str = "") -> PolicyRef:
@@ -77,7 +71,7 @@ def policy(version: int, run_uri: str, lineage: str = "") -> PolicyRef:
 class FakeTrainer:
     """Sessions, steps that are idempotent, checkpoints that appear in the store."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: RunStore) -> None:
         self.store = store
         self.spec: SessionSpec | None = None
         self.step = 0
@@ -139,7 +133,7 @@ class FakeTrainer:
             self.saved[str(place)] = {}
             if self.remembers:
                 self.made[str(place)] = self.results.get(self.step - 1)
-            self.store.objects[str(place / "manifest.json")] = b"{}"
+            self.store.objects[str(place / "manifest.json")] = CHECKPOINT_MANIFEST
             self.checkpoints.add(self.step)
         self.restart()
 
@@ -239,7 +233,7 @@ class FakeTrainer:
         await asyncio.sleep(self.copying)
         place = RunLayout(S3Uri.parse(self.spec.run_uri)).checkpoint(step)
         self.saved[str(place)] = body.orchestrator_state
-        self.store.objects[str(place / "manifest.json")] = b"{}"
+        self.store.objects[str(place / "manifest.json")] = CHECKPOINT_MANIFEST
         self.checkpoints.add(step)
         return web.json_response(self.state().to_json_dict(), status=202)
 

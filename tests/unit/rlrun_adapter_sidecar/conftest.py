@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -15,14 +14,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.inference import LoadRequest
-from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
-from rlrun.storage.store import NotFound, StoreError
 from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 from rlrun_adapter_sidecar.policies.adapters import AdapterLoader
 from rlrun_adapter_sidecar.policies.server import sidecar_app
+
+from tests.support.fake_s3 import InMemoryStore
 
 
 @dataclass
@@ -112,48 +112,20 @@ class FakeTrainer:
         return web.Response(body=weights[:-1] if self.tampered else weights)
 
 
-class FakeStore:
-    """Artifacts in memory; `fail` is raised by the next downloads."""
+class PolicyStore(InMemoryStore):
+    """A run's policies in S3."""
 
-    def __init__(self) -> None:
-        self.artifacts: dict[str, bytes] = {}
-        self.downloads = 0
-        self.questions = 0
-        self.fail: StoreError | None = None
-        self.silent: threading.Event | None = None
-        """Questions are answered when it is set."""
-
-    def publish(self, version: int, weights: bytes) -> PolicyRef:
+    def publish_policy(
+        self, version: int, weights: bytes, kind: PolicyKind = PolicyKind.adapter, file: str = WEIGHTS
+    ) -> PolicyRef:
         digest = hashlib.sha256(weights).hexdigest()
         uri = f"s3://bucket/run/policy/v{version:06d}-{digest[:8]}"
-        self.artifacts[uri] = weights
-        return PolicyRef(version=version, digest=digest, uri=uri)
-
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        self.questions += 1
-        if self.silent is not None:
-            assert self.silent.wait(30)
-        if self.fail:
-            raise self.fail
-        weights = self.artifacts.get(str(uri))
-        return None if weights is None else manifest_of(weights)
+        self.publish(uri, {file: weights}, ArtifactKind.policy)
+        return PolicyRef(version=version, digest=digest, uri=uri, kind=kind)
 
     def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        self.downloads += 1
-        time.sleep(0.05)
-        if self.fail:
-            raise self.fail
-        if str(uri) not in self.artifacts:
-            raise NotFound(f"{uri} has no {MANIFEST}")
-        weights = self.artifacts[str(uri)]
-        manifest = manifest_of(weights)
-        dest.mkdir(parents=True)
-        (dest / WEIGHTS).write_bytes(weights)
-        (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
-        return manifest
-
-    def list_folders(self, uri: S3Uri) -> list[str]:
-        return []
+        time.sleep(0.05)  # so that requests overlap
+        return super().download(uri, dest, manifest)
 
 
 @dataclass
@@ -161,7 +133,7 @@ class Sidecar:
     """The sidecar's routes as calls, with what stands around it."""
 
     engine: FakeEngine
-    store: FakeStore
+    store: PolicyStore
     folder: Path
     base: str
     http: aiohttp.ClientSession
@@ -180,7 +152,7 @@ class Sidecar:
 
 @pytest.fixture
 async def sidecar(tmp_path: Path) -> AsyncIterator[Sidecar]:
-    engine, store, trainer = FakeEngine(), FakeStore(), FakeTrainer()
+    engine, store, trainer = FakeEngine(), PolicyStore(), FakeTrainer()
     engine_server, trainer_server = TestServer(engine.app()), TestServer(trainer.app())
     await engine_server.start_server()
     await trainer_server.start_server()

@@ -11,13 +11,13 @@ import pytest
 from rlrun.kube.kinds import POD, RLRUN, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.requests import label_selector
-from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 from rlrun_cli.main import app
 from rlrun_cli.remote.context import CliContext
 from rlrun_cli.terminal.errors import CliError, ConflictError, NotFoundError
 from typer.testing import CliRunner
 
+from tests.support.fake_s3 import InMemoryStore
 from tests.support.seaweedfs import S3Server
 
 
@@ -103,29 +103,6 @@ class FakeCluster:
 
 
 @dataclass
-class FakeStore:
-    """In-memory S3."""
-
-    contents: dict[str, bytes] = field(default_factory=dict)
-
-    def list_files(self, uri: S3Uri) -> list[tuple[str, int]]:
-        prefix = f"{uri}/"
-        return sorted((k.removeprefix(prefix), len(v)) for k, v in self.contents.items() if k.startswith(prefix))
-
-    def get_bytes(self, uri: S3Uri) -> bytes:
-        return self.contents[str(uri)]
-
-    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
-        self.contents[str(uri)] = data
-
-    def delete_prefix(self, uri: S3Uri) -> int:
-        found = [k for k in self.contents if k.startswith(f"{uri}/")]
-        for key in found:
-            del self.contents[key]
-        return len(found)
-
-
-@dataclass
 class Answer:
     """Result of a command."""
 
@@ -143,8 +120,8 @@ def api() -> FakeCluster:
 
 
 @pytest.fixture
-def s3() -> FakeStore:
-    return FakeStore()
+def s3() -> InMemoryStore:
+    return InMemoryStore("b")
 
 
 @pytest.fixture
@@ -154,7 +131,7 @@ def chosen() -> list[tuple[Path | None, str | None, str | None]]:
 
 
 @pytest.fixture
-def rlrun(api: FakeCluster, s3: FakeStore, chosen: list[Any]) -> Rlrun:
+def rlrun(api: FakeCluster, s3: InMemoryStore, chosen: list[Any]) -> Rlrun:
     def connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> FakeCluster:
         chosen.append((kubeconfig, context, namespace))
         api.namespace = namespace or api.namespace

@@ -4,47 +4,30 @@ import json
 import sys
 import types
 from collections.abc import Callable
-from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from rlrun.constants import ExitCode
 from rlrun.service.errors import FatalError
-from rlrun.storage.layout import MANIFEST, S3Uri
-from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import AccessDenied, BucketMissing, StoreError, Unreachable
 from rlrun_model_fetcher import __main__ as command
 from rlrun_model_fetcher.fetcher import fetch
 from rlrun_model_fetcher.sources import HuggingFaceSource, VolumeSource, parse_source
 
+from tests.support.fake_s3 import InMemoryStore
+
 FILES = {"config.json": b"{}", "model.safetensors": b"w" * 1000}
 
 
-class FakeStore:
-    def __init__(self, fail: StoreError | None = None, files: dict[str, bytes] | None = None) -> None:
-        self.fail, self.files, self.downloads = fail, FILES if files is None else files, 0
-
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        if self.fail:
-            raise self.fail
-        if not self.files:
-            return None
-        entries = [FileEntry(name=n, size=len(d), sha256=sha256(d).hexdigest()) for n, d in self.files.items()]
-        return Manifest(kind=ArtifactKind.model, files=entries, created_at=datetime.now(UTC))
-
-    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        self.downloads += 1
-        manifest = manifest or self.read_manifest(uri)
-        assert manifest
-        dest.mkdir(parents=True, exist_ok=True)
-        for name, data in self.files.items():
-            (dest / name).write_bytes(data)
-        (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
-        return manifest
-
-    def list_folders(self, uri: S3Uri) -> list[str]:
-        return []
+def store_with(files: dict[str, bytes], fail: StoreError | None = None) -> InMemoryStore:
+    """A store with this model at s3://b/m."""
+    store = InMemoryStore()
+    if files:
+        store.publish("s3://b/m", files, ArtifactKind.model)
+    store.fail = fail
+    return store
 
 
 @pytest.mark.parametrize(
@@ -68,7 +51,7 @@ def test_what_is_no_source_is_a_permanent_mistake(text):
 
 
 def test_s3_twice_downloads_once_and_a_new_model_again(tmp_path):
-    store, lines = FakeStore(), []
+    store, lines = store_with(FILES), []
     fetch("s3://b/m", tmp_path / "base", lambda: store, lines.append)
     assert (tmp_path / "base" / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     fetch("s3://b/m", tmp_path / "base", lambda: store, lines.append)
@@ -77,7 +60,7 @@ def test_s3_twice_downloads_once_and_a_new_model_again(tmp_path):
     (tmp_path / "base" / "model.safetensors").write_bytes(b"cut")
     fetch("s3://b/m", tmp_path / "base", lambda: store, lines.append)
     assert store.downloads == 2
-    newer = FakeStore(files=FILES | {"config.json": b"[]"})
+    newer = store_with(FILES | {"config.json": b"[]"})
     fetch("s3://b/m", tmp_path / "base", lambda: newer, lines.append)
     assert newer.downloads == 1
 
@@ -85,10 +68,10 @@ def test_s3_twice_downloads_once_and_a_new_model_again(tmp_path):
 @pytest.mark.parametrize(
     ("store", "reason", "exit_code"),
     [
-        (FakeStore(files={}), "ModelNotFound", ExitCode.CONFIGURATION),
-        (FakeStore(AccessDenied("no")), "S3AccessDenied", ExitCode.CONFIGURATION),
-        (FakeStore(BucketMissing("no")), "S3BucketMissing", ExitCode.CONFIGURATION),
-        (FakeStore(Unreachable("silent")), "S3Unreachable", ExitCode.RESTART),
+        (store_with({}), "ModelNotFound", ExitCode.CONFIGURATION),
+        (store_with(FILES, AccessDenied("no")), "S3AccessDenied", ExitCode.CONFIGURATION),
+        (store_with(FILES, BucketMissing("no")), "S3BucketMissing", ExitCode.CONFIGURATION),
+        (store_with(FILES, Unreachable("silent")), "S3Unreachable", ExitCode.RESTART),
     ],
 )
 def test_s3_failures(tmp_path, monkeypatch, caplog, store, reason, exit_code):
@@ -103,7 +86,7 @@ def test_s3_failures(tmp_path, monkeypatch, caplog, store, reason, exit_code):
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    store = FakeStore()
+    store = store_with(FILES)
     with pytest.raises(FatalError, match="ModelFolderNotWritable"):
         fetch("s3://b/m", tmp_path / "file" / "base", lambda: store, lambda _: None)
 
@@ -139,7 +122,7 @@ def hub(monkeypatch) -> Callable[..., list[dict[str, object]]]:
 def test_the_hub_is_asked_for_safe_files_only_and_once(tmp_path, hub):
     calls = hub(FILES)
     for _ in range(2):
-        fetch("hf://o/m@rev", tmp_path / "base", FakeStore, lambda _: None)
+        fetch("hf://o/m@rev", tmp_path / "base", InMemoryStore, lambda _: None)
     assert len(calls) == 1
     assert (calls[0]["repository"], calls[0]["revision"]) == ("o/m", "rev")
     assert not any(str(p).endswith((".bin", ".pt", ".py")) for p in calls[0]["patterns"])
@@ -165,14 +148,14 @@ class GatedRepoError(RepositoryNotFoundError):
 def test_hub_failures(tmp_path, hub, error, reason, exit_code):
     hub({}, error)
     with pytest.raises(FatalError) as found:
-        fetch("hf://o/m", tmp_path / "base", FakeStore, lambda _: None)
+        fetch("hf://o/m", tmp_path / "base", InMemoryStore, lambda _: None)
     assert (found.value.problem.reason, found.value.exit_code) == (reason, exit_code)
 
 
 def test_a_hub_repository_without_safetensors(tmp_path, hub):
     hub({"config.json": b"{}"})
     with pytest.raises(FatalError, match="no safetensors"):
-        fetch("hf://o/m", tmp_path / "base", FakeStore, lambda _: None)
+        fetch("hf://o/m", tmp_path / "base", InMemoryStore, lambda _: None)
 
 
 def test_the_real_hub_library_has_the_call_we_make():

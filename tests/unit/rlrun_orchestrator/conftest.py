@@ -23,7 +23,7 @@ from tests.support.run_processes import (
     FakeEnvironment,
     FakeTeacher,
     FakeTrainer,
-    MemoryStore,
+    RunStore,
     serve,
 )
 from tests.support.waiting import until
@@ -36,7 +36,7 @@ class World:
     """The surroundings of one run."""
 
     folder: Path
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: RunStore = field(default_factory=RunStore)
     engines: list[FakeEngine] = field(default_factory=lambda: [FakeEngine(), FakeEngine()])
     environments: dict[str, FakeEnvironment] = field(default_factory=lambda: {"words": FakeEnvironment("words")})
     eval_environments: dict[str, FakeEnvironment] = field(default_factory=dict)

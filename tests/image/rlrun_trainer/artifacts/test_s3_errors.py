@@ -12,8 +12,8 @@ from rlrun.storage.store import Store
 from rlrun_trainer.artifacts import policy_publisher
 
 from tests.support import tiny_model
+from tests.support.s3_faults import Faults
 from tests.support.trainer_client import Client
-from tests.unit.rlrun.storage.test_store_faults import Faults
 
 LAST = 2
 MOST_CALLS = 80

@@ -12,9 +12,9 @@ from tests.unit.rlrun_adapter_sidecar.conftest import manifest_of
 
 
 async def test_s3_goes_first_and_the_trainer_is_not_asked(sidecar):
-    policy = sidecar.store.publish(1, b"w")
+    policy = sidecar.store.publish_policy(1, b"w")
     assert (await sidecar.put(sidecar.trainer.load_of(policy)))[0] == 200
-    assert (sidecar.store.questions, sidecar.store.downloads, sidecar.trainer.asked) == (1, 1, [])
+    assert (sidecar.store.reads, sidecar.store.downloads, sidecar.trainer.asked) == (1, 1, [])
 
 
 async def test_what_s3_does_not_have_yet_comes_from_the_trainer(sidecar):
@@ -41,12 +41,12 @@ async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pa
         for version in range(9):
             assert (await sidecar.put(sidecar.trainer.publish(version, b"%d" % version)))[0] == 200
     # Neither does a thread wait for every question, nor does a policy wait for every answer.
-    assert sidecar.store.questions == 1
+    assert sidecar.store.reads == 1
     unanswered = fallback._unanswered
     sidecar.store.silent.set()
     await asyncio.wait({unanswered})
     # The late answer is an answer.
-    policy = sidecar.store.publish(9, b"9")
+    policy = sidecar.store.publish_policy(9, b"9")
     assert (await sidecar.put(sidecar.trainer.load_of(policy)))[0] == 200
     assert sidecar.store.downloads == 1
 
@@ -56,7 +56,7 @@ async def test_s3_that_is_back_is_asked_again(sidecar):
     sidecar.adapters._downloads._fallback._pause.first = 0.0
     assert (await sidecar.put(sidecar.trainer.publish(1, b"1")))[0] == 200
     sidecar.store.fail = None
-    policy = sidecar.store.publish(2, b"2")
+    policy = sidecar.store.publish_policy(2, b"2")
     assert (await sidecar.put(sidecar.trainer.load_of(policy)))[0] == 200
     assert sidecar.store.downloads == 1
 

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import AccessDenied, Unreachable
 from rlrun_adapter_sidecar.policies import adapters as adapters_module
 from rlrun_adapter_sidecar.policies.settings import settings_from
@@ -11,7 +12,7 @@ from tests.support.waiting import until
 
 
 async def test_a_policy_is_downloaded_loaded_and_confirmed(sidecar):
-    policy = sidecar.store.publish(3, b"weights")
+    policy = sidecar.store.publish_policy(3, b"weights")
     status, body = await sidecar.put(policy)
     assert (status, body["adapters"]) == (200, [policy.name])
     assert body["loadSeconds"] > 0.05
@@ -23,7 +24,7 @@ async def test_a_policy_is_downloaded_loaded_and_confirmed(sidecar):
 
 
 async def test_the_same_policy_twice_and_at_once_is_one_load(sidecar):
-    policy = sidecar.store.publish(1, b"w")
+    policy = sidecar.store.publish_policy(1, b"w")
     answers = await asyncio.gather(*[sidecar.put(policy) for _ in range(5)])
     assert {status for status, _ in answers} == {200}
     assert (sidecar.store.downloads, sidecar.engine.loads) == (1, 1)
@@ -32,7 +33,7 @@ async def test_the_same_policy_twice_and_at_once_is_one_load(sidecar):
 
 
 async def test_a_caller_that_hangs_up_does_not_take_the_load_along(sidecar):
-    policy = sidecar.store.publish(1, b"w")
+    policy = sidecar.store.publish_policy(1, b"w")
     first = asyncio.create_task(sidecar.put(policy))
     await until(lambda: sidecar.store.downloads == 1)
     first.cancel()
@@ -41,7 +42,7 @@ async def test_a_caller_that_hangs_up_does_not_take_the_load_along(sidecar):
 
 
 async def test_after_an_engine_restart_the_list_is_empty_and_a_put_repairs_without_download(sidecar):
-    policy = sidecar.store.publish(1, b"w")
+    policy = sidecar.store.publish_policy(1, b"w")
     await sidecar.put(policy)
     sidecar.engine.loaded.clear()
     assert (await sidecar.call("GET", "/adapters"))[1] == {"adapters": []}
@@ -51,7 +52,7 @@ async def test_after_an_engine_restart_the_list_is_empty_and_a_put_repairs_witho
 
 
 async def test_unload_removes_files_after_the_grace(sidecar):
-    old, new = sidecar.store.publish(1, b"old"), sidecar.store.publish(2, b"new")
+    old, new = sidecar.store.publish_policy(1, b"old"), sidecar.store.publish_policy(2, b"new")
     await sidecar.put(old)
     await sidecar.put(new)
     assert await sidecar.call("DELETE", f"/adapters/{old.name}") == (200, {"adapters": [new.name]})
@@ -61,7 +62,7 @@ async def test_unload_removes_files_after_the_grace(sidecar):
 
 
 async def test_a_put_within_the_grace_keeps_the_files(sidecar):
-    kept, later = sidecar.store.publish(1, b"w"), sidecar.store.publish(2, b"later")
+    kept, later = sidecar.store.publish_policy(1, b"w"), sidecar.store.publish_policy(2, b"later")
     for policy in (kept, later):
         await sidecar.put(policy)
         await sidecar.call("DELETE", f"/adapters/{policy.name}")
@@ -77,7 +78,7 @@ async def test_a_put_within_the_grace_keeps_the_files(sidecar):
     [(AccessDenied("key refused"), 424, "S3AccessDenied: key refused"), (Unreachable("silent"), 503, "S3Unreachable")],
 )
 async def test_a_failed_download_says_why_and_whether_to_try_again(sidecar, failure, status, words):
-    policy = sidecar.store.publish(1, b"w")
+    policy = sidecar.store.publish_policy(1, b"w")
     sidecar.store.fail = failure
     answer = await sidecar.put(policy)
     assert answer[0] == status
@@ -88,8 +89,8 @@ async def test_a_failed_download_says_why_and_whether_to_try_again(sidecar, fail
 
 
 async def test_an_artifact_with_other_weights_is_never_loaded(sidecar):
-    policy = sidecar.store.publish(1, b"w")
-    sidecar.store.artifacts[policy.uri] = b"tampered"
+    policy = sidecar.store.publish_policy(1, b"w")
+    sidecar.store.publish(policy.uri, {"adapter_model.safetensors": b"tampered"}, ArtifactKind.policy)
     status, problem = await sidecar.put(policy)
     assert (status, problem["reason"]) == (424, "AdapterDownloadFailed")
     assert "other weights" in problem["message"]
@@ -98,7 +99,7 @@ async def test_an_artifact_with_other_weights_is_never_loaded(sidecar):
 
 @pytest.mark.parametrize(("engine_status", "status"), [(400, 422), (500, 502)])
 async def test_the_engines_refusal_comes_back_in_its_own_words(sidecar, engine_status, status):
-    policy = sidecar.store.publish(1, b"w")
+    policy = sidecar.store.publish_policy(1, b"w")
     sidecar.engine.refuse = (engine_status, "LoRA rank 64 is greater than max_lora_rank 16.")
     answer = await sidecar.put(policy)
     assert (answer[0], answer[1]["reason"]) == (status, "AdapterLoadRejected")
@@ -108,13 +109,13 @@ async def test_the_engines_refusal_comes_back_in_its_own_words(sidecar, engine_s
 async def test_an_adapter_that_is_never_listed_is_not_confirmed(sidecar, monkeypatch):
     monkeypatch.setattr(adapters_module, "CONFIRM_SECONDS", 0.3)
     sidecar.engine.lists = False
-    status, problem = await sidecar.put(sidecar.store.publish(1, b"w"))
+    status, problem = await sidecar.put(sidecar.store.publish_policy(1, b"w"))
     assert (status, problem["reason"]) == (502, "AdapterLoadRejected")
     assert "does not list it" in problem["message"]
 
 
 async def test_a_silent_engine_is_unreachable(sidecar):
-    policy = sidecar.store.publish(1, b"w")
+    policy = sidecar.store.publish_policy(1, b"w")
     await sidecar.stop_engine()
     for method, path, body in [("GET", "/adapters", None), ("PUT", f"/adapters/{policy.name}", policy.to_json_dict())]:
         status, problem = await sidecar.call(method, path, body)
@@ -123,7 +124,7 @@ async def test_a_silent_engine_is_unreachable(sidecar):
 
 
 async def test_names_that_are_no_policy_are_refused(sidecar):
-    policy = sidecar.store.publish(1, b"w")
+    policy = sidecar.store.publish_policy(1, b"w")
     status, problem = await sidecar.call("PUT", "/adapters/policy-v000002-aaaaaaaa", policy.to_json_dict())
     assert (status, "must be the same policy" in problem["message"]) == (422, True)
     status, problem = await sidecar.call("DELETE", "/adapters/..%2F..%2Fetc")

@@ -1,12 +1,9 @@
 """Whole weights: put in place of the ones before, named by the engine, repaired after its restart."""
 
 import asyncio
-import hashlib
 import json
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -15,11 +12,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.service.errors import ProblemError
-from rlrun.storage.layout import MANIFEST, MODEL_WEIGHTS, S3Uri
-from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.storage.layout import MODEL_WEIGHTS
 from rlrun_adapter_sidecar.engine.vllm_client import UNNAMED, Engine
 from rlrun_adapter_sidecar.policies.settings import settings_from
 from rlrun_adapter_sidecar.policies.weights import FullWeightsLoader
+
+from tests.unit.rlrun_adapter_sidecar.conftest import PolicyStore
 
 
 @dataclass
@@ -70,42 +68,17 @@ class FakeEngine:
         self.version, self.weights, self.paused = "default", b"base", False
 
 
-class FakeStore:
-    def __init__(self) -> None:
-        self.artifacts: dict[str, bytes] = {}
-        self.downloads = 0
+class WeightsStore(PolicyStore):
+    """A run's policies of whole weights in S3."""
 
-    def publish(self, version: int, weights: bytes, kind: PolicyKind = PolicyKind.weights) -> PolicyRef:
-        digest = hashlib.sha256(weights).hexdigest()
-        uri = f"s3://bucket/run/policy/v{version:06d}-{digest[:8]}"
-        self.artifacts[uri] = weights
-        return PolicyRef(version=version, digest=digest, uri=uri, kind=kind)
-
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        weights = self.artifacts.get(str(uri))
-        if weights is None:
-            return None
-        entry = FileEntry(name=MODEL_WEIGHTS, size=len(weights), sha256=hashlib.sha256(weights).hexdigest())
-        return Manifest(kind=ArtifactKind.policy, files=[entry], created_at=datetime.now(UTC))
-
-    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        self.downloads += 1
-        time.sleep(0.02)
-        manifest = manifest or self.read_manifest(uri)
-        assert manifest is not None
-        dest.mkdir(parents=True)
-        (dest / MODEL_WEIGHTS).write_bytes(self.artifacts[str(uri)])
-        (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
-        return manifest
-
-    def list_folders(self, uri: S3Uri) -> list[str]:
-        return []
+    def publish_weights(self, version: int, weights: bytes, kind: PolicyKind = PolicyKind.weights) -> PolicyRef:
+        return self.publish_policy(version, weights, kind, MODEL_WEIGHTS)
 
 
 @dataclass
 class Setup:
     engine: FakeEngine
-    store: FakeStore
+    store: WeightsStore
     folder: Path
     weights: FullWeightsLoader
 
@@ -116,7 +89,7 @@ class Setup:
 
 @pytest.fixture
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
-    engine, store = FakeEngine(), FakeStore()
+    engine, store = FakeEngine(), WeightsStore()
     server = TestServer(engine.app())
     await server.start_server()
     async with aiohttp.ClientSession() as http:
@@ -128,7 +101,7 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
 
 
 async def test_new_weights_replace_the_old_ones_while_requests_wait(setup: Setup) -> None:
-    policy = setup.store.publish(1, b"one")
+    policy = setup.store.publish_weights(1, b"one")
     assert (await setup.weights.list()).adapters == []
     answer = await setup.weights.load(policy)
     assert answer.adapters == [policy.name]
@@ -142,7 +115,7 @@ async def test_new_weights_replace_the_old_ones_while_requests_wait(setup: Setup
 
 
 async def test_the_same_version_twice_and_at_once_is_one_load(setup: Setup) -> None:
-    policy = setup.store.publish(1, b"one")
+    policy = setup.store.publish_weights(1, b"one")
     await asyncio.gather(*(setup.weights.load(policy) for _ in range(4)))
     await setup.weights.load(policy)
     assert setup.store.downloads == 1
@@ -150,7 +123,7 @@ async def test_the_same_version_twice_and_at_once_is_one_load(setup: Setup) -> N
 
 
 async def test_at_most_two_versions_are_on_disk(setup: Setup) -> None:
-    policies = [setup.store.publish(n, b"weights %d" % n) for n in range(4)]
+    policies = [setup.store.publish_weights(n, b"weights %d" % n) for n in range(4)]
     (setup.folder / ".policy-v000000-cut-off").mkdir()
     for policy in policies:
         await setup.weights.load(policy)
@@ -159,7 +132,7 @@ async def test_at_most_two_versions_are_on_disk(setup: Setup) -> None:
 
 
 async def test_after_an_engine_restart_the_weights_are_loaded_again_without_download(setup: Setup) -> None:
-    policy = setup.store.publish(1, b"one")
+    policy = setup.store.publish_weights(1, b"one")
     await setup.weights.load(policy)
     setup.engine.restart()
     assert (await setup.weights.list()).adapters == []
@@ -169,7 +142,7 @@ async def test_after_an_engine_restart_the_weights_are_loaded_again_without_down
 
 @pytest.mark.parametrize("step", ["/collective_rpc", "/reset_prefix_cache"])
 async def test_a_failed_replacement_serves_nothing_until_the_next_one(setup: Setup, step: str) -> None:
-    policy = setup.store.publish(1, b"one")
+    policy = setup.store.publish_weights(1, b"one")
     setup.engine.breaks_at = step
     with pytest.raises(ProblemError, match="size mismatch for lm_head") as raised:
         await setup.weights.load(policy)
@@ -184,13 +157,13 @@ async def test_a_failed_replacement_serves_nothing_until_the_next_one(setup: Set
 async def test_old_keys_and_values_are_never_kept(setup: Setup) -> None:
     setup.engine.busy = True
     with pytest.raises(ProblemError, match="reset_prefix_cache"):
-        await setup.weights.load(setup.store.publish(1, b"one"))
+        await setup.weights.load(setup.store.publish_weights(1, b"one"))
     assert (await setup.weights.list()).adapters == []
 
 
 async def test_an_adapter_is_refused(setup: Setup) -> None:
     with pytest.raises(ProblemError, match="takes whole weights"):
-        await setup.weights.load(setup.store.publish(1, b"one", PolicyKind.adapter))
+        await setup.weights.load(setup.store.publish_weights(1, b"one", PolicyKind.adapter))
 
 
 async def test_an_engine_without_the_routes_is_told_apart(setup: Setup, tmp_path: Path) -> None:

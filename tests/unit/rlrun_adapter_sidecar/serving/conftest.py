@@ -1,10 +1,8 @@
 """A keeper between an engine that behaves like vLLM's and artifacts in memory, looked at one round at a time."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +11,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
-from rlrun.storage.layout import MANIFEST, S3Uri
-from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
-from rlrun.storage.store import StoreError
+from rlrun.storage.manifest import ArtifactKind
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
 from rlrun_adapter_sidecar.serving.settings import ServingSettings
+
+from tests.support.fake_s3 import InMemoryStore
 
 BASE = "a/b"
 WEIGHTS = "adapter_model.safetensors"
@@ -64,16 +62,10 @@ class FakeEngine:
         return web.Response(text="Success")
 
 
-class FakeArtifacts:
-    """Adapter artifacts in memory."""
+class AdapterStore(InMemoryStore):
+    """Adapters of runs in S3."""
 
-    def __init__(self) -> None:
-        self.manifests: dict[str, Manifest] = {}
-        self.weights: dict[str, bytes] = {}
-        self.downloads = 0
-        self.fail: StoreError | None = None
-
-    def publish(
+    def publish_adapter(
         self,
         name: str,
         weights: bytes = b"weights",
@@ -82,26 +74,8 @@ class FakeArtifacts:
         **details: Any,
     ) -> ServedAdapter:
         uri = f"s3://bucket/{name}"
-        entry = FileEntry(name=file, size=len(weights), sha256=hashlib.sha256(weights).hexdigest())
-        self.manifests[uri] = Manifest(kind=kind, files=[entry], created_at=datetime.now(UTC), details=details)
-        self.weights[uri] = weights
+        self.publish(uri, {file: weights}, kind, **details)
         return ServedAdapter(name=f"{BASE}:{name}", uri=uri, step=7)
-
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        if self.fail:
-            raise self.fail
-        return self.manifests.get(str(uri))
-
-    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        self.downloads += 1
-        manifest = manifest or self.manifests[str(uri)]
-        dest.mkdir(parents=True)
-        (dest / WEIGHTS).write_bytes(self.weights[str(uri)])
-        (dest / MANIFEST).write_text(manifest.model_dump_json(by_alias=True))
-        return manifest
-
-    def list_folders(self, uri: S3Uri) -> list[str]:
-        return []
 
 
 class Clock:
@@ -119,7 +93,7 @@ class Setup:
     """One replica, and what stands around it."""
 
     engine: FakeEngine
-    artifacts: FakeArtifacts
+    artifacts: AdapterStore
     folder: Path
     clock: Clock
     client: Engine
@@ -160,7 +134,7 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     async with aiohttp.ClientSession() as http:
         client = Engine(http, f"http://127.0.0.1:{server.port}", load_deadline=5)
         settings = ServingSettings(adapters_dir=folder, max_lora_rank=16, check_pause=0.05)
-        found = Setup(engine, FakeArtifacts(), folder, Clock(), client, settings, server.close)
+        found = Setup(engine, AdapterStore(), folder, Clock(), client, settings, server.close)
         yield found
         for keeper in found.keepers:
             await keeper.close()

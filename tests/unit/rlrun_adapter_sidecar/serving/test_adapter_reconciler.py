@@ -19,7 +19,7 @@ def order(*adapters: ServedAdapter) -> DesiredAdapters:
 
 
 async def test_what_is_ordered_is_loaded_under_its_name(setup: Setup) -> None:
-    one, two = setup.artifacts.publish("one"), setup.artifacts.publish("two", b"other")
+    one, two = setup.artifacts.publish_adapter("one"), setup.artifacts.publish_adapter("two", b"other")
     keeper = setup.keeper(one, two)
     assert keeper.not_ready is not None
     await setup.look(keeper)
@@ -32,7 +32,7 @@ async def test_what_is_ordered_is_loaded_under_its_name(setup: Setup) -> None:
 
 
 async def test_equal_weights_of_two_runs_are_two_adapters(setup: Setup) -> None:
-    one, two = setup.artifacts.publish("one"), setup.artifacts.publish("two")
+    one, two = setup.artifacts.publish_adapter("one"), setup.artifacts.publish_adapter("two")
     keeper = setup.keeper(one, two)
     await setup.settle(keeper)
     keeper.set_desired(order(two))
@@ -45,7 +45,7 @@ async def test_equal_weights_of_two_runs_are_two_adapters(setup: Setup) -> None:
 
 
 async def test_a_later_order_unloads_what_is_not_in_it_and_takes_nobody_out_of_service(setup: Setup) -> None:
-    one, two = setup.artifacts.publish("one"), setup.artifacts.publish("two", b"other")
+    one, two = setup.artifacts.publish_adapter("one"), setup.artifacts.publish_adapter("two", b"other")
     keeper = setup.keeper(one)
     await setup.settle(keeper)
     keeper.set_desired(order(two))
@@ -57,7 +57,7 @@ async def test_a_later_order_unloads_what_is_not_in_it_and_takes_nobody_out_of_s
 
 
 async def test_an_unload_that_fails_is_told_and_tried_again(setup: Setup) -> None:
-    keeper = setup.keeper(setup.artifacts.publish("one"))
+    keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     await setup.settle(keeper)
     setup.engine.keeps = True
     keeper.set_desired(order())
@@ -75,7 +75,7 @@ async def test_an_unload_that_fails_is_told_and_tried_again(setup: Setup) -> Non
 
 
 async def test_an_engine_that_restarts_gets_its_adapters_before_it_gets_requests(setup: Setup) -> None:
-    keeper = setup.keeper(setup.artifacts.publish("one"))
+    keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     await setup.settle(keeper)
     setup.engine.loaded.clear()
     await keeper.reconcile_once()
@@ -87,7 +87,7 @@ async def test_an_engine_that_restarts_gets_its_adapters_before_it_gets_requests
 
 
 async def test_a_sidecar_that_restarts_finds_files_and_adapters_in_place(setup: Setup) -> None:
-    one = setup.artifacts.publish("one")
+    one = setup.artifacts.publish_adapter("one")
     await setup.settle(setup.keeper(one))
     again = setup.keeper(one)
     await again.reconcile_once()
@@ -95,15 +95,18 @@ async def test_a_sidecar_that_restarts_finds_files_and_adapters_in_place(setup: 
     assert (setup.artifacts.downloads, setup.engine.loads) == (1, 1)
 
 
-async def test_what_cannot_be_loaded_holds_up_nobody_and_is_tried_less_and_less_often(setup: Setup) -> None:
-    one, lost = setup.artifacts.publish("one"), ServedAdapter(name=f"{BASE}:lost", uri="s3://bucket/lost", step=1)
+async def test_an_adapter_that_cannot_be_loaded_is_retried_with_growing_pauses(setup: Setup) -> None:
+    one, lost = (
+        setup.artifacts.publish_adapter("one"),
+        ServedAdapter(name=f"{BASE}:lost", uri="s3://bucket/lost", step=1),
+    )
     keeper = setup.keeper(one, lost)
     await setup.settle(keeper)
     assert keeper.not_ready is None
     assert setup.states(keeper) == {"one": "loaded", "lost": "failed"}
     (problem,) = [a.problem for a in keeper.report().adapters if a.problem]
     assert "nothing complete lies at s3://bucket/lost" in problem.message
-    setup.artifacts.publish("lost")
+    setup.artifacts.publish_adapter("lost")
     await setup.settle(keeper)
     assert setup.states(keeper)["lost"] == "failed"
     setup.clock.now += 5
@@ -112,7 +115,7 @@ async def test_what_cannot_be_loaded_holds_up_nobody_and_is_tried_less_and_less_
 
 
 async def test_a_new_order_tries_at_once_what_failed(setup: Setup) -> None:
-    one = setup.artifacts.publish("one")
+    one = setup.artifacts.publish_adapter("one")
     keeper = setup.keeper(one)
     setup.artifacts.fail = AccessDenied("key refused")
     await setup.settle(keeper)
@@ -120,7 +123,7 @@ async def test_a_new_order_tries_at_once_what_failed(setup: Setup) -> None:
     assert report.problem is not None
     assert report.problem.message == "S3AccessDenied: key refused"
     setup.artifacts.fail = None
-    keeper.set_desired(order(one, setup.artifacts.publish("two", b"other")))
+    keeper.set_desired(order(one, setup.artifacts.publish_adapter("two", b"other")))
     await setup.settle(keeper)
     assert setup.states(keeper) == {"one": "loaded", "two": "loaded"}
 
@@ -136,7 +139,7 @@ async def test_a_new_order_tries_at_once_what_failed(setup: Setup) -> None:
 async def test_what_the_engine_cannot_take_is_not_even_downloaded(
     setup: Setup, more: dict[str, object], reason: str, words: str
 ) -> None:
-    keeper = setup.keeper(setup.artifacts.publish("one", **more))  # type: ignore[arg-type]
+    keeper = setup.keeper(setup.artifacts.publish_adapter("one", **more))  # type: ignore[arg-type]
     await setup.settle(keeper)
     (report,) = keeper.report().adapters
     assert report.state is LoadState.failed
@@ -148,7 +151,7 @@ async def test_what_the_engine_cannot_take_is_not_even_downloaded(
 
 async def test_the_engines_own_words_come_through(setup: Setup) -> None:
     setup.engine.refuse = "Call to add_lora failed"
-    keeper = setup.keeper(setup.artifacts.publish("one", rank=16))
+    keeper = setup.keeper(setup.artifacts.publish_adapter("one", rank=16))
     await setup.settle(keeper)
     (report,) = keeper.report().adapters
     assert report.problem is not None
@@ -156,7 +159,7 @@ async def test_the_engines_own_words_come_through(setup: Setup) -> None:
 
 
 async def test_an_engine_that_is_away_says_nothing_about_the_adapters(setup: Setup) -> None:
-    keeper = setup.keeper(setup.artifacts.publish("one"))
+    keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     await setup.settle(keeper)
     setup.engine.status = 500
     await setup.look(keeper)
@@ -169,7 +172,7 @@ async def test_an_engine_that_is_away_says_nothing_about_the_adapters(setup: Set
 
 
 async def test_files_leave_the_disk_a_while_after_their_adapter(setup: Setup) -> None:
-    keeper = setup.keeper(setup.artifacts.publish("one"))
+    keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     await setup.settle(keeper)
     keeper.set_desired(order())
     await setup.settle(keeper)
@@ -180,7 +183,7 @@ async def test_files_leave_the_disk_a_while_after_their_adapter(setup: Setup) ->
 
 
 async def test_an_adapter_that_comes_back_in_time_needs_no_download(setup: Setup) -> None:
-    one = setup.artifacts.publish("one")
+    one = setup.artifacts.publish_adapter("one")
     keeper = setup.keeper(one)
     await setup.settle(keeper)
     keeper.set_desired(order())
@@ -194,7 +197,7 @@ async def test_an_adapter_that_comes_back_in_time_needs_no_download(setup: Setup
 
 async def test_s3_that_is_away_at_the_start_is_waited_for(setup: Setup) -> None:
     setup.artifacts.fail = Unreachable("silent")
-    keeper = setup.keeper(setup.artifacts.publish("one"))
+    keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     for _ in range(12):
         await setup.look(keeper)
         setup.clock.now += 300
@@ -208,7 +211,7 @@ async def test_the_routes_take_orders_and_tell_the_truth(setup: Setup) -> None:
     server = TestServer(serving_app(keeper))
     await server.start_server()
     keeping = asyncio.create_task(keeper.keep())
-    wanted = order(setup.artifacts.publish("one"))
+    wanted = order(setup.artifacts.publish_adapter("one"))
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as http:
 
         async def report() -> ServingReport:

@@ -11,7 +11,7 @@ from rlrun_adapter_sidecar.serving.__main__ import read_order
 from rlrun_adapter_sidecar.serving.adapter_source import SecretMountedStore
 from rlrun_adapter_sidecar.serving.settings import settings_from
 
-from tests.unit.rlrun_adapter_sidecar.serving.conftest import FakeArtifacts
+from tests.unit.rlrun_adapter_sidecar.serving.conftest import AdapterStore
 
 
 def test_settings_come_from_the_variables_and_name_what_does_not_fit() -> None:
@@ -38,7 +38,7 @@ def test_new_credentials_are_used_without_a_restart(tmp_path: Path) -> None:
 
     def make(variables: Mapping[str, str]) -> ArtifactReader:
         made.append(dict(variables))
-        return FakeArtifacts()
+        return AdapterStore()
 
     store = SecretMountedStore(tmp_path, make)
     (tmp_path / "..data").mkdir()

@@ -6,7 +6,8 @@ import pytest
 from rlrun.storage.store import AccessDenied
 from rlrun_cli.inputs.wheel_builder import content_digest, package_owner, read_wheel
 
-from tests.unit.rlrun_cli.conftest import FakeStore, Rlrun
+from tests.support.fake_s3 import InMemoryStore
+from tests.unit.rlrun_cli.conftest import Rlrun
 
 PYPROJECT = """
 [build-system]
@@ -41,29 +42,29 @@ def wheel(path: Path, name: str = "helper", body: str = "x = 1", date: int = 198
 
 
 @pytest.mark.slow
-def test_a_real_wheel_is_built_and_pushed(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+def test_a_real_wheel_is_built_and_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
     answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b", "--prefix", "p")
     assert answer.code == 0, answer.err
     assert answer.out == "me/reverse-text\n"
-    ((key, data),) = s3.contents.items()
+    ((key, data),) = s3.objects.items()
     assert key == "s3://b/p/environments/me/reverse-text/0.1.0/reverse_text-0.1.0-py3-none-any.whl"
     assert "reverse_text.py" in zipfile.ZipFile(io.BytesIO(data)).namelist()
     assert "nltk" in answer.err, "requirements without a wheel are named"
     assert "verifiers" not in answer.err
 
 
-def test_bucket_and_owner_default_to_variable_and_pyproject(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+def test_bucket_and_owner_default_to_variable_and_pyproject(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT + '[tool.rlrun]\nowner = "team"\n')
     answer = rlrun("env", "push", project, env={"RLRUN_S3_BUCKET": "b"})
     assert answer.out == "team/reverse-text\n"
-    assert next(iter(s3.contents)).startswith("s3://b/environments/team/")
+    assert next(iter(s3.objects)).startswith("s3://b/environments/team/")
 
 
 @pytest.mark.slow
-def test_a_version_is_written_once(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+def test_a_version_is_written_once(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
     arguments = ("env", "push", project, "--owner", "me", "--bucket", "b")
     rlrun(*arguments)
-    before = dict(s3.contents)
+    before = dict(s3.objects)
     same = rlrun(*arguments)
     assert same.code == 0
     assert "Nothing changed" in same.err
@@ -71,16 +72,16 @@ def test_a_version_is_written_once(rlrun: Rlrun, s3: FakeStore, project: Path) -
     other = rlrun(*arguments)
     assert other.code == 1
     assert "--force" in other.err
-    assert s3.contents == before
+    assert s3.objects == before
     assert rlrun(*arguments, "--force").code == 0
-    assert s3.contents != before
+    assert s3.objects != before
 
 
-def test_included_wheels_are_pushed(rlrun: Rlrun, s3: FakeStore, project: Path, tmp_path: Path) -> None:
+def test_included_wheels_are_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Path, tmp_path: Path) -> None:
     extra = wheel(tmp_path, "nltk")
     answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b", "--include", extra)
     assert answer.code == 0
-    assert len(s3.contents) == 2
+    assert len(s3.objects) == 2
     assert "nltk" not in answer.err
 
 
@@ -104,17 +105,19 @@ def test_a_folder_without_pyproject_is_rejected(rlrun: Rlrun, tmp_path: Path) ->
     assert "pyproject.toml" in answer.err
 
 
-def test_a_failed_build_shows_its_last_lines(rlrun: Rlrun, s3: FakeStore, project: Path) -> None:
+def test_a_failed_build_shows_its_last_lines(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT.replace('"reverse_text.py"', '"absent"') + "[tool.hatch.nonsense")
     assert rlrun("env", "push", project, "--owner", "me", "--bucket", "b").code == 2
     (project / "pyproject.toml").write_text(PYPROJECT.replace('version = "0.1.0"', 'version = "no version"'))
     answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b")
     assert answer.code == 1
     assert "nvalid version" in answer.err
-    assert s3.contents == {}
+    assert s3.objects == {}
 
 
-def test_access_denied_is_reported(rlrun: Rlrun, s3: FakeStore, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_denied_is_reported(
+    rlrun: Rlrun, s3: InMemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def deny(uri: object) -> None:
         raise AccessDenied("wrong key: check AWS_SECRET_ACCESS_KEY")
 

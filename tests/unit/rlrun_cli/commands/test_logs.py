@@ -13,7 +13,8 @@ from rlrun_cli.remote.stored_logs import MAIN_CONTAINERS, select_logs
 from rlrun_cli.terminal.errors import CliError, NotReadyError, UnreachableError
 from rlrun_operator.resources.naming import RunIdentity
 
-from tests.unit.rlrun_cli.conftest import FakeCluster, FakeStore, Rlrun
+from tests.support.fake_s3 import InMemoryStore
+from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
 
 
 def pod(name: str, *containers: str, created: str = "2026-01-01T00:00:00Z", default: str | None = None) -> Obj:
@@ -79,13 +80,13 @@ KEPT = {
 
 
 @pytest.fixture
-def ended(api: FakeCluster, s3: FakeStore) -> FakeCluster:
+def ended(api: FakeCluster, s3: InMemoryStore) -> FakeCluster:
     """A finished run without pods, whose bucket is known from its adapter."""
     api.put(RLRUN, "first", spec={}, status={"phase": "Completed"})
     uri = "s3://b/p/team/uid-first/adapters/step-000004"
     api.put(RLADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri})
     for name, text in KEPT.items():
-        s3.contents[f"s3://b/p/team/uid-first/logs/{name}"] = text.encode()
+        s3.objects[f"s3://b/p/team/uid-first/logs/{name}"] = text.encode()
     return api
 
 

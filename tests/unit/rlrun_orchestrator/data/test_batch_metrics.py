@@ -23,7 +23,7 @@ from rlrun_orchestrator.reporting.step_reporter import TrainingTotals
 from rlrun_orchestrator.storage.run_recorder import RunRecorder
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
-from tests.support.run_processes import FakeEnvironment, MemoryStore
+from tests.support.run_processes import FakeEnvironment, RunStore
 from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
 
 SPREAD = ("mean", "max", "min")
@@ -185,7 +185,7 @@ def test_histograms_of_a_step() -> None:
 
 
 async def test_lists_are_written_as_json_numbers(tmp_path: Path) -> None:
-    store = MemoryStore()
+    store = RunStore()
     recorder = RunRecorder(store, RunLayout(S3Uri.parse(RUN_URI)), UploadSpool(tmp_path, 10**6))  # type: ignore[arg-type]
     recorder.start()
     values: dict[str, float | Sequence[float]] = {"reward/mean": 0.5, "reward/histogram": [0.0, 2.0]}

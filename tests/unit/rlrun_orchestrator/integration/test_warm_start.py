@@ -124,8 +124,8 @@ async def test_a_warm_started_run_trains_on_what_the_other_would_have_trained_on
     world.warm_start_from = place(world, "other")
     world.trainer.restart()
     world.trainer.batches.clear()
-    world.store.objects = {key: data for key, data in world.store.objects.items() if "/orchestrator/" not in key}
-    world.store.objects = {key: data for key, data in world.store.objects.items() if "/checkpoints/" not in key}
+    for key in [key for key in world.store.objects if "/orchestrator/" in key or "/checkpoints/" in key]:
+        del world.store.objects[key]
     world.spec["maxSteps"] = 4
     assert await world.run() == 0
     assert world.trainer.opened[-1].warm_start_from == world.warm_start_from

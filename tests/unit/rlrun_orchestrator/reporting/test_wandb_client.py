@@ -15,7 +15,7 @@ from rlrun_orchestrator.reporting.wandb_client import QUEUE_LENGTH, WandbLog, ap
 from rlrun_orchestrator.reporting.wandb_process import logged
 
 from tests.support.ports import claimed_ports
-from tests.support.run_processes import MemoryStore
+from tests.support.run_processes import RunStore
 from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
 
 pytestmark = pytest.mark.slow
@@ -52,12 +52,12 @@ def history(data: bytes) -> list[dict[str, Any]]:
     ]
 
 
-def wandb_files(store: MemoryStore) -> dict[str, bytes]:
+def wandb_files(store: RunStore) -> dict[str, bytes]:
     head = f"{RUN_URI}/wandb/"
     return {key.removeprefix(head): data for key, data in store.objects.items() if key.startswith(head)}
 
 
-def wandb_log(store: MemoryStore, environment: dict[str, str] | None = None, **more: Any) -> WandbLog:
+def wandb_log(store: RunStore, environment: dict[str, str] | None = None, **more: Any) -> WandbLog:
     environment = {"PATH": os.environ["PATH"], **(environment or {})}
     return WandbLog(
         Wandb(project="words", entity="team"),
@@ -90,7 +90,7 @@ async def test_a_whole_run_without_a_key_leaves_its_files_beside_its_artifacts(w
 
 
 async def test_a_server_that_does_not_answer_makes_a_warning_and_the_run_is_kept_in_files() -> None:
-    store = MemoryStore()
+    store = RunStore()
     with claimed_ports(1) as (port,):
         key = {"WANDB_API_KEY_1": "k" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
         log = wandb_log(store, key, init_seconds=2.0)
@@ -107,7 +107,7 @@ async def test_a_server_that_does_not_answer_makes_a_warning_and_the_run_is_kept
 
 async def test_a_client_that_hangs_is_ended_and_never_waited_for() -> None:
     silent = (sys.executable, "-c", "import time; time.sleep(600)")
-    log = wandb_log(MemoryStore(), command=silent)
+    log = wandb_log(RunStore(), command=silent)
     log.start()
     for step in range(QUEUE_LENGTH + 5):
         log.log(step, {"x": 1.0})
@@ -119,7 +119,7 @@ async def test_a_client_that_hangs_is_ended_and_never_waited_for() -> None:
 
 @pytest.mark.parametrize("command", [("/nonexistent",), (sys.executable, "-c", "raise SystemExit(3)")])
 async def test_a_client_that_cannot_start_is_a_warning(command: tuple[str, ...]) -> None:
-    log = wandb_log(MemoryStore(), command=command)
+    log = wandb_log(RunStore(), command=command)
     log.start()
     log.log(1, {"x": 1.0})
     await log.close(5.0)
@@ -160,7 +160,7 @@ async def test_the_client_sees_neither_credentials_nor_other_secrets() -> None:
         "print(json.dumps({'mode': 'offline', 'problem': ' '.join(sorted(os.environ))}), flush=True)"
     )
     environment = {"AWS_SECRET_ACCESS_KEY": "s", "WANDB_API_KEY_0": "k", "OTHER": "o"}
-    log = wandb_log(MemoryStore(), environment, command=(sys.executable, "-c", code))
+    log = wandb_log(RunStore(), environment, command=(sys.executable, "-c", code))
     log.start()
     await log.close(5.0)
     assert log.problem is not None

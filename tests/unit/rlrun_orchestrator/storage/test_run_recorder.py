@@ -16,7 +16,7 @@ from rlrun.storage.store import Unreachable
 from rlrun_orchestrator.storage.run_recorder import RunRecorder, saved_state, state_uri
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
-from tests.support.run_processes import MemoryStore
+from tests.support.run_processes import RunStore
 from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
 
 LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
@@ -25,7 +25,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AWAY = Unreachable("s3://bucket does not answer at http://s3")
 
 
-class SlowStore(MemoryStore):
+class SlowStore(RunStore):
     """Writes wait until they are let through."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class SlowStore(MemoryStore):
 class Desk:
     """A recorder, its store and what it told."""
 
-    def __init__(self, store: MemoryStore, folder: Path, limit: int = 10**6) -> None:
+    def __init__(self, store: RunStore, folder: Path, limit: int = 10**6) -> None:
         self.store = store
         self.told: list[Problem | None] = []
         self.recorder = RunRecorder(
@@ -61,7 +61,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    desk = Desk(MemoryStore(), tmp_path)
+    desk = Desk(RunStore(), tmp_path)
     desk.recorder.start()
     yield desk
     await desk.recorder.close(0.1)
@@ -95,7 +95,7 @@ async def test_s3_may_be_away_for_as_long_as_it_likes(desk: Desk) -> None:
 
 
 async def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
-    desk = Desk(MemoryStore(), tmp_path, limit=400)
+    desk = Desk(RunStore(), tmp_path, limit=400)
     desk.store.away = AWAY
     desk.recorder.start()
     desk.recorder.save_state({"step": 1, "more": "x" * 300})
@@ -131,7 +131,7 @@ async def test_small_and_important_objects_do_not_wait_behind_rollouts(tmp_path:
 
 
 async def test_what_a_killed_process_left_is_written_by_the_next_one(tmp_path: Path) -> None:
-    first = Desk(MemoryStore(), tmp_path)
+    first = Desk(RunStore(), tmp_path)
     first.store.away = AWAY
     first.recorder.start()
     first.recorder.metrics(1, NOW, {"reward/mean": 0.5})
@@ -140,7 +140,7 @@ async def test_what_a_killed_process_left_is_written_by_the_next_one(tmp_path: P
     for task in first.recorder._tasks:  # killed: nobody writes, nobody cleans up
         task.cancel()
     await asyncio.gather(*first.recorder._tasks, return_exceptions=True)
-    second = Desk(MemoryStore(), tmp_path)
+    second = Desk(RunStore(), tmp_path)
     second.store.objects[STATE] = b'{"step": 0}'
     found = await saved_state(second.store, LAYOUT, second.recorder.spool)  # type: ignore[arg-type]
     assert found == {"step": 1}, "newer than what S3 has"
@@ -247,7 +247,7 @@ async def test_a_run_goes_on_while_s3_is_away_and_says_so(world: World) -> None:
 async def test_s3_that_is_slower_than_a_step_loses_no_line_of_a_process_that_is_killed(
     world: World, moment: int
 ) -> None:
-    class Slow(MemoryStore):
+    class Slow(RunStore):
         dead = False
 
         def put_bytes(self, uri: S3Uri, data: bytes) -> None:
@@ -267,8 +267,9 @@ async def test_s3_that_is_slower_than_a_step_loses_no_line_of_a_process_that_is_
     world.stop.set()
     assert await running == 1
     world.stop.clear()
-    world.store = MemoryStore()
-    world.store.objects = world.trainer.store.objects
+    world.store = RunStore()
+    world.store.objects.update(world.trainer.store.objects)
+    world.trainer.store = world.store
     world.settings["spool"] = world.folder / "another pod"
     async with world.trainer.turn:
         pass

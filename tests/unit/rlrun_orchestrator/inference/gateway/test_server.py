@@ -34,7 +34,7 @@ from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, Replica
 from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 from yarl import URL
 
-from tests.support.run_processes import FakeEngine, MemoryStore, chat_answer, policy, serve
+from tests.support.run_processes import FakeEngine, RunStore, chat_answer, policy, serve
 from tests.support.waiting import until
 
 POLICY = policy(3, "s3://bucket/run")
@@ -603,7 +603,7 @@ def test_the_newest_version_is_pep_440s(versions: list[str], expected: str | Non
 
 
 async def test_packages_come_as_a_tar_of_wheels() -> None:
-    store: Any = MemoryStore()
+    store: Any = RunStore()
     root = S3Uri.parse("s3://bucket/environments")
     for version in ("0.9.0", "0.10.0"):
         store.put_bytes(root / f"me/words/{version}/words-{version}-py3-none-any.whl", version.encode())
