@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# `make test`: every level. Two tracks go side by side, because the one computes while the other waits for pods: the
-# tests of this machine (lint, types, unit, apiserver, then those inside images) and those of the local cluster. What is
-# left to the end must not share the machine with anything. A level that fails does not hide the later ones; the closing
-# lines of all are repeated at the end, and their logs are in build/test. Leaves nothing running unless KEEP is set.
+# `make test`: every level. The levels of this machine (lint, types, unit, apiserver, then those inside images) run while
+# the binaries and images are built and the local cluster comes up. The end-to-end level follows and has the machine to
+# itself: engines that start beside tests that compute get too little CPU for their probes. A level that fails does not
+# hide the later ones; the closing lines of all are repeated at the end, and their logs are in build/test. Leaves nothing
+# running unless KEEP is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=build/test
@@ -36,6 +37,10 @@ skipped() { # skipped NAME...: they cannot run; a level that did not run has fai
     done
 }
 
+ready() { # ready NAME: true if that level has passed
+    grep -q "^$1	0	" "$logs/levels.tsv"
+}
+
 images() { # On a fresh machine they take as long as the binaries, and mostly wait for the network: both at once.
     level image-build nice "$PY" -m local_cluster.images build
 }
@@ -49,11 +54,14 @@ on_this_machine() {
     level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/image/rlrun_inference
 }
 
-on_the_cluster() {
+cluster_up() {
     # A level of its own: builds run with low priority, the daemons of the cluster must not.
     level binaries nice "$PY" -m local_cluster binaries
-    # Not as a part of the next level: what is built may wait for tests, the cluster's daemons may not.
-    if level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all; then
+    level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all
+}
+
+on_the_cluster() {
+    if ready images; then
         level e2e "$PY" -m pytest tests/e2e -m "not alone" -n 2 --durations=40
         level e2e-alone "$PY" -m pytest tests/e2e -m alone --durations=5
     else
@@ -94,19 +102,25 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-set -m
-for track in images on_this_machine on_the_cluster; do
-    {
-        trap 'exit 130' INT TERM
-        "$track"
-    } &
-    tracks+=($!)
-done
-set +m
+side_by_side() { # side_by_side TRACK...: runs the tracks beside each other and returns when all are over
+    local track
+    set -m
+    for track in "$@"; do
+        {
+            trap 'exit 130' INT TERM
+            "$track"
+        } &
+        tracks+=($!)
+    done
+    set +m
+    wait "${tracks[@]}"
+    tracks=()
+}
+
 tell &
 teller=$!
-wait "${tracks[@]}"
-tracks=()
+side_by_side images on_this_machine cluster_up
+side_by_side on_the_cluster
 kill "$teller"
 teller=
 [[ -n "${KEEP:-}" ]] || level teardown "$PY" -m pytest tests/teardown

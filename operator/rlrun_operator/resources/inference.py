@@ -26,6 +26,8 @@ Obj = dict[str, Any]
 
 STARTUP_SECONDS = 2700
 """Loading, compiling and capturing graphs of a big model."""
+SIDECAR_STARTUP_SECONDS = 600
+"""A sidecar requests little CPU: beside engines that load models it needs minutes, and a restart would begin anew."""
 ADAPTERS_DIR = "/adapters"
 
 
@@ -155,7 +157,7 @@ def inference(identity: RunIdentity, settings: OperatorSettings, resolved: Resol
         ports={"sidecar": SIDECAR_PORT},
         mounts={"adapters": ADAPTERS_DIR},
         resources=resources_of(settings.sidecar_resources),
-        probes=http_probes("sidecar", startup_seconds=120),
+        probes=http_probes("sidecar", startup_seconds=SIDECAR_STARTUP_SECONDS),
     )
     template = pod_template(
         identity,

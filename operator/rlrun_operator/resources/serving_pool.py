@@ -30,6 +30,7 @@ from rlrun.protocol.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY, Desire
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.inference import (
     ADAPTERS_DIR,
+    SIDECAR_STARTUP_SECONDS,
     allowed_rank,
     engine,
     engine_volumes,
@@ -199,7 +200,7 @@ def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: R
         mounts={"adapters": ADAPTERS_DIR},
         read_only_mounts={"order": ORDER_DIR, "credentials": CREDENTIALS_DIR},
         resources=resources_of(settings.sidecar_resources),
-        probes=http_probes("sidecar", startup_seconds=120),
+        probes=http_probes("sidecar", startup_seconds=SIDECAR_STARTUP_SECONDS),
     )
     template = pod_template(
         identity,
