@@ -1,7 +1,7 @@
 """Copy the generated CRDs into the chart: `python charts/rlrun/sync_crds.py [--check]`.
 
-Helm only reads files below the chart, and a link to the outside does not survive packaging; a test compares both
-folders, so the copy cannot fall behind unseen.
+Helm only reads files below the chart, and symbolic links to the outside do not survive packaging. A test compares both
+folders.
 """
 
 import sys
@@ -13,19 +13,19 @@ TARGET = CHART / "files" / "crds"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """File contents by name."""
+    """Return file contents by name."""
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.yaml"))}
 
 
 def sync() -> None:
-    """Make the copy equal to the source, leftovers removed. Raises SystemExit when there is no source."""
-    wanted = contents(SOURCE)
-    if not wanted:
-        raise SystemExit(f"{SOURCE} holds no CRDs: run `python -m rlrun.codegen.crd` first")
+    """Copy all CRDs and delete stale copies. Raises SystemExit if there is no source."""
+    source = contents(SOURCE)
+    if not source:
+        raise SystemExit(f"{SOURCE} contains no CRDs: run `python -m rlrun.codegen.crd` first")
     TARGET.mkdir(parents=True, exist_ok=True)
-    for stale in contents(TARGET).keys() - wanted.keys():
+    for stale in contents(TARGET).keys() - source.keys():
         (TARGET / stale).unlink()
-    for name, data in wanted.items():
+    for name, data in source.items():
         (TARGET / name).write_bytes(data)
 
 

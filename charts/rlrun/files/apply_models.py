@@ -1,8 +1,8 @@
-"""Bring the catalogue of this release into the cluster: a Job's whole work, after install and upgrade.
+"""Apply the model catalog of the release. Run by a Job after install and upgrade.
 
-RLModels cannot be ordinary templates of the chart: Helm looks up the kind of every object before it creates the first,
-and on a first install the kind comes with the same chart. Objects are applied, never deleted and made again, because
-runs hold on to them; what this release put there before and no longer lists is deleted.
+RLModels cannot be templates of the chart: Helm looks up the kind of every object before it creates the first one, and
+on a first install the kind comes with the same chart. Objects are applied, never recreated, because runs reference
+them. Models of the release that are no longer listed are deleted.
 """
 
 import json
@@ -18,16 +18,16 @@ SECONDS = 90
 
 
 def main() -> None:
-    """Raises ApiException when the API server refuses a model; the message names the field."""
+    """Apply the listed models and delete the others of the release. Raises ApiException, whose message names the field."""
     with open(os.environ["MODELS"], encoding="utf-8") as file:
         models = json.load(file)
     release = os.environ["RELEASE"]
     config.load_config()
     api = client.CustomObjectsApi()
     deadline = time.monotonic() + SECONDS
-    while True:  # the kind is served a moment after its definition is accepted
+    while True:  # the API server serves a kind shortly after it accepts its CRD
         try:
-            there = api.list_cluster_custom_object(GROUP, VERSION, PLURAL, label_selector=f"{LABEL}={release}")
+            existing = api.list_cluster_custom_object(GROUP, VERSION, PLURAL, label_selector=f"{LABEL}={release}")
             break
         except ApiException as problem:
             if problem.status != 404 or time.monotonic() > deadline:
@@ -46,9 +46,9 @@ def main() -> None:
             _content_type="application/apply-patch+yaml",
         )
         print(f"applied {name} ({model['spec']['id']})")
-    wanted = {m["metadata"]["name"] for m in models}
-    for item in there["items"]:
-        if (name := item["metadata"]["name"]) not in wanted:
+    listed = {m["metadata"]["name"] for m in models}
+    for item in existing["items"]:
+        if (name := item["metadata"]["name"]) not in listed:
             api.delete_cluster_custom_object(GROUP, VERSION, PLURAL, name)
             print(f"deleted {name}")
 
@@ -56,4 +56,4 @@ def main() -> None:
 try:
     main()
 except ApiException as problem:
-    raise SystemExit(f"the API server refuses: {problem.body or problem.reason}") from None
+    raise SystemExit(f"The API server rejected a model of the catalog: {problem.body or problem.reason}. Correct `models` in the values.") from None

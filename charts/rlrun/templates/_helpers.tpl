@@ -1,4 +1,4 @@
-{{/* Name of every object of this release. */}}
+{{/* Prefix of the names of all objects of the release. */}}
 {{- define "rlrun.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
@@ -30,16 +30,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* Name of the Secret with the S3 credentials; empty where credentials come from the environment of the nodes. */}}
+{{/* Name of the Secret with the S3 credentials. */}}
 {{- define "rlrun.s3SecretName" -}}
 {{- if .Values.s3.credentials.create -}}
 {{- printf "%s-s3" (include "rlrun.fullname" .) -}}
 {{- else -}}
-{{- required "give s3.credentials.existingSecret (a Secret in the release's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or set s3.credentials.create" .Values.s3.credentials.existingSecret -}}
+{{- required "S3 credentials are required: set s3.credentials.existingSecret (a Secret in the release's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or s3.credentials.create" .Values.s3.credentials.existingSecret -}}
 {{- end -}}
 {{- end }}
 
-{{/* Repository of one of the project's own images, below the registry if there is one. Takes (list name $). */}}
+{{/* Repository of an image; those of the project are prefixed with images.registry. Argument: (list name $). */}}
 {{- define "rlrun.repository" -}}
 {{- $name := index . 0 -}}
 {{- $images := (index . 1).Values.images -}}
@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* Digest or tag of an image; own images have the chart's appVersion where no tag is given. Takes (list name $). */}}
+{{/* Digest or tag of an image; an empty tag means the chart's appVersion. Argument: (list name $). */}}
 {{- define "rlrun.tag" -}}
 {{- $image := get (index . 1).Values.images (index . 0) -}}
 {{- default (default (index . 1).Chart.AppVersion $image.tag) $image.digest -}}
@@ -62,7 +62,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s%s%s" (include "rlrun.repository" (list "operator" .)) (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
 {{- end }}
 
-{{/* The operator's settings file: operator/rlrun_operator/config/settings.py is its schema. */}}
+{{/* Settings file of the operator; its schema is operator/rlrun_operator/config/settings.py. */}}
 {{- define "rlrun.settings" -}}
 {{- $root := . -}}
 images:
