@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from rlrun.storage.layout import S3Uri
-from rlrun.storage.metric_files import TRAINED, Line, merged, parse_lines
+from rlrun.storage.metric_files import TRAINED, Line, merge_lines, parse_lines
 from rlrun.storage.store import Store
 
 from bench.report import Result, at_most, record
@@ -61,10 +61,10 @@ def main() -> int:
 def lines_of(name: str) -> list[Line]:
     """Read the metric lines of a run in S3 or of a file. Raises StoreError, OSError, ValueError."""
     if not name.startswith("s3://"):
-        return merged(parse_lines(Path(name).read_text()))
+        return merge_lines(parse_lines(Path(name).read_text()))
     store, folder = Store(), S3Uri.parse(name) / "metrics"
     texts = [store.get_bytes(folder / file).decode() for file, _ in store.list_files(folder)]
-    return merged(line for text in texts for line in parse_lines(text))
+    return merge_lines(line for text in texts for line in parse_lines(text))
 
 
 def demo_run(steps: int) -> dict[str, list[Line]]:

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from rlrun.storage.layout import RunLayout
-from rlrun.storage.metric_files import Line, merged, parse_lines
+from rlrun.storage.metric_files import Line, merge_lines, parse_lines
 from rlrun.storage.store import Store
 
 __all__ = ["Line", "mean_of", "read_metrics"]
@@ -17,7 +17,7 @@ def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
     """
     folder = layout.root / "metrics"
     parts = [store.get_bytes(folder / name).decode() for name, _ in sorted(store.list_files(folder))]
-    return merged(line for part in parts for line in parse_lines(part))
+    return merge_lines(line for part in parts for line in parse_lines(part))
 
 
 def mean_of(lines: list[Line], name: str) -> float:

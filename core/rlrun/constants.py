@@ -1,6 +1,6 @@
-"""Names and numbers that more than one program relies on: the API, labels, ports, exit codes, conditions, reasons.
+"""Names and numbers that several programs use: API, labels, ports, exit codes, conditions, reasons.
 
-They are part of the interface. A changed value breaks stored objects, running runs or clients.
+They are part of the interface: a changed value breaks stored objects, running runs or clients.
 """
 
 from enum import IntEnum, StrEnum
@@ -15,7 +15,7 @@ VERSION = "v1alpha1"
 API_VERSION: ApiVersion = "rlrun.dev/v1alpha1"
 
 MAX_RUN_NAME = 40
-"""Characters of an RLRun's name: children add up to 23 (`-orchestrator-a12` and a pod's suffix) and may have 63."""
+"""Maximum length of an RLRun's name. Names of children have up to 23 more, of at most 63."""
 
 # --- labels and annotations -----------------------------------------------------------------------------------------
 
@@ -28,24 +28,24 @@ STEP_LABEL = "rlrun.dev/step"
 SERVING_LABEL = "rlrun.dev/serving"
 """Name of the serving pool that an object belongs to."""
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-"""Set on every object that the operator creates for runs and serving pools; its value is FIELD_MANAGER."""
+"""Label of every object that the operator creates for runs and serving pools, with the value FIELD_MANAGER."""
 
 GENERATION_ANNOTATION = "rlrun.dev/generation"
-"""metadata.generation of the RLRun that a child was built for."""
+"""Value of metadata.generation of the RLRun that a child was built for."""
 CONFIG_ANNOTATION = "rlrun.dev/config"
-"""Digest of a changed configuration, set on the pod that reads it."""
+"""Digest of the changed configuration, set on the pod that reads it."""
 MODEL_ANNOTATION = "rlrun.dev/model"
-"""Id of the base model of a serving pool's object; too long for a label."""
+"""Id of the base model of a serving pool, which can be too long for a label."""
 HASH_ANNOTATION = "rlrun.dev/desired"
-"""Digest of the object as the operator built it, without what others or the API server add."""
+"""Digest of the object as the operator built it, without fields that others add."""
 SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
-"""With the value "true" on an RLRun that is being deleted: the run goes at once and its files stay in S3."""
+"""Annotation with the value "true" on an RLRun: it is deleted immediately, and its files stay in S3."""
 
 FINALIZER = "rlrun.dev/artifacts"
 
 FIELD_MANAGER = "rlrun-operator"
 SERVING_FIELD_MANAGER = "rlrun-serving"
-"""Owner of the status fields of adapters that describe their deployment."""
+"""Field manager of an adapter's status fields about its deployment."""
 CLI_FIELD_MANAGER = "rlrun-cli"
 
 LEASE_NAME = "rlrun-operator"
@@ -63,7 +63,7 @@ ORCHESTRATOR_STATUS_PORT = 8080
 
 
 class Role(StrEnum):
-    """The parts of a run, as in the label `rlrun.dev/role`."""
+    """Roles of a run's processes, as in the label `rlrun.dev/role`."""
 
     trainer = "trainer"
     inference = "inference"
@@ -110,11 +110,11 @@ class ConditionType(StrEnum):
     COMPLETED = "Completed"
     FAILED = "Failed"
     DELETED = "Deleted"
-    """Of RLCheckpoint and RLAdapter: whether their files are deleted."""
+    """Condition of RLCheckpoint and RLAdapter about the deletion of their files."""
 
 
 class Reason(StrEnum):
-    """Reasons of conditions, Events and failed requests. `reasons.py` says what each means and what to do."""
+    """Reasons of conditions, Events and failed requests. `rlrun.codegen.reason_catalog` explains each."""
 
     # Life of a run
     VALID = "Valid"
@@ -329,7 +329,7 @@ class Reason(StrEnum):
 
 
 class TrainingIssue(StrEnum):
-    """Reasons of `TrainingHealthy` when it is False: every process is well, but the training leads nowhere."""
+    """Reasons of `TrainingHealthy` when it is False: all processes work, but training makes no progress."""
 
     reward_flat_at_zero = Reason.REWARD_FLAT_AT_ZERO
     reward_flat_at_one = Reason.REWARD_FLAT_AT_ONE
@@ -343,7 +343,7 @@ class TrainingIssue(StrEnum):
 
 
 class Hint(StrEnum):
-    """Reasons of `TrainingHealthy` when it is True: what would make the run faster."""
+    """Reasons of `TrainingHealthy` when it is True: hints how to increase throughput."""
 
     rollout_bound = Reason.ROLLOUT_BOUND
     trainer_bound = Reason.TRAINER_BOUND

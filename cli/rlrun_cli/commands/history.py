@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rlrun.storage.layout import RunLayout, step_of
-from rlrun.storage.metric_files import Line, merged, parse_lines
+from rlrun.storage.metric_files import Line, merge_lines, parse_lines
 from rlrun.storage.store import Store
 
 from rlrun_cli.commands.runs import Name, Output
@@ -43,7 +43,7 @@ def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
     """Return all lines of the run, one per step. Raises StoreError."""
     folder = layout.root / "metrics"
     parts = [store.get_bytes(folder / name).decode() for name, _ in store.list_files(folder)]
-    return merged(line for part in parts for line in parse_lines(part))
+    return merge_lines(line for part in parts for line in parse_lines(part))
 
 
 def read_rollouts(store: Store, layout: RunLayout, step: int | None) -> list[dict[str, Any]]:

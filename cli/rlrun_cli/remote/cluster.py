@@ -33,7 +33,7 @@ class RemoteCluster:
         self.namespace = namespace
         self._api_client = api_client
         self._client = SyncKubeClient(
-            SyncApiTransport(api_client, answer_seconds=REQUEST_TIMEOUT_SECONDS), CLI_FIELD_MANAGER
+            SyncApiTransport(api_client, response_seconds=REQUEST_TIMEOUT_SECONDS), CLI_FIELD_MANAGER
         )
 
     @classmethod

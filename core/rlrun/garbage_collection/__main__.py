@@ -1,7 +1,7 @@
-"""`python -m rlrun.garbage_collection`: one sweep, as the chart's CronJob makes it. Lists; removes only with --delete.
+"""Entry point of the chart's CronJob: `python -m rlrun.garbage_collection` lists or, with --delete, deletes garbage.
 
-`rlrun gc` is the same for people. This one needs nothing but what the operator's image has: S3 comes from
-RLRUN_S3_BUCKET, RLRUN_S3_PREFIX and the AWS_* variables, the cluster from the pod's ServiceAccount or a kubeconfig.
+`rlrun gc` is the interactive equivalent. S3 is configured by RLRUN_S3_BUCKET, RLRUN_S3_PREFIX and the AWS_* variables,
+the cluster by the pod's ServiceAccount or a kubeconfig.
 """
 
 import argparse
@@ -24,11 +24,13 @@ FAILED, INVALID = 1, 2
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """The options. Exits with 2 on wrong ones."""
-    parser = argparse.ArgumentParser("python -m rlrun.garbage_collection", description="List what belongs to nothing.")
-    parser.add_argument("-n", "--namespace", action="append", default=[], help="only this namespace; repeatable")
-    parser.add_argument("--older-than", default="24h", help="nothing younger is touched: 90m, 24h, 7d (default 24h)")
-    parser.add_argument("--delete", action="store_true", help="remove it")
+    """Parse the options. Exits with 2 if they are invalid."""
+    parser = argparse.ArgumentParser(
+        "python -m rlrun.garbage_collection", description="List or delete unreferenced files and objects."
+    )
+    parser.add_argument("-n", "--namespace", action="append", default=[], help="limit to this namespace; repeatable")
+    parser.add_argument("--older-than", default="24h", help="minimum age of items: 90m, 24h, 7d (default 24h)")
+    parser.add_argument("--delete", action="store_true", help="delete the listed items")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
     found = parser.parse_args(given)
     try:
@@ -41,7 +43,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Exit code: 0 when all is said or removed, 1 when something could not be. Raises StoreError, ApiError."""
+    """List or delete the garbage. Returns 0, or 1 if an item could not be deleted. Raises StoreError, ApiError."""
     from kubernetes import client, config
 
     config.load_config()
@@ -50,21 +52,22 @@ def sweep(options: argparse.Namespace) -> int:
     root = S3Uri(os.environ["RLRUN_S3_BUCKET"], os.environ.get("RLRUN_S3_PREFIX", "").strip("/"))
     now, failed = datetime.now(UTC), 0
     for namespace in options.namespace or [None]:
-        world = take_snapshot(store, cluster, root, namespace)
-        items = plan_deletions(world, now, options.older_than)
+        snapshot = take_snapshot(store, cluster, root, namespace)
+        items = plan_deletions(snapshot, now, options.older_than)
         removed = []
         if options.delete:
             removed = list(remove(store, cluster, root, namespace, items, now, options.older_than))
         failed += sum(r.problem is not None for r in removed)
         if options.output == "json":
-            print(json.dumps(document(items, removed, world.notes)))
+            print(json.dumps(document(items, removed, snapshot.notes)))
             continue
-        for note in world.notes:
+        for note in snapshot.notes:
             print(f"note: {note}", file=sys.stderr)
         for item in items if not options.delete else []:
             print(line(item, now))
-        for done in removed:
-            print(f"{'removed' if done.problem is None else f'NOT removed ({done.problem})'}: {line(done.item, now)}")
+        for removal in removed:
+            outcome = "removed" if removal.problem is None else f"NOT removed ({removal.problem})"
+            print(f"{outcome}: {line(removal.item, now)}")
         print(
             f"{len(items)} found in {namespace or 'all namespaces'}" + ("" if options.delete else "; nothing removed")
         )
@@ -72,12 +75,12 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """The exit code: 0 fine, 1 S3 or the cluster said no, 2 wrong options."""
+    """Return the exit code: 0 for success, 1 for a failure of S3 or the cluster, 2 for invalid options."""
     options = arguments(given)
     try:
         return sweep(options)
     except (StoreError, ApiError) as problem:
-        print(f"the sweep ends here: {problem}", file=sys.stderr)
+        print(f"Garbage collection stopped: {problem}", file=sys.stderr)
         return FAILED
 
 

@@ -1,7 +1,7 @@
-"""The cluster's side of garbage: which runs, artifacts and children exist.
+"""Runs, artifacts and children in the cluster, as garbage collection needs them.
 
-The list of runs and of artifacts is all or nothing, because every run that is not in the list would count as deleted.
-Children are another matter: a kind that may not be listed is left alone and named in a note.
+Runs and artifacts are listed completely or not at all, because a run that is missing from the list counts as deleted.
+A kind of children that cannot be listed is skipped and named in a note.
 """
 
 from datetime import UTC, datetime
@@ -16,12 +16,12 @@ from rlrun.kube.objects import Obj, label, phase_of
 from rlrun.kube.sync_client import SyncKubeClient
 
 CHILD_LABELS = {RUN_UID_LABEL: "", MANAGED_BY_LABEL: FIELD_MANAGER}
-"""Labels of every child that the operator makes for a run."""
+"""Labels of every child that the operator creates for a run."""
 FINISHED = frozenset(p.value for p in Phase if p.finished)
 
 
 class ClusterSource:
-    """Objects that may be garbage, by kind. A `namespace` of None means all namespaces."""
+    """Reads and deletes objects that may be garbage. A `namespace` of None means all namespaces."""
 
     def __init__(self, client: SyncKubeClient) -> None:
         self._client = client
@@ -41,7 +41,7 @@ class ClusterSource:
             try:
                 items = self._client.list(kind, namespace, CHILD_LABELS)
             except ApiError as error:
-                notes.append(f"{kind.plural} were not looked at: {error}")
+                notes.append(f"{kind.plural} were skipped: {error}")
                 continue
             found += [child(item) for item in items if is_of_a_run(item)]
         return found, notes
@@ -72,7 +72,7 @@ def artifact(item: Obj) -> Artifact:
 
 
 def child(item: Obj) -> Child:
-    """Return the child that an object is."""
+    """Return the child of a run for its object."""
     meta = item["metadata"]
     return Child(
         str(item["kind"]), str(meta["namespace"]), str(meta["name"]), label(item, RUN_UID_LABEL), _created(meta)
@@ -80,12 +80,12 @@ def child(item: Obj) -> Child:
 
 
 def is_of_a_run(item: Obj) -> bool:
-    """True if a run owns the object, or it has no owner. An object of another owner is not a run's leftover."""
+    """True if a run owns the object, or it has no owner. Objects of other owners do not belong to a run."""
     owners = item["metadata"].get("ownerReferences") or []
     return all(o.get("kind") == "RLRun" for o in owners)
 
 
 def _created(metadata: Obj) -> datetime:
     text = metadata.get("creationTimestamp")
-    # Without a time the object counts as new: nothing of unknown age is removed.
+    # Without a time the object counts as new, because objects of unknown age must not be deleted.
     return datetime.fromisoformat(str(text)) if text else datetime.max.replace(tzinfo=UTC)

@@ -1,18 +1,18 @@
-"""What belongs to nothing. Pure: a world in, a list of garbage out, and nothing is garbage unless all of it is proven.
+"""Decision which files and objects are garbage. Pure: from a snapshot to a list of items to delete.
 
-| garbage | when |
+| garbage | condition |
 |---|---|
-| the folder of a run | the run is gone, and no RLCheckpoint or RLAdapter of it is left |
-| a checkpoint or an adapter | its run is gone and so is its object, though others of the run remain |
-| a checkpoint or an adapter without a manifest | its run is finished or gone: nobody will complete it |
-| policies that the engines loaded | their run is finished or gone |
-| an unfinished multipart upload | likewise, or it is no run's |
-| an RLCheckpoint or RLAdapter | its run is gone and its files are not (or no longer) whole |
-| a child in the cluster | its run is gone, and Kubernetes' own garbage collector has not taken it |
+| folder of a run | the run is deleted, and it has no RLCheckpoint or RLAdapter |
+| checkpoint or adapter | its run and its object are deleted, but other artifacts of the run have objects |
+| checkpoint or adapter without a manifest | its run is finished or deleted, so that the upload cannot be completed |
+| policies | their run is finished or deleted |
+| unfinished multipart upload | its run is finished or deleted, or it does not belong to a run |
+| RLCheckpoint or RLAdapter | its run is deleted, and its files are missing or incomplete |
+| child in the cluster | its run is deleted, and Kubernetes has not deleted the child |
 
-Nothing younger than the minimum age is ever garbage, by the newest file in it; nothing at all of a run that may still
-write; and no checkpoint that such a run starts from, even when its object is gone. The world is surveyed S3 first,
-cluster second: whatever was in S3 then had its run in the cluster before.
+Items that are younger than the minimum age, by their newest file, are never garbage; neither are items of a run that
+may still write, nor checkpoints that such a run starts from, even if their object is deleted. The snapshot lists S3
+before the cluster, so that the run of every listed file existed before the list of runs was made.
 """
 
 from collections import defaultdict
@@ -36,7 +36,7 @@ from rlrun.storage.store import Upload
 
 
 class GarbageReason(StrEnum):
-    """Why something is garbage."""
+    """Reason why an item is garbage."""
 
     run_gone = "RunGone"
     object_gone = "ObjectGone"
@@ -47,14 +47,14 @@ class GarbageReason(StrEnum):
 
 
 MEANING = {
-    GarbageReason.run_gone: "its RLRun is gone and no artifact of it is left",
-    GarbageReason.object_gone: "its RLRun is gone and so is its own object",
-    GarbageReason.no_manifest: "an upload that was never completed",
-    GarbageReason.run_finished: "policies are needed only while their run lives",
-    GarbageReason.upload_unfinished: "a multipart upload that was never completed",
-    GarbageReason.files_gone: "its RLRun is gone and so are its files",
+    GarbageReason.run_gone: "its RLRun is deleted and has no RLCheckpoint or RLAdapter",
+    GarbageReason.object_gone: "its RLRun and its RLCheckpoint or RLAdapter are deleted",
+    GarbageReason.no_manifest: "the upload was not completed",
+    GarbageReason.run_finished: "policies of a run that is finished or deleted",
+    GarbageReason.upload_unfinished: "the multipart upload was not completed",
+    GarbageReason.files_gone: "its RLRun is deleted, and its files are missing or incomplete",
 }
-"""The reasons in words."""
+"""Description of each reason for users."""
 
 FOLDER = "Folder"
 UPLOAD = "Upload"
@@ -62,7 +62,7 @@ UPLOAD = "Upload"
 
 @dataclass(frozen=True)
 class GarbageItem:
-    """One thing to remove."""
+    """Item to delete: a folder or upload in S3, or an object in the cluster."""
 
     kind: str
     """`Folder`, `Upload`, or the kind of an object in the cluster."""
@@ -74,108 +74,110 @@ class GarbageItem:
     newest: datetime
     """When anything of it was written last."""
     size: int | None = None
-    """Bytes; None where nobody can say."""
+    """Size in bytes. None if unknown."""
     upload: Upload | None = None
 
 
-def plan_deletions(world: ClusterSnapshot, now: datetime, older_than: timedelta) -> list[GarbageItem]:
-    """All garbage of a world that is older than `older_than`: uploads, files and objects, in the order of removal."""
+def plan_deletions(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) -> list[GarbageItem]:
+    """Return the garbage in a snapshot that is older than `older_than`, in the order of deletion."""
     limit = now - older_than
     by_run: dict[RunFolder, list[StoredFolder]] = defaultdict(list)
-    for folder in world.folders:
+    for folder in snapshot.folders:
         by_run[folder.run].append(folder)
-    found = [*_uploads(world)]
-    named = _named(world)
-    claims = {run.starts_from for run in world.runs.values() if run.starts_from and not run.finished}
+    found = [*_uploads(snapshot)]
+    recorded = _recorded_uris(snapshot)
+    starting_checkpoints = {run.starts_from for run in snapshot.runs.values() if run.starts_from and not run.finished}
     for run in sorted(by_run, key=lambda r: (r.namespace, r.uid)):
-        claimed = [
-            _root(world, run) / path for path in (referenced_checkpoint_path(run, claim) for claim in claims) if path
+        referenced = [
+            _root(snapshot, run) / path
+            for path in (referenced_checkpoint_path(run, name) for name in starting_checkpoints)
+            if path
         ]
-        found += _of_run(world, run, by_run[run], [*named[run.uid], *claimed])
-    found += _objects(world)
+        found += _garbage_of_run(snapshot, run, by_run[run], [*recorded[run.uid], *referenced])
+    found += _objects(snapshot)
     found += [
         GarbageItem(c.kind, c.namespace, c.name, GarbageReason.run_gone, c.created)
-        for c in world.children
-        if c.run_uid not in world.runs
+        for c in snapshot.children
+        if c.run_uid not in snapshot.runs
     ]
     return [item for item in found if item.newest <= limit]
 
 
-def _named(world: ClusterSnapshot) -> dict[str, list[S3Uri]]:
-    """Where the artifacts with objects are, by the run they name and by the run in whose folder they really lie."""
-    named: dict[str, list[S3Uri]] = defaultdict(list)
-    for artifact in world.artifacts:
+def _recorded_uris(snapshot: ClusterSnapshot) -> dict[str, list[S3Uri]]:
+    """Return the URIs of artifacts with objects by run: the run in their spec, and the run of their folder."""
+    uris: dict[str, list[S3Uri]] = defaultdict(list)
+    for artifact in snapshot.artifacts:
         uri = S3Uri.parse(artifact.uri)
-        named[artifact.run_uid].append(uri)
-        where = locate(world.root, f"{uri.key}/") if uri.bucket == world.root.bucket else None
-        if where is not None and where[0].uid != artifact.run_uid:
-            named[where[0].uid].append(uri)
-    return named
+        uris[artifact.run_uid].append(uri)
+        location = locate(snapshot.root, f"{uri.key}/") if uri.bucket == snapshot.root.bucket else None
+        if location is not None and location[0].uid != artifact.run_uid:
+            uris[location[0].uid].append(uri)
+    return uris
 
 
-def _root(world: ClusterSnapshot, run: RunFolder) -> S3Uri:
-    return world.root / run.namespace / run.uid
+def _root(snapshot: ClusterSnapshot, run: RunFolder) -> S3Uri:
+    return snapshot.root / run.namespace / run.uid
 
 
-def _may_write(world: ClusterSnapshot, uid: str) -> bool:
-    return uid in world.runs and not world.runs[uid].finished
+def _may_write(snapshot: ClusterSnapshot, uid: str) -> bool:
+    return uid in snapshot.runs and not snapshot.runs[uid].finished
 
 
-def _uploads(world: ClusterSnapshot) -> Iterator[GarbageItem]:
-    for upload in sorted(world.uploads, key=lambda u: (u.key, u.upload_id)):
-        where = locate(world.root, upload.key)
-        if where is not None and _may_write(world, where[0].uid):
+def _uploads(snapshot: ClusterSnapshot) -> Iterator[GarbageItem]:
+    for upload in sorted(snapshot.uploads, key=lambda u: (u.key, u.upload_id)):
+        location = locate(snapshot.root, upload.key)
+        if location is not None and _may_write(snapshot, location[0].uid):
             continue
         yield GarbageItem(
             UPLOAD,
-            where[0].namespace if where else "",
-            str(S3Uri(world.root.bucket, upload.key)),
+            location[0].namespace if location else "",
+            str(S3Uri(snapshot.root.bucket, upload.key)),
             GarbageReason.upload_unfinished,
             upload.initiated,
             upload=upload,
         )
 
 
-def _of_run(
-    world: ClusterSnapshot, run: RunFolder, folders: list[StoredFolder], kept: list[S3Uri]
+def _garbage_of_run(
+    snapshot: ClusterSnapshot, run: RunFolder, folders: list[StoredFolder], kept: list[S3Uri]
 ) -> Iterator[GarbageItem]:
-    if _may_write(world, run.uid):
+    if _may_write(snapshot, run.uid):
         return
-    root = _root(world, run)
-    gone = run.uid not in world.runs
-    if gone and not kept:
-        yield _folder(world, run, root, GarbageReason.run_gone, folders)
+    root = _root(snapshot, run)
+    is_deleted = run.uid not in snapshot.runs
+    if is_deleted and not kept:
+        yield _folder(snapshot, run, root, GarbageReason.run_gone, folders)
         return
     for folder in sorted(folders, key=lambda f: f.path):
         uri = root / folder.path
         if folder.area not in STEPPED or any(_below(k, uri) or _below(uri, k) for k in kept):
             continue
         if not folder.manifest:
-            yield _folder(world, run, uri, GarbageReason.no_manifest, [folder])
-        elif gone:
-            yield _folder(world, run, uri, GarbageReason.object_gone, [folder])
+            yield _folder(snapshot, run, uri, GarbageReason.no_manifest, [folder])
+        elif is_deleted:
+            yield _folder(snapshot, run, uri, GarbageReason.object_gone, [folder])
     policies = [f for f in folders if f.area == POLICY]
     if policies and not any(_below(k, root / POLICY) for k in kept):
-        yield _folder(world, run, root / POLICY, GarbageReason.run_finished, policies)
+        yield _folder(snapshot, run, root / POLICY, GarbageReason.run_finished, policies)
 
 
 def _folder(
-    world: ClusterSnapshot, run: RunFolder, uri: S3Uri, reason: GarbageReason, folders: list[StoredFolder]
+    snapshot: ClusterSnapshot, run: RunFolder, uri: S3Uri, reason: GarbageReason, folders: list[StoredFolder]
 ) -> GarbageItem:
-    # Somebody who uploads to a folder now is somebody who writes it now.
-    begun = [u.initiated for u in world.uploads if u.key.startswith(f"{uri.key}/")]
+    # An unfinished upload to the folder counts as a file in it.
+    begun = [u.initiated for u in snapshot.uploads if u.key.startswith(f"{uri.key}/")]
     newest = max([f.newest for f in folders] + begun)
     return GarbageItem(FOLDER, run.namespace, str(uri), reason, newest, sum(f.size for f in folders))
 
 
-def _objects(world: ClusterSnapshot) -> Iterator[GarbageItem]:
-    whole = {str(_root(world, f.run) / f.path): f for f in world.folders if f.area in STEPPED}
-    for artifact in sorted(world.artifacts, key=lambda a: (a.namespace, a.kind, a.name)):
-        # One whose files lie elsewhere (another prefix, another bucket) was not looked at.
-        here = _below(S3Uri.parse(artifact.uri), world.root / artifact.namespace / artifact.run_uid)
-        if artifact.run_uid in world.runs or artifact.deployed or not here:
+def _objects(snapshot: ClusterSnapshot) -> Iterator[GarbageItem]:
+    folders = {str(_root(snapshot, f.run) / f.path): f for f in snapshot.folders if f.area in STEPPED}
+    for artifact in sorted(snapshot.artifacts, key=lambda a: (a.namespace, a.kind, a.name)):
+        # The snapshot does not contain files under another prefix or in another bucket.
+        is_covered = _below(S3Uri.parse(artifact.uri), snapshot.root / artifact.namespace / artifact.run_uid)
+        if artifact.run_uid in snapshot.runs or artifact.deployed or not is_covered:
             continue
-        folder = whole.get(str(S3Uri.parse(artifact.uri)))
+        folder = folders.get(str(S3Uri.parse(artifact.uri)))
         if folder is None or not folder.manifest:
             yield _object(artifact, folder)
 

@@ -1,4 +1,4 @@
-"""Garbage in words and in JSON, for the command line and for the periodic job alike. Pure."""
+"""Output of garbage collection as text and JSON, for the command line and the CronJob. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_age(text: str) -> timedelta:
-    """`24h`, `90m`, `7d`, `0s`. Raises ValueError."""
+    """Parse an age such as `24h`, `90m`, `7d` or `0s`. Raises ValueError."""
     found = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
     if not found:
         raise ValueError(f"{text!r} is not an age: write a number and s, m, h or d, as in 24h")
@@ -20,7 +20,7 @@ def parse_age(text: str) -> timedelta:
 
 
 def as_dict(item: GarbageItem, removed: Removed | None = None) -> dict[str, Any]:
-    """One entry of the JSON output; `removed` and `problem` are there only after a removal was tried."""
+    """Return one entry of the JSON output. It has `removed` and `problem` only after an attempt to delete it."""
     entry: dict[str, Any] = {
         "kind": item.kind,
         "namespace": item.namespace,
@@ -38,17 +38,17 @@ def as_dict(item: GarbageItem, removed: Removed | None = None) -> dict[str, Any]
 
 
 def document(items: Sequence[GarbageItem], removed: Sequence[Removed], notes: Sequence[str]) -> dict[str, Any]:
-    """The whole JSON output. With `removed` empty nothing was removed."""
-    done = {id(r.item): r for r in removed}
+    """Return the complete JSON output. `removed` is empty if nothing was to be deleted."""
+    results = {id(r.item): r for r in removed}
     return {
-        "items": [as_dict(i, done.get(id(i))) for i in items],
+        "items": [as_dict(i, results.get(id(i))) for i in items],
         "sizeBytes": sum(i.size or 0 for i in items),
         "notes": list(notes),
     }
 
 
 def line(item: GarbageItem, now: datetime) -> str:
-    """One line of a log."""
+    """Return one line of the log."""
     hours = (now - item.newest).total_seconds() / 3600
     size = "" if item.size is None else f", {item.size} bytes"
     place = item.name if item.name.startswith("s3://") else f"{item.namespace}/{item.name}"

@@ -1,7 +1,7 @@
-"""What there is, as far as garbage is concerned: folders in S3, unfinished uploads, runs, artifacts, children.
+"""Snapshot of the files and objects of runs: folders in S3, unfinished uploads, runs, artifacts, children.
 
-Only folders of runs count, `{prefix}/{namespace}/{run-uid}`: whatever else lies in the bucket is none of this
-project's garbage, and a name that is not a uid is never taken for a run.
+It contains only folders of runs, `{prefix}/{namespace}/{run-uid}`. Other files in the bucket do not belong to the
+project, and a folder whose name is not a UID is not the folder of a run.
 """
 
 import re
@@ -14,16 +14,16 @@ from rlrun.storage.store import StoredObject, Upload
 
 UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SHARED = ("environments", "models")
-"""Folders below the prefix that belong to no run: never looked into."""
+"""Folders below the prefix that do not belong to a run and are skipped."""
 STEPPED = ("checkpoints", "adapters")
-"""Folders of a run with one artifact in each folder below."""
+"""Folders of a run with one subfolder per artifact."""
 POLICY = "policy"
-"""Folder of a run for what the engines load while it lives."""
+"""Folder of a run for policies, which engines load during the run."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's root in S3, by namespace and uid."""
+    """Root folder of a run in S3, by namespace and UID."""
 
     namespace: str
     uid: str
@@ -31,20 +31,20 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class StoredFolder:
-    """Files of a run that live and die together: one artifact, one policy, or (with an empty path) all the rest."""
+    """Files of a run that are deleted together: one artifact, one policy, or, with an empty path, all other files."""
 
     run: RunFolder
     path: str
-    """`checkpoints/step-000040`, `policy/v000041-1a2b3c4d`, or empty."""
+    """Path below the run's root: `checkpoints/step-000040`, `policy/v000041-1a2b3c4d`, or empty."""
     files: int
     size: int
-    """Bytes."""
+    """Size in bytes."""
     newest: datetime
     manifest: bool
 
     @property
     def area(self) -> str:
-        """`checkpoints`, `adapters`, `policy`, or empty."""
+        """First part of the path: `checkpoints`, `adapters`, `policy`, or empty."""
         return self.path.partition("/")[0]
 
 
@@ -63,7 +63,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Child:
-    """An object that the operator made for a run, by the run's uid in its labels."""
+    """An object that the operator created for a run, with the run's UID from its labels."""
 
     kind: str
     namespace: str
@@ -79,27 +79,27 @@ class Run:
     uid: str
     finished: bool
     starts_from: str = ""
-    """Name of the RLCheckpoint that it starts from, without a namespace; empty for none."""
+    """Name of the RLCheckpoint that the run starts from, without namespace. Empty: none."""
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """All of it. A world is only worth planning for when its runs and its folders were read completely."""
+    """Snapshot of S3 and the cluster. Its runs and folders must be complete."""
 
     root: S3Uri
     """`s3://bucket/prefix`."""
     runs: Mapping[str, Run]
-    """Every run that exists, by uid."""
+    """Every existing run by UID."""
     folders: tuple[StoredFolder, ...] = ()
     uploads: tuple[Upload, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     children: tuple[Child, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    """What could not be looked at, for people."""
+    """Messages for users about kinds that could not be listed."""
 
 
 def locate(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
-    """Whose a key is and which `Folder.path` it belongs to; None for what is no run's.
+    """Return the run of a key and its `StoredFolder.path`, or None if the key does not belong to a run.
 
     With root `s3://b/p`, `p/team/{uid}/checkpoints/step-000040/manifest.json` is the run's checkpoint 40.
     """
@@ -117,27 +117,28 @@ def locate(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
 
 
 def referenced_checkpoint_path(run: RunFolder, checkpoint: str) -> str | None:
-    """The `Folder.path` of the run's checkpoint of that name, `{run}-step-000040-{first letters of the uid}`; None for
-    the name of another run's.
+    """Return the `StoredFolder.path` of the run's checkpoint with this name, None if it is another run's.
+
+    Names of checkpoints are `{run}-step-000040-{first 8 characters of the UID}`.
     """
     found = re.search(r"-(step-\d{6,})-([0-9a-f]{8})$", checkpoint)
     return f"checkpoints/{found[1]}" if found and run.uid.startswith(found[2]) else None
 
 
 def folders(root: S3Uri, objects: Iterable[StoredObject]) -> Iterator[StoredFolder]:
-    """The folders that objects lie in; only one entry per folder is in memory, however many objects there are."""
+    """Yield the folders of objects. Memory grows with the number of folders, not of objects."""
     found: dict[tuple[RunFolder, str], StoredFolder] = {}
     for item in objects:
-        where = locate(root, item.key)
-        if where is None:
+        location = locate(root, item.key)
+        if location is None:
             continue
-        has_manifest = item.key.rsplit("/", 1)[-1] == MANIFEST and bool(where[1])
-        old = found.get(where)
+        has_manifest = item.key.rsplit("/", 1)[-1] == MANIFEST and bool(location[1])
+        old = found.get(location)
         if old is None:
-            found[where] = StoredFolder(*where, 1, item.size, item.modified, has_manifest)
+            found[location] = StoredFolder(*location, 1, item.size, item.modified, has_manifest)
         else:
             newest = max(old.newest, item.modified)
-            found[where] = StoredFolder(
-                *where, old.files + 1, old.size + item.size, newest, old.manifest or has_manifest
+            found[location] = StoredFolder(
+                *location, old.files + 1, old.size + item.size, newest, old.manifest or has_manifest
             )
     yield from found.values()

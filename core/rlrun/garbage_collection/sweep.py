@@ -1,7 +1,7 @@
-"""Looking for garbage, and removing it: the edge between the plan, S3 and the cluster.
+"""Snapshots and deletion of garbage in S3 and the cluster.
 
-What is removed was found twice: by the survey that people saw, and by one right before the removal. So a list that
-waited an hour for a confirmation never acts on what has changed meanwhile.
+Every item is checked again with a new snapshot before it is deleted, because it may have changed while the list waited
+for a confirmation.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from rlrun.storage.store import Store, StoreError
 
 @dataclass(frozen=True)
 class Removed:
-    """What became of one piece of garbage."""
+    """Result of the deletion of one item."""
 
     item: GarbageItem
     problem: str | None = None
-    """Why it is still there."""
+    """Cause if the item was not deleted."""
 
 
 def take_snapshot(store: Store, cluster: ClusterSource, root: S3Uri, namespace: str | None) -> ClusterSnapshot:
-    """The world as it is now, of one namespace or of all. Raises StoreError, ApiError.
+    """Return a snapshot of one namespace, or of all. Raises StoreError, ApiError.
 
-    The order matters: a run exists before its first file and its first child, so whatever was seen of a run that is not
-    in the later list has lost it. Artifacts come last: no object of a run that is gone by then can be missed.
+    The order matters. A run exists before its files and children, so these are listed before the runs: a run that is
+    missing from the list is deleted. Artifacts are listed last, so that no object of a deleted run is missing.
     """
     below = root / namespace if namespace else root
     found = tuple(folders(root, store.walk(below)))
@@ -49,14 +49,15 @@ def remove(
     now: datetime,
     older_than: timedelta,
 ) -> Iterator[Removed]:
-    """Removes what was chosen and is still garbage, one by one. Raises StoreError, ApiError before the first.
+    """Delete the chosen items that are still garbage and yield a result for each.
 
-    Whatever cannot be removed is reported and does not keep the rest from going; the next sweep finds it again.
+    Raises StoreError or ApiError only before the first deletion. An item that cannot be deleted is reported, and the
+    others are still deleted.
     """
-    still = set(plan_deletions(take_snapshot(store, cluster, root, namespace), now, older_than))
+    garbage = set(plan_deletions(take_snapshot(store, cluster, root, namespace), now, older_than))
     for item in chosen:
-        if item not in still:
-            yield Removed(item, "it has changed meanwhile and is left alone")
+        if item not in garbage:
+            yield Removed(item, "it has changed meanwhile and is kept")
             continue
         try:
             if item.kind == FOLDER:

@@ -1,7 +1,7 @@
-"""Kubernetes client of the operator: every kind alike, on plain dictionaries.
+"""Asynchronous Kubernetes client of the operator, for objects of all kinds as plain dictionaries.
 
-It rests on the ApiClient of `kubernetes.aio` rather than on the typed APIs: those parse every answer into thousands of
-attributes that are not read, and have no server-side apply for arbitrary kinds.
+It uses the ApiClient of `kubernetes.aio` instead of the typed APIs, which parse every response into thousands of
+attributes and have no server-side apply for arbitrary kinds.
 """
 
 import builtins
@@ -23,7 +23,7 @@ from rlrun.kube.requests import KubeRequest
 REQUEST_SECONDS = 20.0
 CONNECTIONS = 64
 LOG_LINES = 200_000
-"""The API server counts a log's bytes from its beginning, so its end is asked for in lines."""
+"""Number of lines requested from the end of a log. The API server limits bytes only from the beginning."""
 LOG_CHUNK = 1 << 16
 
 
@@ -31,11 +31,11 @@ class AsyncTransport(Protocol):
     """Sends requests to an API server. Tests replace it."""
 
     async def send(self, request: KubeRequest) -> Obj:
-        """Return the answer. Raises ApiError."""
+        """Return the object in the response. Raises ApiError."""
         ...
 
     def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open the answer as chunks of bytes. Raises ApiError, also while it is read."""
+        """Open the response as chunks of bytes. Raises ApiError, also while it is read."""
         ...
 
     async def close(self) -> None:
@@ -44,9 +44,9 @@ class AsyncTransport(Protocol):
 
 
 class AsyncKubeClient:
-    """Client of the API server. It reads from the server itself, never from a cache, and every request has a deadline.
+    """Client of the API server with the operator's field manager.
 
-    Writes carry the operator's field manager.
+    It always reads from the server, never from a cache, and every request has a timeout.
     """
 
     def __init__(self, transport: AsyncTransport) -> None:
@@ -82,11 +82,11 @@ class AsyncKubeClient:
                 return found
 
     async def create(self, obj: Obj) -> Obj:
-        """Create the object. Raises ApiError 409 where it exists."""
+        """Create the object. Raises ApiError 409 if it exists."""
         return await self._transport.send(requests.create(obj, FIELD_MANAGER))
 
     async def replace(self, obj: Obj) -> Obj:
-        """Replace the object. With a resourceVersion in it, ApiError 409 means that it was changed since."""
+        """Replace the object. Raises ApiError 409 if its resourceVersion is outdated."""
         return await self._transport.send(requests.replace(obj, FIELD_MANAGER))
 
     async def apply(self, obj: Obj) -> Obj:
@@ -94,9 +94,9 @@ class AsyncKubeClient:
         return await self._transport.send(requests.apply(obj, FIELD_MANAGER))
 
     async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
-        """Apply the object's status on the server side. Raises ApiError 404 where the object does not exist.
+        """Apply the object's status on the server side. Raises ApiError 404 if the object does not exist.
 
-        A manager owns the fields that it applied last: fields that it leaves out are removed, those of others stay.
+        Fields that `manager` applied before and that are missing now are removed. Fields of other managers stay.
         """
         return await self._transport.send(requests.apply(obj, manager, "status"))
 
@@ -105,21 +105,21 @@ class AsyncKubeClient:
         return await self._transport.send(requests.patch(kind, namespace, name, changes, FIELD_MANAGER))
 
     async def delete(self, kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> bool:
-        """Delete the object, exactly the one with the uid if one is given. Returns False if it was gone already.
+        """Delete the object, exactly the one with the uid if one is given. Returns False if it did not exist.
 
         Raises ApiError.
         """
         try:
             await self._transport.send(requests.delete(kind, namespace, name, uid))
         except ApiError as error:
-            # 409: another object has taken the name since, so the one to delete is gone.
+            # 409: another object has the name, so the one to delete no longer exists.
             if error.is_object_missing or error.status == 409:
                 return False
             raise
         return True
 
     async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
-        """Return the last `limit` bytes that the container wrote, or None where there is no log. Raises ApiError."""
+        """Return the last `limit` bytes that the container wrote, or None if there is no log. Raises ApiError."""
         request = requests.log(namespace, pod, container, previous=previous, tail_lines=LOG_LINES)
         kept = bytearray()
         try:
@@ -161,7 +161,7 @@ class AsyncApiTransport(AsyncTransport):
 
     @asynccontextmanager
     async def _open(self, request: KubeRequest) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the unread answer. Raises ApiError, also for what fails while it is read."""
+        """Yield the unread response. Raises ApiError, also for failures while it is read."""
         action = str(request)
         try:
             response = await self._api.call_api(
@@ -187,7 +187,7 @@ class AsyncApiTransport(AsyncTransport):
                 raise ApiError.from_response(error.status, error.body or error.reason, action) from None
             raise ApiError(0, FAILED, str(error.reason), action=action) from None
         except TimeoutError:
-            message = f"the API server at {self._host} gave no answer in {REQUEST_SECONDS:.0f} s"
+            message = f"the API server at {self._host} did not respond within {REQUEST_SECONDS:.0f} s"
             raise ApiError(0, TIMEOUT, message, action=action) from None
         except aiohttp.ClientError as error:
             message = f"the API server at {self._host} does not answer ({error})"

@@ -6,7 +6,7 @@ from rlrun.api.base.kubernetes_types import Condition
 from rlrun.api.run_status import RLRunStatus
 
 MESSAGE_LIMIT = 2000
-"""Characters of a message in a status."""
+"""Maximum length of a message in a status."""
 
 
 def find_condition(status: RLRunStatus, kind: str) -> Condition | None:
@@ -15,15 +15,15 @@ def find_condition(status: RLRunStatus, kind: str) -> Condition | None:
 
 
 def shorten(message: str, limit: int = MESSAGE_LIMIT) -> str:
-    """Return at most `limit` characters of the message; the end is cut, because the beginning says what happened."""
+    """Return the first `limit` characters of the message, whose beginning says what happened."""
     return message if len(message) <= limit else message[: limit - 1] + "…"
 
 
 def seconds(value: datetime | None, now: datetime) -> float:
-    """Return the seconds from `value` to `now`: 0 without a value, and where the clock was set back since."""
+    """Return the seconds from `value` to `now`, 0 if `value` is None or later."""
     return max(0.0, (now - value).total_seconds()) if value is not None else 0.0
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Return the time of an API server's timestamp."""
+    """Return the time of a timestamp from the API server, None without one."""
     return datetime.fromisoformat(text) if text else None

@@ -1,11 +1,11 @@
-"""The error of a request to the API server."""
+"""Error of a request to the API server."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 MESSAGE_LIMIT = 2000
-"""Characters of the API server's message that are kept."""
+"""Maximum length of the API server's message."""
 UNREACHABLE = "Unreachable"
 TIMEOUT = "Timeout"
 UNKNOWN = "Unknown"
@@ -15,11 +15,11 @@ INVALID_ANSWER = "InvalidAnswer"
 
 
 class ApiError(Exception):
-    """A request that the API server rejected or did not answer.
+    """Raised if the API server rejects a request or does not respond.
 
-    `status` is the HTTP status, or 0 without a usable answer. `reason` is the reason of Kubernetes' Status object
-    (NotFound, Conflict, Invalid), the HTTP status where the answer is not a Status, or one of this module's words
-    where there is none. `action` is the request as a phrase that follows "cannot": "get RLRun team/first".
+    `status` is the HTTP status, or 0 without a usable response. `reason` is the reason of Kubernetes' Status object
+    (NotFound, Conflict, Invalid), the HTTP status if the response is not a Status, or one of this module's constants
+    without a response. `action` is the request as a phrase that follows "cannot": "get RLRun team/first".
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class ApiError(Exception):
 
     @classmethod
     def from_response(cls, status: int, body: str | bytes | None, action: str = "") -> "ApiError":
-        """Return the error for an answer with an error status. The body is a Status object, or any text."""
+        """Return the error for a response with an error status. The body is a Status object, or any text."""
         text = body.decode(errors="replace") if isinstance(body, bytes) else body or ""
         try:
-            answer = json.loads(text)
-            reason, message = str(answer.get("reason") or UNKNOWN), str(answer.get("message") or text)
-            details = answer.get("details")
+            content = json.loads(text)
+            reason, message = str(content.get("reason") or UNKNOWN), str(content.get("message") or text)
+            details = content.get("details")
         except (ValueError, AttributeError):
             return cls(status, str(status), text[:500], action=action)
         return cls(
@@ -53,7 +53,7 @@ class ApiError(Exception):
 
     @property
     def is_unanswered(self) -> bool:
-        """True if no answer arrived, so that the request may have taken effect or not."""
+        """True if no response arrived, so that it is unknown whether the request took effect."""
         return self.status == 0 and self.reason in (UNREACHABLE, TIMEOUT)
 
     @property

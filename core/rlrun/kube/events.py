@@ -10,7 +10,7 @@ from rlrun.constants import API_VERSION, FIELD_MANAGER
 from rlrun.kube.objects import Obj
 
 EVENT_MESSAGE_LIMIT = 1000
-"""Characters of an Event's message; the API server accepts 1024."""
+"""Maximum length of an Event's message. The API server accepts 1024 characters."""
 
 
 @dataclass(frozen=True)

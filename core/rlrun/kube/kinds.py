@@ -1,4 +1,4 @@
-"""The kinds of objects that the project reads and writes, and where the API server keeps them."""
+"""Kinds of objects that the project reads and writes, and their URL paths."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rlrun.constants import GROUP, VERSION
 
 @dataclass(frozen=True)
 class ResourceKind:
-    """One kind of object. The core group is the empty string."""
+    """Kind of object. The core group is the empty string."""
 
     group: str
     version: str
@@ -19,7 +19,7 @@ class ResourceKind:
 
     @property
     def api_version(self) -> str:
-        """The kind's `apiVersion`: `v1`, `apps/v1`."""
+        """Value of `apiVersion`: `v1`, `apps/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
@@ -49,7 +49,7 @@ LEASE = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
 """Kinds of the objects that record a run's artifacts."""
 CHILDREN = (JOB, DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
-"""Kinds of a run's children. Leftovers are removed in this order: the Job whose process writes goes first."""
+"""Kinds of a run's children, in the order in which they are deleted: first the Job, whose process writes."""
 
 ALL: Mapping[str, ResourceKind] = {
     kind.kind: kind for kind in (RLRUN, RLMODEL, *ARTIFACTS, *CHILDREN, POD, EVENT, LEASE)

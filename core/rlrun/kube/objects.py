@@ -16,7 +16,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class ObjectRef:
-    """Reference to an object that was observed. The uid protects a younger object of the same name from deletion."""
+    """Reference to an observed object. The UID protects a newer object of the same name from deletion."""
 
     kind: str
     name: str
@@ -29,23 +29,23 @@ class ObjectRef:
 
 
 def label(obj: Mapping[str, Any], key: str) -> str:
-    """Return the label's value, or an empty string where it is missing."""
+    """Return the label's value, or an empty string if it is missing."""
     return str((obj.get("metadata", {}).get("labels") or {}).get(key, ""))
 
 
 def annotation(obj: Mapping[str, Any], key: str) -> str:
-    """Return the annotation's value, or an empty string where it is missing."""
+    """Return the annotation's value, or an empty string if it is missing."""
     return str((obj.get("metadata", {}).get("annotations") or {}).get(key, ""))
 
 
 def attempt_of(obj: Mapping[str, Any]) -> int:
-    """Return the attempt that a child belongs to, or 0 where its label is missing or not a number."""
+    """Return the attempt that a child belongs to, or 0 if its label is missing or not a number."""
     text = label(obj, ATTEMPT_LABEL)
     return int(text) if text.isdigit() else 0
 
 
 def phase_of(obj: Mapping[str, Any]) -> str:
-    """Return the phase in the object's status, or an empty string where it has none yet."""
+    """Return the phase in the object's status, or an empty string if it has none yet."""
     return str((obj.get("status") or {}).get("phase") or "")
 
 
@@ -57,8 +57,7 @@ def is_artifact_ready(obj: Mapping[str, Any] | None) -> bool:
 def artifact_name(run: str, run_uid: str, step: int) -> str:
     """Return the name of the RLCheckpoint or RLAdapter of one step.
 
-    The run's uid is part of it: artifacts outlive their run, and a later run of the same name must not take the names
-    of its predecessor's artifacts.
+    It contains the run's UID, because artifacts outlive their run and a later run can have the same name.
     """
     return f"{run}-step-{step:06d}-{run_uid[:8]}"
 

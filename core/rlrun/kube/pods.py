@@ -1,4 +1,4 @@
-"""Pure reading of pods: their state, their containers and how those ended."""
+"""Pure functions that read pods: their state, their containers and the ends of these."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj, label
 
 DISRUPTION_REASONS = frozenset({"Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost"})
-"""Reasons of a pod's status by which the cluster, not a process, ended the pod."""
+"""Reasons in a pod's status for an end by the cluster, not by a process."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def role_of(pod: Obj) -> str:
 
 
 def component_of(pod: Obj) -> str:
-    """Return the part of the run that the pod belongs to: trainer, env-0, ..."""
+    """Return the component of the run that the pod belongs to: trainer, env-0, ..."""
     return label(pod, COMPONENT_LABEL)
 
 
@@ -50,7 +50,7 @@ def is_alive(pod: Obj) -> bool:
 
 
 def is_disrupted(pod: Obj) -> bool:
-    """True if the cluster ended the pod (eviction, preemption, node shutdown), which does not count as a crash."""
+    """True if the cluster ended the pod (eviction, preemption, node shutdown). It does not count as a crash."""
     return _has_condition(pod, "DisruptionTarget") or pod.get("status", {}).get("reason") in DISRUPTION_REASONS
 
 
@@ -61,7 +61,7 @@ def container_statuses(pod: Obj) -> list[Obj]:
 
 
 def terminations(pod: Obj) -> list[Termination]:
-    """Return the newest failed end of every container that has ended with an error at least once."""
+    """Return the latest failed end of each container that has ended with an error."""
     found = []
     for status in container_statuses(pod):
         for state in (status.get("state") or {}, status.get("lastState") or {}):
@@ -73,7 +73,7 @@ def terminations(pod: Obj) -> list[Termination]:
 
 
 def termination_of(pod: Obj, container: str) -> Termination | None:
-    """Return how that container ended, or None while it runs or has not started."""
+    """Return the end of this container, or None while it runs or has not started."""
     for status in container_statuses(pod):
         ended = (status.get("state") or {}).get("terminated")
         if status["name"] == container and ended:
@@ -82,17 +82,17 @@ def termination_of(pod: Obj, container: str) -> Termination | None:
 
 
 def container_image(pod: Obj, container: str) -> str:
-    """Return the image of that container, or an empty string for one that the pod does not have."""
+    """Return the image of this container, or an empty string if the pod does not have it."""
     return str(_container(pod, container).get("image", ""))
 
 
 def memory_limit(pod: Obj, container: str) -> str:
-    """Return the memory limit of that container as its spec has it, or an empty string without one."""
+    """Return the memory limit of this container as in its spec, or an empty string without one."""
     return str(((_container(pod, container).get("resources") or {}).get("limits") or {}).get("memory", ""))
 
 
 def relevant_pods(pods: Sequence[Obj]) -> list[Obj]:
-    """Return every living pod, and for a component without one its newest dead pod."""
+    """Return every pod that has not ended, and the newest ended pod of each component without such a pod."""
     alive = [p for p in pods if is_alive(p)]
     covered = {component_of(p) for p in alive}
     dead: dict[str, Obj] = {}

@@ -11,7 +11,7 @@ from rlrun.protocol.problem import Problem
 
 
 def find_model(model_id: str, models: Sequence[Obj]) -> RLModelSpec | Problem:
-    """Return the spec of the RLModel with that id, or the problem to show to the user."""
+    """Return the spec of the RLModel with this id, or the problem to show to the user."""
     ids: list[str] = []
     for obj in models:
         found_id = str(obj.get("spec", {}).get("id", ""))
@@ -34,7 +34,7 @@ def find_model(model_id: str, models: Sequence[Obj]) -> RLModelSpec | Problem:
     )
 
 
-def checkpoint_place(checkpoint_id: str, namespace: str) -> tuple[str, str]:
-    """Return namespace and name of a checkpoint id, `name` or `namespace/name`."""
+def split_checkpoint_id(checkpoint_id: str, namespace: str) -> tuple[str, str]:
+    """Return namespace and name of a checkpoint id: `name` in `namespace`, or `namespace/name`."""
     first, slash, second = checkpoint_id.partition("/")
     return (first, second) if slash else (namespace, first)

@@ -1,4 +1,4 @@
-"""Requests to the API server as values, built here and sent by a transport, and the parsing of their answers."""
+"""Building of requests to the API server, and parsing of responses. Pure: transports send the requests."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from rlrun.kube.kinds import POD, ResourceKind, ref_of
 from rlrun.kube.objects import Labels, Obj
 
 PAGE_SIZE = 500
-"""Objects in one page of a list."""
+"""Maximum number of objects in one page of a list."""
 
 
 class Verb(StrEnum):
@@ -42,7 +42,7 @@ CONTENT_TYPES = {Verb.APPLY: "application/apply-patch+yaml", Verb.PATCH: "applic
 
 @dataclass(frozen=True)
 class KubeRequest:
-    """One request. `name` is None for a collection, `namespace` for all namespaces or a kind without namespaces."""
+    """Request to the API server. `name` is None for a collection, `namespace` for all namespaces and cluster scope."""
 
     verb: Verb
     kind: ResourceKind
@@ -66,25 +66,25 @@ class KubeRequest:
 
     @property
     def method(self) -> str:
-        """The HTTP method."""
+        """HTTP method."""
         return METHODS[self.verb]
 
     @property
     def path(self) -> str:
-        """The URL path."""
+        """URL path."""
         name = None if self.verb in (Verb.LIST, Verb.CREATE) else self.name
         return self.kind.path(self.namespace, name, self.subresource)
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The query of the URL."""
+        """Query parameters of the URL."""
         manager = {"fieldManager": self.field_manager} if self.field_manager else {}
-        # Every field that the project applies is its own; a conflict would mean a foreign hand in it.
+        # The project owns every field that it applies, also if another manager has changed it.
         return {**self.query, **manager, **({"force": "true"} if self.verb is Verb.APPLY else {})}
 
     @property
     def headers(self) -> dict[str, str]:
-        """The HTTP headers."""
+        """HTTP headers."""
         accepted = "*/*" if self.verb is Verb.LOG else "application/json"
         return {"Accept": accepted, "Content-Type": CONTENT_TYPES.get(self.verb, "application/json")}
 
@@ -97,7 +97,7 @@ def get(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequest:
 def list_page(
     kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None, token: str = ""
 ) -> KubeRequest:
-    """Return the request for one page of a list; `token` is the `continue` token of the page before."""
+    """Return the request for one page of a list; `token` is the `continue` token of the previous page."""
     query = {"limit": str(PAGE_SIZE)}
     if labels:
         query["labelSelector"] = label_selector(labels)
@@ -134,7 +134,7 @@ def patch(kind: ResourceKind, namespace: str | None, name: str, changes: Obj, fi
 def delete(kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> KubeRequest:
     """Return the deletion of an object, of exactly the one with the uid if one is given.
 
-    Dependents are deleted in the background; without that, the pods of a Job would be left without an owner.
+    Dependents are deleted in the background. Otherwise the pods of a Job would be orphaned.
     """
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     if uid:
@@ -151,7 +151,7 @@ def log(
     tail_lines: int | None = None,
     follow: bool = False,
 ) -> KubeRequest:
-    """Return the request for a container's log: the last lines, and with `follow` those to come."""
+    """Return the request for the last lines of a container's log, and with `follow` for new ones."""
     query = {"container": container, "previous": str(previous).lower()}
     if follow:
         query["follow"] = "true"
@@ -165,26 +165,26 @@ def label_selector(labels: Labels) -> str:
     return ",".join(f"{key}={value}" if value else key for key, value in labels.items())
 
 
-def parse_object(request: KubeRequest, answer: str | bytes) -> Obj:
-    """Return the object in the answer. Raises ApiError where a proxy answered instead of the API server."""
+def parse_object(request: KubeRequest, body: str | bytes) -> Obj:
+    """Return the object in the response. Raises ApiError if it is not from the API server but from a proxy."""
     try:
-        found = json.loads(answer)
+        found = json.loads(body)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ApiError(0, INVALID_ANSWER, "the answer is not a Kubernetes object", action=str(request))
+        raise ApiError(0, INVALID_ANSWER, "the response is not a Kubernetes object", action=str(request))
     return found
 
 
 def parse_page(request: KubeRequest, page: Obj) -> tuple[list[Obj], str]:
     """Return the objects of one page and the token of the next page, empty for the last one.
 
-    Raises ApiError for an answer without items: objects that are missing from a list would count as deleted.
+    Raises ApiError for a response without items, because objects missing from a list count as deleted.
     """
     items = page.get("items")
     if not isinstance(items, list):
-        raise ApiError(0, INVALID_ANSWER, f"the answer is not a list of {request.kind.plural}", action=str(request))
-    # Items of built-in kinds come without these two fields, on which everything else relies.
+        raise ApiError(0, INVALID_ANSWER, f"the response is not a list of {request.kind.plural}", action=str(request))
+    # Items of built-in kinds lack these two fields, which all callers need.
     kind = {"apiVersion": request.kind.api_version, "kind": request.kind.kind}
     token = (page.get("metadata") or {}).get("continue")
     return [{**kind, **item} for item in items], str(token or "")

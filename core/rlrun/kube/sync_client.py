@@ -1,6 +1,6 @@
-"""Kubernetes client of the command line and of garbage collection: the same requests as the operator's, blocking.
+"""Synchronous Kubernetes client of the command line and of garbage collection.
 
-The official client is imported by the transport alone, and only when it is used: its import takes half a second.
+Only the transport imports the official client, and only when it is used, because the import takes half a second.
 """
 
 import builtins
@@ -17,7 +17,7 @@ from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.requests import KubeRequest
 
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 60.0
+RESPONSE_SECONDS = 60.0
 LOG_CHUNK = 8192
 
 
@@ -25,18 +25,18 @@ class SyncTransport(Protocol):
     """Sends requests to an API server. Tests replace it."""
 
     def send(self, request: KubeRequest) -> Obj:
-        """Return the answer. Raises ApiError."""
+        """Return the object in the response. Raises ApiError."""
         ...
 
     def stream(self, request: KubeRequest) -> Iterator[bytes]:
-        """Return the answer as chunks of bytes. Raises ApiError, also while it is read."""
+        """Return the response as chunks of bytes. Raises ApiError, also while it is read."""
         ...
 
 
 class SyncKubeClient:
     """Client of the API server.
 
-    `field_manager` names the writer of the fields that the client creates and changes; without it the API server does.
+    `field_manager` is the manager of the fields that the client writes. None: the API server chooses one.
     """
 
     def __init__(self, transport: SyncTransport, field_manager: str | None = None) -> None:
@@ -69,7 +69,7 @@ class SyncKubeClient:
                 return found
 
     def create(self, obj: Obj, namespace: str | None = None) -> Obj:
-        """Create the object, in its own namespace unless another is given. Raises ApiError 409 where it exists."""
+        """Create the object, in its own namespace unless another is given. Raises ApiError 409 if it exists."""
         return self._transport.send(requests.create(obj, self._field_manager, namespace))
 
     def patch(self, kind: ResourceKind, namespace: str | None, name: str, changes: Obj) -> Obj:
@@ -77,7 +77,7 @@ class SyncKubeClient:
         return self._transport.send(requests.patch(kind, namespace, name, changes, self._field_manager))
 
     def delete(self, kind: ResourceKind, namespace: str | None, name: str) -> bool:
-        """Delete the object. Finalizers may keep it for a while. Returns False if it was gone already.
+        """Delete the object. Finalizers may keep it for a while. Returns False if it did not exist.
 
         Raises ApiError.
         """
@@ -106,9 +106,9 @@ class SyncKubeClient:
 class SyncApiTransport(SyncTransport):
     """Transport over HTTP through a `kubernetes.client.ApiClient`."""
 
-    def __init__(self, api_client: Any, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS) -> None:
         self._api = api_client
-        self._answer_seconds = answer_seconds
+        self._response_seconds = response_seconds
 
     @override
     def send(self, request: KubeRequest) -> Obj:
@@ -122,7 +122,7 @@ class SyncApiTransport(SyncTransport):
 
     @contextmanager
     def _open(self, request: KubeRequest) -> Iterator[Any]:
-        """Yield the unread answer. Raises ApiError, also for what fails while it is read."""
+        """Yield the unread response. Raises ApiError, also for failures while it is read."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -137,7 +137,7 @@ class SyncApiTransport(SyncTransport):
                 body=request.body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,
-                _request_timeout=(CONNECT_SECONDS, None if endless else self._answer_seconds),
+                _request_timeout=(CONNECT_SECONDS, None if endless else self._response_seconds),
             )
             try:
                 yield response

@@ -1,4 +1,9 @@
-"""Configuration of environment servers, and results of groups that ended without an answer.
+"""Messages between the orchestrator and environment servers, and the configuration of the servers.
+
+    GET  /healthz /readyz /metrics
+    GET  /info                                    -> EnvironmentInfo
+    POST /groups           GroupRequest           -> GroupResult
+    POST /demonstrations   DemonstrationRequest   -> Demonstration
 
 The operator writes `EnvironmentConfig` as JSON into the variable `RLRUN_ENVIRONMENT` of an environment's pod. The
 environment server and its workers read it there.
@@ -41,14 +46,14 @@ class EnvironmentConfig(Schema):
 
     @classmethod
     def from_variables(cls, environ: Mapping[str, str]) -> "EnvironmentConfig":
-        """Read the configuration from `RLRUN_ENVIRONMENT`. Raises ValueError that names what does not fit."""
+        """Read the configuration from `RLRUN_ENVIRONMENT`. Raises ValueError that names the invalid field."""
         text = environ.get(VARIABLE)
         if not text:
             raise ValueError(f"{VARIABLE} is not set. Set it to the environment as JSON, with at least its id.")
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ValueError(f"{VARIABLE} does not fit: {_first_error(error)}") from error
+            raise ValueError(f"{VARIABLE} is not valid: {_first_error(error)}") from error
 
     def to_variable(self) -> str:
         """Return the value of `RLRUN_ENVIRONMENT`. Equal configurations have equal text, so that no pod restarts."""
@@ -66,7 +71,7 @@ class EnvironmentConfig(Schema):
 
     @property
     def version(self) -> str | None:
-        """Requested version of the package. None for the newest one."""
+        """Requested version of the package. None means the newest one."""
         return self.id.partition("@")[2] or None
 
     @property
@@ -93,7 +98,7 @@ ROLLOUT_ID_HEADER = "X-Rollout-Id"
 
 
 class EnvironmentInfo(Schema):
-    """What an environment server holds."""
+    """State of an environment server and its dataset sizes."""
 
     name: str
     id: str
@@ -105,64 +110,64 @@ class EnvironmentInfo(Schema):
 
 
 class Split(StrEnum):
-    """Which of an environment's datasets an example comes from."""
+    """Dataset of an environment that an example comes from."""
 
     train = "train"
     eval = "eval"
 
 
 class GroupRequest(Schema):
-    """Roll one example out `rollouts` times and score the results together."""
+    """Request for `rollouts` rollouts of one example, which are scored together."""
 
     group_id: str
     example_index: int = Field(ge=0)
     split: Split = Split.train
     rollouts: int = Field(ge=1)
     base_url: str
-    """OpenAI base URL: the orchestrator's rollout gateway for this very group."""
+    """Base URL of the OpenAI API: the orchestrator's gateway, for this group."""
     model: str
     sampling: dict[str, Any] = Field(default_factory=dict)
-    """OpenAI sampling arguments (temperature, max_tokens, ...)."""
+    """Sampling arguments of the OpenAI API (temperature, max_tokens, ...)."""
     deadline_seconds: float = Field(gt=0)
     score: bool = True
-    """False leaves the rewards at 0 without asking the environment's reward functions."""
+    """False skips the reward functions: all rewards are 0."""
 
 
 class DemonstrationRequest(Schema):
-    """What would be the right answer to an example?"""
+    """Request for the prompt of an example and its correct answer."""
 
     example_index: int = Field(ge=0)
     split: Split = Split.train
 
 
 class Demonstration(Schema):
-    """An example's prompt and the answer that its data set gives, as chat messages."""
+    """Prompt of an example and its answer in the dataset, as chat messages."""
 
     prompt: list[dict[str, Any]] = Field(min_length=1)
     completion: list[dict[str, Any]] = Field(min_length=1)
 
 
 class RolloutResult(Schema):
-    """What the environment says of one rollout. Its tokens are not here: the gateway recorded them itself."""
+    """Result of one rollout, without its tokens: the gateway has recorded these."""
 
     rollout_id: str
-    """What the environment sent as X-Rollout-Id."""
+    """Id that the environment sent as X-Rollout-Id."""
     reward: float
     metrics: dict[str, float] = Field(default_factory=dict)
     stop_condition: str | None = None
     is_truncated: bool = False
     generation_ms: float | None = Field(ge=0, default=None)
-    """Milliseconds from the first request to the last answer, tools and waiting included."""
+    """Milliseconds from the first request to the last response, including tools and waiting."""
     scoring_ms: float | None = Field(ge=0, default=None)
-    """Milliseconds in reward functions; a group's functions count for each of its rollouts."""
+    """Milliseconds in reward functions. Functions of the group count for each of its rollouts."""
     completion: Any = None
-    """The conversation as messages, for the rollout log."""
+    """Conversation as messages, for the rollout log."""
     error: Problem | None = None
-    """Set when the rollout or its scoring failed: it is counted and never trained on."""
+    """Cause if the rollout or its scoring failed. Such a rollout is counted but not trained on."""
 
 
 class GroupResult(Schema):
-    """One example's rollouts."""
+    """Results of the rollouts of one group."""
 
     group_id: str
     rollouts: list[RolloutResult]
@@ -173,11 +178,11 @@ def timed_out(request: GroupRequest) -> Problem:
     """Return the problem of the rollouts of a group that missed its deadline."""
     return Problem(
         reason=Reason.ENVIRONMENT_TIMEOUT,
-        message=f"the group did not end within {request.deadline_seconds:g} s: rollouts or reward functions hang, "
-        "or the environment needs a larger compute size",
+        message=f"the group did not end within {request.deadline_seconds:g} s: look for rollouts or reward functions "
+        "that hang, or use a larger infrastructure.computeSize",
     )
 
 
 def failed_rollouts(request: GroupRequest, problem: Problem) -> list[RolloutResult]:
-    """Return one failed result per requested rollout. Their ids are new: which rollout sent which request is lost."""
+    """Return one failed result per requested rollout, with new ids because the actual ones are unknown."""
     return [RolloutResult(rollout_id=uuid.uuid4().hex, reward=0.0, error=problem) for _ in range(request.rollouts)]

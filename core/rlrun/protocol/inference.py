@@ -1,4 +1,12 @@
-"""Messages between the orchestrator and the adapter sidecars."""
+"""Messages between the orchestrator and the sidecars of its inference engines.
+
+    GET    /healthz /readyz /metrics
+    GET    /adapters                        -> AdapterList
+    PUT    /adapters/{name}   LoadRequest   -> AdapterList, after the engine has loaded the policy
+    DELETE /adapters/{name}                 -> AdapterList
+
+Engines serve the OpenAI API on port 8000, where the name of a policy is its model name.
+"""
 
 from pydantic import Field
 
@@ -7,15 +15,15 @@ from rlrun.protocol.policy import PolicyRef
 
 
 class LoadRequest(PolicyRef):
-    """A policy that an inference replica shall serve."""
+    """Request to serve a policy on an inference replica."""
 
     fallback: str | None = Field(default=None, pattern=r"^https?://")
-    """Where its files are when S3 does not answer or does not have them yet: the policy's folder at the trainer."""
+    """URL of the policy's folder at the trainer, used while S3 is unreachable or does not have the files yet."""
 
 
 class AdapterList(Schema):
-    """The adapters that one inference replica serves now, as the engine's own model list says."""
+    """Adapters that one inference replica serves, according to the model list of its engine."""
 
     adapters: list[str] = Field(default_factory=list)
     load_seconds: float | None = None
-    """How long the load asked for took, download included."""
+    """Duration of the requested load in seconds, including the download."""

@@ -1,4 +1,9 @@
-"""The orchestrator's answer to /status, which the operator polls."""
+"""Status of the orchestrator, which the operator polls.
+
+:8080  GET /healthz /readyz /metrics
+       GET /status                    -> RunStatus
+:8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions and /models of the OpenAI API
+"""
 
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +15,7 @@ from rlrun.protocol.problem import Problem
 
 
 class RunPhase(StrEnum):
-    """Where the orchestrator stands."""
+    """Phase of the orchestrator."""
 
     starting = "Starting"
     running = "Running"
@@ -19,7 +24,7 @@ class RunPhase(StrEnum):
 
 
 class GroupCounts(Schema):
-    """Every group that was dispatched ends in exactly one of these."""
+    """Number of rollout groups by outcome, and of those in flight."""
 
     trained: int = 0
     filtered: int = 0
@@ -29,9 +34,9 @@ class GroupCounts(Schema):
 
 
 class RunStatus(Schema):
-    """What the operator polls: small, complete, and enough to fill the RLRun's status.
+    """Status of a run, from which the operator fills the RLRun's status.
 
-    The same JSON is the orchestrator's termination message, so that the last word of a run is never lost.
+    The orchestrator also writes it as its termination message, so that the final status survives the process.
     """
 
     phase: RunPhase
@@ -43,15 +48,15 @@ class RunStatus(Schema):
     eta_seconds: float | None = None
     last_step_time: datetime | None = None
     started_at: datetime | None = None
-    """When the first step began."""
+    """Start time of the first step."""
     mismatch_kl: float | None = None
     groups: GroupCounts = Field(default_factory=GroupCounts)
     reward_errors: int = 0
-    """Rollouts whose reward function raised or gave no finite number, since the run began."""
+    """Number of rollouts whose reward function raised or returned no finite number, since the run started."""
     rollout_errors: int = 0
     waiting_for: Problem | None = None
-    """The component this run waits for now (`WaitingForTrainer`, `WaitingForInference`, ...), if any."""
+    """Component that the run waits for (`WaitingForTrainer`, `WaitingForInference`, ...), if any."""
     warnings: list[Problem] = Field(default_factory=list)
-    """What does not stop the run but a person should know (`RewardFunctionErrors`, ...)."""
+    """Problems that do not stop the run but need attention (`RewardFunctionErrors`, ...)."""
     problem: Problem | None = None
-    """Why the run failed; set exactly in phase Failed."""
+    """Cause of the failure, set only in phase Failed."""

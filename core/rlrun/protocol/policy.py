@@ -1,4 +1,4 @@
-"""Names of policies: the version with the beginning of its digest, as engines, sidecars and folders know them."""
+"""Policies: kinds, references and names. A name has the version and the first characters of the digest."""
 
 import re
 from enum import StrEnum
@@ -12,35 +12,35 @@ NAME = re.compile(rf"{POLICY_PREFIX}\d{{6,}}-[0-9a-f]{{8}}")
 
 
 def policy_name(version: int, digest: str) -> str:
-    """Return the name of a policy; the digest keeps two trainings of the same version apart."""
+    """Return the name of a policy. The digest distinguishes two trainings of the same version."""
     return f"{POLICY_PREFIX}{version:06d}-{digest[:8]}"
 
 
 class PolicyKind(StrEnum):
-    """What a policy version consists of."""
+    """Content of a policy version."""
 
     adapter = "adapter"
-    """A LoRA adapter, served beside others under its own name."""
+    """LoRA adapter, served together with others under its own name."""
     weights = "weights"
-    """All weights of the model, which replace the ones that an engine has."""
+    """All weights of the model, which replace those of an engine."""
 
 
 class PolicyRef(Schema):
     """One immutable version of the policy in S3.
 
-    The digest is part of the name: after a restart from an older checkpoint the run trains version 11 a second time,
-    and an engine must never take the first version 11 for the second.
+    The digest is part of the name: after a restart from an older checkpoint a run trains a version a second time, and
+    an engine must not confuse the two.
     """
 
     version: int = Field(ge=0)
-    """Optimizer steps behind this policy in this run; 0 is the policy the run starts from."""
+    """Number of optimizer steps in this run. 0 is the policy that the run starts from."""
     digest: str = Field(min_length=8)
-    """SHA-256 of the weights' file (adapter_model.safetensors or model.safetensors), hexadecimal."""
+    """SHA-256 of the weights file (adapter_model.safetensors or model.safetensors) in hexadecimal."""
     uri: str
-    """s3://bucket/... prefix that holds the files of the adapter or of the model, and manifest.json."""
+    """Folder in S3 with the files of the adapter or model and manifest.json, s3://bucket/path."""
     kind: PolicyKind = PolicyKind.adapter
 
     @property
     def name(self) -> str:
-        """The adapter's (and so the model's) name in the inference engine."""
+        """Model name of the policy in the inference engine."""
         return policy_name(self.version, self.digest)

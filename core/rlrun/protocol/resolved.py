@@ -1,7 +1,7 @@
-"""The resolved run: everything the processes of one attempt need to know, decided once by the operator.
+"""Resolved run: the complete configuration of one attempt, written by the operator.
 
-It is JSON in the ConfigMap `<run>-config`, mounted at /etc/rlrun/run.json in the orchestrator, which hands the other
-processes their part over HTTP. `RLRUN_CONFIG` names another path.
+It is JSON in the ConfigMap `<run>-config`, mounted at /etc/rlrun/run.json in the orchestrator, which sends the other
+processes their part over HTTP. The variable `RLRUN_CONFIG` overrides the path.
 """
 
 import os
@@ -20,14 +20,14 @@ CONFIG_VARIABLE = "RLRUN_CONFIG"
 
 
 class EnvironmentUse(StrEnum):
-    """What an environment pod is for."""
+    """Use of an environment pod."""
 
     train = "train"
     eval = "eval"
 
 
 class AttemptIdentity(Schema):
-    """Which run, and which attempt at it."""
+    """Identity of one attempt at a run."""
 
     namespace: str
     name: str
@@ -36,38 +36,38 @@ class AttemptIdentity(Schema):
 
 
 class EnvironmentEndpoint(Schema):
-    """Where one environment pod is reached."""
+    """Address of one environment pod."""
 
     name: str
-    """Effective name of the entry of env or eval.env."""
+    """Effective name of the environment in env or eval.env."""
     id: str
-    """owner/name of its package."""
+    """Package of the environment, owner/name."""
     url: str
-    """Base URL of its server."""
+    """Base URL of the environment server."""
     use: EnvironmentUse
 
 
 class Endpoints(Schema):
-    """Where the parts of the run are reached."""
+    """Addresses of the run's components."""
 
     trainer_url: str
     inference_host: str
-    """Headless Service: every address it resolves to is one ready replica."""
+    """Host name of a headless Service, which resolves to the addresses of the ready replicas."""
     gateway_url: str
-    """The rollout gateway, as environments reach it."""
+    """Base URL of the rollout gateway for environments."""
     environments: list[EnvironmentEndpoint]
-    """In the order of env, then of eval.env."""
+    """Environments in the order of env, followed by those of eval.env."""
 
 
 class ArtifactPlaces(Schema):
-    """Where the run reads and writes in S3."""
+    """Folders in S3 that the run reads and writes."""
 
     run_uri: str
     environments_uri: str
 
 
 class ResolvedRun(Schema):
-    """One attempt at a run, with every default filled in."""
+    """Configuration of one attempt at a run, with all defaults."""
 
     run: AttemptIdentity
     spec: RLRunSpec
@@ -75,12 +75,12 @@ class ResolvedRun(Schema):
     endpoints: Endpoints
     artifacts: ArtifactPlaces
     warm_start_from: str | None = None
-    """s3:// uri of another run's checkpoint to start from."""
+    """URI of another run's checkpoint to start from, s3://..."""
 
     @classmethod
     def load(cls, path: Path | None = None) -> "ResolvedRun":
         """Read the mounted file.
 
-        Raises OSError when there is none, pydantic.ValidationError when it does not fit this version's schema.
+        Raises OSError if it cannot be read, pydantic.ValidationError if it does not match this version's schema.
         """
         return cls.model_validate_json((path or Path(os.environ.get(CONFIG_VARIABLE, CONFIG_PATH))).read_bytes())

@@ -1,11 +1,11 @@
-"""What the operator and a serving sidecar say to each other: which adapters to serve, and how that goes.
+"""Messages between the operator and the sidecars of a serving pool: desired adapters and their state.
 
-    serving sidecar :8001  GET /healthz /readyz /metrics
-                           GET /adapters                                        -> ServingReport
-                           PUT /adapters            ServingOrder                -> ServingReport
+    GET /healthz /readyz /metrics
+    GET /adapters                     -> ServingReport
+    PUT /adapters   DesiredAdapters   -> ServingReport
 
-An order is always the whole list, so a lost one is made good by the next. The same JSON lies in the pool's ConfigMap
-for pods that start.
+The desired adapters are always the complete list, so that a lost message is replaced by the next one. Pods that start
+read the same JSON from the pool's ConfigMap.
 """
 
 from enum import StrEnum
@@ -21,18 +21,18 @@ CREDENTIALS_DIR = "/etc/rlrun/s3"
 
 
 class ServedAdapter(Schema):
-    """One adapter to serve."""
+    """Adapter to serve."""
 
     name: str = Field(min_length=3)
-    """Its model name in the engine: `{base}:{adapter}`."""
+    """Model name in the engine: `{base}:{adapter}`."""
     uri: str
-    """s3://bucket/... folder of the adapter artifact."""
+    """Folder of the adapter in S3, s3://bucket/path."""
     step: int = Field(ge=0)
-    """Optimizer steps behind it."""
+    """Number of optimizer steps that the adapter includes."""
 
 
 class DesiredAdapters(Schema):
-    """Everything that a pool is to serve beside its base model."""
+    """Complete list of adapters that a pool serves in addition to its base model."""
 
     base: str
     """Model name of the base model."""
@@ -40,33 +40,33 @@ class DesiredAdapters(Schema):
 
 
 class LoadState(StrEnum):
-    """How far one replica is with one adapter."""
+    """State of one adapter on one replica."""
 
     loading = "loading"
     loaded = "loaded"
     failed = "failed"
-    """Tried again, less and less often."""
+    """Loading failed. It is retried with growing pauses."""
     unloading = "unloading"
-    """Not wanted any more, and still in the engine."""
+    """No longer requested, but still in the engine."""
 
 
 class AdapterReport(Schema):
-    """One adapter of one replica."""
+    """State of one adapter on one replica."""
 
     name: str
     state: LoadState
     problem: Problem | None = None
-    """The last failure to load or to unload it; cleared by the next success."""
+    """Latest failure to load or unload the adapter, cleared by the next success."""
 
 
 class ServingReport(Schema):
-    """All adapters that a replica was told of, and those that it has not got rid of yet."""
+    """State of all adapters of a replica, including those that it has not unloaded yet."""
 
     order: DesiredAdapters
-    """What it was told last."""
+    """Latest desired adapters that the replica received."""
     adapters: list[AdapterReport] = Field(default_factory=list)
 
 
 def served_name(base: str, adapter: str) -> str:
-    """The model name of an adapter: base is the id of its model, adapter the name of its RLAdapter."""
+    """Return the model name of an adapter from the id of its base model and the name of its RLAdapter."""
     return f"{base}:{adapter}"

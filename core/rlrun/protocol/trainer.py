@@ -1,4 +1,14 @@
-"""Messages between the orchestrator and the trainer: sessions, batches, results, checkpoint requests."""
+"""Messages between the orchestrator and the trainer: sessions, batches, results, checkpoint requests.
+
+GET    /healthz /readyz /metrics
+PUT    /sessions/{session}                      SessionSpec         -> SessionState
+GET    /sessions/{session}                                          -> SessionState
+POST   /sessions/{session}/steps/{step}         TrainBatch          -> StepResult (idempotent)
+POST   /sessions/{session}/checkpoints/{step}   CheckpointRequest   -> SessionState (202)
+POST   /sessions/{session}/adapters/{step}                          -> SessionState (202)
+GET    /sessions/{session}/policies/{policy}/{file}                 -> a file of a new policy, while S3 is unreachable
+DELETE /sessions/{session}
+"""
 
 from enum import StrEnum
 from typing import Any
@@ -12,12 +22,13 @@ from rlrun.protocol.problem import Problem
 
 
 class SessionSpec(Schema):
-    """A run's claim on one adapter slot of the trainer. Opening an open session with the same spec changes nothing,
-    with more `max_steps` the session goes on to these.
+    """Request to open a session, which occupies one adapter slot of the trainer.
+
+    Opening an open session with the same spec changes nothing. A higher `max_steps` extends the session.
     """
 
     run_uri: str
-    """s3://bucket/prefix of the run: policy/, checkpoints/ and adapters/ are written below it."""
+    """Folder of the run in S3, s3://bucket/path, with policy/, checkpoints/ and adapters/."""
     run_name: str
     run_uid: str
     namespace: str
@@ -30,103 +41,102 @@ class SessionSpec(Schema):
     max_steps: int = Field(ge=1)
     seq_len: int = Field(ge=1)
     temperature: float = Field(gt=0, default=1.0)
-    """Sampling temperature: the trainer divides its logits by it, so that both sides mean the same distribution."""
+    """Sampling temperature. The trainer divides its logits by it to get the engine's distribution."""
     top_p: float | None = Field(gt=0, le=1, default=None)
     repetition_penalty: float | None = Field(gt=0, default=None)
     min_tokens: int | None = Field(ge=0, default=None)
-    """These three bend the sampling distribution as well, and the trainer bends its own in the same way."""
+    """Minimum number of tokens. The trainer applies it, top_p and repetition_penalty to its distribution too."""
     kind: PolicyKind = PolicyKind.adapter
-    """`weights` trains all weights; rank, alpha, targets and dropout then mean nothing."""
+    """Kind of policy. `weights` trains all weights and ignores the fields of the adapter."""
     warmup_steps: int = Field(ge=0, default=0)
-    """Steps in which the learning rate rises linearly."""
+    """Number of steps in which the learning rate rises linearly."""
     gradient_accumulation_steps: int = Field(ge=1, default=1)
-    """Micro-batches, at least, that a step is split into."""
+    """Minimum number of micro-batches per step."""
     loss: Loss = Field(default_factory=Loss)
     kl_penalty: KlPenalty | None = None
     micro_batch_tokens: int = Field(ge=1, default=8192)
-    """Tokens packed into one forward pass."""
+    """Number of tokens packed into one forward pass."""
     seed: int = 0
     resume_from: str | None = None
-    """s3:// uri of a checkpoint of this run; None with `warm_start_from` None starts fresh."""
+    """URI of a checkpoint of this run. None starts from `warm_start_from`, or from the base model."""
     warm_start_from: str | None = None
-    """s3:// uri of another run's checkpoint: adapter, optimizer, schedule and RNG continue, the step starts at 0."""
+    """URI of another run's checkpoint. Adapter, optimizer, schedule and RNG continue, and the step starts at 0."""
 
 
 class SessionState(Schema):
-    """What the trainer knows of one session."""
+    """State of one session."""
 
     step: int = Field(ge=0)
-    """Optimizer steps done in this run."""
+    """Number of completed optimizer steps in this run."""
     policy: PolicyRef
-    """The newest published policy: complete in S3 or, while S3 is away, to be had from the trainer."""
+    """Newest published policy, complete in S3 or, while S3 is unreachable, at the trainer."""
     checkpoints: list[int] = Field(default_factory=list)
-    """Steps whose checkpoint is complete in S3 (manifest written), oldest first."""
+    """Steps whose checkpoint is complete in S3, oldest first."""
     adapters: list[int] = Field(default_factory=list)
     """Steps whose adapter artifact is complete in S3, oldest first."""
     uploads_pending: int = 0
     problem: Problem | None = None
-    """Why uploads or policies do not get to S3; None again when they do."""
+    """Cause if uploads or policies do not reach S3, cleared when they do."""
     orchestrator_state: dict[str, Any] | None = None
-    """What the orchestrator put in the checkpoint that this session started from (progress, buffer); None without one.
-    """
+    """State that the orchestrator stored in the checkpoint that this session started from. None without one."""
     orchestrator_state_step: int | None = None
-    """The step that state is of. Less than that of the checkpoint if the trainer saved that by itself on its way out:
-    it is then the newest that the trainer knew.
+    """Step of that state. It is lower than the checkpoint's if the trainer saved the checkpoint while shutting down,
+    with the newest state that it had received.
     """
     last: "StepResult | None" = None
-    """The result of the step that led to `step`, as long as this trainer process made it: an orchestrator that died
-    between asking and hearing finds it here.
+    """Result of the newest step, if this trainer process made it. An orchestrator that restarted before it received the
+    response reads it here.
     """
 
 
 class SampleLoss(StrEnum):
-    """What a sample's tokens are trained with."""
+    """Loss of a sample's tokens."""
 
     policy = "policy"
     """Policy gradient: importance ratio times advantage."""
     cross_entropy = "cross_entropy"
-    """Maximum likelihood, as in supervised fine-tuning; logprobs and advantages mean nothing."""
+    """Maximum likelihood, as in supervised fine-tuning. Log-probabilities and advantages are ignored."""
 
 
 class Sample(Schema):
-    """One training sequence: what the engine saw, token by token. All lists have the same length T."""
+    """One training sequence, token by token as in the engine. All lists have the same length."""
 
     token_ids: list[int]
     loss_mask: list[bool]
-    """True where the policy drew the token; prompt and environment tokens are False."""
+    """True for tokens that the policy sampled, False for tokens of prompt and environment."""
     logprobs: list[float]
-    """The engine's log p of each drawn token under the sampling distribution; 0.0 where the mask is False."""
+    """Log-probability of each sampled token in the engine's sampling distribution. 0.0 where the mask is False."""
     advantage: float
-    """One number for the whole sequence: reward minus the mean reward of its group."""
+    """Advantage of the whole sequence: its reward minus the mean reward of its group."""
     token_advantages: list[float] | None = None
-    """One number per token (0.0 where the mask is False) instead of `advantage`: a teacher judges every token."""
+    """Advantage per token, from a teacher, in place of `advantage`. 0.0 where the mask is False."""
     loss: SampleLoss = SampleLoss.policy
     policy_version: int
-    """Version that drew the tokens (the oldest one, if there were several)."""
+    """Version of the policy that sampled the tokens, the oldest if there are several."""
 
 
 class TrainBatch(Schema):
-    """What one optimizer step consumes."""
+    """Batch of one optimizer step."""
 
     samples: list[Sample]
     batch_id: str = ""
-    """The orchestrator's own name for the batch. The result hands it back: after a restart it tells which batch a step
-    was made of, which need not be the one of the request that hears of it.
+    """Id of the batch, chosen by the orchestrator and returned in the result. After a restart it identifies the batch
+    that the step was trained on, which may differ from that of the current request.
     """
 
 
 class StepResult(Schema):
-    """What one optimizer step did; `metrics` carries the field's names (`loss/mean`, `mismatch_kl/all/mean`, ...)."""
+    """Result of one optimizer step. `metrics` has the names of the metric catalog."""
 
     step: int
-    """Optimizer steps done, this one included."""
+    """Number of completed optimizer steps, including this one."""
     policy: PolicyRef
     metrics: dict[str, float]
     batch_id: str = ""
-    """Of the batch that the step was made of."""
+    """Id of the batch that was trained on."""
 
 
 class CheckpointRequest(Schema):
-    """Save a checkpoint of the state after `step` steps (the path names the step; it must be the current one)."""
+    """Request to save a checkpoint of the current step, which the path names."""
 
     orchestrator_state: dict[str, Any] = Field(default_factory=dict)

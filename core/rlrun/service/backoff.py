@@ -1,9 +1,9 @@
-"""Pauses that grow with each failure, as a value without clock or sleep."""
+"""Pauses that grow with each failure. Pure: no clock and no sleep."""
 
 from dataclasses import dataclass
 
 STARTING_SECONDS = 0.5
-"""Pause between two tries of a component that was never reached: its pod is probably starting, and the run waits."""
+"""Pause in seconds between tries of a component that was never reached, whose pod is probably starting."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
-"""HTTP requests to the other processes of the project, and the two ways in which they fail.
+"""HTTP requests to the other processes of the project.
 
-`ServiceUnavailable`: no response, or "not now". The same request may succeed later. `RequestRejected`: the server
-understood the request and rejected it.
+A request fails with `ServiceUnavailable` if there is no response or the server cannot serve it now, so that it may
+succeed later, and with `RequestRejected` if the server rejected it.
 """
 
 import json
@@ -17,29 +17,30 @@ from rlrun.service.errors import RequestRejected, ServiceUnavailable
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 CONNECT_SECONDS = 5.0
 TEXT_LIMIT = 500
-"""Characters of an error's text that are kept."""
-ASK_SECONDS = 3.0
-ASK_BYTES = 1 << 20
+"""Maximum length of the text of an error."""
+RESPONSE_SECONDS = 3.0
+RESPONSE_BYTES = 1 << 20
+"""Maximum size of a response to `HttpClient`."""
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class HttpClient:
-    """Client of many small servers: one connection pool, short answers, within `timeout` seconds each."""
+    """Client of several servers with one connection pool, for small responses within `timeout` seconds."""
 
-    def __init__(self, timeout: float = ASK_SECONDS) -> None:
+    def __init__(self, timeout: float = RESPONSE_SECONDS) -> None:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, method: str, url: str, model: type[M], body: Any = None) -> M:
+    async def call(self, method: str, url: str, model: type[M], body: Any = None) -> M:
         """Send `body` as JSON and return the response as `model`. Raises RequestError."""
         if self._session is None:
-            # Names and addresses pass from one pod to the next: no connection outlives its request by much.
+            # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
             connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=5, ttl_dns_cache=5)
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         data = None if body is None else json.dumps(body).encode()
-        answer = await request(self._session, method, url, body=data, timeout=self._timeout, max_bytes=ASK_BYTES)
-        return parse(model, answer, f"{method} {url}")
+        response = await request(self._session, method, url, body=data, timeout=self._timeout, max_bytes=RESPONSE_BYTES)
+        return parse(model, response, f"{method} {url}")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -82,17 +83,19 @@ async def _read(response: aiohttp.ClientResponse, url: str, limit: int | None) -
     async for chunk in response.content.iter_any():
         data += chunk
         if len(data) > limit:
-            message = f"the answer of {url} is larger than {limit} bytes"
+            message = f"the response of {url} is larger than {limit} bytes"
             raise RequestRejected(Problem(reason=Reason.ANSWER_TOO_LARGE, message=message), response.status)
     return bytes(data)
 
 
 def parse(model: type[M], data: bytes, source: str) -> M:
-    """Read a response as `model`. Raises RequestRejected where it does not fit, as between two versions."""
+    """Read a response as `model`. Raises RequestRejected if it does not match, for example from another version."""
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        message = f"the answer of {source} is no {model.__name__} of this version: {error.errors()[0]['msg']}"
+        message = (
+            f"the response of {source} is not a valid {model.__name__} of this version: {error.errors()[0]['msg']}"
+        )
         raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message)) from error
 
 
@@ -102,4 +105,4 @@ def problem_from_response(status: int, body: bytes, url: str) -> Problem:
         return Problem.model_validate_json(body)
     except ValidationError:
         text = body.decode("utf-8", "replace")[:TEXT_LIMIT]
-        return Problem(reason=f"HTTP{status}", message=f"{url} answered {status}: {text}")
+        return Problem(reason=f"HTTP{status}", message=f"{url} responded with {status}: {text}")

@@ -1,13 +1,11 @@
-"""Errors of the HTTP processes: a request refused by its server, a request that failed for its client, a process that
-ends.
-"""
+"""Errors of HTTP servers and clients, and the error that ends a process."""
 
 from rlrun.constants import ExitCode
 from rlrun.protocol.problem import Problem
 
 
 class ProblemError(Exception):
-    """Raised by a server that does not serve a request: the HTTP status and the problem of its response."""
+    """Raised by a server to reject a request, with the HTTP status and the problem of the response."""
 
     def __init__(self, status: int, problem: Problem) -> None:
         super().__init__(f"{problem.reason}: {problem.message}")
@@ -19,7 +17,7 @@ class ProblemError(Exception):
         """Return the error with a problem made of `reason` and `message`."""
         return cls(status, Problem(reason=reason, message=message))
 
-    # Processes of the trainer send it to each other, and pickle would call the class with the text alone.
+    # Processes of the trainer send it to each other; by default pickle passes only the text to the class.
     def __reduce__(self) -> tuple[type["ProblemError"], tuple[int, Problem]]:
         return type(self), (self.status, self.problem)
 
@@ -37,15 +35,15 @@ class RequestError(Exception):
 
 
 class ServiceUnavailable(RequestError):
-    """No response, or one that says "not now": the same request may succeed later."""
+    """The service is temporarily unavailable; retry later."""
 
 
 class RequestRejected(RequestError):
-    """The server understood the request and rejected it: sending it again does not help."""
+    """The server rejected the request; a retry does not help."""
 
 
 class FatalError(Exception):
-    """Ends the process. `exit_code` tells its Job or its pod whether another attempt makes sense."""
+    """Raised to end the process. `exit_code` tells its Job or pod whether another attempt may succeed."""
 
     def __init__(self, problem: Problem, exit_code: int = ExitCode.RESTART) -> None:
         super().__init__(f"{problem.reason}: {problem.message}")

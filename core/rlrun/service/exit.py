@@ -1,4 +1,4 @@
-"""How a process ends: its exit code, and the termination message that Kubernetes shows of its container."""
+"""Termination message of a process, which Kubernetes shows in the status of its container."""
 
 import logging
 import os
@@ -8,7 +8,6 @@ from pathlib import Path
 from rlrun.protocol.problem import Problem
 
 log = logging.getLogger(__name__)
-
 
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_LOG_VARIABLE = "RLRUN_TERMINATION_LOG"
@@ -23,7 +22,7 @@ def termination_log(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def write_termination_message(problem: Problem, path: Path = TERMINATION_LOG) -> None:
-    """Write the problem as JSON. A path that cannot be written is only logged: the exit code tells enough."""
+    """Write the problem as JSON. A failure to write is only logged, because the exit code is sufficient."""
     short = problem.model_copy(update={"message": problem.message[:MESSAGE_CHARACTERS]})
     try:
         path.write_text(short.model_dump_json(by_alias=True), encoding="utf-8")

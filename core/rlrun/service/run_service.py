@@ -27,7 +27,7 @@ def run_service(
     """Run the service until `serve` returns the exit code of the process, and return that.
 
     A FatalError of either function, or a ValueError of `load_settings`, ends the process with its problem in the log
-    and in the termination message. `report` writes the message of a process that owes more than the problem.
+    and in the termination message. `report` replaces the function that writes the termination message.
     """
 
     def load() -> Settings:
@@ -48,7 +48,7 @@ def exit_code_of(
     environ: Mapping[str, str] = os.environ,
     report: Callable[[Problem], None] | None = None,
 ) -> int:
-    """Return what `work` returns, or the exit code of its FatalError once that is logged and reported."""
+    """Return what `work` returns, or the exit code of its FatalError after it is logged and reported."""
     try:
         return work()
     except FatalError as error:

@@ -1,4 +1,4 @@
-"""Parts of an HTTP server: JSON responses, problems instead of exceptions, probes, metrics, and the end by SIGTERM."""
+"""Parts of an HTTP server: JSON responses, errors, probes, metrics and shutdown."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def json_response(body: Schema, status: int = 200) -> web.Response:
 
 @web.middleware
 async def problem_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every exception of a handler into a `Problem`; only unexpected ones are logged, with their traceback."""
+    """Turn every exception of a handler into a `Problem`. Only unexpected ones are logged, with their traceback."""
     try:
         return await handler(request)
     except ProblemError as error:
@@ -55,7 +55,7 @@ def metrics_handler(registry: CollectorRegistry) -> Any:
 
 
 async def healthz(_: web.Request) -> web.Response:
-    """Handle GET /healthz: the event loop runs."""
+    """Handle GET /healthz. A response shows that the event loop runs."""
     return web.Response(text="ok\n")
 
 
@@ -87,4 +87,4 @@ def stop_event() -> asyncio.Event:
 
 def _validation_message(error: ValidationError) -> str:
     details = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors())
-    return f"the request does not fit the schema: {details}"
+    return f"the request does not match the schema: {details}"

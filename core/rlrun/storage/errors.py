@@ -1,8 +1,8 @@
 """Errors of S3 with messages that a user can act on.
 
 S3 servers have dozens of error codes, botocore adds its own exceptions, and the same error (a wrong key, for example)
-looks different on AWS, MinIO and SeaweedFS. Each of them becomes one of five errors with a `Problem` that names the
-place and the next step. Credentials never appear in a message.
+differs between AWS, MinIO and SeaweedFS. Each is mapped to one of five errors, whose `Problem` names the URI and what
+to do. Messages never contain credentials.
 """
 
 from collections.abc import Iterator
@@ -10,17 +10,8 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from boto3.exceptions import RetriesExceededError, S3TransferFailedError, S3UploadFailedError
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    NoRegionError,
-    PartialCredentialsError,
-    ResponseStreamingError,
-)
-from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore import exceptions
+from botocore.exceptions import BotoCoreError, ClientError
 
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -45,7 +36,14 @@ DENIED_CODES = frozenset(
     }
 )
 BUSY_CODES = frozenset({"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"})
-SILENCE = (HTTPClientError, IncompleteReadError, NoConnectionError, ResponseStreamingError, RetriesExceededError)
+NO_RESPONSE_ERRORS = (
+    exceptions.HTTPClientError,
+    exceptions.IncompleteReadError,
+    exceptions.ConnectionError,
+    exceptions.ResponseStreamingError,
+    RetriesExceededError,
+)
+"""Errors of a request without a complete response."""
 
 
 class StoreError(Exception):
@@ -77,7 +75,7 @@ class BucketMissing(StoreError):
 
 
 class Unreachable(StoreError):
-    """The endpoint does not respond, or only with server errors. A later try may succeed."""
+    """The endpoint does not respond, or only with server errors. A retry may succeed."""
 
     reason = Reason.S3_UNREACHABLE
 
@@ -89,46 +87,46 @@ class Corrupt(StoreError):
 
 
 def classify(error: Exception, place: str, endpoint: str) -> StoreError:
-    """Return the `StoreError` for an exception of boto3 at `place` (an s3:// uri) of `endpoint`."""
+    """Return the `StoreError` for an exception of boto3 at `place` (an s3:// URI) of `endpoint`."""
     if isinstance(error, S3UploadFailedError | S3TransferFailedError):
         inner = error.__cause__ or error.__context__
         if isinstance(inner, ClientError | BotoCoreError):
             error = inner
     if isinstance(error, ClientError):
-        return _classify_answer(error, place, endpoint)
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return _classify_response(error, place, endpoint)
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return AccessDenied(
             f"no S3 credentials for {place}: put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the S3 Secret"
         )
-    if isinstance(error, NoRegionError):
+    if isinstance(error, exceptions.NoRegionError):
         return AccessDenied(f"no S3 region for {place}: put AWS_DEFAULT_REGION into the S3 Secret")
-    if isinstance(error, SILENCE):
+    if isinstance(error, NO_RESPONSE_ERRORS):
         return Unreachable(
-            f"the S3 endpoint {endpoint} does not answer for {place} ({type(error).__name__}): check "
+            f"the S3 endpoint {endpoint} does not respond for {place} ({type(error).__name__}): check "
             "AWS_ENDPOINT_URL_S3, the endpoint's DNS name and that network policies let this pod reach it"
         )
     return StoreError(f"S3 request for {place} through {endpoint} failed: {error}")
 
 
-def _classify_answer(error: ClientError, place: str, endpoint: str) -> StoreError:
+def _classify_response(error: ClientError, place: str, endpoint: str) -> StoreError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     bucket = place.removeprefix("s3://").split("/", 1)[0]
     if code in BUCKET_CODES or (code in MISSING_CODES and error.operation_name in {"HeadBucket", "ListObjectsV2"}):
         return BucketMissing(f"bucket {bucket!r} does not exist at {endpoint}: create it or correct the S3 settings")
     if code in MISSING_CODES:
-        return NotFound(f"{place} does not exist: check the uri, or whether retention has deleted it")
+        return NotFound(f"{place} does not exist: check the URI, or whether retention has deleted it")
     if code in DENIED_CODES or status in (401, 403):
         return AccessDenied(
-            f"{endpoint} refuses {error.operation_name} on {place} ({code}): check AWS_ACCESS_KEY_ID and "
+            f"{endpoint} rejects {error.operation_name} on {place} ({code}): check AWS_ACCESS_KEY_ID and "
             f"AWS_SECRET_ACCESS_KEY in the S3 Secret and that this key may read, write, list and delete in {bucket!r}"
         )
     if code in BUSY_CODES or status >= 500:
         return Unreachable(
-            f"{endpoint} answers {error.operation_name} on {place} with {status} {code} after all retries: "
-            "check the health of the S3 service; the work is tried again"
+            f"{endpoint} responds to {error.operation_name} on {place} with {status} {code} after all retries: "
+            "check the health of the S3 service; the operation is retried"
         )
-    return StoreError(f"{endpoint} answers {error.operation_name} on {place} with {status} {code}")
+    return StoreError(f"{endpoint} responds to {error.operation_name} on {place} with {status} {code}")
 
 
 @contextmanager

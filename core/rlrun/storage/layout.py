@@ -1,4 +1,4 @@
-"""Places of artifacts in S3: names only, no I/O.
+"""URIs of artifacts in S3. Pure: no I/O.
 
 {prefix}/{namespace}/{run-uid}/run.json
                               /policy/v000041-1a2b3c4d/     adapters that engines load during the run (pruned)
@@ -34,7 +34,7 @@ class S3Uri:
     def parse(cls, text: str) -> "S3Uri":
         """Parse s3://bucket[/key]. Raises ValueError."""
         if not text.startswith("s3://"):
-            raise ValueError(f"{text!r} is not an s3:// uri: write s3://bucket/path")
+            raise ValueError(f"{text!r} is not an s3:// URI: write s3://bucket/path")
         bucket, _, key = text.removeprefix("s3://").partition("/")
         if not bucket:
             raise ValueError(f"{text!r} names no bucket: write s3://bucket/path")
@@ -49,13 +49,13 @@ class S3Uri:
 
 @dataclass(frozen=True)
 class RunLayout:
-    """Places of one run below its root `{prefix}/{namespace}/{run-uid}`."""
+    """URIs of one run below its root `{prefix}/{namespace}/{run-uid}`."""
 
     root: S3Uri
 
     @classmethod
     def of(cls, bucket: str, prefix: str, namespace: str, run_uid: str) -> "RunLayout":
-        """Return the layout of the run with that uid in that namespace."""
+        """Return the layout of the run with this UID in this namespace."""
         return cls(S3Uri(bucket, "/".join(p for p in (prefix.strip("/"), namespace, run_uid) if p)))
 
     @property
@@ -73,7 +73,7 @@ class RunLayout:
         return self.root / "checkpoints"
 
     def checkpoint(self, step: int) -> S3Uri:
-        """Return the folder of the checkpoint after that many steps."""
+        """Return the folder of the checkpoint after `step` steps."""
         return self.checkpoints / f"step-{step:06d}"
 
     @property
@@ -82,15 +82,15 @@ class RunLayout:
         return self.root / "adapters"
 
     def adapter(self, step: int) -> S3Uri:
-        """Return the folder of the adapter artifact after that many steps."""
+        """Return the folder of the adapter artifact after `step` steps."""
         return self.adapters / f"step-{step:06d}"
 
     def metrics(self, part: str) -> S3Uri:
-        """Return the place of one file of metric lines."""
+        """Return the URI of one file of metric lines."""
         return self.root / f"metrics/{part}.jsonl"
 
     def rollouts(self, step: int) -> S3Uri:
-        """Return the place of the rollouts that the step trained on."""
+        """Return the URI of the rollouts that the step trained on."""
         return self.root / f"rollouts/step-{step:06d}.jsonl.zst"
 
     @property
@@ -99,7 +99,7 @@ class RunLayout:
         return self.root / "logs"
 
     def log(self, attempt: int, pod: str, container: str, previous: bool = False) -> S3Uri:
-        """Return the place of one container's log. `previous`: that of the container before its latest restart."""
+        """Return the URI of a container's log. `previous` is the log before the latest restart of the container."""
         name = f"{container}.previous.log" if previous else f"{container}.log"
         return self.logs / f"attempt-{attempt}/{pod}/{name}"
 

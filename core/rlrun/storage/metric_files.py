@@ -1,4 +1,4 @@
-"""Metric files of a run, merged to one line per step. Pure.
+"""Parsing of a run's metric files, and merging to one line per step. Pure.
 
 A run writes one line per trained step, and one per evaluation with the step of the evaluated policy when the evaluation
 ends. Values are numbers; those of histograms are lists of numbers.
@@ -19,7 +19,7 @@ def parse_lines(text: str) -> list[Line]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def merged(lines: Iterable[Line]) -> list[Line]:
+def merge_lines(lines: Iterable[Line]) -> list[Line]:
     """Return one line per step in order: the latest training with the latest results of each evaluation."""
     trained: dict[int, Line] = {}
     measured: dict[int, Line] = {}

@@ -1,4 +1,4 @@
-"""Reading artifacts: what programs need of S3 that never write to it."""
+"""Interface for programs that only read artifacts."""
 
 from pathlib import Path
 from typing import Protocol
@@ -8,14 +8,14 @@ from rlrun.storage.manifest import Manifest
 
 
 class ArtifactReader(Protocol):
-    """The reading half of `rlrun.storage.store.Store`. All methods raise StoreError."""
+    """Reading methods of `rlrun.storage.store.Store`. All methods raise StoreError."""
 
     def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """Return the artifact's manifest, None without one."""
+        """Return the artifact's manifest, None if it has none."""
         ...
 
     def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        """Download the verified artifact to the folder `dest`, all or nothing. `manifest`: where the caller has it."""
+        """Download the verified artifact to the folder `dest`, all or nothing. `manifest` saves reading it again."""
         ...
 
     def list_folders(self, uri: S3Uri) -> list[str]:

@@ -32,7 +32,7 @@ from rlrun.storage.errors import (
 )
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
-from rlrun.storage.transfer import PARALLEL, PART_BYTES, Incoming, Outgoing, Transfer, size_of
+from rlrun.storage.transfer import CONCURRENCY, PART_BYTES, Incoming, Outgoing, Transfer, size_of
 
 __all__ = [
     "AccessDenied",
@@ -64,7 +64,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Upload:
-    """An unfinished multipart upload. Its parts take space, but are not in listings of objects."""
+    """An unfinished multipart upload. Its parts take up space but are not listed as objects."""
 
     key: str
     upload_id: str
@@ -90,7 +90,7 @@ class Store:
             connect_timeout=CONNECT_SECONDS,
             read_timeout=READ_SECONDS,
             retries={"mode": "standard", "total_max_attempts": TRIES},
-            max_pool_connections=4 * PARALLEL,
+            max_pool_connections=4 * CONCURRENCY,
             s3={"addressing_style": "path" if endpoint else "auto"},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
@@ -157,10 +157,10 @@ class Store:
     ) -> Manifest:
         """Upload the files of a folder (or of a mapping of name to bytes), then the manifest that completes them.
 
-        Uploading the same files with the same facts again writes nothing and returns the first manifest. Other files
+        Uploading the same files with the same details again writes nothing and returns the first manifest. Other files
         replace older ones after the older manifest is deleted, so that no reader sees a mixture.
         """
-        facts = Manifest(
+        description = Manifest(
             kind=kind,
             files=[],
             created_at=created_at or datetime.now(UTC),
@@ -172,23 +172,23 @@ class Store:
             policy_version=policy_version,
             details=dict(details or {}),
         )
-        return self.upload(source, uri, facts)
+        return self.upload(source, uri, description)
 
     def upload(self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest) -> Manifest:
-        """Upload like `upload_artifact`, with all facts in one manifest. If it lists the files, it is trusted."""
+        """Upload like `upload_artifact`, with the details in `manifest`. Its list of files, if any, is trusted."""
         files = _outgoing(source)
         if not files:
             raise ValueError(f"nothing to upload to {uri}: the source has no files")
         try:
             older = self.read_manifest(uri)
-            taken = older is not None
+            occupied = older is not None
         except Corrupt:
-            older, taken = None, True
+            older, occupied = None, True
         if older is not None:
             manifest = manifest if manifest.files else build_manifest(source, manifest)
             if older.model_copy(update={"created_at": manifest.created_at}) == manifest:
                 return older
-        if taken:
+        if occupied:
             with translate_s3_errors(uri, self.endpoint):
                 self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
         if any(size_of(file) > PART_BYTES for file in files):
@@ -223,19 +223,19 @@ class Store:
         """
         manifest = manifest or self.read_manifest(uri)
         if manifest is None:
-            raise NotFound(f"{uri} has no {MANIFEST}: the upload is not complete, or the uri is wrong")
+            raise NotFound(f"{uri} has no {MANIFEST}: the upload is not complete, or the URI is wrong")
         dest.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
         try:
-            files = [Incoming(entry, _place_for(entry, room, uri)) for entry in manifest.files]
+            files = [Incoming(entry, _path_of(entry, temporary, uri)) for entry in manifest.files]
             for entry, found in zip(manifest.files, self._transfer.download(files, uri), strict=True):
                 _check(entry, found, uri)
             text = manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
-            (room / MANIFEST).write_text(text, encoding="utf-8")
-            room.chmod(0o755)
-            _put_in_place(room, dest)
+            (temporary / MANIFEST).write_text(text, encoding="utf-8")
+            temporary.chmod(0o755)
+            _replace_folder(temporary, dest)
         finally:
-            shutil.rmtree(room, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         return manifest
 
     def is_complete(self, uri: S3Uri) -> bool:
@@ -270,7 +270,7 @@ class Store:
     def delete_prefix(self, uri: S3Uri) -> int:
         """Delete every object below the folder `uri`, manifests first, and return their number.
 
-        Raises ValueError for a whole bucket, which no caller intends to delete.
+        Raises ValueError for a whole bucket, because no caller intends that.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
@@ -310,7 +310,7 @@ class Store:
             ]
 
     def abort_upload(self, bucket: str, upload: Upload) -> None:
-        """Abort an unfinished upload. One that does not exist is no error."""
+        """Abort an unfinished upload, if it still exists."""
         with translate_s3_errors(f"s3://{bucket}/{upload.key}", self.endpoint):
             try:
                 self._s3.abort_multipart_upload(Bucket=bucket, Key=upload.key, UploadId=upload.upload_id)
@@ -323,17 +323,17 @@ class Store:
             self._s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
 
     def _abort_uploads(self, uri: S3Uri) -> None:
-        # Many credentials may not list uploads; then a rule of the bucket must clean up.
+        # Credentials often lack the permission to list uploads. A lifecycle rule of the bucket can remove them then.
         with contextlib.suppress(AccessDenied):
             for upload in self.uploads(uri):
                 self.abort_upload(uri.bucket, upload)
 
     def _delete(self, uri: S3Uri, keys: list[str]) -> None:
         with translate_s3_errors(uri, self.endpoint):
-            answer = self._s3.delete_objects(
+            response = self._s3.delete_objects(
                 Bucket=uri.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )
-        for error in answer.get("Errors", []):
+        for error in response.get("Errors", []):
             if error.get("Code") not in ("NoSuchKey", "NotFound"):
                 raise StoreError(f"could not delete s3://{uri.bucket}/{error.get('Key')}: {error.get('Code')}")
 
@@ -348,13 +348,13 @@ def _folder(uri: S3Uri) -> str:
     return f"{uri.key}/" if uri.key else ""
 
 
-def build_manifest(source: Path | Mapping[str, bytes], facts: Manifest) -> Manifest:
-    """Return `facts` with the source's files: the manifest of its upload."""
+def build_manifest(source: Path | Mapping[str, bytes], description: Manifest) -> Manifest:
+    """Return the manifest of an upload: `description` with the files of `source`."""
     entries = [
         _hash_bytes(file.name, file.content) if isinstance(file.content, bytes) else _hash_file(file.name, file.content)
         for file in _outgoing(source)
     ]
-    return facts.model_copy(update={"files": entries})
+    return description.model_copy(update={"files": entries})
 
 
 def _outgoing(source: Path | Mapping[str, bytes]) -> list[Outgoing]:
@@ -367,11 +367,11 @@ def _outgoing(source: Path | Mapping[str, bytes]) -> list[Outgoing]:
     return [Outgoing(name, path) for name, path in paths.items()]
 
 
-def _place_for(entry: FileEntry, room: Path, uri: S3Uri) -> Path:
+def _path_of(entry: FileEntry, folder: Path, uri: S3Uri) -> Path:
     parts = PurePosixPath(entry.name)
     if parts.is_absolute() or ".." in parts.parts:
         raise Corrupt(f"the manifest of {uri} names a file outside its folder: {entry.name!r}")
-    path = room / parts
+    path = folder / parts
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -379,7 +379,7 @@ def _place_for(entry: FileEntry, room: Path, uri: S3Uri) -> Path:
 def _check(entry: FileEntry, found: FileEntry, uri: S3Uri) -> None:
     if found != entry:
         raise Corrupt(
-            f"{uri / entry.name} has {found.size} bytes with SHA-256 {found.sha256[:12]}, its manifest says "
+            f"{uri / entry.name} has {found.size} bytes with SHA-256 {found.sha256[:12]}, but its manifest has "
             f"{entry.size} and {entry.sha256[:12]}: delete the artifact and use an older one"
         )
 
@@ -398,12 +398,12 @@ def _hash_file(name: str, path: Path) -> FileEntry:
         return FileEntry(name=name, size=file.tell(), sha256=digest)
 
 
-def _put_in_place(room: Path, dest: Path) -> None:
+def _replace_folder(new: Path, dest: Path) -> None:
     if dest.is_dir() and any(dest.iterdir()):
         # No portable call swaps two folders: the old one is renamed first.
         old = Path(tempfile.mkdtemp(prefix=f".{dest.name}-old-", dir=dest.parent))
         dest.rename(old)
-        room.rename(dest)
+        new.rename(dest)
         shutil.rmtree(old, ignore_errors=True)
     else:
-        room.rename(dest)
+        new.rename(dest)

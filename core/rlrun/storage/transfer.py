@@ -1,8 +1,8 @@
 """Transfer of files to and from S3 in parts, with bounded memory and one pass over the bytes.
 
 The caller's thread reads and hashes while a few other threads send requests, so that files and parts of files are
-transferred concurrently. All callers together hold at most PARALLEL parts in memory. An object appears complete or not
-at all: a failed multipart upload is aborted.
+transferred concurrently. All callers together hold at most CONCURRENCY parts in memory. An object appears complete or
+not at all: a failed multipart upload is aborted.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from rlrun.storage.errors import SILENCE, StoreError, translate_s3_errors
+from rlrun.storage.errors import NO_RESPONSE_ERRORS, StoreError, translate_s3_errors
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import FileEntry
 
 PART_BYTES = 16 * 1024**2
-PARALLEL = 8
-"""Concurrent requests. At most PART_BYTES * PARALLEL bytes are in memory."""
-MOST_PARTS = 10_000
+CONCURRENCY = 8
+"""Concurrent requests. At most PART_BYTES * CONCURRENCY bytes are in memory."""
+MAX_PARTS = 10_000
 """Maximum number of parts of one object in S3."""
 BODY_TRIES = 4
 """Tries for one part whose body is interrupted. botocore repeats only requests without a response."""
@@ -34,7 +34,7 @@ BODY_TRIES = 4
 
 def part_bytes(size: int) -> int:
     """Return the size of the parts of an object of `size` bytes: PART_BYTES, unless these are too many parts."""
-    return max(PART_BYTES, math.ceil(size / MOST_PARTS))
+    return max(PART_BYTES, math.ceil(size / MAX_PARTS))
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class _Batch:
     tasks: list[Future[None]] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
-    def done(self, task: Future[None]) -> None:
-        """Record the end of a request."""
+    def on_done(self, task: Future[None]) -> None:
+        """Record the failure of a request, if it failed."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failures.append(error)
 
@@ -86,8 +86,8 @@ class _Multipart:
     complete: bool = False
 
 
-class _Arriving:
-    """Download in progress: parts arrive in any order and are hashed in the order of the file."""
+class _Download:
+    """Download of one file in progress. Parts are written in any order and hashed in the order of the file."""
 
     def __init__(self, incoming: Incoming) -> None:
         self.entry = incoming.entry
@@ -101,8 +101,8 @@ class _Arriving:
         while done < len(data):
             done += os.pwrite(self._file, memoryview(data)[done:], offset + done)
 
-    def next(self, data: bytes) -> None:
-        """Hash the next part in order."""
+    def hash_part(self, data: bytes) -> None:
+        """Hash the next part in the order of the file."""
         self._hash.update(data)
         self.size += len(data)
 
@@ -113,7 +113,7 @@ class _Arriving:
             self._file = -1
 
     @property
-    def found(self) -> FileEntry:
+    def result(self) -> FileEntry:
         """Entry of the file as downloaded so far."""
         return FileEntry(name=self.entry.name, size=self.size, sha256=self._hash.hexdigest())
 
@@ -121,18 +121,18 @@ class _Arriving:
 class Transfer:
     """Transfers the files of artifacts for all threads of a process. All methods raise StoreError."""
 
-    def __init__(self, s3: Any, endpoint: str, parallel: int = PARALLEL) -> None:
+    def __init__(self, s3: Any, endpoint: str, concurrency: int = CONCURRENCY) -> None:
         self._s3 = s3
         self._endpoint = endpoint
-        self._parallel = parallel
-        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="s3")
-        self._room = threading.BoundedSemaphore(parallel)
+        self._concurrency = concurrency
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="s3")
+        self._slots = threading.BoundedSemaphore(concurrency)
 
     def close(self) -> None:
         """Accept no more transfers and do not wait for those in progress."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # --- up -----------------------------------------------------------------------------------------------------------
+    # --- upload -------------------------------------------------------------------------------------------------------
 
     def upload(self, files: Sequence[Outgoing], to: S3Uri) -> list[FileEntry]:
         """Upload the files below `to` and return their entries in the same order.
@@ -171,22 +171,24 @@ class Transfer:
             elif number == 1:
                 self._start(batch, self._put, place, data)
             else:
-                raise StoreError(f"{file.name} grew while it was uploaded to {place}: upload it when nobody writes it")
+                raise StoreError(
+                    f"{file.name} grew while it was uploaded to {place}: upload it again when no process writes to it"
+                )
             digest.update(data)
             sent += len(data)
         return FileEntry(name=file.name, size=sent, sha256=digest.hexdigest())
 
     def _start(self, batch: _Batch, function: Callable[..., None], *arguments: Any) -> None:
-        self._room.acquire()
+        self._slots.acquire()
         try:
             task = self._threads.submit(function, *arguments)
         except BaseException:
-            self._room.release()
+            self._slots.release()
             raise
         batch.tasks.append(task)
-        # In this order: the thread that the release admits must see the failure.
-        task.add_done_callback(batch.done)
-        task.add_done_callback(lambda _: self._room.release())
+        # In this order, so that a thread that acquires the slot sees the failure.
+        task.add_done_callback(batch.on_done)
+        task.add_done_callback(lambda _: self._slots.release())
 
     def _put(self, place: S3Uri, data: bytes) -> None:
         with translate_s3_errors(place, self._endpoint):
@@ -194,16 +196,16 @@ class Transfer:
 
     def _begin(self, place: S3Uri) -> _Multipart:
         with translate_s3_errors(place, self._endpoint):
-            answer = self._s3.create_multipart_upload(Bucket=place.bucket, Key=place.key)
-        return _Multipart(place, str(answer["UploadId"]))
+            response = self._s3.create_multipart_upload(Bucket=place.bucket, Key=place.key)
+        return _Multipart(place, str(response["UploadId"]))
 
     def _put_part(self, multipart: _Multipart, number: int, data: bytes) -> None:
         place = multipart.place
         with translate_s3_errors(place, self._endpoint):
-            answer = self._s3.upload_part(
+            response = self._s3.upload_part(
                 Bucket=place.bucket, Key=place.key, UploadId=multipart.id, PartNumber=number, Body=data
             )
-        multipart.etags[number] = str(answer["ETag"])
+        multipart.etags[number] = str(response["ETag"])
 
     def _complete(self, multipart: _Multipart) -> None:
         place = multipart.place
@@ -223,60 +225,60 @@ class Transfer:
                 Bucket=multipart.place.bucket, Key=multipart.place.key, UploadId=multipart.id
             )
 
-    # --- down ---------------------------------------------------------------------------------------------------------
+    # --- download -----------------------------------------------------------------------------------------------------
 
     def download(self, files: Sequence[Incoming], below: S3Uri) -> Iterator[FileEntry]:
         """Download the files from the folder `below` and yield the entry of each as downloaded.
 
         The folders of the paths must exist. A caller that stops early may leave incomplete files.
         """
-        window: deque[tuple[_Arriving, bool, Future[bytes]]] = deque()
-        arriving: list[_Arriving] = []
+        window: deque[tuple[_Download, bool, Future[bytes]]] = deque()
+        downloads: list[_Download] = []
         try:
             for incoming in files:
-                file = _Arriving(incoming)
-                arriving.append(file)
+                file = _Download(incoming)
+                downloads.append(file)
                 place, size = below / incoming.entry.name, incoming.entry.size
                 step = part_bytes(size)
                 for offset in range(0, max(size, 1), step):
-                    # A caller that holds parts must not wait for those of others: that could be a deadlock.
-                    while not self._room.acquire(blocking=not window):
-                        yield from self._arrived(window)
+                    # A caller that holds parts must not wait for those of other callers, to avoid a deadlock.
+                    while not self._slots.acquire(blocking=not window):
+                        yield from self._next_file(window)
                     whole, last = size <= step, offset + step >= size
                     count = None if whole else min(step, size - offset)
                     task = self._threads.submit(self._get, file, place, offset, count)
                     window.append((file, last, task))
-                    if len(window) >= self._parallel:
-                        yield from self._arrived(window)
+                    if len(window) >= self._concurrency:
+                        yield from self._next_file(window)
             while window:
-                yield from self._arrived(window)
+                yield from self._next_file(window)
         finally:
             for _, _, task in window:
                 task.cancel()
             wait([task for _, _, task in window])
             for _ in window:
-                self._room.release()
-            for file in arriving:
+                self._slots.release()
+            for file in downloads:
                 file.close()
 
-    def _arrived(self, window: deque[tuple[_Arriving, bool, Future[bytes]]]) -> Iterator[FileEntry]:
+    def _next_file(self, window: deque[tuple[_Download, bool, Future[bytes]]]) -> Iterator[FileEntry]:
         file, last, task = window[0]
         data = task.result()
         window.popleft()
-        self._room.release()
-        file.next(data)
+        self._slots.release()
+        file.hash_part(data)
         if last:
             file.close()
-            yield file.found
+            yield file.result
 
-    def _get(self, file: _Arriving, place: S3Uri, offset: int, count: int | None) -> bytes:
-        where = {} if count is None else {"Range": f"bytes={offset}-{offset + count - 1}"}
+    def _get(self, file: _Download, place: S3Uri, offset: int, count: int | None) -> bytes:
+        byte_range = {} if count is None else {"Range": f"bytes={offset}-{offset + count - 1}"}
         with translate_s3_errors(place, self._endpoint):
             for tries in range(1, BODY_TRIES + 1):
                 try:
-                    data: bytes = self._s3.get_object(Bucket=place.bucket, Key=place.key, **where)["Body"].read()
+                    data: bytes = self._s3.get_object(Bucket=place.bucket, Key=place.key, **byte_range)["Body"].read()
                     break
-                except SILENCE:
+                except NO_RESPONSE_ERRORS:
                     if tries == BODY_TRIES:
                         raise
                 except ClientError as error:

@@ -29,7 +29,7 @@ from rlrun.kube.kinds import (
 )
 from rlrun.kube.objects import Obj, is_artifact_ready, label
 from rlrun.kube.pods import role_of
-from rlrun.kube.references import checkpoint_place
+from rlrun.kube.references import split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError
@@ -164,7 +164,7 @@ class Observer:
         found: dict[str, Any] = {"models": tuple(models)}
         checkpoint_id = spec.get("checkpointId")
         if checkpoint_id:
-            place, name = checkpoint_place(checkpoint_id, namespace)
+            place, name = split_checkpoint_id(checkpoint_id, namespace)
             checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, place, name)
             if is_artifact_ready(checkpoint) and variables:
                 found["warm_start_problem"] = await self._lacks(checkpoint, variables)

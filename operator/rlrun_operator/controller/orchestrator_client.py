@@ -23,7 +23,7 @@ class HttpPoller(Poller):
 
     @override
     async def status(self, namespace: str, name: str) -> RunStatus:
-        return await self._http.ask("GET", self._template.format(namespace=namespace, name=name), RunStatus)
+        return await self._http.call("GET", self._template.format(namespace=namespace, name=name), RunStatus)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -27,11 +27,11 @@ class HttpSidecars(Sidecars):
 
     @override
     async def fetch_report(self, pod: Obj) -> ServingReport:
-        return await self._http.ask("GET", self._url(pod), ServingReport)
+        return await self._http.call("GET", self._url(pod), ServingReport)
 
     @override
     async def push_desired(self, pod: Obj, order: DesiredAdapters) -> ServingReport:
-        return await self._http.ask("PUT", self._url(pod), ServingReport, order.to_json_dict())
+        return await self._http.call("PUT", self._url(pod), ServingReport, order.to_json_dict())
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.objects import Obj
-from rlrun.kube.references import checkpoint_place
+from rlrun.kube.references import split_checkpoint_id
 
 
 def referenced_steps(
@@ -23,7 +23,7 @@ def referenced_steps(
         if not checkpoint_id or not needs_its_start(run):
             continue
         home = str(run["metadata"].get("namespace") or "")
-        place, name = checkpoint_place(checkpoint_id, home)
+        place, name = split_checkpoint_id(checkpoint_id, home)
         step = steps.get(name) if place == namespace else None
         if step is None:
             continue

@@ -12,7 +12,7 @@ from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.constants import Reason
 from rlrun.kube.objects import Obj
-from rlrun.kube.references import checkpoint_place, find_model
+from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -95,7 +95,7 @@ def find_warm_start(spec: RLRunSpec, seen: RunObservation) -> str | Problem | No
     """The uri of the checkpoint to start from; None for a run that starts fresh."""
     if spec.checkpoint_id is None:
         return None
-    namespace, name = checkpoint_place(spec.checkpoint_id, seen.namespace)
+    namespace, name = split_checkpoint_id(spec.checkpoint_id, seen.namespace)
     what = f"spec.checkpointId: RLCheckpoint {namespace}/{name}"
     if seen.warm_start is None:
         return Problem(

@@ -81,7 +81,7 @@ def test_a_kind_of_children_that_is_refused_is_noted() -> None:
     lists.lists["jobs"] = [owned]
     children, notes = ClusterSource(SyncKubeClient(lists)).children(None)
     assert children == [Child("Job", "team", "first", UID, CREATED)]
-    assert notes == ["secrets were not looked at: cannot list secrets: 403 Forbidden: no"]
+    assert notes == ["secrets were skipped: cannot list secrets: 403 Forbidden: no"]
     selector = "rlrun.dev/run-uid,app.kubernetes.io/managed-by=rlrun-operator"
     assert {request.query["labelSelector"] for request in lists.requests} == {selector}
 

@@ -1,6 +1,6 @@
 import pytest
 from rlrun.api.model import RLModelSpec
-from rlrun.kube.references import checkpoint_place, find_model
+from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.problem import Problem
 
 from tests.support.operator_world import model_object
@@ -28,5 +28,5 @@ def test_a_model_that_cannot_be_used_is_a_problem(models: list[dict[str, object]
 
 
 def test_a_checkpoint_without_a_namespace_is_in_the_runs() -> None:
-    assert checkpoint_place("first-step-000010-abc", "team") == ("team", "first-step-000010-abc")
-    assert checkpoint_place("other/first-step-000010-abc", "team") == ("other", "first-step-000010-abc")
+    assert split_checkpoint_id("first-step-000010-abc", "team") == ("team", "first-step-000010-abc")
+    assert split_checkpoint_id("other/first-step-000010-abc", "team") == ("other", "first-step-000010-abc")

@@ -49,17 +49,17 @@ async def test_body_is_sent_as_json_and_response_is_parsed(serve: Serve, http: H
         assert request.content_type == "application/json"
         return web.json_response({"count": 2 * (await request.json())["count"]})
 
-    assert await http.ask("PUT", await serve(double), Count, {"count": 4}) == Count(count=8)
+    assert await http.call("PUT", await serve(double), Count, {"count": 4}) == Count(count=8)
 
 
 @pytest.mark.parametrize(
     ("response", "error_class", "reason", "message"),
     [
-        ((503, "still loading"), ServiceUnavailable, "HTTP503", "answered 503: still loading"),
+        ((503, "still loading"), ServiceUnavailable, "HTTP503", "responded with 503: still loading"),
         ((503, '{"reason": "Loading", "message": "wait"}'), ServiceUnavailable, "Loading", "wait"),
         ((422, '{"reason": "BatchInvalid", "message": "empty"}'), RequestRejected, "BatchInvalid", "empty"),
-        ((500, "no"), RequestRejected, "HTTP500", "answered 500: no"),
-        ((200, "count: 4"), RequestRejected, "AnswerInvalid", "is no Count of this version"),
+        ((500, "no"), RequestRejected, "HTTP500", "responded with 500: no"),
+        ((200, "count: 4"), RequestRejected, "AnswerInvalid", "is not a valid Count of this version"),
         ((200, " " * (1 << 21)), RequestRejected, "AnswerTooLarge", "is larger than"),
     ],
 )
@@ -75,7 +75,7 @@ async def test_unusable_response_is_an_error_with_its_problem(
         return web.Response(status=response[0], text=response[1])
 
     with pytest.raises(error_class) as caught:
-        await http.ask("GET", await serve(give), Count)
+        await http.call("GET", await serve(give), Count)
     assert caught.value.problem.reason == reason
     assert message in caught.value.problem.message
 
@@ -89,7 +89,7 @@ async def test_silent_and_absent_servers_are_unavailable(serve: Serve) -> None:
     try:
         for url, message in ((await serve(sleep), "[Tt]imeout"), ("http://127.0.0.1:9/", "Cannot connect")):
             with pytest.raises(ServiceUnavailable, match=f"Unreachable: GET {url}: .*{message}"):
-                await http.ask("GET", url, Count)
+                await http.call("GET", url, Count)
     finally:
         await http.close()
 
@@ -99,5 +99,5 @@ async def test_long_error_texts_are_cut(serve: Serve, http: HttpClient) -> None:
         return web.Response(status=500, text="x" * 10_000)
 
     with pytest.raises(RequestRejected) as caught:
-        await http.ask("GET", await serve(fail), Count)
+        await http.call("GET", await serve(fail), Count)
     assert len(caught.value.problem.message) < client.TEXT_LIMIT + 100

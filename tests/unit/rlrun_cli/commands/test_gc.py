@@ -45,7 +45,7 @@ class Lists:
         return list(self.artifact_list)
 
     def children(self, namespace: str | None) -> tuple[list[Child], list[str]]:
-        return list(self.child_list), ["secrets were not looked at: forbidden"]
+        return list(self.child_list), ["secrets were skipped: forbidden"]
 
     def delete(self, item: GarbageItem) -> None:
         self.deleted.append(item)
@@ -119,7 +119,7 @@ def test_listing_deletes_nothing(world: World) -> None:
     assert first.split()[:3] == ["Folder", "team", f"{world.root}/team/{GONE}"]
     assert "7 items in all namespaces" in answer.err
     assert "rlrun gc --delete" in answer.err
-    assert "secrets were not looked at" in answer.err
+    assert "secrets were skipped" in answer.err
 
 
 def test_young_items_are_not_listed(world: World) -> None:

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rlrun.api.metric_catalog import SECTIONS, find
 from rlrun.protocol.environment import GroupRequest, RolloutResult
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun.storage.metric_files import merged
+from rlrun.storage.metric_files import merge_lines
 from rlrun_orchestrator.data.batch_metrics import trainer_metrics
 from rlrun_orchestrator.data.reward_histogram import BOUNDS, Histogram, histogram_values
 from rlrun_orchestrator.reporting.step_reporter import TrainingTotals
@@ -85,7 +85,7 @@ def full(world: World) -> World:
 async def test_every_expected_name_is_told_and_every_told_name_is_documented(full: World) -> None:
     await full.start()
     assert await full.run() == 0
-    line = merged(full.lines())[-1]
+    line = merge_lines(full.lines())[-1]
     assert line["step"] == 5
     assert [name for name in NAMES if name not in line] == []
     told = {name for line in full.lines() for name in line} - {"step", "time"}
@@ -149,7 +149,7 @@ async def test_totals_go_on_in_the_next_process(world: World) -> None:
     assert await running == 1
     world.stop.clear()
     assert await world.run() == 0
-    lines = [line for line in merged(world.lines()) if "progress/total_samples" in line]
+    lines = [line for line in merge_lines(world.lines()) if "progress/total_samples" in line]
     totals = [line["progress/total_samples"] for line in lines]
     assert totals == sorted(totals)
     assert totals[-1] >= 8 * (len(lines))

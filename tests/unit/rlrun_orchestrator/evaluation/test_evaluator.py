@@ -17,7 +17,7 @@ from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
-from rlrun.storage.metric_files import Line, merged
+from rlrun.storage.metric_files import Line, merge_lines
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.evaluation.evaluator import EvaluationTask, Evaluator, EvaluatorSettings
 from rlrun_orchestrator.evaluation.fair_semaphore import FairSemaphore
@@ -61,7 +61,7 @@ class Exam(FakeEnvironment):
 
 
 def lines_by_step(world: World) -> dict[int, Line]:
-    return {line["step"]: line for line in merged(world.lines())}
+    return {line["step"]: line for line in merge_lines(world.lines())}
 
 
 def measured(world: World, name: str) -> dict[int, float]:

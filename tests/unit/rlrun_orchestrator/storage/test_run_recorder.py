@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun.storage.metric_files import merged
+from rlrun.storage.metric_files import merge_lines
 from rlrun.storage.store import Unreachable
 from rlrun_orchestrator.storage.run_recorder import RunRecorder, saved_state, state_uri
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
@@ -274,6 +274,6 @@ async def test_s3_that_is_slower_than_a_step_loses_no_line_of_a_process_that_is_
     async with world.trainer.turn:
         pass
     assert await world.run() == 0
-    lines = [line for line in merged(world.lines()) if "reward/mean" in line]
+    lines = [line for line in merge_lines(world.lines()) if "reward/mean" in line]
     assert [line["step"] for line in lines] == list(range(1, 11))
     assert [step for step, _ in world.trainer.batches] == list(range(10))
