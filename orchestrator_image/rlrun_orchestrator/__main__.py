@@ -1,6 +1,6 @@
 """`python -m rlrun_orchestrator`: one attempt at the run in RLRUN_CONFIG.
 
-Exit codes: 0 completed, 64 a configuration error that a restart would meet again, anything else: make another attempt.
+Exit codes: 0 completed, 64 a configuration error that a restart would not resolve, others request another attempt.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("rlrun_orchestrator")
 
 
 async def serve(settings: OrchestratorSettings) -> int:
-    """Make the attempt and return its exit code. Raises FatalError when the configuration cannot be used."""
+    """Run the attempt and return its exit code. Raises FatalError if the configuration is invalid."""
     try:
         run, store = ResolvedRun.load(settings.config), Store()
     except (OSError, ValueError, StoreError) as error:
@@ -35,7 +35,7 @@ async def serve(settings: OrchestratorSettings) -> int:
 
 
 def report(problem: Problem) -> None:
-    """Write the termination message of an attempt that has not begun: the run's status, as of every attempt."""
+    """Write the termination message of an attempt that did not start: the run's status, as for every attempt."""
     status = RunStatus(phase=RunPhase.failed, max_steps=0, problem=problem)
     path = termination_log()
     try:
@@ -48,7 +48,7 @@ def main() -> None:
     """Run the attempt and end the process with its exit code."""
     code = run_service("rlrun_orchestrator", OrchestratorSettings.from_environment, serve, report=report)
     logging.shutdown()
-    # Threads that still wait for S3 must not hold up a pod that is being stopped.
+    # Threads that still wait for S3 must not delay the end of the pod.
     os._exit(code)
 
 

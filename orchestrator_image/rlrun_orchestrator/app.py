@@ -1,4 +1,4 @@
-"""One attempt at a run: servers first, then the waits, then the loop; and the last word in the termination message."""
+"""One attempt at a run: start servers, wait for all components, train, write the termination message."""
 
 import asyncio
 import contextlib
@@ -53,11 +53,11 @@ from rlrun_orchestrator.training.trainer_session import TrainerSession
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
-"""For servers and connections, besides what is written when the process is told to stop."""
+"""Seconds for servers and connections to close, in addition to the upload during a shutdown."""
 
 
 class Orchestrator:
-    """Everything one attempt consists of."""
+    """All components of one attempt."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Orchestrator:
         http: aiohttp.ClientSession,
         resolve: Resolver | None = None,
     ) -> None:
-        """`resolve` finds the inference replicas; DNS when not given."""
+        """`resolve` finds the inference replicas. Default: DNS."""
         self._schedule = config_mapping.run_schedule(run, settings)
         self.progress = RunProgress()
         self._conditions = StatusConditions()
@@ -119,7 +119,7 @@ class Orchestrator:
         }
 
     async def run(self) -> None:
-        """The whole attempt. Raises FatalError."""
+        """Run the whole attempt. Raises FatalError."""
         async with self._serving():
             self._pool.start()
             self._recorder.start()
@@ -137,16 +137,16 @@ class Orchestrator:
                 await self._pool.close()
 
     def status(self) -> RunStatus:
-        """Return the present status of the run."""
+        """Return the current status of the run."""
         return build_run_status(self.progress, self._conditions, self._schedule)
 
     def shorten_deadlines(self) -> None:
-        """The process has been told to stop: what is left is written within the pod's grace period."""
+        """Limit the remaining uploads to the pod's grace period, because the process is shutting down."""
         self._closing_deadline = min(self._settings.stop_deadline, self._settings.drain_deadline)
 
     async def _train(self) -> None:
         timeouts = config_mapping.startup_timeouts(self._run, self._settings)
-        # S3 first, because everyone else needs it too and would complain in less clear words.
+        # S3 first: the other components need it too, and their errors would be less clear.
         s3 = StartupStateLoader(self._store, self._layout, self._conditions, timeouts, self._spool)
         await s3.wait_for_bucket()
         saved = await s3.load_state()
@@ -206,7 +206,7 @@ class Orchestrator:
         )
 
         def save_state() -> None:
-            # The loop, which composes the state of all parts, is made after the evaluator, which is one of them.
+            # The loop composes the state of all components and is created after the evaluator, which is one of them.
             self._recorder.save_state(loop.state().to_json())
 
         evaluator = Evaluator(
@@ -247,7 +247,7 @@ class Orchestrator:
             else None
         )
 
-    # --- servers and first waits --------------------------------------------------------------------------------------
+    # --- servers ------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
@@ -283,8 +283,8 @@ class Orchestrator:
 async def attempt(
     run: ResolvedRun, settings: OrchestratorSettings, stop: asyncio.Event, store: Store, resolve: Resolver | None = None
 ) -> int:
-    """Runs until completion, failure or `stop`; writes the termination message; returns the exit code."""
-    # The engine's server closes idle connections after 5 s; a request must not be the one to find out.
+    """Run until completion, failure or `stop`, write the termination message, and return the exit code."""
+    # The engine's server closes idle connections after 5 s, and a request on a closed one would fail.
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=5, keepalive_timeout=3.0)
     async with aiohttp.ClientSession(connector=connector) as http:
         orchestrator = Orchestrator(run, settings, store, http, resolve)
@@ -292,7 +292,7 @@ async def attempt(
         stopped = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            log.info("asked to stop: leaving at step %d", orchestrator.progress.step)
+            log.info("shutting down at step %d after a stop signal", orchestrator.progress.step)
             _write_termination_message(settings, orchestrator.status())
             orchestrator.shorten_deadlines()
             work.cancel()
@@ -313,7 +313,7 @@ def _outcome(work: "asyncio.Task[None]", progress: RunProgress) -> int:
         progress.mark_failed(error.problem)
         return error.exit_code
     log.error("the orchestrator failed", exc_info=error)
-    message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
+    message = f"{type(error).__name__}: {error}. This is a bug of the orchestrator: see its log"
     progress.mark_failed(Problem(reason=Reason.INTERNAL_ERROR, message=message[:1000]))
     return ExitCode.RESTART
 
@@ -322,11 +322,11 @@ def _write_termination_message(settings: OrchestratorSettings, status: RunStatus
     try:
         settings.termination_log.write_bytes(termination_message(status))
     except OSError as error:
-        log.warning("no termination message at %s: %s", settings.termination_log, error)
+        log.warning("could not write the termination message to %s: %s", settings.termination_log, error)
 
 
 async def _all_or_first_failure(*waits: Any) -> list[Any]:
-    """Results of all; the first failure ends the others."""
+    """Return the results of all waits. The first failure cancels the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         return list(await asyncio.gather(*tasks))

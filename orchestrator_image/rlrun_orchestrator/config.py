@@ -1,4 +1,4 @@
-"""What the process takes from its surroundings: ports, deadlines and paths, each with a default that fits a cluster."""
+"""Settings of the process: ports, deadlines and paths, each with a default that fits a cluster."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,15 +16,15 @@ CONVERSIONS: dict[object, Callable[[str], object]] = {
 
 @dataclass(frozen=True)
 class OrchestratorSettings:
-    """Times are seconds. Every field can be set by the variable `RLRUN_<FIELD>`, upper case."""
+    """Settings of the process. Times are seconds. Each field is set by the variable `RLRUN_<FIELD>` in upper case."""
 
     config: Path = Path("/etc/rlrun/run.json")
     config_interval: float = 2.0
-    """Between two looks at the configuration, which may change while the run lives."""
+    """Pause between two checks of the configuration for changes."""
     spool: Path = Path("/tmp/rlrun-spool")
-    """Where what waits for S3 is kept, in a folder of the run's own."""
+    """Folder for uploads that wait for S3. The run gets a subfolder."""
     spool_bytes: int = 2**30
-    """At most that much; what is over the bound is given up, rollouts first."""
+    """Maximum size of the spool. Beyond it objects are dropped, rollouts first."""
     termination_log: Path = Path("/dev/termination-log")
     gateway_port: int = GATEWAY_PORT
     status_port: int = ORCHESTRATOR_STATUS_PORT
@@ -32,45 +32,45 @@ class OrchestratorSettings:
     sidecar_port: int = SIDECAR_PORT
 
     start_deadline: float = 1800.0
-    """For each component at the start; a run's own startDeadlineSeconds goes first."""
+    """For each component at the start. The run's startDeadlineSeconds limits it further."""
     configuration_grace: float = 60.0
-    """How long a mistake that a person may be mending right now (missing bucket, broken environment) is waited on."""
+    """For the user to correct a configuration error (missing bucket, broken environment) before the run fails."""
     trainer_deadline: float = 900.0
-    """For a lost trainer to come back."""
+    """For an unreachable trainer to return."""
     step_deadline: float = 3600.0
     """For one optimizer step."""
     inference_deadline: float = 900.0
     """For at least one replica to serve the policy."""
     environment_deadline: float = 900.0
-    """For a lost environment to come back."""
+    """For an unreachable environment to return."""
     teacher_deadline: float = 900.0
-    """For a distillation's teacher that does not answer to come back."""
+    """For an unreachable teacher of a distillation to return."""
     group_deadline: float = 1800.0
     """For one group of rollouts, all turns and scoring included."""
     finish_deadline: float = 1800.0
     """For the last checkpoint and adapter to be complete in S3."""
     drain_deadline: float = 60.0
-    """For metrics and rollouts that are still to be written when the run ends."""
+    """For the remaining uploads at the end of the run."""
     stop_deadline: float = 40.0
-    """For the same when the process is told to stop; shorter than the pod's grace period."""
+    """For the remaining uploads when the process is stopped. Shorter than the pod's grace period."""
     record_wait: float = 5.0
-    """How long a step waits until S3 knows what it is made of, so that no other process can be wrong about it."""
+    """For a step to wait until S3 has stored which batch it is made with, so that a later process knows."""
     request_wait: float = 300.0
-    """How long one completion request waits for a replica that can serve it."""
+    """For a completion request to wait for a replica that can serve it."""
     poll_interval: float = 2.0
-    """Between two looks at DNS and at the adapters of a replica, and between two tries of a waiting component."""
+    """Pause between two checks of DNS, of a replica's adapters, and of a component that is waited for."""
     publish_grace: float = 10.0
-    """How long slower replicas may hold up a policy that another replica already serves."""
+    """Maximum delay of a policy that one replica serves by slower replicas."""
     environment_backoff: float = 1.0
-    """Pause of an environment after a group that failed as a whole; doubles, up to sixty times this."""
+    """First pause of an environment after a group that failed as a whole. It doubles, up to sixty times this value."""
     empty_batch_backoff: float = 30.0
-    """After the first batch without one usable group; doubles, up to ten times this."""
+    """First pause after a batch without a usable group. It doubles, up to ten times this value."""
     checkpoint_interval: int = 50
-    """Steps between checkpoints of runs that do not say."""
+    """Steps between checkpoints if the run's spec does not set it."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "OrchestratorSettings":
-        """Raises ValueError that names the variable when a value is no number."""
+        """Read the settings. Raises ValueError that names the variable if a value is not a number."""
         found: dict[str, object] = {}
         for field in fields(cls):
             name = f"RLRUN_{field.name.upper()}"

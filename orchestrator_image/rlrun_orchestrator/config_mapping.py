@@ -1,4 +1,4 @@
-"""From the fields of a run's spec to the settings of the parts that act on them: one function per part, no I/O."""
+"""Mapping of a run's spec to the settings of the components: one function per component, no I/O."""
 
 from collections.abc import Mapping
 
@@ -87,7 +87,7 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
 
 
 def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> ExampleBuffer:
-    """`sizes`: examples per training environment. Raises FatalError without any."""
+    """Return the buffer. `sizes`: number of examples by training environment. Raises FatalError without any."""
     spec = run.spec
     by_environment = [e.weight for e in spec.env if e.weight is not None]
     try:
@@ -109,7 +109,7 @@ def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> ExampleBuffer:
 
 
 def filtering(run: ResolvedRun) -> GroupFilter:
-    """Which groups are not worth training on."""
+    """Return the filter of the run's groups."""
     online, rules = run.spec.buffer.online_difficulty_filtering, run.spec.difficulty_filter
     if rules is None or not rules.enabled:
         return GroupFilter(online)
@@ -117,7 +117,7 @@ def filtering(run: ResolvedRun) -> GroupFilter:
 
 
 def scoring(run: ResolvedRun) -> ScoringSettings:
-    """How groups are judged."""
+    """Return the settings for the scoring of groups."""
     spec = run.spec
     return ScoringSettings(
         rollouts_per_example=spec.rollouts_per_example,
@@ -130,7 +130,7 @@ def scoring(run: ResolvedRun) -> ScoringSettings:
 
 
 def sampling_rules(run: ResolvedRun) -> SamplingRules:
-    """The run's sampling section as the gateway applies it."""
+    """Return the run's sampling section for the gateway."""
     sampling = run.spec.sampling
     return SamplingRules(
         max_tokens=sampling.max_tokens,
@@ -139,24 +139,26 @@ def sampling_rules(run: ResolvedRun) -> SamplingRules:
         stop=list(sampling.stop),
         min_tokens=sampling.min_tokens,
         repetition_penalty=sampling.repetition_penalty,
-        # Asynchronous rollouts depend on the clock anyway, so that a seed would only make them look repeatable.
+        # Asynchronous rollouts depend on the clock: a default seed would only make them look repeatable.
         seed=run.spec.seed if sampling.seed is None and run.spec.max_async_level == 0 else sampling.seed,
     )
 
 
 def exact_prefixes(run: ResolvedRun) -> bool:
-    """Whether the next turn of a chat may be sent as tokens: its turns are joined, and nobody rewrites the answers."""
+    """Return whether the next turn of a chat may be sent as tokens: turns are joined, and the engine rewrites no
+    answers.
+    """
     rewritten = any(argument.startswith("--reasoning-parser") for argument in run.model.inference.extra_args)
     return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved and not rewritten
 
 
 def client_sampling(run: ResolvedRun) -> dict[str, object]:
-    """What environments are told to ask the gateway for; it knows the rest itself."""
+    """Return the sampling parameters that environments request. The gateway adds the others."""
     return {"temperature": run.spec.sampling.temperature, "max_tokens": run.spec.sampling.max_tokens}
 
 
 def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettings:
-    """What every group request carries."""
+    """Return the contents of every group request."""
     return DispatchSettings(
         gateway_url=run.endpoints.gateway_url,
         rollouts_per_example=run.spec.rollouts_per_example,
@@ -168,7 +170,7 @@ def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettin
 
 
 def evaluation(run: ResolvedRun, settings: OrchestratorSettings) -> EvaluatorSettings:
-    """What every evaluation request carries."""
+    """Return the contents of every evaluation request."""
     spec = run.spec
     return EvaluatorSettings(
         gateway_url=run.endpoints.gateway_url,

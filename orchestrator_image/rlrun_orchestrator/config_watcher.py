@@ -1,9 +1,9 @@
-"""Changes of the configuration while the run lives.
+"""Changes of the configuration during the run.
 
-The operator writes what a user changes into the ConfigMap that this process has mounted and annotates the pod, so that
-the kubelet swaps the files at once; without the annotation it would take a minute or two. Only one change matters here:
-more steps. The operator acts on the others itself (how many artifacts are kept, deadlines), or the API server refuses
-them; and what does not fit the running attempt (another attempt's file, fewer steps) is not for this process.
+The operator writes a user's change into the ConfigMap that this process has mounted, and annotates the pod so that the
+kubelet updates the files at once instead of within two minutes. This process applies only one change: more steps. The
+operator handles the others itself (retention, deadlines), or the API server rejects them. A configuration that does not
+belong to the running attempt, or has fewer steps, is ignored.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class ConfigChange:
 def diff_configuration(run: ResolvedRun, max_steps: int, new: ResolvedRun) -> ConfigChange:
     """Compare `new` with a running attempt of `run` that makes `max_steps` steps."""
     if new.run != run.run:
-        other = f"the configuration is that of attempt {new.run.attempt} of {new.run.name}, this is {run.run.attempt}"
+        other = f"attempt {new.run.attempt} of {new.run.name} instead of {run.run.attempt}"
         return ConfigChange(None, [other])
     ignored = []
     steps = new.spec.max_steps
@@ -60,7 +60,7 @@ class ConfigWatcher:
             try:
                 await self.check_once()
             except Exception:
-                log.exception("the changed configuration is not used")
+                log.exception("could not apply the changed configuration")
             await asyncio.sleep(self._interval)
 
     async def check_once(self) -> None:
@@ -76,11 +76,11 @@ class ConfigWatcher:
         try:
             new = ResolvedRun.model_validate_json(data)
         except ValueError as error:
-            log.warning("%s is not used: %s", self._path, error)
+            log.warning("ignoring %s: %s", self._path, error)
             return
         change = diff_configuration(self._run, self._schedule.max_steps, new)
         if change.ignored_fields:
-            log.info("the configuration has changed; not for this process: %s", ", ".join(change.ignored_fields))
+            log.info("ignoring changes of the configuration: %s", ", ".join(change.ignored_fields))
         if change.max_steps is not None and not self._schedule.extend(change.max_steps):
             steps = self._schedule.max_steps
-            log.warning("maxSteps %d comes too late: the run is complete at %d", change.max_steps, steps)
+            log.warning("ignoring maxSteps %d: the run is already complete with %d steps", change.max_steps, steps)

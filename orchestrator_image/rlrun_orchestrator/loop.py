@@ -1,8 +1,8 @@
-"""The run, as a story: collect a batch, make a step, publish the policy, save, report; until there are enough steps.
+"""The training loop: collect a batch, make a step, publish the policy, save, report, until `maxSteps` are done.
 
-Only the step itself waits for the trainer. Rollouts go on all the time with the newest policy that is published, the
-publication of the next one and the copies for checkpoints run beside the collection of the next batch, and S3 is
-written behind the loop's back. How many steps are enough may change until the last artifacts are complete.
+Only the step itself waits for the trainer. Rollouts continue with the newest published policy; the next publication and
+checkpoint copies run while the next batch is collected, and uploads to S3 run in the background. The number of steps
+may be raised until the last artifacts are complete.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ from rlrun_orchestrator.training.trainer_session import TrainerSession
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-"""Longest sleep while a batch is collected: failures elsewhere are noticed at least that often."""
+"""Longest sleep while a batch is collected, so that failures elsewhere are noticed."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class LoopTimeouts:
     """Limits of the loop's own waits, in seconds."""
 
     finish: float
-    """For the final evaluation, and for the publication of the policy that it needs."""
+    """For the final evaluation, and for the publication of its policy."""
     state_saved: float
-    """Until a step is sent although S3 has not yet taken the state that names its batch."""
+    """Until a step is sent although S3 has not yet stored the state that names its batch."""
 
 
 class RunLoop:
-    """Everything is ready when this starts: trainer session open, environments ready, replicas being watched."""
+    """Training loop. The trainer's session is open, environments are ready and replicas are being watched."""
 
     def __init__(
         self,
@@ -104,20 +104,20 @@ class RunLoop:
         self._clock = clock
         self._batch: Batch | None = None
         self._sent: list[SentBatch] = []
-        """All that may be what the trainer makes its next step of, those of earlier processes first."""
+        """Batches that the trainer may make its next step with, those of earlier processes first."""
         self._batch_sent = False
-        """Whether the batch in hand has been sent to this trainer."""
+        """True if the batch in hand has been sent to the current trainer."""
         self._began = clock()
-        """The step under way."""
+        """Start of the current step."""
         self._publication = PolicyPublisher(pool, dispatcher, conditions, publish_timeouts, clock)
         self._extended = asyncio.Event()
         schedule.subscribe(self._extended.set)
         self._owns_state = False
-        """Whether the state is this run's: not before it begins, and not when it is complete."""
+        """True while the state in S3 is this run's to write: between its start and its completion."""
 
     async def run(self, trainer: SessionState, states: KnownStates) -> None:
-        """Train from the trainer's present step to the last one. `states` are those that earlier processes of the run
-        left. Raises FatalError.
+        """Train from the trainer's current step to the last one. `states` were saved by earlier processes of the run.
+        Raises FatalError.
         """
         self._resume(trainer, states)
         await self._begin(trainer)
@@ -130,7 +130,7 @@ class RunLoop:
                 await self._recover(lost)
 
     async def close(self) -> None:
-        """Stops what runs beside the loop; a run that is not complete leaves its state for the next process."""
+        """Stop all background work. An incomplete run saves its state for the next process."""
         await self._saver.close()
         await self._publication.close()
         await self._dispatcher.stop_dispatching()
@@ -139,7 +139,7 @@ class RunLoop:
         await self._dispatcher.close()
         await self._evaluator.close()
 
-    # --- chapters -----------------------------------------------------------------------------------------------------
+    # --- phases -------------------------------------------------------------------------------------------------------
 
     def _resume(self, trainer: SessionState, states: KnownStates) -> None:
         """Continue where the earlier processes of the run ended."""
@@ -174,7 +174,7 @@ class RunLoop:
         self._evaluator.start(self.step, policy)
 
     async def _finish_final_evaluation(self, state: SessionState) -> None:
-        """An earlier process may have been cut off in the last evaluation. The run is done all the same."""
+        """Complete a final evaluation that an earlier process was stopped in. The run is done in any case."""
         if not self._evaluator.has_unfinished(state.step, state.policy):
             return
         try:
@@ -194,7 +194,7 @@ class RunLoop:
         if self._batch is None:
             self._batch = await self._collect()
             self._sent.append(self._batch.to_record())
-            # Before it is sent: whoever comes after this process can then tell what the step was made of.
+            # Saved before it is sent, so that the next process can tell which batch the step was made with.
             self._save_state()
         batch, complete, self._batch_sent = self._batch, self._clock(), False
         await self._saver.wait_until_idle()
@@ -211,14 +211,14 @@ class RunLoop:
         self._evaluator.after_step(result.step, result.policy)
 
     def _acknowledge(self, result: StepResult, made_of: SentBatch | None) -> Batch | None:
-        """Move on to the step that the trainer has made of the batch `made_of` (None: of an unknown one). Return the
-        batch in hand if it is that one; otherwise its groups wait for a later step.
+        """Move to the step that the trainer has made with the batch `made_of` (None: an unknown one). Return the batch
+        in hand if it is that one; otherwise its groups wait for a later step.
         """
         batch, self._batch, self._sent = self._batch, None, []
         self.step = result.step
         if batch is None or made_of is None or batch.id != made_of.id:
             if batch is not None:
-                log.info("step %d is made of another batch: the one in hand waits for the next step", result.step)
+                log.info("step %d was made with another batch: the one in hand waits for the next step", result.step)
             self._demonstrations.return_batch()
             self._dispatcher.return_batch(result.step, made_of)
             return None
@@ -238,11 +238,11 @@ class RunLoop:
         train: float = 0.0,
         save: float = 0.0,
     ) -> None:
-        """Write the metrics of the step, in full if this process has its batch, and ask for what is due after it."""
+        """Write the metrics of the step, in full if this process has its batch, and request the copies that are due."""
         if batch is not None:
             self._report(batch, result, train, save)
         else:
-            log.info("step %d was made without this process: its metrics have only what is known of it", result.step)
+            log.info("step %d was not observed by this process: its metrics are incomplete", result.step)
             self._reporter.report_unobserved(result, made_of)
             self._save_state()
         self._save(result.step)
@@ -253,7 +253,7 @@ class RunLoop:
             return
         state = await self._session.extend()
         if state.step != self.step:
-            raise SessionLost(f"it was replaced while it was told of more steps, and is at step {state.step}")
+            raise SessionLost(f"it was replaced while the number of steps was raised, and is at step {state.step}")
 
     async def _collect(self) -> Batch:
         began = self._clock()
@@ -270,7 +270,7 @@ class RunLoop:
             waited += self._clock() - before if waits else 0.0
         batch = Batch.from_groups(groups, self.step, self._rollouts_per_example)
         batch.seconds, batch.waited_for_policy = self._clock() - began, waited
-        # In a thread, so that the gateway goes on meanwhile.
+        # In a thread, because it would block the gateway.
         return await asyncio.to_thread(batch.finalize)
 
     def _save(self, step: int) -> None:
@@ -283,9 +283,7 @@ class RunLoop:
         )
 
     async def _finished(self) -> bool:
-        """Whether the run is complete, with all that has to be there at its end. False as soon as there are more steps
-        to make, be it that they are wanted only now.
-        """
+        """Return whether the run is complete with all of its artifacts. False as soon as the number of steps is raised."""
         if not self._schedule.is_last(self.step):
             return False
         self._extended.clear()
@@ -315,7 +313,7 @@ class RunLoop:
     # --- recovery -----------------------------------------------------------------------------------------------------
 
     async def _recover(self, lost: SessionLost) -> None:
-        """The trainer was replaced: its session continues from a checkpoint, and so does everything else."""
+        """Follow a replaced trainer, whose session continues from a checkpoint."""
         log.warning("the trainer has lost the session: %s", lost)
         await self._saver.close()
         trainer = await self._session.open()
@@ -323,7 +321,7 @@ class RunLoop:
         in_hand = self._batch.to_record() if self._batch is not None else None
         decision = decide(trainer, self._sent, at_step=self.step, in_hand=in_hand, posted=self._batch_sent)
         states = await self._known_states(trainer)
-        # No other batch can be what the trainer makes the next step of: the one that was asked for it is gone.
+        # The trainer that other batches were sent to is gone.
         self._sent = [in_hand] if in_hand is not None else []
         self._follow(decision, trainer.step, states)
         self._check()
@@ -344,9 +342,9 @@ class RunLoop:
         """Move to the trainer's `step` as decided."""
         match decision:
             case Continue():
-                log.info("the trainer is at step %d, and so is the run", self.step)
+                log.info("the trainer is at step %d, like the run", self.step)
             case Resend(batch_id):
-                log.info("the trainer is still at step %d: batch %s is sent again", self.step, batch_id)
+                log.info("the trainer is still at step %d: sending batch %s again", self.step, batch_id)
             case Acknowledge(result, made_of):
                 nothing_in_hand = self._batch is None
                 ours = self._acknowledge(result, made_of)
@@ -354,7 +352,7 @@ class RunLoop:
                     self._restore_sampler(step, states)
                 self._conclude(ours, made_of, result)
             case Rewind(_, result):
-                log.info("from step %d to step %d of the trainer", self.step, step)
+                log.info("moving from step %d to step %d of the trainer", self.step, step)
                 forward = step > self.step
                 self._rewind(step)
                 self._restore_sampler(step, states)
@@ -374,14 +372,14 @@ class RunLoop:
         restore_sampler(self._dispatcher.sampler, choice, step, self._outstanding())
 
     def _save_checkpoint_state(self, step: int, states: KnownStates) -> None:
-        """Keep the state of a checkpoint that has none, for the next process that resumes from it."""
+        """Store the state of a checkpoint that lacks it, for the next process that resumes from it."""
         if checkpoint_lacks_state(self._run_uid, step, states.checkpoint):
             self._recorder.save_checkpoint_state(step, self.state().to_json())
 
-    # --- beside the steps ---------------------------------------------------------------------------------------------
+    # --- details ------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raises what went wrong beside the loop."""
+        """Raise the failure of a background task."""
         if self._dispatcher.failure is not None:
             raise self._dispatcher.failure
         self._publication.raise_if_failed()
@@ -414,7 +412,7 @@ class RunLoop:
         self._save_state()
 
     def state(self) -> SavedState:
-        """Return what a checkpoint and the next process get of this one."""
+        """Return the state for checkpoints and the next process."""
         return SavedState(
             run=self._run_uid,
             step=self.step,
@@ -427,7 +425,7 @@ class RunLoop:
         )
 
     def _outstanding(self) -> list[SampledExample]:
-        """Return the examples that are under way."""
+        """Return the examples whose groups or demonstrations are not trained on yet."""
         return [*self._dispatcher.tracker.outstanding(), *self._demonstrations.outstanding()]
 
     def _save_state(self) -> None:

@@ -1,4 +1,4 @@
-"""The numbers of one step under the names that users of RL trainers know (docs/reference/metrics.md). Pure."""
+"""Metrics of one step under the names that docs/reference/metrics.md lists. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,14 +7,14 @@ from rlrun_orchestrator.data.groups import Group, Rollout
 from rlrun_orchestrator.data.reward_histogram import histogram_values
 
 Value = float | list[float]
-"""One number, or the counts of a histogram."""
+"""Number, or counts of a histogram."""
 
 BOTH = ("time/step", "time/save_ckpt", "perf/throughput")
-"""Names that orchestrator and trainer both have for their own: the trainer's go below `trainer/`."""
+"""Names that both orchestrator and trainer report. The trainer's get the prefix `trainer/`."""
 
 
 def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:
-    """`name`/mean, /max and /min; nothing for no values."""
+    """Return `name`/mean, /max and /min. Empty without values."""
     if not values:
         return {}
     return {
@@ -25,13 +25,13 @@ def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean; 0 for no values."""
+    """Return the arithmetic mean, 0 without values."""
     found = list(values)
     return math.fsum(found) / len(found) if found else 0.0
 
 
 def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
-    """Rewards of the good rollouts."""
+    """Return the rewards of the valid rollouts by environment."""
     found: dict[str, list[float]] = {}
     for group in groups:
         found.setdefault(group.example.environment, []).extend(group.rewards)
@@ -39,7 +39,7 @@ def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 
 def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int) -> dict[str, float]:
-    """What the batch that step `step` trains on looks like."""
+    """Return the metrics of the batch that step `step` trains on."""
     good = [rollout for group in groups for rollout in group.valid_rollouts]
     everyone = [rollout for group in groups for rollout in group.rollouts]
     samples = [len(rollout.trajectory.sequences) for rollout in good]
@@ -72,12 +72,12 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
 
 
 def batch_histograms(groups: Sequence[Group]) -> dict[str, list[float]]:
-    """How the batch's rewards are spread."""
+    """Return the reward histograms of the batch."""
     return histogram_values(rewards_by_environment(groups))
 
 
 def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The environments' own metrics, each as the mean over the rollouts that have it."""
+    """Return the environments' own metrics, each as the mean over the rollouts that report it."""
     names = sorted({name for rollout in rollouts for name in rollout.result.metrics})
     return {
         f"metrics/{name}/mean": mean(r.result.metrics[name] for r in rollouts if name in r.result.metrics)
@@ -86,10 +86,10 @@ def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def trainer_metrics(told: Mapping[str, float]) -> dict[str, float]:
-    """The trainer's own numbers under names that the orchestrator has no other use for."""
+    """Return the trainer's metrics without collisions with the orchestrator's names."""
     return {f"trainer/{name}" if name in BOTH else name: value for name, value in told.items()}
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Only what JSON and Prometheus can both carry."""
+    """Return the finite values: JSON and Prometheus cannot both carry the others."""
     return {name: float(value) for name, value in values.items() if math.isfinite(value)}

@@ -1,12 +1,12 @@
-"""Which example comes next: environments by weight, examples in shuffled epochs, minus those too easy or too hard.
+"""Choice of examples: environments by weight, examples in shuffled epochs, without those that are too easy or too hard.
 
-With difficulty filtering an example moves to the pool `easy` or `hard` when the mean reward of its newest group
-reaches a threshold, and only `normal` examples are drawn; a fixed share of the easy and hard ones may stay in the
-draw. When an environment has none left, its hard ones come back (the policy has learnt since), and after them its easy
-ones: a run never stands still because its thresholds were met.
+With difficulty filtering an example moves to the pool `easy` or `hard` when the mean reward of its newest group reaches
+a threshold, and only `normal` examples are drawn. A fixed share of the easy and hard ones may stay in the draw. If an
+environment has no normal example left, its hard ones return (the policy has learned since), and after them its easy
+ones, so that a run never stops because its thresholds were met.
 
-The n-th choice of an environment follows from (seed, n) alone, an epoch's order from (seed, environment, epoch), so a
-checkpoint holds a few numbers and the exceptions instead of generators and shuffled data sets.
+The n-th choice of an environment follows from (seed, n) alone, and the order of an epoch from (seed, environment,
+epoch). A checkpoint therefore holds a few numbers and the exceptions instead of generators and shuffled data sets.
 """
 
 import random
@@ -44,15 +44,15 @@ class BufferState:
 
 @dataclass(frozen=True)
 class BufferSettings:
-    """Mean rewards at or above `easy_threshold` are easy, at or below `hard_threshold` hard."""
+    """Mean rewards of at least `easy_threshold` are easy, of at most `hard_threshold` hard."""
 
     seed: int = 0
     filtering: bool = False
-    """Whether there are pools at all; without, every example stays in the draw."""
+    """Enables the pools. Without it every example stays in the draw."""
     easy_threshold: float = 0.8
     hard_threshold: float = 0.2
     easy_fraction: float = 0.0
-    """Share of the examples that stay in the draw even when they are easy."""
+    """Share of the examples that stay in the draw although they are easy."""
     hard_fraction: float = 0.0
 
 
@@ -78,7 +78,7 @@ class _EnvironmentExamples:
         return self.size - len(self.easy) - len(self.hard)
 
     def refill(self) -> None:
-        """Makes sure that a normal example exists."""
+        """Make sure that a normal example exists."""
         if self.normal > 0:
             return
         if self.hard:
@@ -101,12 +101,13 @@ class _EnvironmentExamples:
 
 
 class ExampleBuffer:
-    """Draws examples and learns how hard they are."""
+    """Draws examples and records how difficult they are."""
 
     def __init__(self, sizes: Mapping[str, int], weights: Sequence[float] | None, settings: BufferSettings) -> None:
-        """`sizes`: examples per environment, in the run's order; `weights` in that order, None: all equal.
+        """`sizes`: number of examples by environment, in the run's order. `weights`: in the same order. None: all
+        equal.
 
-        Raises ValueError when there is nothing to draw from.
+        Raises ValueError if there is nothing to draw from.
         """
         empty = [name for name, size in sizes.items() if size < 1]
         if empty or not sizes:
@@ -121,16 +122,16 @@ class ExampleBuffer:
 
     @property
     def names(self) -> list[str]:
-        """The environments, in the run's order."""
+        """Names of the environments, in the run's order."""
         return list(self._pools)
 
     def contains(self, example: Example) -> bool:
-        """Whether there is such an example."""
+        """Return whether the example exists."""
         pool = self._pools.get(example.environment)
         return pool is not None and 0 <= example.index < pool.size
 
     def draw(self, environments: Sequence[str] | None = None) -> Example:
-        """The next example, only from these environments when given (at least one, with a weight above 0)."""
+        """Return the next example, only of `environments` if given (at least one, with a weight above 0)."""
         names = [name for name in self._pools if environments is None or name in environments]
         weights = [w for name, w in zip(self._pools, self.weights, strict=True) if name in names]
         name = random.Random(f"{self.settings.seed}/environments/{self._draws}").choices(names, weights)[0]
@@ -138,11 +139,11 @@ class ExampleBuffer:
         return Example(name, self._pools[name].draw())
 
     def can_draw(self, environments: Sequence[str]) -> bool:
-        """Whether any of these environments has a weight above 0."""
+        """Return whether any of these environments has a weight above 0."""
         return any(w > 0 for name, w in zip(self._pools, self.weights, strict=True) if name in environments)
 
     def record_reward(self, example: Example, mean_reward: float) -> None:
-        """Sorts the example by the mean reward of its newest group."""
+        """Move the example to the pool that the mean reward of its newest group implies."""
         pool = self._pools[example.environment]
         pool.easy.discard(example.index)
         pool.hard.discard(example.index)
@@ -159,11 +160,11 @@ class ExampleBuffer:
             self._evicted[difficulty] += 1
 
     def _stays(self, example: Example, pool: str, share: float) -> bool:
-        # By the example and not by chance each time: otherwise every example would leave the draw in the end.
+        # Decided once per example: a new random choice each time would remove every example in the end.
         return random.Random(f"{self.settings.seed}/{example.environment}/{example.index}/{pool}").random() < share
 
     def metrics(self) -> dict[str, float]:
-        """Shares of the pools over all environments, and how many examples left the draw since the last call."""
+        """Return the pools' shares over all environments and the examples that left the draw since the last call."""
         total = sum(pool.size for pool in self._pools.values())
         easy = sum(len(pool.easy) for pool in self._pools.values())
         hard = sum(len(pool.hard) for pool in self._pools.values())
@@ -177,7 +178,7 @@ class ExampleBuffer:
         }
 
     def state(self) -> BufferState:
-        """Return what a checkpoint keeps."""
+        """Return the state that a checkpoint keeps."""
         pools = {
             name: EnvironmentExamplesState(pool.size, pool.epoch, pool.cursor, sorted(pool.easy), sorted(pool.hard))
             for name, pool in self._pools.items()
@@ -185,7 +186,7 @@ class ExampleBuffer:
         return BufferState(self._draws, pools)
 
     def restore(self, state: BufferState) -> None:
-        """Continue from `state`. An environment whose data set has changed its size keeps its present position."""
+        """Continue from `state`. An environment whose data set has another size keeps its position."""
         for name, pool in self._pools.items():
             found = state.pools.get(name)
             if found is None or pool.size != found.size:

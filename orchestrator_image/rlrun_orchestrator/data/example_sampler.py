@@ -1,13 +1,12 @@
-"""Examples and their numbers, dealt so that a run that was interrupted is dealt the same ones as a run that was not.
+"""Numbered examples, sampled so that an interrupted run gets the same ones as an uninterrupted one.
 
-Every group gets an ordinal, counted from the beginning of the run; its example follows from the ordinals before it.
-Two things could let timing into that, and neither does. How hard an example turned out changes the draw only between
-two batches, in the order of the ordinals, whatever the order in which groups came back. And what was dealt but not
-trained when the state was saved is part of the state: after a restart it is dealt again, first and under its old
-ordinal, so that no example is skipped and no seed of the sampling moves.
+Every group gets an ordinal, counted from the beginning of the run, and its example follows from the ordinals before it.
+Timing does not influence the choice. Rewards change the draw only between two batches, in the order of the ordinals and
+not of arrival. Examples that were sampled but not trained on when the state was saved are part of the state: after a
+restart they come first, under their old ordinals, so that no example is skipped and no sampling seed changes.
 
-A run that starts from another run's checkpoint goes on in that run's draw in the same way (the examples under way
-there, then the next ones, by the same epochs and difficulty pools), and counts its own ordinals from 0.
+A run that starts from another run's checkpoint continues that run's draw in the same way (its outstanding examples,
+then the next ones, with the same epochs and difficulty pools) and counts its own ordinals from 0.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,7 +17,7 @@ from rlrun_orchestrator.data.example_buffer import BufferState, Example, Example
 
 @dataclass(frozen=True, order=True)
 class SampledExample:
-    """One example and the number of the group that rolls it out."""
+    """Example with the ordinal of the group that rolls it out."""
 
     ordinal: int
     example: Example
@@ -26,18 +25,18 @@ class SampledExample:
 
 @dataclass(frozen=True)
 class SamplerState:
-    """Saved state of the draw. Examples are (ordinal, environment, index), scores have the mean reward behind that."""
+    """Saved state of the draw. Examples are (ordinal, environment, index); scores add the mean reward."""
 
     next: int
     again: list[tuple[int, str, int]]
-    """Examples that are under way and are drawn again by the next process."""
+    """Outstanding examples, which the next process samples again."""
     scores: list[tuple[int, str, int, float]]
     """Mean rewards that do not yet count in the draw."""
     buffer: BufferState
 
 
 class ExampleSampler:
-    """Draws from the buffer. What is under way is known elsewhere (`snapshot`)."""
+    """Samples from the buffer. The callers of `snapshot` know which examples are outstanding."""
 
     def __init__(self, buffer: ExampleBuffer) -> None:
         self.buffer = buffer
@@ -46,11 +45,11 @@ class ExampleSampler:
         self._replay: list[SampledExample] = []
         self._scores: list[tuple[SampledExample, float]] = []
         self._reserved: set[int] = set()
-        """Ordinals that were given out before a rewind to a step before their draw, and still have their group."""
+        """Ordinals of groups that still run although a rewind went back to before their draw."""
         self._initial_state = self.snapshot(())
 
     def next_example(self, environments: Collection[str]) -> SampledExample | None:
-        """The next example of these environments, what has to be dealt again before what is new; None without any."""
+        """Return the next example of these environments, replayed ones before new ones. None without any."""
         dealt = next((d for d in self._replay if d.example.environment in environments), None)
         if dealt is not None:
             self._replay.remove(dealt)
@@ -69,20 +68,20 @@ class ExampleSampler:
         return dealt
 
     def requeue(self, dealt: Iterable[SampledExample]) -> None:
-        """These were dealt for nothing and are dealt again, before what is new."""
+        """Sample these examples again, before new ones."""
         self._replay = sorted([*self._replay, *dealt])
 
     def discard(self, ordinals: Collection[int]) -> None:
-        """These were trained on by an earlier process after all: they are not dealt again."""
+        """Forget these ordinals: a batch of an earlier process has trained on them."""
         self._replay = [d for d in self._replay if d.ordinal not in ordinals]
         self._scores = [(d, reward) for d, reward in self._scores if d.ordinal not in ordinals]
 
     def add_score(self, dealt: SampledExample, mean_reward: float) -> None:
-        """Notes how hard an example was; the draw hears of it with `settle`."""
+        """Record the mean reward of an example. It counts in the draw after `apply_scores`."""
         self._scores.append((dealt, mean_reward))
 
     def apply_scores(self) -> None:
-        """A batch is complete: what is known by now counts in the draw."""
+        """Let all recorded rewards count in the draw. Called once per batch."""
         for dealt, mean_reward in sorted(self._scores):
             self.buffer.record_reward(dealt.example, mean_reward)
         self._scores.clear()
@@ -90,10 +89,10 @@ class ExampleSampler:
     # --- between two processes ----------------------------------------------------------------------------------------
 
     def snapshot(self, outstanding: Iterable[SampledExample]) -> SamplerState:
-        """Return the state in which the examples `outstanding`, which are under way now, are drawn again."""
+        """Return the state in which the examples `outstanding` are sampled again."""
         waiting = sorted([*outstanding, *self._replay])
         again = {d.ordinal for d in waiting}
-        # What is dealt again is scored again; of what was filtered nothing else would be left.
+        # Examples that are sampled again are scored again. Of a filtered one the score is all that is left.
         scores = [(d, reward) for d, reward in sorted(self._scores) if d.ordinal not in again]
         return SamplerState(
             next=self.next,
@@ -103,7 +102,7 @@ class ExampleSampler:
         )
 
     def restore(self, state: SamplerState, outstanding: Iterable[SampledExample] = ()) -> None:
-        """Continue from `state`. Examples that are still under way, `outstanding`, keep their ordinals."""
+        """Continue from `state`. Examples that are still outstanding keep their ordinals."""
         taken = {dealt.ordinal for dealt in outstanding}
         self.buffer.restore(state.buffer)
         self.next = state.next
@@ -112,16 +111,16 @@ class ExampleSampler:
         self._scores = [(d, reward) for d, reward in _scores(state) if self.buffer.contains(d.example)]
 
     def reset(self, outstanding: Iterable[SampledExample] = ()) -> None:
-        """Go back to where the run began."""
+        """Return to the beginning of the run."""
         self.restore(self._initial_state, outstanding)
 
     def start_from_run(self, state: SamplerState, outstanding: Iterable[SampledExample] = ()) -> None:
-        """Begins a run of its own in the middle of another run's draw, of which `state` tells.
+        """Start a new run in the middle of another run's draw, whose state is `state`.
 
-        The other run's examples that were under way come first, under this run's ordinals from 0 on; then those that
-        the other run would have drawn next: the same choices of environments, epochs, positions in them and difficulty
-        pools. What was scored there and not settled is settled here. Environments are matched by name: one that the
-        other run did not have, or whose data set has another size, begins its first epoch.
+        The other run's outstanding examples come first, under this run's ordinals from 0 on. Then come those that the
+        other run would have drawn next: the same choices of environments, epochs, positions and difficulty pools.
+        Rewards that did not count there yet count here. Environments are matched by name: one that the other run did
+        not have, or whose data set has another size, begins its first epoch.
         """
         self.reset(outstanding)
         self.buffer.restore(state.buffer)
@@ -135,7 +134,7 @@ class ExampleSampler:
         self.next = len(again)
 
     def _load_examples(self, listed: Iterable[tuple[int, str, int]]) -> list[SampledExample]:
-        """The examples of a state, as far as this run has them, in the order of their ordinals."""
+        """Return those examples of a state that this run has, in the order of their ordinals."""
         return [dealt for dealt in sorted(_dealt(*one) for one in listed) if self.buffer.contains(dealt.example)]
 
 

@@ -1,8 +1,8 @@
-"""Which groups teach too little to be trained on, and why.
+"""Filters for groups that give too little signal to train on.
 
-Two settings meet here. Online difficulty filtering drops examples that are hopeless or solved, by a mean reward of
-exactly 0 or 1. The difficulty filter drops by thresholds of the run's own: rewards that vary too little, groups that
-are too good or too bad.
+Two settings of the spec meet here. Online difficulty filtering drops examples that are hopeless or solved, by a mean
+reward of exactly 0 or 1. The difficulty filter drops by thresholds: rewards that vary too little, groups that are too
+good or too bad.
 """
 
 import math
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class FilterReason(StrEnum):
-    """Why a group was dropped; the metric is `filtered_rollouts/` and this."""
+    """Reason for which a group was dropped: the last part of the metric `filtered_rollouts/<reason>`."""
 
     zero_mean = "zero_mean"
     one_mean = "one_mean"
@@ -23,17 +23,17 @@ class FilterReason(StrEnum):
 
 @dataclass(frozen=True)
 class GroupFilter:
-    """The run's rules; a rule that is None drops nothing."""
+    """Rules of the run. A rule that is None drops nothing."""
 
     online: bool = False
-    """Whether groups of mean reward 0 or 1 are dropped."""
+    """Drops groups of mean reward 0 or 1."""
     min_reward_variance: float | None = None
-    """Population variance; 0 drops the groups whose rewards are all equal."""
+    """Population variance. 0 drops groups whose rewards are all equal."""
     max_reward: float | None = None
     min_reward: float | None = None
 
     def filter_reason(self, rewards: Sequence[float]) -> FilterReason | None:
-        """Why a group with these rewards (at least one) is dropped; None for one that is kept."""
+        """Return the reason to drop a group with these rewards (at least one), None to keep it."""
         mean = math.fsum(rewards) / len(rewards)
         if self.online and mean in (0.0, 1.0):
             return FilterReason.zero_mean if mean == 0.0 else FilterReason.one_mean
@@ -47,7 +47,7 @@ class GroupFilter:
 
     @staticmethod
     def _too_equal(rewards: Sequence[float], mean: float, least: float) -> bool:
-        # Of equal rewards the variance may come out as a rounding error above 0.
+        # The variance of equal rewards may be a rounding error above 0.
         if max(rewards) == min(rewards):
             return True
         return math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards) < least

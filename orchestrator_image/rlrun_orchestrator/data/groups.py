@@ -1,7 +1,7 @@
-"""What became of one group: the environment's verdict on each rollout joined with the tokens the gateway recorded.
+"""Scoring of groups: the environment's results joined with the tokens that the gateway recorded.
 
-The environment is user code, so its answer is a claim. What it says of a rollout that the gateway did not see, that
-nobody asked for, or that it has judged already is an error of that rollout, counted and never trained on.
+The environment is user code, so its results are claims. A result for a rollout that the gateway did not record, that
+was not requested, or that was reported before is an error of that rollout: counted and never trained on.
 """
 
 import math
@@ -21,7 +21,7 @@ from rlrun_orchestrator.data.trajectories import Trajectory, Turn, build_traject
 
 
 class GroupOutcome(StrEnum):
-    """What a finished group is good for."""
+    """Outcome of a finished group."""
 
     usable = "usable"
     filtered = "filtered"
@@ -29,46 +29,46 @@ class GroupOutcome(StrEnum):
 
 
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
-"""Reasons of errors that are the reward function's, not the rollout's."""
+"""Reasons of errors that the reward function caused, not the rollout."""
 
 
 @dataclass(frozen=True)
 class ScoringSettings:
-    """The run's settings that decide what a group is good for."""
+    """Settings of the run that decide the outcome of a group."""
 
     rollouts_per_example: int
     strategy: TrajectoryStrategy
     seq_len: int
     filtering: GroupFilter = field(default_factory=GroupFilter)
     verify: bool = True
-    """False where the environments are not asked for rewards: all are 0 and none filters."""
+    """False if environments compute no rewards: all are 0, and none filters."""
     baseline: bool = True
-    """Whether a rollout is compared with its siblings. One alone has nothing to be compared with, so that a group then
-    needs two of them, unless the run asks for groups of one.
+    """Compares each rollout with the others of its group. A group then needs two valid rollouts, unless the run
+    requests groups of one.
     """
 
     @property
     def needed(self) -> int:
-        """Good rollouts without which a group is of no use."""
+        """Number of valid rollouts that a usable group needs."""
         return min(2, self.rollouts_per_example) if self.baseline else 1
 
 
 @dataclass(frozen=True)
 class RecordedGroup:
-    """Record that the gateway has made of a group."""
+    """Turns that the gateway recorded for a group."""
 
     id: str
     ordinal: int
     """Number of the group since the beginning of the run."""
     version: int
-    """Version of the policy that answered."""
+    """Version of the policy that generated the turns."""
     turns_by_rollout: Mapping[str, Sequence[Turn]]
     """Turns of each rollout, in the order in which the first requests of the rollouts arrived."""
 
 
 @dataclass
 class Rollout:
-    """One rollout; without an `error` it has a trajectory, and an advantage once its group is judged."""
+    """One rollout. Without an `error` it has a trajectory, and an advantage once its group is scored."""
 
     result: RolloutResult
     trajectory: Trajectory
@@ -77,16 +77,16 @@ class Rollout:
     error: Problem | None = None
     advantage: float = 0.0
     token_advantages: list[list[float]] | None = None
-    """A teacher's opinion instead: one number per token of each sequence, 0.0 where the policy did not draw it."""
+    """Advantages from a teacher: one per token of each sequence, 0.0 where the policy did not sample the token."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens that the policy did not draw."""
+        """Number of tokens that the policy did not sample."""
         return sum(len(s.loss_mask) - sum(s.loss_mask) for s in self.trajectory.sequences)
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens that the policy drew."""
+        """Number of tokens that the policy sampled."""
         return sum(sum(s.loss_mask) for s in self.trajectory.sequences)
 
 
@@ -103,38 +103,38 @@ class Group:
     ordinal: int = 0
     """Number of the group since the beginning of the run."""
     cause: FilterReason | None = None
-    """Why it was filtered."""
+    """Reason for which the group was filtered."""
 
     @property
     def dealt(self) -> SampledExample:
-        """The example under its number."""
+        """The example with the group's ordinal."""
         return SampledExample(self.ordinal, self.example)
 
     @property
     def valid_rollouts(self) -> list[Rollout]:
-        """The rollouts that can be trained on."""
+        """Rollouts that can be trained on."""
         return [rollout for rollout in self.rollouts if rollout.error is None]
 
     @property
     def rewards(self) -> list[float]:
-        """Of the good rollouts."""
+        """Rewards of the valid rollouts."""
         return [rollout.result.reward for rollout in self.valid_rollouts]
 
     @property
     def mean_reward(self) -> float:
-        """Of the good rollouts; 0 without any."""
+        """Mean reward of the valid rollouts, 0 without any."""
         return math.fsum(self.rewards) / len(self.rewards) if self.rewards else 0.0
 
     @property
     def first_error(self) -> Problem | None:
-        """What the first failed rollout said."""
+        """Error of the first failed rollout."""
         return next((rollout.error for rollout in self.rollouts if rollout.error is not None), None)
 
 
 def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, scoring: ScoringSettings) -> Group:
-    """Join an environment's answer with the turns that the gateway recorded for the group, and judge it.
+    """Join an environment's result with the turns that the gateway recorded, and decide the outcome of the group.
 
-    Rollouts are in the order in which their first requests arrived, whatever the order of the answer.
+    Rollouts are in the order in which their first requests arrived, not in that of the result.
     """
     group = Group(recorded.id, example, recorded.version, seconds=result.seconds, ordinal=recorded.ordinal)
     order = {rollout: number for number, rollout in enumerate(recorded.turns_by_rollout)}
@@ -154,9 +154,9 @@ def _rollout(outcome: RolloutResult, recorded: RecordedGroup, scoring: ScoringSe
         outcome = outcome.model_copy(update={"reward": 0.0})
     error: Problem | None
     if outcome.rollout_id in seen:
-        error = Problem(reason=Reason.ROLLOUT_REPEATED, message=f"rollout {outcome.rollout_id!r} was answered before")
+        error = Problem(reason=Reason.ROLLOUT_REPEATED, message=f"rollout {outcome.rollout_id!r} was reported twice")
     elif len(seen) >= scoring.rollouts_per_example:
-        message = f"{scoring.rollouts_per_example} rollouts were asked for, and {outcome.rollout_id!r} is one more"
+        message = f"{scoring.rollouts_per_example} rollouts were requested: {outcome.rollout_id!r} exceeds them"
         error = Problem(reason=Reason.ROLLOUT_UNASKED, message=message)
     else:
         error = outcome.error or _own_error(outcome, trajectory)
@@ -178,19 +178,19 @@ def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
 def _own_error(outcome: RolloutResult, trajectory: Trajectory) -> Problem | None:
     if not math.isfinite(outcome.reward):
         return Problem(
-            reason=Reason.REWARD_NOT_FINITE, message=f"the reward is {outcome.reward}, which is no finite number"
+            reason=Reason.REWARD_NOT_FINITE, message=f"the reward is {outcome.reward}, which is not a finite number"
         )
     if not trajectory.sequences:
         return Problem(
             reason=Reason.ROLLOUT_NOT_RECORDED,
-            message=f"rollout {outcome.rollout_id!r} made no request through the gateway under that X-Rollout-Id: the "
-            "environment has to send its rollout id with every request to the base URL that it was given",
+            message=f"rollout {outcome.rollout_id!r} sent no request with this X-Rollout-Id to the gateway: the "
+            "environment must send its rollout id with every request to the base URL of the group",
         )
     return None
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float]:
-    """reward - mean(rewards), one per rollout. Raises ValueError for a reward that is no finite number."""
+    """Return reward - mean(rewards) for each rollout. Raises ValueError for a reward that is not finite."""
     if not rewards:
         return []
     if not all(math.isfinite(reward) for reward in rewards):

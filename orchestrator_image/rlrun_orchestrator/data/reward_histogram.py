@@ -1,7 +1,7 @@
-"""How rewards are spread: counts in fixed buckets, per environment. Pure.
+"""Histograms of rewards in fixed buckets, per environment. Pure.
 
-The bounds fit what reward functions give: most between 0 and 1, where 0 and 1 themselves say the most (a rollout that
-failed outright, one that is perfect) and so are bounds; few below 0 (penalties) or above 1 (sums of rubrics).
+The bounds fit common reward functions: most values are between 0 and 1, where exactly 0 and 1 are the most informative
+(a failed rollout, a perfect one) and therefore are bounds. Few are below 0 (penalties) or above 1 (sums of rubrics).
 """
 
 import math
@@ -10,33 +10,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 BOUNDS = (-1.0, -0.5, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99, 1.0, 2.0, 5.0)
-"""Upper bounds, each part of its own bucket; one more bucket is above the last."""
+"""Upper bounds, each part of its own bucket. One more bucket lies above the last."""
 
 
 @dataclass
 class Histogram:
-    """Counts by bucket, and what Prometheus wants besides."""
+    """Counts by bucket, and the sum of the values."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    """Not cumulative."""
+    """Counts of the single buckets, not cumulative."""
     total: float = 0.0
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Histogram":
-        """The histogram of these values."""
+        """Return the histogram of these values."""
         found = cls()
         found.add(values)
         return found
 
     def add(self, values: Iterable[float]) -> None:
-        """Counts finite values; others are passed over."""
+        """Count the finite values and ignore the others."""
         for value in values:
             if math.isfinite(value):
                 self.counts[bisect_left(BOUNDS, value)] += 1
                 self.total += value
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """(`le` label, count up to there), as Prometheus has it; the last one is +Inf."""
+        """Return pairs of `le` label and cumulative count in Prometheus format. The last label is +Inf."""
         found, count = [], 0
         for bound, more in zip([*map(str, BOUNDS), "+Inf"], self.counts, strict=True):
             count += more
@@ -45,19 +45,19 @@ class Histogram:
 
 
 class RewardHistograms:
-    """All rewards since the process began, by environment."""
+    """All rewards since the start of the process, by environment."""
 
     def __init__(self) -> None:
         self.by_environment: dict[str, Histogram] = {}
 
     def add(self, rewards: Mapping[str, Sequence[float]]) -> None:
-        """Rewards of one step, by environment."""
+        """Add the rewards of one step, by environment."""
         for environment, values in rewards.items():
             self.by_environment.setdefault(environment, Histogram()).add(values)
 
 
 def histogram_values(rewards: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Of one step: counts over all environments and of each, and the upper bounds of all buckets but the last."""
+    """Return one step's counts, in total and by environment, and the upper bounds of all buckets but the last."""
     everything = Histogram.of(value for values in rewards.values() for value in values)
     found = {"reward/histogram": [float(c) for c in everything.counts], "reward/histogram/bounds": list(BOUNDS)}
     for environment, values in sorted(rewards.items()):

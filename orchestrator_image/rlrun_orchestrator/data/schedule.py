@@ -7,8 +7,8 @@ log = logging.getLogger(__name__)
 
 
 class RunSchedule:
-    """The one place that knows the run's number of steps. Every part of the process reads it, and only `extend` changes
-    it.
+    """The run's number of steps and intervals. Every part of the process reads this one object, and only `extend`
+    changes it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RunSchedule:
         """
         if self._complete or max_steps <= self.max_steps:
             return False
-        log.info("maxSteps is raised from %d to %d", self.max_steps, max_steps)
+        log.info("spec.maxSteps was raised from %d to %d", self.max_steps, max_steps)
         self.max_steps = max_steps
         for callback in self._callbacks:
             callback()

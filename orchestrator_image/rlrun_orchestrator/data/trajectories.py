@@ -1,9 +1,9 @@
-"""From the turns of a rollout to training sequences, token by token as the engine saw them.
+"""Conversion of a rollout's turns to training sequences, with exactly the tokens that the engine processed.
 
-A chat template renders the whole conversation anew for each turn, and what it renders is not always what was there
-before (thinking that is stripped, tokens that merge differently). So a turn extends the running sequence only if its
-prompt starts with exactly those tokens; otherwise it opens a new sequence, and the break is counted. No token is ever
-trained on that the engine did not see in that very place. With the branching strategy every turn is a sequence.
+A chat template renders the whole conversation anew for each turn, and the result does not always begin with the earlier
+tokens (thinking that is stripped, tokens that merge differently). A turn extends the running sequence only if its
+prompt starts with exactly those tokens. Otherwise it opens a new sequence, and the break is counted. No token is
+trained on in a context that the engine did not see. With the branching strategy every turn is a sequence.
 """
 
 from collections.abc import Sequence
@@ -14,26 +14,28 @@ from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 
 @dataclass(slots=True)
 class Turn:
-    """One answer of the engine. `logprobs` has one entry per completion token."""
+    """One completion of the engine. `logprobs` has one entry per completion token."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
     logprobs: list[float]
     finish_reason: str | None = None
     bridged: bool = False
-    """The prompt was made of the exact tokens of the turn before, because the template's would not begin with them."""
+    """True if the prompt was built from the exact tokens of the previous turn, because the template's would not begin
+    with them.
+    """
 
 
 @dataclass(slots=True)
 class TokenSequence:
-    """Tokens, which of them the policy drew, and the engine's logprob of those (0.0 elsewhere); equal lengths."""
+    """Tokens, a mask of those that the policy sampled, and their logprobs (0.0 elsewhere), of equal lengths."""
 
     token_ids: list[int] = field(default_factory=list)
     loss_mask: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
     def extend(self, turn: Turn) -> None:
-        """Adds a turn whose prompt starts with all tokens so far: first what the environment said, then the answer."""
+        """Add a turn whose prompt starts with all tokens so far: the environment's tokens, then the completion."""
         said = turn.prompt_ids[len(self.token_ids) :]
         self.token_ids += said
         self.loss_mask += [False] * len(said)
@@ -43,7 +45,7 @@ class TokenSequence:
         self.logprobs += turn.logprobs
 
     def truncate(self, length: int) -> None:
-        """Keeps the first `length` tokens."""
+        """Keep the first `length` tokens."""
         del self.token_ids[length:], self.loss_mask[length:], self.logprobs[length:]
 
 
@@ -54,11 +56,11 @@ class Trajectory:
     sequences: list[TokenSequence]
     prefix_breaks: int
     bridged: int = 0
-    """Turns that would have been breaks, had the gateway not sent them as tokens."""
+    """Number of turns that the gateway sent as tokens, which would have been breaks otherwise."""
 
 
 def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_len: int) -> Trajectory:
-    """The sequences of a rollout, each at most `seq_len` tokens and with at least one token that the policy drew."""
+    """Return the sequences of a rollout, each of at most `seq_len` tokens with at least one sampled token."""
     sequences: list[TokenSequence] = []
     breaks = 0
     for turn in turns:

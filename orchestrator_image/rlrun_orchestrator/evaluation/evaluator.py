@@ -1,10 +1,10 @@
 """Evaluation and validation beside training: fixed examples, the policy of one step, rewards as metrics.
 
-Both run through the same gateway as training, with the run's own sampling, pinned to the policy they measure, with
-nothing recorded. They get a fixed share of the rollouts that training has in flight, so that training goes on at its
-pace; once training is over they get all of it. One round of each kind runs at a time: where an interval is shorter
-than a round takes, rounds are left out and told, except for the last policy's. Results go out under the step whose
-policy was measured, at once. A broken evaluation is a warning, never the end of a run.
+Both use the gateway and the run's sampling like training, pinned to the policy they measure, with nothing recorded.
+They get a fixed share of the rollouts that training has in flight, so that training keeps its pace, and all of them
+once training is over. One round of each kind runs at a time: if an interval is shorter than a round, rounds are skipped
+with a warning, except for the last policy's. Results are reported at once under the step whose policy was measured. A
+failed evaluation is a warning and never ends a run.
 """
 
 import asyncio
@@ -34,77 +34,77 @@ from rlrun_orchestrator.status.status_conditions import StatusConditions
 log = logging.getLogger(__name__)
 
 EVALUATION_SHARE = 0.25
-"""Of the rollouts that training may have in flight: what evaluation and validation may have besides, together."""
+"""Rollouts of evaluation and validation together, as a share of those that training may have in flight."""
 MAX_ATTEMPTS = 3
-"""Requests for one example, when its environment is lost on the way."""
+"""Requests for one example if its environment becomes unreachable."""
 RESULTS_KEPT = 64
-"""Newest measurements that are not made a second time."""
+"""Number of newest measurements that are remembered and not repeated."""
 MESSAGE_LIMIT = 500
 
 Report = Callable[[int, dict[str, float]], None]
-"""Takes results: the step whose policy was measured, and the metrics."""
+"""Receives results: the step whose policy was measured, and the metrics."""
 
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """One environment measured every `interval` steps."""
+    """Environment that is measured every `interval` steps."""
 
     use: EnvironmentUse
     environment: str
     interval: int
     examples: int
-    """-1 for all."""
+    """Number of examples, -1 for all."""
     rollouts: int
 
     def due(self, step: int, max_steps: int) -> bool:
-        """After every `interval` steps; evaluations also after the last one."""
+        """Return whether the task is due: after every `interval` steps, evaluations also after the last one."""
         if step >= max_steps and self.use is EnvironmentUse.eval:
             return True
         return step > 0 and step % self.interval == 0
 
     def values(self, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
-        """The metrics of all its examples."""
+        """Return the metrics of all examples."""
         make = validation_values if self.use is EnvironmentUse.train else evaluation_values
         return make(self.environment, self.rollouts, results)
 
     @property
     def base_name(self) -> str:
-        """What the names of its metrics begin with."""
+        """Prefix of the metric names."""
         return f"{'val_reward' if self.use is EnvironmentUse.train else 'eval'}/{self.environment}"
 
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """What is measured: a policy, or the model that training starts from (`base`, served under its own name)."""
+    """Policy that is measured, or the model that training starts from (`base`, served under its own name)."""
 
     policy: PolicyRef
     base: bool = False
 
     @property
     def name(self) -> str:
-        """Names the weights, so that a step trained anew after a restart is measured anew."""
+        """Name of the weights, so that a step that is repeated after a restart is measured again."""
         return "base" if self.base else self.policy.name
 
 
 @dataclass(frozen=True)
 class EvaluatorSettings:
-    """What every evaluation request carries, and how much may run at once."""
+    """Contents of every evaluation request, and limits."""
 
     gateway_url: str
     sampling: Mapping[str, object]
-    """The sampling that training asks environments to ask for."""
+    """Sampling parameters that environments request in training."""
     group_deadline: float
     """Seconds for one example."""
     rollouts_in_flight: int
-    """What training may have in flight: batchSize times oversamplingFactor."""
+    """Rollouts that training may have in flight: batchSize times oversamplingFactor."""
     base_model: bool
-    """Whether the base model is measured before the first step."""
+    """Measures the base model before the first step."""
     warm_start: bool
-    """Whether the run starts from another run's checkpoint, so that its first policy is not the base model."""
+    """True if the run starts from another run's checkpoint: its first policy is not the base model."""
 
 
 def measurements(run: ResolvedRun) -> list[EvaluationTask]:
-    """What the run asks for: `eval` on its own environments, `val` on the training environments."""
+    """Return the run's tasks: `eval` on its own environments, `val` on the training environments."""
     spec, found = run.spec, []
     if spec.eval is not None:
         for env in spec.eval.env:
@@ -123,7 +123,7 @@ def measurements(run: ResolvedRun) -> list[EvaluationTask]:
 
 
 class Evaluator:
-    """Runs the measurements that are due."""
+    """Runs the evaluations that are due."""
 
     def __init__(
         self,
@@ -149,19 +149,19 @@ class Evaluator:
         self._save_state = save_state
         kinds = {m.use for m in wanted}
         places = int(settings.rollouts_in_flight * EVALUATION_SHARE / max(1, len(kinds)))
-        # A room of its own for each kind: a long evaluation must not hold up the short validations.
+        # One semaphore per kind: a long evaluation must not delay the short validations.
         self._places = max(1, places)
         self._rooms = {use: FairSemaphore(self._places) for use in kinds}
         self._rounds: dict[EnvironmentUse, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way: set[tuple[str, str]] = set()
         self._measured: deque[tuple[str, str]] = deque(maxlen=RESULTS_KEPT)
-        """(metrics' base name, subject) of what is done."""
+        """(base name of the metrics, policy) of completed measurements."""
 
-    # --- for the loop -------------------------------------------------------------------------------------------------
+    # --- called by the loop -------------------------------------------------------------------------------------------
 
     def start(self, step: int, policy: PolicyRef) -> None:
-        """Before the first step of this process: the base model, or what an earlier process did not get to."""
+        """Start before the first step of this process: the base model, or what an earlier process did not finish."""
         if step > 0:
             self.after_step(step, policy)
         elif self._settings.base_model:
@@ -175,15 +175,15 @@ class Evaluator:
             self._start(wanted, 0, EvaluatedPolicy(policy, base=self._settings.warm_start))
 
     def after_step(self, step: int, policy: PolicyRef) -> None:
-        """Starts what is due with the policy after `step` steps."""
+        """Start what is due with the policy after `step` steps."""
         self._start(self._due(step), step, EvaluatedPolicy(policy))
 
     def has_unfinished(self, step: int, policy: PolicyRef) -> bool:
-        """Whether something that is due at `step` has not been measured."""
+        """Return whether an evaluation that is due at `step` has not been completed."""
         return any(self._is_new(m, EvaluatedPolicy(policy)) for m in self._due(step))
 
     async def finish(self, deadline: float) -> None:
-        """Waits for what is still running, for at most `deadline` seconds, and gives up what is late."""
+        """Wait for running evaluations for at most `deadline` seconds, and cancel the rest with a warning."""
         for room in self._rooms.values():
             room.raise_limit(self._settings.rollouts_in_flight)
         if not self._tasks:
@@ -192,35 +192,35 @@ class Evaluator:
         self._conditions.set_waiting("evaluation", problem)
         try:
             _, late = await asyncio.wait(self._tasks, timeout=deadline)
-        except asyncio.CancelledError:  # the run goes on, and so does the evaluation beside it
+        except asyncio.CancelledError:  # The run was extended: the evaluation continues beside it.
             self._conditions.set_waiting("evaluation", None)
             for room in self._rooms.values():
                 room.places = self._places
             raise
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
-            message = f"not done within {deadline:.0f} s and given up: {names}. Lower eval.numExamples"
+            message = f"cancelled because they took longer than {deadline:.0f} s: {names}. Lower eval.numExamples"
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_TIMEOUT, message=message[:MESSAGE_LIMIT]))
         await self.close()
         self._conditions.set_waiting("evaluation", None)
 
     async def close(self) -> None:
-        """Gives up what is running."""
+        """Cancel everything that is running."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def state(self) -> dict[str, Any]:
-        """What is measured already, as JSON types, for the checkpoint."""
+        """Return the completed measurements as JSON types, for the checkpoint."""
         return {"measured": [list(pair) for pair in self._measured]}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from what `state` gave; a state of another shape is passed over."""
+        """Continue from `state`. A malformed state is ignored."""
         try:
             self._measured.extend((str(name), str(subject)) for name, subject in (state or {}).get("measured", []))
         except (TypeError, ValueError) as error:
-            log.warning("what was evaluated before is not known: %s", error)
+            log.warning("ignoring the list of completed evaluations, because it is malformed: %s", error)
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Evaluator:
             busy = before is not None and not before.done()
             if busy and step < self._schedule.max_steps:
                 field = "eval" if use is EnvironmentUse.eval else "val"
-                message = f"the {kind} of step {step} was left out, because the one before was still running: raise "
+                message = f"the {kind} of step {step} was skipped, because the previous one was still running: raise "
                 message += f"{field}.interval or lower {field}.numExamples"
                 self._conditions.add_warning(Problem(reason=Reason.EVALUATION_SKIPPED, message=message))
                 continue
@@ -263,7 +263,7 @@ class Evaluator:
     async def _round(
         self, wanted: Sequence[EvaluationTask], step: int, subject: EvaluatedPolicy, before: "asyncio.Task[None] | None"
     ) -> None:
-        # Between two groups too: an adapter that no live group is pinned to may be unloaded.
+        # Keeps the policy loaded between two groups: an adapter that no open group is pinned to may be unloaded.
         pin = self._open(subject)
         try:
             if before is not None:
@@ -288,7 +288,7 @@ class Evaluator:
         base = measurement.base_name
         values = measurement.values(results) | {f"{base}/seconds": time.monotonic() - began}
         if subject.policy.kind is PolicyKind.weights:
-            # An engine holds one set of weights: what was not done when the next came was drawn from that one.
+            # An engine holds one set of weights: rollouts after the next publication were sampled from that one.
             values[f"{base}/drift"] = float(max(0, self._progress.policy_version - subject.policy.version))
         if values[f"{base}/error"] == 0.0:
             self._conditions.clear_warning(Reason.EVALUATION_ERRORS)
@@ -307,7 +307,7 @@ class Evaluator:
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, subject: EvaluatedPolicy
     ) -> list[RolloutResult]:
         async with self._rooms[measurement.use].acquire(measurement.rollouts):
-            problem = Problem(reason=Reason.UNREACHABLE, message="it is lost")
+            problem = Problem(reason=Reason.UNREACHABLE, message="the environment is unreachable")
             for _ in range(MAX_ATTEMPTS):
                 if member.recovery_task is not None and not member.recovery_task.done():
                     await asyncio.wait({member.recovery_task})
@@ -328,7 +328,7 @@ class Evaluator:
     async def _ask(
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, subject: EvaluatedPolicy
     ) -> list[RolloutResult]:
-        # Example and policy alone decide the seeds, where the run has one: whatever else goes on has no say in it.
+        # The seeds depend on example and policy only, not on what else runs.
         live = self._open(subject, ordinal=_ordinal(measurement, index))
         request = GroupRequest(
             group_id=live.id,
@@ -341,7 +341,7 @@ class Evaluator:
             deadline_seconds=self._settings.group_deadline,
         )
         try:
-            # More than was asked for would weigh this example up.
+            # More rollouts than requested would give this example a higher weight.
             return (await member.client.roll_out(request)).rollouts[: measurement.rollouts]
         finally:
             self._groups.close(live.id)
@@ -351,7 +351,7 @@ class Evaluator:
 
 
 def _ordinal(measurement: EvaluationTask, index: int) -> int:
-    """A number that no other example of this run's evaluations has."""
+    """Return a number that no other example of this run's evaluations has."""
     text = f"{measurement.base_name}/{index}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")
 

@@ -1,4 +1,4 @@
-"""Places that tasks share: first come, first served, each taking as many as it needs."""
+"""Semaphore with a weight per task, first come first served."""
 
 import asyncio
 from collections import deque
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class FairSemaphore:
-    """At most `places` are taken at a time; whoever needs more than there are gets the whole room alone."""
+    """Semaphore with a weight per task, first come first served. A task that needs more than the limit runs alone."""
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -16,7 +16,7 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def acquire(self, places: int) -> AsyncIterator[None]:
-        """Waits for its turn, and gives the places back at the end."""
+        """Wait for the task's turn, and release its weight at the end."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((places, turn))
         self._admit()
@@ -34,7 +34,7 @@ class FairSemaphore:
             self._leave(places)
 
     def raise_limit(self, places: int) -> None:
-        """From now on there are at least that many places."""
+        """Raise the limit to at least this value."""
         self.places = max(self.places, places)
         self._admit()
 

@@ -1,7 +1,7 @@
-"""The numbers of an evaluation: avg@k, pass@k, and validation rewards. Pure.
+"""Metrics of an evaluation: avg@k, pass@k, and validation rewards. Pure.
 
-A rollout that failed has no reward: it is left out of every mean and told by `error` instead. An example counts
-towards pass@k only with k rollouts that did not fail.
+A failed rollout has no reward: it is excluded from every mean and counted in `error`. An example counts for pass@k only
+with k valid rollouts.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rlrun.protocol.environment import RolloutResult
 
 SUCCESS = 1.0
-"""A rollout passes with at least this reward: the full mark of rewards between 0 and 1."""
+"""A rollout passes with at least this reward: the maximum of rewards between 0 and 1."""
 
 
 def pass_at_k(rollouts: int, successes: int, k: int) -> float:
@@ -25,13 +25,13 @@ def pass_at_k(rollouts: int, successes: int, k: int) -> float:
 
 
 def ks(rollouts: int) -> list[int]:
-    """1, 2, 4, ... and `rollouts` itself."""
+    """Return 1, 2, 4, ... and `rollouts` itself."""
     found = [2**i for i in range(rollouts.bit_length())]
     return sorted({k for k in found if k <= rollouts} | {rollouts})
 
 
 def evaluation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
-    """`eval/<environment>/...` of all examples; `results` has one entry per example, empty where nobody answered."""
+    """Return `eval/<environment>/...`. `results` has one entry per example, an empty one if it failed."""
     groups = valid_rewards(results)
     base = f"eval/{environment}"
     values = {f"{base}/error": _error_share(groups, rollouts), f"{base}/examples": float(len(results))}
@@ -49,7 +49,7 @@ def evaluation_values(environment: str, rollouts: int, results: Sequence[Sequenc
 
 
 def validation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
-    """`val_reward/<environment>/...`."""
+    """Return `val_reward/<environment>/...`."""
     groups = valid_rewards(results)
     base = f"val_reward/{environment}"
     values = {f"{base}/error": _error_share(groups, rollouts), f"{base}/examples": float(len(results))}
@@ -58,18 +58,18 @@ def validation_values(environment: str, rollouts: int, results: Sequence[Sequenc
 
 
 def validation_total(results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
-    """`val_reward/mean`: over the rollouts of all environments."""
+    """Return `val_reward/mean` over the rollouts of all environments."""
     rewards = [reward for group in valid_rewards(results) for reward in group]
     return {"val_reward/mean": _mean(rewards)} if rewards else {}
 
 
 def valid_rewards(results: Sequence[Sequence[RolloutResult]]) -> list[list[float]]:
-    """The rewards of the rollouts that did not fail, per example."""
+    """Return the rewards of the valid rollouts, per example."""
     return [[rollout.reward for rollout in group if is_valid(rollout)] for group in results]
 
 
 def is_valid(rollout: RolloutResult) -> bool:
-    """Whether the rollout has a reward that means something."""
+    """Return whether the rollout did not fail and has a finite reward."""
     return rollout.error is None and math.isfinite(rollout.reward)
 
 

@@ -1,6 +1,6 @@
-"""Chat messages as tokens, by the engine's own template: what is trained is what the engine would have seen.
+"""Tokenization of chat messages with the engine's own template, so that training uses what the engine would process.
 
-Stock vLLM does it at POST /tokenize, so that this process needs neither the tokenizer nor its template.
+Stock vLLM serves it at POST /tokenize, so this process needs neither the tokenizer nor its template.
 """
 
 import json
@@ -22,18 +22,18 @@ Messages = Sequence[dict[str, Any]]
 
 
 class ChatTokenizer:
-    """The chat template of the engines."""
+    """Client of the engines' chat template."""
 
     def __init__(self, http: aiohttp.ClientSession, pool: ReplicaPool, *, deadline: float) -> None:
-        """`deadline`: seconds to wait for an engine that answers."""
+        """`deadline`: seconds to wait for an engine that responds."""
         self._http = http
         self._pool = pool
         self._deadline = deadline
 
     async def encode(self, messages: Messages, *, add_generation_prompt: bool) -> list[int]:
-        """The token ids of a conversation; with the beginning of the next answer if that is to follow.
+        """Return the token ids of a conversation, with the generation prompt of the next answer if requested.
 
-        Raises FatalError when no engine answers in time or the template refuses the messages.
+        Raises FatalError if no engine responds in time or the template rejects the messages.
         """
         asked = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         body = json.dumps(asked).encode()

@@ -251,7 +251,7 @@ class ReplicaPool:
             replica.dns_misses = 0 if endpoint in found else replica.dns_misses + 1
             # An unready pod leaves the headless service; a replica whose sidecar still responds is kept.
             if replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL and not replica.is_answering:
-                log.info("replica %s is gone", endpoint.engine_url)
+                log.info("replica %s is removed", endpoint.engine_url)
                 for task in (replica.task, *replica.calls):
                     if task is not None:
                         task.cancel()
@@ -301,7 +301,7 @@ class ReplicaPool:
                 await self._load(replica, policy)
                 self._notify()
         if any(policy.kind is PolicyKind.weights for policy in needed):
-            return  # older weights would replace the newest
+            return  # Older weights would replace the newest.
         for policy in used:
             if policy.name in replica.adapters or policy.name in replica.refused:
                 continue

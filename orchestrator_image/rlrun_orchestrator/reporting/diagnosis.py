@@ -1,7 +1,7 @@
-"""What the metrics say is wrong with the training, and what to do about it. Pure.
+"""Diagnosis of training problems from the metrics, with advice. Pure.
 
-Each rule looks at the newest steps only, so that a problem goes away by itself when its cause does. The thresholds are
-deliberately far out: a warning that is wrong once is not read the second time.
+Each rule considers only the newest steps, so that a warning disappears with its cause. The thresholds are deliberately
+extreme: users ignore a warning that was wrong once.
 """
 
 import math
@@ -12,113 +12,115 @@ from rlrun.constants import Hint, TrainingIssue
 from rlrun.protocol.problem import Problem
 
 HISTORY = 60
-"""Steps that are looked at, at most."""
+"""Maximum number of newest steps that the rules consider."""
 
 FLAT_STEPS = 10
-"""Rewards that stay for so many steps are no accident of one batch."""
+"""Steps of equal rewards that rule out an accident of one batch."""
 FLAT_MARGIN = 0.01
-"""From 0 or 1. One success in a hundred rollouts is enough to learn from, so this is where learning ends."""
+"""Distance from 0 or 1. One success in a hundred rollouts is enough signal to learn from."""
 
 DIVERSITY_STEPS = 5
 ZERO_VARIANCE_SHARE = 0.95
-"""Groups whose rewards are all equal have advantage 0 everywhere; with fewer than one in twenty left, a batch of 16
-groups has less than one to learn from."""
+"""Share of groups whose rewards are all equal, so that all their advantages are 0. With fewer than one group in twenty
+left, a batch of 16 groups has less than one that gives a gradient.
+"""
 FILTERED_SHARE = 0.8
-"""Rollouts that were made and filtered: beyond that, a step costs five times what it uses."""
+"""Share of rollouts that were generated and filtered. Above it a step costs five times what it uses."""
 
 COLLAPSE_STEPS = 5
 COLLAPSE_FROM = 0.2
-"""A reward that never was higher has nothing to fall from."""
+"""Lowest best reward from which a collapse is reported."""
 COLLAPSE_TO = 0.5
-"""Of the best: noise between batches of 64 rollouts and more does not halve a mean."""
+"""Share of the best reward. Noise between batches of 64 rollouts and more does not halve a mean."""
 
 MISMATCH_STEPS = 3
 MISMATCH_KL = 0.1
-"""Nats per token. Two programs that agree stay below 0.001 and a policy two steps old below 0.01; at 0.1 ratios of 1.5
-are common and the gradient is another policy's."""
+"""Nats per token. Two implementations that agree stay below 0.001, and a policy two steps old below 0.01. At 0.1,
+ratios of 1.5 are common and the gradient belongs to another policy.
+"""
 MASKED_SHARE = 0.3
-"""Tokens left out for their ratio: a third of the batch is lost."""
+"""Share of tokens left out for their importance ratio: a third of the batch is lost."""
 
 ENTROPY_STEPS = 5
 ENTROPY_SHARE = 0.1
-"""Of what it was at the beginning of the steps that are looked at."""
+"""Share of the entropy at the beginning of the considered steps."""
 ENTROPY_NATS = 0.05
-"""Per token: about one token in a hundred is still a choice."""
+"""Nats per token: about one token in a hundred is still uncertain."""
 ENTROPY_GOOD_REWARD = 0.9
-"""A policy that has solved its task may be sure of itself."""
+"""Reward above which a low entropy is expected, because the task is solved."""
 
 STALL_STEPS = 3
 STALL_FACTOR = 4.0
-"""Slower than the median of the steps before. Longer answers slow a run gradually; this is something else."""
+"""Factor over the median of the earlier steps. Longer answers slow a run gradually; this detects other causes."""
 STALL_BEFORE = 10
-"""Steps that make a median."""
+"""Number of steps that the median needs."""
 STALL_SECONDS = 10.0
-"""Steps faster than this are not worth a warning, whatever they were before."""
+"""Steps faster than this are never reported."""
 
 BOUND_STEPS = 10
 BOUND_SHARE = 0.7
-"""Of the time of the step: one side waits most of the time for the other."""
+"""Share of the step's time in which one side waits for the other."""
 
 Metrics = Mapping[str, float]
 Rule = Callable[[Sequence[Metrics]], Problem | None]
 
 
 def diagnose(history: Sequence[Metrics], *, rewards: bool = True) -> list[Problem]:
-    """Everything that holds now; `history` has the metrics of the newest steps, oldest first. Worst first.
+    """Return the current problems, worst first. `history` has the metrics of the newest steps, oldest first.
 
-    `rewards` is False where the algorithm learns from something else, so that flat rewards are no trouble.
+    `rewards` is False if the algorithm does not learn from rewards, so that flat ones are no problem.
     """
     rules = RULES if rewards else [rule for rule in RULES if rule not in REWARD_RULES]
     found = [problem for rule in rules if (problem := rule(history)) is not None]
     if not found:
-        # Whoever has trouble does not want to hear how to be faster.
+        # Show no throughput hint while a problem is reported.
         return [hint for hint in (bound(history),) if hint is not None]
-    # The same groups seen twice: flat rewards have no diversity either.
+    # Flat rewards have no diversity either: report them once.
     if any(p.reason in (TrainingIssue.reward_flat_at_zero, TrainingIssue.reward_flat_at_one) for p in found):
         found = [p for p in found if p.reason != TrainingIssue.no_reward_diversity]
     return found
 
 
 def flat_at_zero(history: Sequence[Metrics]) -> Problem | None:
-    """No rollout gets anything."""
+    """Detect that no rollout is rewarded."""
     if not all(abs(value) <= FLAT_MARGIN for value in _newest(history, "reward/mean", FLAT_STEPS)):
         return None
     return _trouble(
         TrainingIssue.reward_flat_at_zero,
         f"the mean reward has been 0 for {FLAT_STEPS} steps, so there is nothing to learn from. Read some rollouts of "
-        "the run: either the task is too hard for this model (take easier examples or a stronger model, or begin with "
-        "algorithm.sftSteps), or the reward function and the prompt do not mean the same format, or the tools do not "
-        "answer as the prompt says",
+        "the run: either the task is too hard for this model (use easier examples or a stronger model, or begin with "
+        "algorithm.sftSteps), or the reward function expects another format than the prompt, or the tools do not "
+        "work as the prompt says",
     )
 
 
 def flat_at_one(history: Sequence[Metrics]) -> Problem | None:
-    """Every rollout gets everything."""
+    """Detect that every rollout gets the full reward."""
     if not all(value >= 1.0 - FLAT_MARGIN for value in _newest(history, "reward/mean", FLAT_STEPS)):
         return None
     return _trouble(
         TrainingIssue.reward_flat_at_one,
-        f"the mean reward has been 1 for {FLAT_STEPS} steps: the task is solved, or the reward function is too easily "
-        "pleased. Read some rollouts; if they are good, stop the run or give it harder examples",
+        f"the mean reward has been 1 for {FLAT_STEPS} steps: the task is solved, or the reward function is too "
+        "lenient. Read some rollouts; if they are good, stop the run or use harder examples",
     )
 
 
 def no_diversity(history: Sequence[Metrics]) -> Problem | None:
-    """The rollouts of each example are all rewarded alike."""
+    """Detect that all rollouts of an example get the same reward."""
     shares = _newest(history, "batch/zero_variance", DIVERSITY_STEPS)
     if not all(share >= ZERO_VARIANCE_SHARE for share in shares):
         return None
     return _trouble(
         TrainingIssue.no_reward_diversity,
-        f"for {DIVERSITY_STEPS} steps nearly all groups had equal rewards within the group, and such groups teach "
-        "nothing. Raise rolloutsPerExample or sampling.temperature, mix examples of other difficulty in, or let the "
-        "reward tell partial success; with rewards of 0 and 1 also set buffer.onlineDifficultyFiltering and an "
+        f"for {DIVERSITY_STEPS} steps nearly all groups had equal rewards within the group, and such groups give no "
+        "gradient. Raise rolloutsPerExample or sampling.temperature, add examples of other difficulty, or reward "
+        "partial success; with rewards of 0 and 1 also set buffer.onlineDifficultyFiltering and an "
         "oversamplingFactor above 1",
     )
 
 
 def most_filtered(history: Sequence[Metrics]) -> Problem | None:
-    """Most of what is generated is thrown away."""
+    """Detect that most generated rollouts are filtered."""
     filtered = _newest(history, "filtered_rollouts", DIVERSITY_STEPS)
     used = _newest(history, "batch/effective_batch_size", DIVERSITY_STEPS)
     total = math.fsum(filtered) + math.fsum(used)
@@ -129,13 +131,13 @@ def most_filtered(history: Sequence[Metrics]) -> Problem | None:
     return _trouble(
         TrainingIssue.most_groups_filtered,
         f"{100 * math.fsum(filtered) / total:.0f} % of the rollouts of the last {DIVERSITY_STEPS} steps were filtered "
-        "for their rewards. Choose examples nearer to what the policy can do, or loosen difficultyFilter and the "
+        "for their rewards. Choose examples that fit the policy's ability, or loosen difficultyFilter and the "
         "thresholds of buffer",
     )
 
 
 def collapsed(history: Sequence[Metrics]) -> Problem | None:
-    """The reward was good and is not any more."""
+    """Detect that a good reward was lost."""
     rewards = [m["reward/mean"] for m in history if "reward/mean" in m]
     if len(rewards) < 2 * COLLAPSE_STEPS:
         return None
@@ -145,27 +147,27 @@ def collapsed(history: Sequence[Metrics]) -> Problem | None:
         return None
     return _trouble(
         TrainingIssue.reward_collapsed,
-        f"the mean reward fell from {best:.3f} to {newest:.3f}. Go back to the best checkpoint (checkpointId) with a "
+        f"the mean reward fell from {best:.3f} to {newest:.3f}. Return to the best checkpoint (checkpointId) with a "
         "lower learningRate, more rolloutsPerExample, a smaller maxAsyncLevel, or a klPenalty",
     )
 
 
 def mismatch(history: Sequence[Metrics]) -> Problem | None:
-    """Trainer and engine have different policies in mind."""
+    """Detect that trainer and engine compute different probabilities."""
     newest = _newest(history, "mismatch_kl/all/mean", MISMATCH_STEPS)
     if not all(value >= MISMATCH_KL for value in newest):
         return None
     return _trouble(
         TrainingIssue.policy_mismatch,
         f"the trainer's and the engine's probabilities differ by {newest[-1]:.2g} nats per token "
-        f"(mismatch_kl/all/mean), for {MISMATCH_STEPS} steps. Lower learningRate and maxAsyncLevel; if it stays with "
-        "maxAsyncLevel 0, the engine samples otherwise than the trainer computes: look for inference.extraArgs that "
-        "change the numerics",
+        f"(mismatch_kl/all/mean), for {MISMATCH_STEPS} steps. Lower learningRate and maxAsyncLevel; if it persists "
+        "with maxAsyncLevel 0, the engine's numerics differ from the trainer's: check inference.extraArgs for "
+        "options that change them",
     )
 
 
 def masked(history: Sequence[Metrics]) -> Problem | None:
-    """Much of the batch is left out of the loss."""
+    """Detect that much of the batch is excluded from the loss."""
     newest = _newest(history, "is_masked/mean", MISMATCH_STEPS)
     if not all(value >= MASKED_SHARE for value in newest):
         return None
@@ -177,7 +179,7 @@ def masked(history: Sequence[Metrics]) -> Problem | None:
 
 
 def entropy(history: Sequence[Metrics]) -> Problem | None:
-    """The policy has stopped exploring."""
+    """Detect that the policy has stopped exploring."""
     values = [m["entropy/all/mean"] for m in history if "entropy/all/mean" in m]
     if len(values) < 2 * ENTROPY_STEPS:
         return None
@@ -189,13 +191,13 @@ def entropy(history: Sequence[Metrics]) -> Problem | None:
     return _trouble(
         TrainingIssue.entropy_collapsed,
         f"the policy's entropy fell from {first:.3g} to {newest[-1]:.3g} nats per token while the reward is not high: "
-        "it tries nothing new. Go back to an earlier checkpoint with a lower learningRate, a higher "
+        "it has stopped exploring. Return to an earlier checkpoint with a lower learningRate, a higher "
         "sampling.temperature, or a klPenalty",
     )
 
 
 def stalled(history: Sequence[Metrics]) -> Problem | None:
-    """Steps take much longer than they used to."""
+    """Detect that steps take much longer than before."""
     seconds = [m["time/step"] for m in history if "time/step" in m]
     before, newest = seconds[:-STALL_STEPS], seconds[-STALL_STEPS:]
     if len(before) < STALL_BEFORE:
@@ -204,21 +206,21 @@ def stalled(history: Sequence[Metrics]) -> Problem | None:
     if not all(value > max(STALL_SECONDS, STALL_FACTOR * usual) for value in newest):
         return None
     parts = {
-        "rollouts (time/generate_completions): look at the environment and inference pods and at completion_len": (
+        "rollouts (time/generate_completions): check the environment and inference pods and completion_len": (
             "time/generate_completions"
         ),
-        "the trainer (time/trainer): look at its pod": "time/trainer",
+        "the trainer (time/trainer): check its pod": "time/trainer",
     }
     where = max(parts, key=lambda words: history[-1].get(parts[words], 0.0))
     return _trouble(
         TrainingIssue.throughput_stalled,
-        f"the last {STALL_STEPS} steps took {statistics.fmean(newest):.0f} s each, {usual:.1f} s was usual; most of it "
-        f"went to {where}",
+        f"the last {STALL_STEPS} steps took {statistics.fmean(newest):.0f} s each instead of {usual:.1f} s before; "
+        f"most of it was spent on {where}",
     )
 
 
 def bound(history: Sequence[Metrics]) -> Problem | None:
-    """Which side waits for the other."""
+    """Return a hint on which side waits for the other."""
     newest = history[-BOUND_STEPS:]
     total = math.fsum(m.get("time/step", 0.0) for m in newest)
     if len(newest) < BOUND_STEPS or total <= 0:
@@ -230,14 +232,14 @@ def bound(history: Sequence[Metrics]) -> Problem | None:
         share = 100 * collected / total
         return Problem(
             reason=Hint.rollout_bound,
-            message=f"{share:.0f} % of the time goes to waiting for rollouts: more inference replicas, a larger "
+            message=f"{share:.0f} % of the time is spent waiting for rollouts: more inference replicas, a larger "
             "infrastructure.computeSize, or a higher oversamplingFactor and maxAsyncLevel would make the run faster",
         )
     if trained / total >= BOUND_SHARE:
         return Problem(
             reason=Hint.trainer_bound,
-            message=f"{100 * trained / total:.0f} % of the time goes to waiting for the trainer: a faster trainer or a "
-            "larger trainer.microBatchTokens would make the run faster, more inference would not",
+            message=f"{100 * trained / total:.0f} % of the time is spent waiting for the trainer: a faster trainer or "
+            "a larger trainer.microBatchTokens would make the run faster, more inference would not",
         )
     return None
 
@@ -247,7 +249,7 @@ RULES: tuple[Rule, ...] = (*REWARD_RULES, mismatch, masked, entropy, stalled)
 
 
 def _newest(history: Sequence[Metrics], name: str, steps: int) -> list[float]:
-    """The metric in each of the newest steps; one NaN, of which nothing is true, when they are too few or lack it."""
+    """Return the metric in each of the newest steps, or one NaN if there are too few steps or it is missing."""
     values = [metrics.get(name, math.nan) for metrics in history[-steps:]]
     return values if len(values) == steps else [math.nan]
 

@@ -1,4 +1,4 @@
-"""/metrics: the progress, the groups and the gateway for Prometheus, read at the moment of the scrape."""
+"""Prometheus metrics of the run: progress, groups and gateway, read at the moment of the scrape."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +17,12 @@ from rlrun_orchestrator.storage.run_recorder import RunRecorder
 
 
 def metric_name(name: str) -> str:
-    """`reward/mean` becomes `rlrun_reward_mean`."""
+    """Return the Prometheus name: `reward/mean` becomes `rlrun_reward_mean`."""
     return "rlrun_" + re.sub(r"[^a-zA-Z0-9_]+", "_", name).strip("_")
 
 
 class RunCollector(Collector):
-    """Every metric of the newest step under its own name, plus what changes between steps."""
+    """Collects every metric of the newest step under its own name, and current counters."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RunCollector(Collector):
         self._rewards = rewards or RewardHistograms()
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry for each scrape."""
+        """Yield all metrics. The registry calls this for each scrape."""
         progress = self._progress
         yield GaugeMetricFamily("rlrun_step", "Optimizer steps done", progress.step)
         yield GaugeMetricFamily("rlrun_max_steps", "Optimizer steps wanted", self._schedule.max_steps)
@@ -84,7 +84,7 @@ class RunCollector(Collector):
         for environment, found in sorted(self._rewards.by_environment.items()):
             buckets = found.cumulative()
             histogram.add_metric([environment], buckets, None)
-            # The client leaves these two out where there are buckets below 0.
+            # The client library omits these two if there are buckets below 0.
             histogram.add_sample("rlrun_reward_count", {"environment": environment}, buckets[-1][1])
             histogram.add_sample("rlrun_reward_sum", {"environment": environment}, found.total)
         yield histogram
@@ -98,13 +98,13 @@ class RunCollector(Collector):
         for prefix in ("exact", "bridged", "broken"):
             chats.add_metric([prefix], self._routing.prefixes[prefix])
         yield chats
-        # Two names may become one; twice the same family would make the whole page invalid.
+        # Two names may map to the same one, and a repeated family would make the whole page invalid.
         for name, (text, number) in {metric_name(n): (n, v) for n, v in self._latest_metrics().items()}.items():
             yield GaugeMetricFamily(name, f"{text}, newest value", number)
 
 
 def make_registry(collector: RunCollector) -> CollectorRegistry:
-    """A registry with this run only."""
+    """Return a registry with only this collector."""
     registry = CollectorRegistry()
     registry.register(collector)
     return registry

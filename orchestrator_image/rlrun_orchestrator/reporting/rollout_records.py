@@ -6,7 +6,7 @@ from rlrun_orchestrator.data.groups import Group
 
 
 def rollout_lines(groups: list[Group], step: int) -> list[dict[str, Any]]:
-    """What is kept of a batch's rollouts in S3: one JSON object each, errors included."""
+    """Return one JSON object per rollout of the batch, failed ones included."""
     return [
         {
             "step": step,

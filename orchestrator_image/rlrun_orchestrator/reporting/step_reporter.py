@@ -1,8 +1,7 @@
-"""Where the numbers of a step go: the status, S3, Prometheus, Weights & Biases and the diagnosis, all under the same
-names.
+"""Distribution of a step's metrics: status, S3, Prometheus, Weights & Biases and diagnosis, all under the same names.
 
-One line per step, and one per finished evaluation under the step whose policy it measured: readers merge the lines of
-a step, the later one wins.
+There is one line per step, and one per finished evaluation under the step whose policy it measured. Readers merge the
+lines of a step, and later lines win.
 """
 
 import logging
@@ -37,55 +36,55 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepTimings:
-    """Where the seconds of a step went."""
+    """Durations within a step, in seconds."""
 
     step: float
-    """All of it, from the end of the step before."""
+    """Whole duration, from the end of the previous step."""
     collect: float
     """Until the batch was complete."""
     waited_for_policy: float
-    """Part of `collect`, with nothing to dispatch until a newer policy is there."""
+    """Part of `collect` in which only a newer policy could complete the batch."""
     train: float
-    """Until the trainer answered."""
+    """Until the trainer responded."""
     publish: float
-    """Of the newest publication, which runs beside the steps."""
+    """Duration of the newest publication, which runs in the background."""
     save: float = 0.0
-    """Part of `step`, in which nothing but the copies for checkpoint and adapter of the step before was missing."""
+    """Part of `step` in which only the checkpoint copies of the previous step were missing."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What the loop knows of a step that is done."""
+    """Facts about a completed step."""
 
     step: int
-    """Steps done, this one included."""
+    """Number of completed steps, this one included."""
     groups: Sequence[Group]
-    """None in a step on demonstrations."""
+    """Groups of the batch, none in a step on demonstrations."""
     trainer: Mapping[str, float]
-    """The trainer's own metrics."""
+    """Metrics of the trainer."""
     times: StepTimings
     reward: float | None = None
-    """Mean over the rollouts."""
+    """Mean reward over the rollouts."""
     trained_tokens: int = 0
-    """That the policy drew, or that a demonstration has."""
+    """Tokens that receive a gradient."""
     tokens: int = 0
-    """Of all sequences, prompts included."""
+    """Tokens of all sequences, prompts included."""
     samples: int = 0
-    """Sequences."""
+    """Number of sequences."""
     problems: int = 0
-    """Examples."""
+    """Number of examples."""
     in_flight: int = 0
-    """Groups in flight now."""
+    """Number of groups in flight."""
     cancelled: int = 0
-    """Groups given up since the step before."""
+    """Groups cancelled since the previous step."""
     filtered: int = 0
-    """Groups filtered since the step before."""
+    """Groups filtered since the previous step."""
     more: Mapping[str, float] = field(default_factory=dict)
-    """Metrics of the batch and of other parts (pools of examples, ...), under their final names."""
+    """Metrics of the batch and of other components (example pools and others), under their final names."""
 
 
 class StepReporter:
-    """Tells everybody about steps and evaluations."""
+    """Reports steps and evaluations to all destinations."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class StepReporter:
         rollouts_per_example: int,
         learns_from_rewards: bool = True,
     ) -> None:
-        """`learns_from_rewards`: else flat rewards are no trouble."""
+        """`learns_from_rewards`: False if flat rewards are no problem for the algorithm."""
         self._schedule = schedule
         self._progress = progress
         self._conditions = conditions
@@ -110,14 +109,14 @@ class StepReporter:
         self._learns_from_rewards = learns_from_rewards
         self._totals = TrainingTotals()
         self._step_metrics: dict[str, float] = {}
-        """Of the newest step."""
+        """Metrics of the newest step."""
         self._evaluation_metrics: dict[str, float] = {}
-        """The newest value of each metric of evaluation and validation."""
+        """Newest value of each evaluation and validation metric."""
         self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
         self._warned: set[str] = set()
 
     def step(self, facts: StepReport) -> None:
-        """A step is done."""
+        """Report a completed step."""
         now = datetime.now(UTC)
         groups = list(facts.groups)
         self._progress.add_mismatch_kl(facts.trainer.get("mismatch_kl/all/mean"), facts.trained_tokens)
@@ -136,7 +135,7 @@ class StepReporter:
         log.info("step %d/%d reward %s in %.1f s", facts.step, self._schedule.max_steps, told, facts.times.step)
 
     def report_unobserved(self, result: StepResult, batch: SentBatch | None) -> None:
-        """A step is done whose batch is no more: only what was kept of it is known, or nothing."""
+        """Report a step whose batch this process does not have, with what was recorded of it, or nothing."""
         now = datetime.now(UTC)
         values = trainer_metrics(result.metrics) | dict(batch.values if batch else {})
         values["progress/step"] = float(result.step)
@@ -148,30 +147,30 @@ class StepReporter:
         self._write(result.step, now, finite(values))
 
     def measured(self, step: int, values: dict[str, float]) -> None:
-        """An evaluation of the policy after `step` steps has finished."""
+        """Report an evaluation of the policy after `step` steps."""
         self._evaluation_metrics |= values
         if values:
             self._write(step, datetime.now(UTC), finite(values))
 
     @property
     def latest_metrics(self) -> dict[str, float]:
-        """The newest value of every metric."""
+        """Newest value of every metric."""
         return self._evaluation_metrics | self._step_metrics
 
     def on_rewind(self) -> None:
-        """Steps will be made again: what came before says nothing of the pace and the trend."""
+        """Forget the history before a rewind, because it would distort the diagnosis."""
         self._history.clear()
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint, as JSON types."""
+        """Return the state for the checkpoint, as JSON types."""
         return {"totals": self._totals.state()}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from what `state` gave."""
+        """Continue from `state`."""
         totals = (state or {}).get("totals")
         self._totals.restore(totals if isinstance(totals, Mapping) else None)
 
-    # --- parts --------------------------------------------------------------------------------------------------------
+    # --- details ------------------------------------------------------------------------------------------------------
 
     def _numbers(self, facts: StepReport) -> dict[str, float]:
         times, each = facts.times, self._rollouts_per_example
@@ -213,17 +212,17 @@ class StepReporter:
 
 @dataclass
 class TrainingTotals:
-    """Cumulative; a step that is made again after a restart counts again, as the work did."""
+    """Cumulative counts. A step that is repeated after a restart counts again, because the work was done again."""
 
     tokens: int = 0
-    """Of training sequences, prompts included."""
+    """Tokens of training sequences, prompts included."""
     samples: int = 0
-    """Training sequences."""
+    """Number of training sequences."""
     problems: int = 0
-    """Examples."""
+    """Number of examples."""
 
     def add(self, tokens: int, samples: int, problems: int) -> dict[str, float]:
-        """Counts a batch; the metrics `progress/...` of it and of all so far."""
+        """Count a batch and return the metrics `progress/...` of it and of the totals."""
         self.tokens += tokens
         self.samples += samples
         self.problems += problems
@@ -237,11 +236,11 @@ class TrainingTotals:
         }
 
     def state(self) -> dict[str, Any]:
-        """As JSON types."""
+        """Return the state as JSON types."""
         return {"tokens": self.tokens, "samples": self.samples, "problems": self.problems}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from what `state` gave, as far as it is there."""
+        """Continue from `state`. Missing and malformed counts stay as they are."""
         for name in ("tokens", "samples", "problems"):
             value = (state or {}).get(name)
             if isinstance(value, int):

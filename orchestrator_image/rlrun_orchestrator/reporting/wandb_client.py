@@ -1,9 +1,8 @@
-"""Metrics on their way to Weights & Biases, which must never hold up or end a run.
+"""Metrics for Weights & Biases, which must never delay or end a run.
 
-The client lives in a process of its own (wandb_writer). Lines wait in a bounded queue; whatever goes wrong over there
-becomes a warning with the reason WandbFailed, and the run goes on. The files of a run that the server did not get
-(there is no key, or nobody answered) are put into S3 beside the run's other artifacts at the end: `wandb sync` sends
-them later.
+The client library runs in its own process (`wandb_process`). Lines wait in a bounded queue. Every failure becomes a
+warning with the reason WandbFailed, and the run continues. If the server did not receive a run (no key, or no
+connection), its files are stored in S3 beside the run's other artifacts at the end, for `wandb sync`.
 """
 
 import asyncio
@@ -32,19 +31,19 @@ from rlrun_orchestrator.reporting.wandb_process import Header
 
 log = logging.getLogger(__name__)
 
-# As a file, because it needs nothing of this package; -P, because a module beside it is named like one of Python's own.
+# Run as a file, because it needs nothing of this package. -P keeps the modules of its folder off the import path.
 COMMAND = (sys.executable, "-P", wandb_process.__file__)
 KEY = "WANDB_API_KEY"
 QUEUE_LENGTH = 256
-"""Lines that wait for a client that is slow or still connecting; what comes on top is left out and counted."""
+"""Lines that may wait for a client that is slow or still connecting. Further ones are dropped and counted."""
 START_SECONDS = 180.0
-"""For the client to open the run, online and then offline."""
+"""Seconds for the client to open the run, online and then offline."""
 WRITE_SECONDS = 60.0
-"""For the client to take one line."""
+"""Seconds for the client to accept one line."""
 FINISH_SHARE = 0.8
-"""Of the time for the end, what the client may take; the rest is for keeping its files."""
+"""Share of the closing time for the client. The rest is for the upload of its files."""
 FOLDER = "wandb"
-"""Of a run's artifacts."""
+"""Folder in the run's artifacts."""
 PASSED_ON = (
     "PATH",
     "LANG",
@@ -54,11 +53,11 @@ PASSED_ON = (
     "HTTP_PROXY",
     "NO_PROXY",
 )
-"""What the client sees of the environment, besides WANDB_*: not the S3 credentials."""
+"""Environment variables that the client gets, besides WANDB_*. The S3 credentials are not among them."""
 
 
 def wandb_log(run: ResolvedRun, store: Store, layout: RunLayout) -> "WandbLog | None":
-    """What the run's spec asks for; None when it asks for nothing."""
+    """Return the log that the run's spec requests, None if it requests none."""
     if run.spec.wandb is None:
         return None
     config = {"spec": run.spec.to_json_dict(), "attempt": run.run.attempt}
@@ -68,7 +67,7 @@ def wandb_log(run: ResolvedRun, store: Store, layout: RunLayout) -> "WandbLog | 
 
 
 def api_key(environment: Mapping[str, str]) -> str | None:
-    """WANDB_API_KEY, or the first of WANDB_API_KEY_0, _1, ... (one for each Secret of envFrom) that is not empty."""
+    """Return WANDB_API_KEY, or the first of WANDB_API_KEY_0, _1, ... (one per Secret of envFrom) that is not empty."""
     numbered = sorted(
         (int(match[1]), value) for name, value in environment.items() if (match := re.fullmatch(rf"{KEY}_(\d+)", name))
     )
@@ -76,7 +75,7 @@ def api_key(environment: Mapping[str, str]) -> str | None:
 
 
 class WandbLog:
-    """One run there, for the life of this process."""
+    """One run at Weights & Biases, for the life of this process."""
 
     def __init__(
         self,
@@ -92,9 +91,9 @@ class WandbLog:
         command: Sequence[str] = COMMAND,
     ) -> None:
         self.problem: Problem | None = None
-        """Why metrics do not arrive there, if so."""
+        """Reason for which metrics do not arrive. None while they do."""
         self.lost = 0
-        """Lines that were left out."""
+        """Number of dropped lines."""
         self._names = names
         self._run_id = run_id
         self._run_name = run_name
@@ -111,11 +110,11 @@ class WandbLog:
         self._offline = True
 
     def start(self) -> None:
-        """Begins to open the run; returns at once."""
+        """Start to open the run. Returns at once."""
         self._task = asyncio.create_task(self._run(), name="wandb")
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """One line of metrics; returns at once."""
+        """Queue one line of metrics. Returns at once."""
         if self._task is None or self._task.done():
             self.lost += 1
             return
@@ -124,10 +123,10 @@ class WandbLog:
             self._queue.put_nowait(line)
         except asyncio.QueueFull:
             self.lost += 1
-            self._fail(f"the client is too slow: {self.lost} lines were left out; all of them are in the run's metrics")
+            self._fail(f"the client is too slow: {self.lost} lines were dropped; the run's own metrics have them all")
 
     async def close(self, deadline: float) -> None:
-        """Ends the run there, for at most `deadline` seconds in all, and keeps its files where the server lacks it."""
+        """End the run within `deadline` seconds, and store its files if the server does not have it."""
         if self._task is None:
             return
         end = time.monotonic() + deadline
@@ -151,7 +150,7 @@ class WandbLog:
                 async with asyncio.timeout(max(1.0, end - time.monotonic())):
                     await asyncio.to_thread(self._keep_files)
         except Exception as error:
-            self._fail(f"the files of the run cannot be kept in S3: {type(error).__name__}: {error}")
+            self._fail(f"the files of the run could not be stored in S3: {type(error).__name__}: {error}")
         finally:
             if self._folder is not None:
                 self._folder.cleanup()
@@ -165,11 +164,11 @@ class WandbLog:
             assert process.stdin is not None and process.stdout is not None  # noqa: PT018
             process.stdin.write(self._header(self._folder.name).line())
             async with asyncio.timeout(START_SECONDS):
-                told = json.loads(await process.stdout.readline())
-            self._offline = told["mode"] != "online"
-            if told["problem"]:
+                opened = json.loads(await process.stdout.readline())
+            self._offline = opened["mode"] != "online"
+            if opened["problem"]:
                 self._fail(
-                    f"{told['problem']}. The run is kept in files, for `wandb sync`: see wandb/ beside its metrics"
+                    f"{opened['problem']}. The run is stored as files for `wandb sync`: see wandb/ beside its metrics"
                 )
             while (line := await self._queue.get()) is not None:
                 process.stdin.write(line)
@@ -217,7 +216,7 @@ class WandbLog:
     def _kill(self) -> None:
         process = self._process
         if process is not None and process.returncode is None:
-            # Its own children (the client has a service process) are in its group.
+            # The client's service process is in the same process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,10 +1,10 @@
-"""Writes one run of Weights & Biases: a process of its own, because its client hangs, forks and exits as it likes.
+"""Client process of Weights & Biases. It is separate because the client library may hang, fork or exit.
 
-    python -P wandb_writer.py
+    python -P wandb_process.py
 
-Reads JSON lines: first what the run is (`Header`), then {"step": ..., "values": {...}} for each line of metrics; the
-end of the input ends the run. Writes one JSON line when the run is open: {"mode": "online"} or {"mode": "offline",
-"problem": ...}. Without a key, or where the server cannot be reached, the run is kept in files.
+Reads JSON lines: first the run (`Header`), then {"step": ..., "values": {...}} for each line of metrics. The end of the
+input ends the run. Writes one JSON line when the run is open: {"mode": "online"} or {"mode": "offline", "problem":
+...}. Without a key, or if the server is unreachable, the run is written to files.
 """
 
 import json
@@ -18,28 +18,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Header:
-    """What the run is."""
+    """Description of the run."""
 
     folder: str
-    """Where the files go."""
+    """Folder of the client's files."""
     project: str
     entity: str | None
     name: str
     id: str
-    """Stays the same over restarts, so that they continue one run."""
+    """Id that stays the same over restarts, so that they continue one run."""
     online: bool
     init_seconds: float = 60.0
     config: dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> bytes:
-        """As the first line of input."""
+        """Return the first line of the input."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
 def logged(values: Mapping[str, Any], histogram: Any) -> dict[str, Any]:
-    """The values as the client takes them; `histogram(counts, edges)` makes one of its histograms.
+    """Return the values as the client accepts them. `histogram(counts, edges)` creates its histogram type.
 
-    Its edges have to be finite: the outer buckets are drawn one unit wide.
+    Its edges must be finite: the outer buckets are drawn one unit wide.
     """
     bounds = values.get("reward/histogram/bounds") or []
     found: dict[str, Any] = {}
@@ -52,13 +52,13 @@ def logged(values: Mapping[str, Any], histogram: Any) -> dict[str, Any]:
 
 
 def open_run(wandb: Any, header: Header) -> tuple[Any, str | None]:
-    """The open run, and why it is offline although it should not be."""
+    """Return the open run, and the reason if it is offline unintentionally."""
     if header.online:
         try:
             return _init(wandb, header, "online"), None
         except Exception as error:
             wandb.teardown()
-            # What the attempt left is an empty run, which nobody wants to sync.
+            # The attempt left an empty run, which must not be synced.
             shutil.rmtree(Path(header.folder) / "wandb", ignore_errors=True)
             problem = f"{type(error).__name__}: {error}"
             return _init(wandb, header, "offline"), problem
@@ -90,18 +90,18 @@ def _init(wandb: Any, header: Header, mode: str) -> Any:
         config=header.config,
         settings=settings,
     )
-    # Evaluations end after later steps have begun, and a restart goes back some: the step is a metric like any other.
+    # The step is an ordinary metric: evaluations end after later steps have begun, and a restart repeats steps.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     return run
 
 
 def main() -> int:
-    """Until the input ends."""
-    # Whatever the client prints must not look like our answer.
+    """Write the run until the input ends."""
+    # The client's own output must not be mistaken for the answer.
     answer, sys.stdout = sys.stdout, sys.stderr
     header = Header(**json.loads(sys.stdin.readline()))
-    import wandb  # half a second, and tens of megabytes of memory, that only this process spends
+    import wandb  # Costs half a second and tens of megabytes, in this process only.
 
     run, problem = open_run(wandb, header)
     mode = "offline" if problem is not None or not header.online else "online"
@@ -111,8 +111,8 @@ def main() -> int:
         return wandb.Histogram(np_histogram=([int(count) for count in counts], edges))
 
     for line in sys.stdin:
-        told = json.loads(line)
-        run.log({"step": told["step"], **logged(told["values"], histogram)})
+        entry = json.loads(line)
+        run.log({"step": entry["step"], **logged(entry["values"], histogram)})
     run.finish()
     return 0
 

@@ -1,11 +1,11 @@
-"""Batches for supervised steps: the environments' own answers, as tokens of which only the answers are trained.
+"""Batches for supervised steps: the environments' reference answers, tokenized so that only the answers are trained on.
 
     prompt               with the beginning of an answer  ->  p tokens, masked
-    prompt + completion  without                          ->  the same p tokens, then those to be learnt
+    prompt + completion  without                          ->  the same p tokens, then the trained ones
 
-The second rendering must start with exactly the first: what the policy would be asked is what it learns to answer.
-With several answers in one completion (tools, turns of the environment) each is found in the same way, and what the
-environment says between them stays masked.
+The second rendering must start with exactly the first, so that the policy learns to answer the prompt that it gets. If
+a completion has several answers (tools, turns of the environment), each is located in the same way, and the messages of
+the environment between them stay masked.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from rlrun_orchestrator.rollouts.environments import EnvironmentPool
 log = logging.getLogger(__name__)
 
 PARALLEL = 16
-"""Demonstrations being fetched and rendered at a time."""
+"""Number of demonstrations that are fetched and rendered concurrently."""
 MAX_ROUNDS = 10
-"""Draws of a whole batch in a row that may hold too long demonstrations before the run fails."""
+"""Number of rounds that may lack samples because demonstrations are too long, before the run fails."""
 WAIT_SECONDS = 0.5
-"""Between two looks at environments that are away."""
+"""Pause in seconds between two checks of an unreachable environment."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DemonstrationSample:
 
 
 class DemonstrationLoader:
-    """Draws examples and fetches the right answers to them."""
+    """Samples examples and fetches their reference answers."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class DemonstrationLoader:
         self._outstanding: list[SampledExample] = []
 
     async def batch(self) -> list[DemonstrationSample]:
-        """The next `batch_size` demonstrations, in the order of their draw. Raises FatalError."""
+        """Return the next `batch_size` demonstrations, in the order in which they were sampled. Raises FatalError."""
         lessons: list[DemonstrationSample] = []
         for _ in range(MAX_ROUNDS):
             drawn = [self._draw() for _ in range(self._batch_size - len(lessons))]
@@ -75,7 +75,8 @@ class DemonstrationLoader:
             self._outstanding = [dealt for dealt in self._outstanding if dealt not in too_long]
             if len(lessons) == self._batch_size:
                 return lessons
-            log.warning("%d demonstrations do not fit into seqLen", sum(not f.sequence.token_ids for f in found))
+            skipped = sum(not sample.sequence.token_ids for sample in found)
+            log.warning("skipping %d demonstrations whose prompts are longer than seqLen", skipped)
         message = (
             f"the prompts of most demonstrations fill the model's seqLen of {self._seq_len} tokens: shorten them or "
             "choose a model with a higher seqLen"
@@ -83,15 +84,15 @@ class DemonstrationLoader:
         raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_TOO_LONG, message=message), ExitCode.CONFIGURATION)
 
     def outstanding(self) -> list[SampledExample]:
-        """Return the examples of the batch that is collected or in hand."""
+        """Return the examples of the batch that is being collected or trained on."""
         return list(self._outstanding)
 
     def complete_batch(self) -> None:
-        """Forget the batch: the trainer has learnt from it, or it is lost."""
+        """Forget the batch: the trainer has trained on it, or it is lost."""
         self._outstanding = []
 
     def return_batch(self) -> None:
-        """Let the examples of the batch be drawn again, because the trainer has made its step of another one."""
+        """Sample the examples of the batch again, because the trainer made its step of another batch."""
         self._deal.requeue(self._outstanding)
         self._outstanding = []
 
@@ -121,7 +122,7 @@ class DemonstrationLoader:
                     self._environments.mark_unreachable(member.name, error.problem)
                 except RequestRejected as error:
                     message = (
-                        f"environment {member.name} gives no demonstration for example {dealt.example.index}, which "
+                        f"environment {member.name} has no demonstration for example {dealt.example.index}, which "
                         f"supervised steps need (algorithm.name sft or algorithm.sftSteps): {error.problem.message}"
                     )
                     problem = Problem(reason=Reason.DEMONSTRATIONS_MISSING, message=message[:1000])
@@ -133,7 +134,10 @@ class DemonstrationLoader:
         first = len(shown.prompt)
         answers = [i for i in range(first, len(messages)) if messages[i].get("role") == "assistant"]
         if not answers:
-            message = "a demonstration's completion has no message of the role assistant: there is nothing to learn"
+            message = (
+                "a demonstration's completion has no message of the role assistant, so there is nothing to train on: "
+                "correct the environment's data set"
+            )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         last = answers[-1] + 1
         token_ids = await self._tokenizer.encode(messages[:last], add_generation_prompt=False)
@@ -151,15 +155,15 @@ class DemonstrationLoader:
 
 def _mismatch() -> Problem:
     message = (
-        "the model's chat template renders a demonstration's prompt in another way once the answer follows, so that "
-        "the policy would learn from a prompt that it is never given: use a template whose generation prompt is a "
+        "the model's chat template renders a demonstration's prompt differently once the answer follows, so that "
+        "the policy would learn from a prompt that it never gets: use a template whose generation prompt is a "
         "prefix of the whole conversation"
     )
     return Problem(reason=Reason.CHAT_TEMPLATE_MISMATCH, message=message)
 
 
 def demonstration_samples(lessons: Sequence[DemonstrationSample], step: int) -> list[dict[str, Any]]:
-    """One `Sample` (under its JSON names) per demonstration, for the step that trains version `step`."""
+    """Return one `Sample` (under its JSON names) per demonstration, for the step that trains version `step`."""
     return [
         {
             "tokenIds": lesson.sequence.token_ids,
@@ -174,7 +178,7 @@ def demonstration_samples(lessons: Sequence[DemonstrationSample], step: int) -> 
 
 
 def demonstration_metrics(lessons: Sequence[DemonstrationSample]) -> dict[str, float]:
-    """What a supervised batch looks like."""
+    """Return the metrics of a supervised batch."""
     lengths = [len(lesson.sequence.token_ids) for lesson in lessons]
     return {
         "batch/demonstrations": float(len(lessons)),

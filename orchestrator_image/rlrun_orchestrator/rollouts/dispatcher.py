@@ -1,7 +1,7 @@
-"""Keeps the right number of groups in flight and turns what comes back into batches.
+"""Dispatch of groups to environments, and batches of their results.
 
-The state of the groups is the tracker's and the choice of examples the sampler's; here are the tasks, the requests and
-the clock. The pump dispatches while there are slots, an environment that is well, and a replica that serves the policy.
+The tracker holds the state of the groups and the sampler chooses examples. The dispatcher holds tasks, requests and the
+clock. It starts groups while there are slots, a ready environment, and a replica that serves the policy.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from rlrun_orchestrator.status.status_conditions import StatusConditions
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
-"""Longest sleep of the pump: pauses end without an event."""
+"""Longest sleep of the dispatch loop in seconds. Pauses of environments end without an event."""
 
 
 @dataclass(frozen=True)
 class DispatchSettings:
-    """What every group request carries, and the patience of the dispatcher. Seconds."""
+    """Contents of every group request, and deadlines. Times are seconds."""
 
     gateway_url: str
     rollouts_per_example: int
@@ -49,7 +49,7 @@ class DispatchSettings:
 
 
 class Dispatcher:
-    """Starts groups, waits for their results and hands out batches."""
+    """Starts groups, waits for their results and returns batches."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Dispatcher:
         self.tracker = tracker
         self.sampler = sampler
         self.failure: FatalError | None = None
-        """Why no batch will ever come, if so."""
+        """Reason for which no further batch can be collected."""
         self.cancelled = 0
-        """Groups given up while in flight, since the last batch."""
+        """Number of groups cancelled in flight since the last batch."""
         self.filtered = 0
-        """Groups filtered since the last batch."""
+        """Number of groups filtered since the last batch."""
         self._causes: Counter[FilterReason] = Counter()
         self._environments = environments
         self._groups = groups
@@ -84,7 +84,7 @@ class Dispatcher:
         self._conditions = conditions
         self._clock = clock
         self._cancelled_tasks: set[asyncio.Task[None]] = set()
-        """Those that have not ended yet."""
+        """Cancelled tasks that have not ended yet."""
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
         self._dispatch_task: asyncio.Task[None] | None = None
@@ -92,20 +92,20 @@ class Dispatcher:
         self._no_replica_since: float | None = None
         tracker.schedule.subscribe(self._wake.set)
 
-    # --- for the loop -------------------------------------------------------------------------------------------------
+    # --- called by the loop -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to dispatch as soon as a policy is published."""
+        """Dispatch groups as soon as a policy is published."""
         self._dispatch_task = asyncio.create_task(self._run(), name="dispatcher")
 
     def on_policy_published(self, policy: PolicyRef) -> None:
-        """From now on new groups are pinned to this policy."""
+        """Pin new groups to this policy."""
         self.tracker.publish(policy)
         self._progress.policy_version = policy.version
         self._wake.set()
 
     def take_batch(self) -> list[Group] | None:
-        """The next batch, or None while it is not complete. Groups that it makes too old are cancelled."""
+        """Return the next batch, None while it is incomplete. Groups that become stale with it are cancelled."""
         batch = self.tracker.take_batch()
         if batch is None:
             return None
@@ -115,13 +115,13 @@ class Dispatcher:
         return [group.result for group in batch if group.result is not None]
 
     def complete_batch(self) -> None:
-        """The trainer has made its step with the batch that was taken."""
+        """Record that the trainer has made its step with the batch that was taken."""
         self.tracker.complete_batch()
         self._publish_counts()
 
     def return_batch(self, step: int, trained: SentBatch | None) -> None:
-        """The trainer is at `step` now, with a batch of an earlier process (None: an unknown one). One that was taken
-        waits for a later step, without the groups whose examples the other had as well.
+        """Move to `step`, which the trainer made with a batch of an earlier process (None: an unknown one). A batch
+        that was taken waits for a later step, without the groups whose examples were part of the trained batch.
         """
         self._cancel(self.tracker.return_batch(step, trained))
         if trained is not None:
@@ -129,23 +129,23 @@ class Dispatcher:
         self._wake.set()
 
     def advance(self, step: int) -> None:
-        """The trainer has learnt from demonstrations and is at `step` now."""
+        """Move to `step`, which the trainer made with demonstrations."""
         self.tracker.advance(step)
 
     def rewind(self, step: int) -> None:
-        """The trainer is back at `step`."""
+        """Go back to `step` with the trainer."""
         self._cancel(self.tracker.rewind(step))
         self._wake.set()
 
     def metrics(self) -> dict[str, float]:
-        """The difficulty pools, and what was filtered since the last call."""
+        """Return the metrics of the difficulty pools and the rollouts filtered since the last call, by reason."""
         share = self._settings.rollouts_per_example
         filtered = {f"filtered_rollouts/{cause}": float(self._causes[cause] * share) for cause in FilterReason}
         self._causes.clear()
         return self.sampler.buffer.metrics() | filtered
 
     async def wait_for_change(self, timeout: float) -> None:
-        """Returns when a group has finished, or after `timeout` seconds."""
+        """Return when a group has finished, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._done.wait()
@@ -155,14 +155,14 @@ class Dispatcher:
             self._done.clear()
 
     async def stop_dispatching(self) -> None:
-        """Starts no more groups; those in flight go on."""
+        """Start no more groups. Those in flight continue."""
         if self._dispatch_task is not None:
             self._dispatch_task.cancel()
             await asyncio.gather(self._dispatch_task, return_exceptions=True)
         self._publish_counts()
 
     async def close(self) -> None:
-        """Cancels everything in flight; it counts as stale."""
+        """Cancel everything in flight. It counts as stale."""
         await self.stop_dispatching()
         self._cancel(self.tracker.close())
         await asyncio.gather(*self._cancelled_tasks, return_exceptions=True)
@@ -170,15 +170,15 @@ class Dispatcher:
 
     @property
     def started(self) -> bool:
-        """Whether groups are being dispatched, or would be if there were room."""
+        """True if groups are dispatched whenever there are slots."""
         return self._dispatch_task is not None
 
     @property
     def groups_in_flight(self) -> int:
-        """Groups that environments work on now."""
+        """Number of groups that environments work on."""
         return self.tracker.count(GroupState.in_flight)
 
-    # --- the pump -----------------------------------------------------------------------------------------------------
+    # --- dispatch -----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -190,12 +190,12 @@ class Dispatcher:
                 return
             except Exception as error:
                 log.exception("dispatching failed")
-                message = f"{type(error).__name__}: {error}. This is an error of the orchestrator: see its log"
+                message = f"{type(error).__name__}: {error}. This is a bug of the orchestrator: see its log"
                 self._fail(FatalError(Problem(reason=Reason.INTERNAL_ERROR, message=message[:1000]), ExitCode.RESTART))
                 return
             self._publish_counts()
             try:
-                # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
+                # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._wake.wait()
             except TimeoutError:
@@ -265,7 +265,7 @@ class Dispatcher:
         except RequestError as error:
             self._environment_failed(member, error.problem, started)
         except Exception as error:
-            # A group that never ends would hold its place for ever, so whatever happened, this one ends here.
+            # A group that never ends would occupy its slot until the end of the run.
             log.exception("group %s failed", live.id)
             problem = Problem(reason=Reason.GROUP_FAILED, message=f"{type(error).__name__}: {error}"[:500])
             self._environment_failed(member, problem, started)
@@ -293,7 +293,7 @@ class Dispatcher:
         if group.cause is not None:
             self.filtered += 1
             self._causes[group.cause] += 1
-        # Rollouts that failed for want of a replica say nothing of the environment.
+        # Rollouts that failed because no replica served the policy are not the environment's fault.
         if answered and (group.verdict is not GroupOutcome.errored or self._pool.serving(live.policy.name)):
             self._drought.record_outcome(group.verdict, group.cause, self._clock())
             self._conditions.set_waiting("batch", self._drought.problem)

@@ -1,12 +1,12 @@
-"""A teacher's opinion of the policy's own rollouts: on-policy distillation.
+"""On-policy distillation: a teacher scores the policy's own rollouts.
 
-The policy draws, the teacher only reads: one request per training sequence asks stock vLLM for the log probability of
-every token that is already there (`prompt_logprobs`). The advantage of a drawn token is
+One request per training sequence asks stock vLLM for the log probability of every token of the sequence
+(`prompt_logprobs`). The advantage of a sampled token is
 
-    log p_teacher(token) - log p_policy(token)        in nats, cut at +-LIMIT
+    log p_teacher(token) - log p_policy(token)        in nats, clipped to +-LIMIT
 
 whose mean over the policy's own tokens is minus the reverse KL divergence from the teacher (Agarwal et al. 2023,
-"On-Policy Distillation of Language Models"). The bound keeps one token that the teacher finds impossible from
+"On-Policy Distillation of Language Models"). The limit keeps one token that the teacher considers impossible from
 outweighing all others of a batch.
 """
 
@@ -32,16 +32,16 @@ from rlrun_orchestrator.data.trajectories import TokenSequence
 log = logging.getLogger(__name__)
 
 LIMIT = 5.0
-"""Nats; beyond a factor of 150 between the two probabilities the size says nothing more."""
+"""Limit in nats. Beyond a factor of 150 between the two probabilities the size carries no information."""
 PARALLEL = 32
-"""Requests to the teacher at a time; its engine batches them."""
+"""Number of concurrent requests to the teacher. Its engine batches them."""
 TIMEOUT_SECONDS = 300.0
-"""For one answer."""
+"""Timeout of one request in seconds."""
 COMPONENT = "teacher"
 
 
 class DistillationTeacher:
-    """An OpenAI endpoint with vLLM's `prompt_logprobs`."""
+    """Client of an OpenAI endpoint with vLLM's `prompt_logprobs`."""
 
     def __init__(
         self,
@@ -52,7 +52,9 @@ class DistillationTeacher:
         deadline: float,
         first_pause: float = 0.5,
     ) -> None:
-        """`report(component, problem)` tells what is waited for; `deadline`: seconds that a silent teacher gets."""
+        """`report(component, problem)` receives what is waited for. `deadline`: seconds after which an unreachable
+        teacher ends the attempt.
+        """
         self._http = http
         self._url = f"{spec.url.rstrip('/')}/completions"
         self._model = spec.model
@@ -62,7 +64,7 @@ class DistillationTeacher:
         self._room = asyncio.Semaphore(PARALLEL)
 
     async def score(self, group: Group) -> None:
-        """Gives every good rollout of the group its token advantages. Raises FatalError."""
+        """Set the token advantages of every valid rollout of the group. Raises FatalError."""
         rollouts = group.valid_rollouts
         sequences = [sequence for rollout in rollouts for sequence in rollout.trajectory.sequences]
         opinions = iter(await asyncio.gather(*(self._opinion(sequence) for sequence in sequences)))
@@ -91,13 +93,17 @@ class DistillationTeacher:
                 return answer
             except RequestRejected as error:
                 if (error.status or 0) < 500:
-                    message = f"the teacher refuses: {error.problem.message}; check algorithm.teacher and its seqLen"
+                    message = (
+                        f"the teacher rejected a request: {error.problem.message}; check algorithm.teacher and its "
+                        "seqLen"
+                    )
                     raise FatalError(_problem(Reason.TEACHER_REFUSED, message), ExitCode.CONFIGURATION) from error
                 words = error.problem.message
             except ServiceUnavailable as error:
                 words = error.problem.message
             problem = _problem(
-                Reason.TEACHER_UNREACHABLE, f"the teacher of algorithm.teacher.url does not answer: {words}"
+                Reason.TEACHER_UNREACHABLE,
+                f"the teacher at algorithm.teacher.url is unreachable: {words}; check its URL and its server",
             )
             self._report(COMPONENT, problem)
             now = time.monotonic()
@@ -108,12 +114,12 @@ class DistillationTeacher:
             await asyncio.sleep(backoff.pause)
 
     def _read(self, answer: bytes, token_ids: Sequence[int]) -> list[float]:
-        """The teacher's log probability of each token; 0.0 for the first, which nothing precedes."""
+        """Return the teacher's log probability of each token, 0.0 for the first, which has no context."""
         try:
             found: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
             if len(found) != len(token_ids):
                 raise ValueError(f"{len(found)} log probabilities for {len(token_ids)} tokens")
-            # Of each place, the engine says which token it means: another tokenizer is noticed here.
+            # The engine names the token of each position, so that another tokenizer is detected here.
             pairs = zip(token_ids, found, strict=True)
             return [float(entry[str(token)]["logprob"]) if entry else 0.0 for token, entry in pairs]
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -125,7 +131,9 @@ class DistillationTeacher:
 
 
 def token_advantages(sequence: TokenSequence, teacher: Sequence[float]) -> list[float]:
-    """Teacher minus policy in nats on drawn tokens, within +-LIMIT; 0.0 elsewhere. `teacher` has an entry per token."""
+    """Return teacher minus policy in nats on sampled tokens, within +-LIMIT, and 0.0 elsewhere. `teacher` has an entry
+    per token.
+    """
     return [
         max(-LIMIT, min(LIMIT, judged - drawn)) if mask and math.isfinite(judged) else (-LIMIT if mask else 0.0)
         for judged, drawn, mask in zip(teacher, sequence.logprobs, sequence.loss_mask, strict=True)
@@ -133,7 +141,7 @@ def token_advantages(sequence: TokenSequence, teacher: Sequence[float]) -> list[
 
 
 def teacher_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The reverse KL divergence as the batch shows it: nats per token, cut as the advantages are."""
+    """Return the reverse KL divergence on the batch in nats per token, clipped as the advantages are."""
     total, count = 0.0, 0
     for group in groups:
         for rollout in group.valid_rollouts:

@@ -1,4 +1,4 @@
-"""Batches without one usable group: told at once, tried again more and more slowly, and the end after five in a row."""
+"""Monitor for batches without a usable group: warn at once, retry with growing pauses, fail after five in a row."""
 
 import logging
 
@@ -13,32 +13,32 @@ from rlrun_orchestrator.data.groups import GroupOutcome
 log = logging.getLogger(__name__)
 
 EMPTY_BATCHES = 5
-"""In a row, before the run fails."""
+"""Consecutive empty batches after which the run fails."""
 
 
 class EmptyBatchMonitor:
-    """What a run does that learns nothing."""
+    """Tracks consecutive empty batches and decides when to pause or fail."""
 
     def __init__(self, groups_per_batch: int, first_pause: float) -> None:
-        """`first_pause`: seconds after the first empty batch of errors; doubles, up to ten times this."""
+        """`first_pause`: seconds after the first empty batch of errors. It doubles, up to ten times this value."""
         self.problem: Problem | None = None
-        """Why nothing comes of the groups, while that is so."""
+        """Reason for which the newest batches are empty. None once a group is usable."""
         self.failure: FatalError | None = None
         self.last_error: Problem | None = None
         self._size = groups_per_batch
         self._pause = Backoff(first_pause, 10 * first_pause)
         self._empty_batches = 0
         self._barren = 0
-        """Groups that environments answered since the last usable one, in this batch."""
+        """Finished groups since the last usable one, in this batch."""
         self._errors = 0
         self._causes: set[FilterReason] = set()
 
     def may_dispatch(self, now: float) -> bool:
-        """Whether groups may be started."""
+        """Return whether groups may be started."""
         return self._pause.open(now)
 
     def record_outcome(self, verdict: GroupOutcome, cause: FilterReason | None, now: float) -> None:
-        """An environment has answered a group."""
+        """Record the outcome of a group that an environment answered."""
         if self.failure is not None:
             return
         if verdict is GroupOutcome.usable:
@@ -60,15 +60,15 @@ class EmptyBatchMonitor:
             self.failure = FatalError(self.problem, ExitCode.CONFIGURATION)
         elif 2 * errors >= self._size:
             self._pause.failed(now)
-            log.warning("%s; next try in %.0f s", self.problem.message, self._pause.pause)
+            log.warning("%s. Retrying in %.0f s.", self.problem.message, self._pause.pause)
 
     def _in_words(self) -> Problem:
         cause = (
             f"the last error was {self.last_error.reason}: {self.last_error.message}"
             if self.last_error
-            else f"every group was filtered ({', '.join(sorted(self._causes))}): its rewards teach too little; change "
-            "the environment's difficulty, or buffer.onlineDifficultyFiltering and difficultyFilter"
+            else f"every group was filtered ({', '.join(sorted(self._causes))}), because its rewards give too little "
+            "signal; change the environment's difficulty, or buffer.onlineDifficultyFiltering and difficultyFilter"
         )
         batches = "batch" if self._empty_batches == 1 else "batches in a row"
-        message = f"{self._empty_batches} {batches} without one usable group: {cause}"
+        message = f"{self._empty_batches} {batches} without a usable group: {cause}"
         return Problem(reason=Reason.EMPTY_BATCHES, message=message[:1000])

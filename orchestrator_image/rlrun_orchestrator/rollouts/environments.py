@@ -1,7 +1,7 @@
-"""The run's environment servers: ready or not, and when to leave one alone.
+"""The run's environment servers: readiness, recovery and backoff.
 
-Two kinds of failure, two answers. A server that does not answer is waited for (its pod is being replaced) until a
-deadline ends the run. A server that answers with errors gets less and less to do.
+Two kinds of failure are handled differently. A server that does not respond is waited for (its pod is being replaced)
+until a deadline ends the run. A server that responds with errors gets groups less and less often.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ class EnvironmentPool:
         lost_deadline: float,
         backoff: float,
     ) -> None:
-        """`report(component, problem)` tells what is waited for; `grace`: seconds that a broken environment gets;
-        `backoff`: seconds of the first pause after a failed group.
+        """`report(component, problem)` receives what is waited for. `grace`: seconds after which a broken environment
+        fails the run. `backoff`: seconds of the first pause after a failed group.
         """
         self.environments = {
             client.name: PooledEnvironment(client, backoff=Backoff(first=backoff, longest=60 * backoff))
@@ -64,23 +64,23 @@ class EnvironmentPool:
         self._lost_deadline = lost_deadline
 
     async def wait_ready(self, deadline: float) -> None:
-        """Returns when every server is ready. Raises FatalError."""
+        """Return when every server is ready. Raises FatalError."""
         await asyncio.gather(*(self._wait(member, deadline) for member in self.environments.values()))
 
     def ready_names(self, now: float) -> list[str]:
-        """The environments that may get another group now."""
+        """Return the environments that may get another group now."""
         return [m.name for m in self.environments.values() if m.unreachable_since is None and m.backoff.open(now)]
 
     def mark_unreachable(self, name: str, problem: Problem) -> None:
-        """A request got no answer: no more groups until the server says that it is ready."""
+        """Send no more groups to an environment that did not respond, until it reports that it is ready."""
         member = self.environments[name]
         if member.unreachable_since is None:
-            log.warning("environment %s is lost: %s", name, problem.message)
+            log.warning("environment %s is unreachable: %s", name, problem.message)
             member.unreachable_since = time.monotonic()
             member.recovery_task = asyncio.create_task(self._wait_again(member), name=f"probe {name}")
 
     async def close(self) -> None:
-        """Stops waiting for lost servers."""
+        """Stop waiting for unreachable servers."""
         probes = [member.recovery_task for member in self.environments.values() if member.recovery_task is not None]
         for probe in probes:
             probe.cancel()
@@ -92,7 +92,7 @@ class EnvironmentPool:
         except FatalError as failure:
             self.failure = failure
             return
-        log.info("environment %s is back", member.name)
+        log.info("environment %s is reachable again", member.name)
         member.unreachable_since = None
 
     async def _wait(self, member: PooledEnvironment, deadline: float) -> None:
@@ -119,7 +119,7 @@ class EnvironmentPool:
                 broken_since = now
             waiting = problem or Problem(
                 reason=Reason.WAITING_FOR_ENVIRONMENT,
-                message=f"environment {member.name} is not ready: {detail}; look at its pod",
+                message=f"environment {member.name} is not ready: {detail}; check its pod",
             )
             self._report(component, waiting)
             if broken_since is not None and problem is not None and now - broken_since >= self._grace:

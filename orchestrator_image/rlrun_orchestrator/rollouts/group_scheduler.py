@@ -1,18 +1,18 @@
-"""Which groups may start, and which may be trained on: the rules of asynchrony. Pure.
+"""Rules of asynchrony: which groups may start, and which may be trained on. Pure.
 
 Version v of the policy exists after v optimizer steps, and step s trains version s into s + 1. A group keeps the
-version it was dispatched with. Two rules carry the staleness bound:
+version it was dispatched with. Two rules bound the staleness:
 
     trained at step s  only if  s - v <= max_async_level
-    dispatched with v  only if  the batches of the steps up to v + max_async_level have room for it,
+    dispatched with v  only if  the batches of the steps up to v + max_async_level have a slot for it,
                                 counting every group that is in flight or ready before it
 
-The first rule is the bound; the second makes it cheap, because what is started can also be used in time. With
+The first rule is the bound. The second avoids waste, because a group that is started can also be used in time. With
 max_async_level 0 the second rule starts exactly one batch per version: strictly on-policy. Batches take the oldest
-version first, so that waiting never turns a usable group stale while a younger one is trained, and the lowest ordinal
-among equals, so that the order of arrival decides nothing.
+version first, so that waiting never makes a usable group stale while a younger one is trained on, and the lowest
+ordinal among equals, so that the order of arrival has no influence.
 
-`GroupTracker` applies these rules. docs/design/008 has the argument.
+`GroupTracker` applies these rules. docs/design/008 explains them.
 """
 
 import math
@@ -33,7 +33,7 @@ class SchedulingLimits:
     def from_rollouts(
         cls, *, batch_size: int, rollouts_per_example: int, oversampling_factor: float, max_async_level: int
     ) -> "SchedulingLimits":
-        """Convert the run's own numbers, in which `batch_size` counts rollouts."""
+        """Convert the spec's numbers, in which `batch_size` counts rollouts."""
         return cls(
             groups_per_batch=math.ceil(batch_size / rollouts_per_example),
             max_groups_in_flight=max(1, math.ceil(oversampling_factor * batch_size / rollouts_per_example)),
@@ -58,5 +58,5 @@ def is_stale(limits: SchedulingLimits, *, step: int, version: int) -> bool:
 
 
 def batch_order(version: int, ordinal: int) -> tuple[int, int]:
-    """Return the key by which ready groups are put into batches: older versions first, then lower ordinals."""
+    """Return the sort key of ready groups for batches: older versions first, then lower ordinals."""
     return version, ordinal

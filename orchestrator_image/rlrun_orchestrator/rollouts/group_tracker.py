@@ -1,8 +1,8 @@
-"""The state of every training group from its start to its end. The only place that changes it.
+"""State of every training group from its start to its end, changed only here.
 
 A group is in flight, then ready, then in the batch that the trainer has, and leaves the tracker with exactly one of the
-outcomes trained, filtered, errored and stale, which is counted. The rules are in `scheduler`; here is what they apply
-to. Tasks are only kept: the caller that gets dropped groups back cancels their tasks.
+outcomes trained, filtered, errored and stale, which is counted. `group_scheduler` has the rules. The tracker stores
+tasks only: the caller that receives dropped groups cancels their tasks.
 """
 
 import asyncio
@@ -61,11 +61,11 @@ class GroupTracker:
     """All groups that have not ended, and the counts of those that have."""
 
     def __init__(self, limits: SchedulingLimits, schedule: RunSchedule, counts: GroupCounts | None = None) -> None:
-        """`counts`: of earlier processes of the run. Their groups in flight ended with them and count as stale."""
+        """`counts`: those of earlier processes of the run. Their groups in flight ended with them and count as stale."""
         self.limits = limits
         self.schedule = schedule
         self.step = 0
-        """Step whose batch is collected now."""
+        """Step whose batch is being collected."""
         self.policy: PolicyRef | None = None
         """Policy of new groups. None: none may start."""
         before = counts or GroupCounts()
@@ -75,7 +75,7 @@ class GroupTracker:
         self._stale = before.stale + before.in_flight
         self._groups: dict[str, TrackedGroup] = {}
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def available_slots(self) -> int:
         """Return how many groups may start now."""
@@ -92,7 +92,7 @@ class GroupTracker:
 
     @property
     def waits_for_policy(self) -> bool:
-        """Whether only a newer policy can complete another batch."""
+        """True if only a newer policy can complete another batch."""
         missing = self.limits.groups_per_batch - self.count(GroupState.ready)
         return missing > self.count(GroupState.in_flight) and self.available_slots() == 0
 
@@ -105,7 +105,7 @@ class GroupTracker:
         return [group.example for group in self._groups.values()]
 
     def counts(self) -> GroupCounts:
-        """Return what became of all groups that ever started. `in_flight` are all that have not ended."""
+        """Return the number of groups by outcome since the start of the run. `in_flight` are all that have not ended."""
         return GroupCounts(
             trained=self._trained,
             filtered=self._filtered,
@@ -117,7 +117,7 @@ class GroupTracker:
     # --- one group ----------------------------------------------------------------------------------------------------
 
     def start(self, group_id: str, example: SampledExample) -> TrackedGroup:
-        """Track a group that starts with the present policy. Raises ValueError without one."""
+        """Track a group that starts with the current policy. Raises ValueError without one."""
         if self.policy is None:
             raise ValueError("no policy has been published yet")
         group = self._groups[group_id] = TrackedGroup(group_id, example, self.policy)
@@ -147,7 +147,7 @@ class GroupTracker:
     def take_batch(self) -> list[TrackedGroup] | None:
         """Return the groups of the next batch in the order of their ordinals. None while there are too few.
 
-        The step counts as begun: groups that it makes stale are to be dropped with `drop_stale`.
+        Advances the step. The caller removes the groups that this makes stale with `drop_stale`.
         """
         ready = [group for group in self._groups.values() if group.state is GroupState.ready]
         if len(ready) < self.limits.groups_per_batch or self.count(GroupState.in_batch):
@@ -162,22 +162,22 @@ class GroupTracker:
         return sorted(batch, key=lambda group: group.ordinal)
 
     def complete_batch(self) -> None:
-        """End the groups of the batch: the trainer has made its step with them."""
+        """Count the groups of the batch as trained and remove them."""
         batch = self._in_batch()
         self._trained += len(batch)
         self._remove(batch)
 
     def return_batch(self, step: int, trained: SentBatch | None) -> list[TrackedGroup]:
-        """Move to `step`, which the trainer has made of an earlier process's batch `trained` (None: of an unknown one).
+        """Move to `step`, which the trainer made with the batch `trained` of an earlier process (None: an unknown one).
         A batch that was taken is ready again. Return the groups that are dropped because they are stale now, or because
-        `trained` had their examples.
+        `trained` contained their examples.
         """
         for group in self._in_batch():
             group.state = GroupState.ready
         self.step = step
         dropped: list[TrackedGroup] = []
         if trained is not None:
-            # They counted as stale when their process ended.
+            # They were counted as stale when their process ended.
             self._trained += trained.groups
             self._stale -= trained.groups
             dropped = self.drop_ordinals(trained.ordinals)
@@ -186,16 +186,16 @@ class GroupTracker:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def publish(self, policy: PolicyRef) -> None:
-        """Pin groups that start from now on to `policy`."""
+        """Pin new groups to `policy`."""
         self.policy = policy
 
     def advance(self, step: int) -> None:
-        """Move to `step`, which the trainer has made without groups."""
+        """Move to `step`, which the trainer made without groups."""
         self.step = step
 
     def rewind(self, step: int) -> list[TrackedGroup]:
-        """Go back to `step` with the trainer. Return the dropped groups: those of its batch, which is lost, those of
-        later policies, which are lost as well, and the stale ones.
+        """Go back to `step` with the trainer. Return the dropped groups: those of the batch in progress and those of
+        later policies, which are lost, and the stale ones.
         """
         self.step = step
         if self.policy is not None and self.policy.version > step:
@@ -212,7 +212,7 @@ class GroupTracker:
         return self._drop(group for group in self._open() if group.ordinal in ordinals)
 
     def close(self) -> list[TrackedGroup]:
-        """Drop every group but those in the batch: the run ends."""
+        """Drop every group except those in the batch."""
         return self._drop(self._open())
 
     def _open(self) -> list[TrackedGroup]:

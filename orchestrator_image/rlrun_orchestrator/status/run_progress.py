@@ -1,4 +1,4 @@
-"""What the run has done, over all of its processes."""
+"""Progress of the run over all of its processes."""
 
 import math
 from collections import deque
@@ -16,7 +16,7 @@ STEP_TIMES_KEPT = 20
 
 
 class ProgressState(Schema, extra="ignore"):
-    """Part of the progress that the next process of the run continues from."""
+    """State from which the next process of the run continues the progress."""
 
     step: int
     rewards: list[tuple[int, float]]
@@ -39,7 +39,7 @@ class ProgressState(Schema, extra="ignore"):
 
 
 class RunProgress:
-    """Counters and rewards of the run. All but the phase and the pace continue in the next process."""
+    """Counters and rewards of the run. The next process continues all of it except the phase and the pace."""
 
     def __init__(self) -> None:
         self.phase = RunPhase.starting
@@ -47,7 +47,7 @@ class RunProgress:
         """Reason for the failure of the attempt."""
         self.step = 0
         self.policy_version = 0
-        """Version that new groups start with."""
+        """Version that new groups are pinned to."""
         self.rewards: deque[tuple[int, float]] = deque(maxlen=REWARDS_KEPT)
         """(step, mean reward) of the newest steps on rollouts."""
         self.started_at: datetime | None = None
@@ -57,9 +57,9 @@ class RunProgress:
         self.reward_errors = 0
         self.rollout_errors = 0
         self.first_reward_error: Problem | None = None
-        """First failed reward that this process saw."""
+        """First failed reward in this process."""
         self.first_rollout_error: Problem | None = None
-        """First failed rollout that this process saw."""
+        """First failed rollout in this process."""
         self.trainer_restarts = 0
         self._kl_sum = 0.0
         self._kl_tokens = 0
@@ -75,7 +75,7 @@ class RunProgress:
         return self._kl_sum / self._kl_tokens if self._kl_tokens else None
 
     def mark_running(self) -> None:
-        """Record that the run has begun. The time of the first beginning is kept."""
+        """Record that the run has started. The first start time is kept."""
         self.phase = RunPhase.running
         self.started_at = self.started_at or datetime.now(UTC)
 
@@ -106,13 +106,13 @@ class RunProgress:
         self.last_step_time = now
 
     def add_mismatch_kl(self, kl_mean: float | None, tokens: int) -> None:
-        """Add one step's mean over its trained tokens to the mean over the run's."""
+        """Add the mean of one step over its trained tokens to the run's mean."""
         if kl_mean is not None and math.isfinite(kl_mean) and tokens > 0:
             self._kl_sum += kl_mean * tokens
             self._kl_tokens += tokens
 
     def rewind(self, step: int) -> None:
-        """Go back to `step`. Counters keep what was done after it, because that work was done."""
+        """Go back to `step`. Counters keep the lost steps, because that work was done."""
         self.step = step
         while self.rewards and self.rewards[-1][0] > step:
             self.rewards.pop()
@@ -134,7 +134,7 @@ class RunProgress:
         )
 
     def restore(self, state: ProgressState) -> None:
-        """Continue the counters of an earlier process. The step is the trainer's to say."""
+        """Continue the counters of an earlier process. The step follows from the trainer."""
         self.rewards.extend(state.rewards)
         self.started_at, self.last_step_time = state.started_at, state.last_step_time
         self.groups = state.groups

@@ -1,6 +1,4 @@
-"""The run's status as the operator reads it: at /status while the run lives, in the termination message afterwards.
-Pure.
-"""
+"""The run's status for the operator: served at /status while the process lives, then in its termination message. Pure."""
 
 import math
 
@@ -13,12 +11,12 @@ from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 
 TERMINATION_BYTES = 4096
-"""Number of bytes that the kubelet reads of a termination message."""
+"""Maximum size of a termination message that the kubelet reads."""
 MESSAGE_LIMIT = 500
 
 
 def build_run_status(progress: RunProgress, conditions: StatusConditions, schedule: RunSchedule) -> RunStatus:
-    """Combine what the run has done with its present conditions."""
+    """Combine the progress of the run with its current conditions."""
     warnings = {problem.reason: problem for problem in (*_error_warnings(progress), *conditions.warnings)}
     return RunStatus(
         phase=progress.phase,

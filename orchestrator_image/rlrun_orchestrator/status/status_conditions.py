@@ -1,10 +1,10 @@
-"""What the run waits for now, and what the user should know about it."""
+"""Current waiting reasons, conditions and warnings of the run."""
 
 from rlrun.protocol.problem import Problem
 
 
 class StatusConditions:
-    """Waiting reasons, conditions and warnings, each set and cleared by the part of the process that observes it."""
+    """Waiting reasons, conditions and warnings, each set and cleared by the component that observes it."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Problem] = {}

@@ -1,4 +1,4 @@
-"""Port 8080: health, metrics, the run's status. Ready means that the servers are up: environments need them first."""
+"""Port 8080: health, metrics and the run's status. Ready as soon as the servers run: environments need them first."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from rlrun.service.server import healthz, json_response, metrics_handler
 
 
 def status_application(build_status: Callable[[], RunStatus], registry: CollectorRegistry) -> web.Application:
-    """/healthz, /readyz, /metrics and /status."""
+    """Return the application with /healthz, /readyz, /metrics and /status."""
 
     async def status(_: web.Request) -> web.Response:
         return json_response(build_status())

@@ -1,16 +1,16 @@
-"""How a run continues after the orchestrator or its trainer was replaced. Pure.
+"""Decisions on how a run continues after the orchestrator or its trainer was replaced. Pure.
 
-The trainer's step is the run's step (docs/design/005). `decide` compares it with what the orchestrator knows, which at
-the start of a process is the newest saved state, and in the middle of a run what this process remembers. Both cases are
-decided alike. Which batch a step was made of is what the trainer says: a batch is known if it is among those sent.
+The trainer's step is the run's step (docs/design/005). `decide` compares it with what the orchestrator knows: at the
+start of a process the newest saved state, in the middle of a run the state in memory. Both cases are decided alike. The
+trainer names the batch that a step was made with; the batch is known if it is among those sent.
 
-The draw of examples has to be that of the trainer's step, so `choose_sampler_state` looks for a state of that step:
+The draw of examples must be that of the trainer's step, so `choose_sampler_state` searches a state of that step:
 
-    the newest state in S3        the orchestrator was replaced, the trainer lived (or saved what it had when it ended)
+    the newest state in S3        the orchestrator was replaced, the trainer lived (or saved its state when it ended)
     the one in the checkpoint     the trainer was replaced, or both were
-    the one kept beside it        the same, where the trainer saved the checkpoint by itself when it was told to end
+    the one kept beside it        the same, if the trainer saved the checkpoint by itself during its shutdown
 
-Counters are another matter: they count all that the run has done, lost steps included, and continue from the newest.
+Counters include everything the run has done, lost steps too, and always continue from the newest state.
 """
 
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Continue:
-    """The trainer is where the orchestrator is: nothing was lost."""
+    """The trainer is at the orchestrator's step. Nothing was lost."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Acknowledge:
 
 @dataclass(frozen=True)
 class Rewind:
-    """The trainer is at another step, and the orchestrator has to follow."""
+    """The trainer is at another step, which the orchestrator moves to."""
 
     step: int
     result: StepResult | None = None
-    """Result of the step that led there, if the trainer knows it."""
+    """Result of the step before that one, if the trainer knows it."""
 
 
 Decision = Continue | Resend | Acknowledge | Rewind
@@ -65,7 +65,7 @@ def decide(
     """Compare the trainer with an orchestrator at `at_step`.
 
     `sent` are the batches recorded for the next step, oldest first. `in_hand` is the newest of them if this process
-    still has its groups, and `posted` tells whether the trainer that is gone was asked to train on it.
+    still has its groups. `posted` is True if the lost trainer was asked to train on it.
     """
     result = last_result(trainer)
     if trainer.step == at_step:
@@ -97,48 +97,48 @@ def trained_batch(result: StepResult, sent: Sequence[SentBatch]) -> SentBatch | 
 
 @dataclass(frozen=True)
 class KnownStates:
-    """States that are at hand when a run continues."""
+    """Saved states from which a run may continue."""
 
     checkpoint: SavedState | None = None
-    """In the checkpoint that the trainer started from. It may be another run's."""
+    """State in the checkpoint that the trainer started from. It may be another run's."""
     newest: SavedState | None = None
-    """The newest of this run."""
+    """Newest state of this run."""
     kept: SavedState | None = None
-    """The one that this run kept for the trainer's step, because the checkpoint has none of it."""
+    """State that this run stored for the trainer's step, because the checkpoint lacks it."""
 
 
 @dataclass(frozen=True)
 class Exact:
-    """A state of the very step."""
+    """State of exactly that step."""
 
     state: SavedState
 
 
 @dataclass(frozen=True)
 class OtherRun:
-    """The state of the run whose checkpoint this run starts from."""
+    """State of the run whose checkpoint this run starts from."""
 
     state: SavedState
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """A state of another step: some examples are drawn twice, or not at all."""
+    """State of another step. Some examples are drawn twice or not at all."""
 
     state: SavedState
 
 
 @dataclass(frozen=True)
 class Initial:
-    """The beginning of the draw."""
+    """Beginning of the draw."""
 
 
 SamplerChoice = Exact | OtherRun | Nearest | Initial
 
 
 def newest_state(run_uid: str, saved: SavedState | None, checkpoint: SavedState | None) -> SavedState | None:
-    """Return the state that knows most of what the run has done: the one in S3, unless the run's checkpoint has one of
-    a later step because S3 did not get the other in time.
+    """Return the newest state of the run: the one in S3, unless the run's checkpoint has one of a later step that did
+    not reach S3 in time.
     """
     own = _own(run_uid, checkpoint)
     if saved is None or own is None:
@@ -147,13 +147,13 @@ def newest_state(run_uid: str, saved: SavedState | None, checkpoint: SavedState 
 
 
 def checkpoint_lacks_state(run_uid: str, step: int, checkpoint: SavedState | None) -> bool:
-    """Return whether the checkpoint of `step` does not hold this run's state of that step."""
+    """Return whether the checkpoint of `step` lacks this run's state of that step."""
     own = _own(run_uid, checkpoint)
     return step > 0 and (own is None or own.step != step)
 
 
 def choose_sampler_state(run_uid: str, step: int, states: KnownStates) -> SamplerChoice:
-    """Choose what the draw continues from at `step`."""
+    """Choose the state from which the draw continues at `step`."""
     checkpoint, newest = states.checkpoint, states.newest
     own = _own(run_uid, checkpoint)
     for state in (newest, own, states.kept):
@@ -161,7 +161,7 @@ def choose_sampler_state(run_uid: str, step: int, states: KnownStates) -> Sample
             return Exact(state)
     if step == 0:
         return OtherRun(checkpoint) if checkpoint is not None and own is None else Initial()
-    # Of the steps before it if there is one: to draw some examples twice is better than to leave them out.
+    # Prefer an earlier step: drawing some examples twice is better than skipping them.
     known = [state for state in (newest, own) if state is not None]
     nearest = min(known, key=lambda state: (state.step > step, abs(state.step - step)), default=None)
     return Nearest(nearest) if nearest is not None else Initial()
@@ -170,19 +170,19 @@ def choose_sampler_state(run_uid: str, step: int, states: KnownStates) -> Sample
 def restore_sampler(
     sampler: ExampleSampler, choice: SamplerChoice, step: int, outstanding: Sequence[SampledExample] = ()
 ) -> None:
-    """Let the draw continue at `step` from what was chosen, while the examples `outstanding` are still under way."""
+    """Continue the draw at `step` from the chosen state. The examples `outstanding` keep their groups."""
     match choice:
         case Exact(state):
             sampler.restore(state.deal, outstanding)
         case OtherRun(state):
             sampler.start_from_run(state.deal, outstanding)
         case Nearest(state):
-            message = "the draw of step %d is not known, that of step %d is used: some examples may come twice or not"
+            message = "no sampler state of step %d, using that of step %d: some examples may repeat or be skipped"
             log.warning(message, step, state.step)
             sampler.restore(state.deal, outstanding)
         case Initial():
             if step > 0:
-                log.warning("the draw of step %d is not known: it begins anew", step)
+                log.warning("no sampler state of step %d: starting with the first epoch", step)
             sampler.reset(outstanding)
 
 

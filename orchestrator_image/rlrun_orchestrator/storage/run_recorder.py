@@ -1,13 +1,13 @@
-"""Metrics, rollouts and the orchestrator's state on their way to S3, behind the training loop's back.
+"""Upload of metrics, rollouts and the orchestrator's state to S3, in the background.
 
-Everything goes through a spool on disk (spool.py), so S3 that is slow or away never holds up a step and takes no
-memory: what waits is tried again for as long as it takes, and what has to be given up is counted and shown, not
-silently lost. Two writers, one for metrics and state in turn and one for rollouts, because the small and important must
-not wait behind the large.
+Everything goes through a spool on disk (`upload_spool`), so that a slow or unreachable S3 never delays a step and costs
+no memory. Uploads are retried without limit, and objects that are dropped are counted and reported. There are two
+writers, one for metrics and state in turn and one for rollouts, so that small important objects do not wait for large
+ones.
 
-Metrics are small files of a few dozen lines, each rewritten whole until it is full, so that a reader sees every step
-within seconds although S3 cannot append. Parts sort by time. A reader merges the lines of a step, and the later one
-wins: an evaluation has a line of its own, and a step that is made again after a restart writes its line again.
+Metrics are small files of a few dozen lines. Each is rewritten until it is full, because S3 cannot append and readers
+shall see every step within seconds. Parts sort by time. A reader merges the lines of a step, and later lines win: an
+evaluation writes a line of its own, and a step that is repeated after a restart writes its line again.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from rlrun_orchestrator.storage.upload_spool import SpooledObject, UploadPriorit
 log = logging.getLogger(__name__)
 
 QUEUE_LENGTH = 256
-"""Objects on their way to the disk."""
+"""Number of objects that may wait for the disk."""
 LINES_PER_PART = 50
 RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 30.0
 CLOSING_RETRY_SECONDS = 1.0
-"""While the process waits for nothing else."""
+"""Longest pause while the process waits for the last uploads."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Job:
 
 
 class RunRecorder:
-    """Everything this process writes to S3."""
+    """Writes everything that this process stores in S3."""
 
     def __init__(
         self,
@@ -58,46 +58,46 @@ class RunRecorder:
         *,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        """`report` is told what keeps S3 from taking what waits, and None when nothing does any more."""
+        """`report` receives the problem that prevents uploads, and None once it is resolved."""
         self.spool = spool
         self._store = store
         self._layout = layout
         self._report = report
         self._retry_seconds = retry_seconds
         self._failed = 0
-        """Objects that cannot be written at all."""
+        """Number of objects that could not be written."""
         self._queue: asyncio.Queue[_Job] = asyncio.Queue(QUEUE_LENGTH)
         self._problems: dict[UploadPriority, Problem] = {}
         self._began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         self._part = 0
         self._lines: list[str] = []
         self._states = 0
-        """Versions of the state that were put."""
+        """Number of versions of the state so far."""
         self._newest = (0, 0)
-        """How many of them are in the spool, and the number that the last one has there."""
+        """Number of versions that are in the spool, and the spool's number of the newest one."""
         self._kept = 0
-        """The number of the version that is in S3."""
+        """Spool number of the version that is in S3."""
         self._slow = False
-        """Whether the last wait for a state was in vain."""
+        """True if the last wait for a state timed out."""
         small, large = asyncio.Event(), asyncio.Event()
         self._more = {UploadPriority.metrics: small, UploadPriority.state: small, UploadPriority.rollouts: large}
         self._moved = asyncio.Condition()
-        """Something was written, or could not be."""
+        """Notified after each upload and each failure."""
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def dropped_objects(self) -> int:
-        """Objects given up."""
+        """Number of objects that were not stored."""
         return self._failed + self.spool.dropped
 
     @property
     def problem(self) -> Problem | None:
-        """Why S3 does not take what waits now, if so."""
+        """Reason for which S3 accepts no objects now. None while it does."""
         return next(iter(self._problems.values()), None)
 
     def start(self) -> None:
-        """Begins to write, first what an earlier process left in the spool."""
+        """Start to upload, first what an earlier process left in the spool."""
         self._tasks = [
             asyncio.create_task(self._spool_all(), name="spool"),
             asyncio.create_task(self._write(UploadPriority.metrics, UploadPriority.state), name="metrics and state"),
@@ -105,7 +105,7 @@ class RunRecorder:
         ]
 
     def metrics(self, step: int, time: datetime, values: Mapping[str, float | Sequence[float]]) -> None:
-        """One line: the step, the time, and all its numbers; a histogram is a list of them."""
+        """Write one line: the step, the time and all values. A histogram is a list of counts."""
         if len(self._lines) >= LINES_PER_PART:
             self._part += 1
             self._lines = []
@@ -114,7 +114,7 @@ class RunRecorder:
         self._put(self._layout.metrics(f"part-{self._began}-{self._part:05d}"), UploadPriority.metrics, text.encode)
 
     def rollouts(self, step: int, lines: list[dict[str, Any]]) -> None:
-        """The rollouts of one step's batch."""
+        """Write the rollouts of one step's batch."""
 
         def compressed() -> bytes:
             text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
@@ -123,18 +123,20 @@ class RunRecorder:
         self._put(self._layout.rollouts(step), UploadPriority.rollouts, compressed)
 
     def save_state(self, state: dict[str, Any]) -> None:
-        """The orchestrator's own state, for its next process."""
+        """Write the orchestrator's state for its next process."""
         text = json.dumps(state, separators=(",", ":"))
         self._states += 1
         self._put(state_uri(self._layout), UploadPriority.state, text.encode)
 
     def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
-        """The state of a step whose checkpoint has none in it, for whoever resumes from there."""
+        """Write the state of a step whose checkpoint lacks it, for a process that resumes from there."""
         text = json.dumps(state, separators=(",", ":"))
         self._put(state_uri(self._layout, step), UploadPriority.metrics, text.encode)
 
     async def load_checkpoint_state(self, step: int) -> dict[str, Any] | None:
-        """What `state_of_step` kept, by this process or an earlier one; None without, or when S3 does not give it."""
+        """Return the state that `save_checkpoint_state` wrote in this process or an earlier one. None if there is none,
+        or if S3 does not deliver it.
+        """
         try:
             return await saved_state(self._store, self._layout, self.spool, step)
         except (StoreError, ValueError) as error:
@@ -142,8 +144,8 @@ class RunRecorder:
             return None
 
     async def wait_until_saved(self, deadline: float) -> bool:
-        """Whether the newest state is in S3. Waits for it while S3 answers, for at most `deadline` seconds, and after
-        a wait in vain not again before S3 has taken a state.
+        """Return whether the newest state is in S3. Waits while S3 responds, for at most `deadline` seconds. After a
+        timeout it does not wait again until S3 has accepted a state.
         """
         wanted = self._states
 
@@ -160,7 +162,7 @@ class RunRecorder:
         return recorded()
 
     async def close(self, deadline: float) -> None:
-        """Writes what is left, for at most `deadline` seconds."""
+        """Upload what is left, for at most `deadline` seconds."""
         if not self._tasks:
             return
         self._closing.set()
@@ -184,7 +186,7 @@ class RunRecorder:
             self._queue.put_nowait(_Job(uri, lane, make))
         except asyncio.QueueFull:
             self._failed += 1
-            log.warning("the disk is too slow: %s is not kept", uri)
+            log.warning("dropping %s: the disk is too slow (%d objects wait for it)", uri, QUEUE_LENGTH)
 
     async def _spool_all(self) -> None:
         while True:
@@ -195,7 +197,7 @@ class RunRecorder:
                     self._newest = self._newest[0] + 1, number
             except Exception:
                 self._failed += 1
-                log.exception("%s cannot be written", job.uri)
+                log.exception("dropping %s: it could not be spooled", job.uri)
             finally:
                 self._queue.task_done()
             self._more[job.lane].set()
@@ -222,20 +224,20 @@ class RunRecorder:
                 self._tell(lanes[0], None)
                 last = waiting.lane
             except StoreError as error:
-                log.warning("writing %s: %s", waiting.uri, error)
+                log.warning("could not upload %s: %s", waiting.uri, error)
                 self._tell(lanes[0], error.problem)
                 backoff.failed(time.monotonic())
                 await self._notify()
                 await self._pause(backoff.pause)
             except Exception:
                 self._failed += 1
-                log.exception("%s cannot be written and is given up", waiting.uri)
+                log.exception("dropping %s: it could not be uploaded", waiting.uri)
                 self.spool.mark_uploaded(waiting)
             await self._notify()
 
     def _next(self, lanes: Sequence[UploadPriority], last: UploadPriority | None) -> SpooledObject | None:
         found = [waiting for lane in lanes if (waiting := self.spool.next(lane)) is not None]
-        # Metrics before the state that tells of them, unless it has been waiting for longer: neither starves the other.
+        # Metrics before the state that refers to them, except after metrics: then by turn, so that neither starves.
         return min(found, key=lambda w: w.turn if last is UploadPriority.metrics else w.lane, default=None)
 
     async def _write_one(self, waiting: SpooledObject) -> None:
@@ -264,28 +266,26 @@ class RunRecorder:
 
     def _tell(self, lane: UploadPriority, problem: Problem | None) -> None:
         if problem is not None:
-            told = f"{problem.message}. Training goes on; {len(self.spool)} objects ({self.spool.bytes} bytes) wait on "
-            told += "the orchestrator's disk and are tried again: mend S3 or the way to it"
+            message = f"{problem.message}. Training continues; {len(self.spool)} objects ({self.spool.bytes} bytes) "
+            message += "wait on the orchestrator's disk, and their upload is retried: repair S3 or the network to it"
             if self.dropped_objects:
-                told += f". {self.dropped_objects} had to be given up, the oldest rollouts first"
-            self._problems[lane] = Problem(reason=problem.reason, message=told[:1000])
+                message += f". {self.dropped_objects} were dropped, the oldest rollouts first"
+            self._problems[lane] = Problem(reason=problem.reason, message=message[:1000])
         elif self._problems.pop(lane, None) is None:
             return
         self._report(self.problem)
 
 
 def state_uri(layout: RunLayout, step: int | None = None) -> S3Uri:
-    """Where the orchestrator keeps its own state between two processes; with `step`, that of a checkpoint that has
-    none in it.
-    """
+    """Return where the orchestrator stores its state, or with `step` that of a checkpoint which lacks it."""
     return layout.root / ("orchestrator/state.json" if step is None else f"orchestrator/step-{step:06d}.json")
 
 
 async def saved_state(
     store: Store, layout: RunLayout, spool: UploadSpool | None = None, step: int | None = None
 ) -> dict[str, Any] | None:
-    """The state an earlier process of this run left (in the spool of this pod, if it did not get further); None for
-    the first. Raises StoreError, ValueError.
+    """Return the state that an earlier process of this run left, in this pod's spool if it did not reach S3. None for
+    the first process. Raises StoreError, ValueError.
     """
     uri = state_uri(layout, step)
     data = await asyncio.to_thread(spool.pending_version, uri) if spool is not None else None

@@ -1,4 +1,4 @@
-"""The orchestrator's state as it is kept in S3 after each step and in the trainer's checkpoints."""
+"""The orchestrator's state, stored in S3 after each step and in the trainer's checkpoints."""
 
 import logging
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ VERSION = 3
 
 
 class SavedState(Schema, extra="ignore"):
-    """What the next process of the run, or a run that starts from its checkpoint, continues from."""
+    """State from which the next process of the run, or a run that starts from its checkpoint, continues."""
 
     version: int = VERSION
     run: str
@@ -29,13 +29,13 @@ class SavedState(Schema, extra="ignore"):
     board: ProgressState
     deal: SamplerState
     sent: list[SentBatch]
-    """All batches sent for the next step, by this process and the ones before it, oldest first."""
+    """Batches sent for the next step by this process and earlier ones, oldest first."""
     reporter: dict[str, Any] = Field(default_factory=dict)
     evaluator: dict[str, Any] = Field(default_factory=dict)
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any] | None, place: str) -> "SavedState | None":
-        """Read a state from `place`. None when there is none, or, with a warning, one that this version cannot read."""
+        """Read a state from `place`. None if there is none or, with a warning, if this version cannot read it."""
         if not raw:
             return None
         if raw.get("version") != VERSION:

@@ -1,4 +1,4 @@
-"""S3 at the start of an attempt: it has to be there, and may hold what an earlier process left."""
+"""Access to S3 at the start of an attempt: wait for the bucket, load an earlier process's state."""
 
 import asyncio
 import logging
@@ -23,15 +23,15 @@ class StartupTimeouts:
     """Limits of the waits before the first step, in seconds."""
 
     component: float
-    """Until a component that does not answer ends the attempt."""
+    """Until an unreachable component ends the attempt."""
     configuration_error: float
     """Until an error that the user may be correcting (a missing bucket) ends the attempt."""
     poll_interval: float
-    """Between two attempts of a wait."""
+    """Between two checks of a component."""
 
 
 class StartupStateLoader:
-    """The waits for S3, shown as conditions of the run."""
+    """Waits for S3, with the reason shown as a condition of the run."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class StartupStateLoader:
                 await asyncio.sleep(self._timeouts.poll_interval)
 
     async def load_state(self, step: int | None = None) -> SavedState | None:
-        """What an earlier process of this run left, newest or for `step`; None for the first one, or when it cannot be
-        read.
+        """Return the state that an earlier process of this run left, the newest or that of `step`. None for the first
+        process, or if it is malformed.
 
-        Raises FatalError when S3 stays away.
+        Raises FatalError if S3 stays unreachable.
         """
         start = time.monotonic()
         while True:
@@ -78,7 +78,7 @@ class StartupStateLoader:
                 self._conditions.set_waiting("s3", None)
                 return SavedState.parse(found, str(state_uri(self._layout, step)))
             except ValueError as error:
-                log.warning("the saved state of the orchestrator cannot be read and is left: %s", error)
+                log.warning("ignoring the saved state of the orchestrator, because it is malformed: %s", error)
                 return None
             except StoreError as error:
                 self._conditions.set_waiting("s3", error.problem)

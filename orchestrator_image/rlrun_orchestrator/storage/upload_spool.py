@@ -1,9 +1,9 @@
-"""What waits for S3, as files: it outlives the process, and its bound is bytes on a disk instead of memory.
+"""Spool of objects that wait for their upload to S3: files, which survive the process and use disk instead of memory.
 
-One file for each object, a line of JSON (which object, which lane, when) before the data, put in place by rename; so a
-process that was killed leaves whole files or none, and its next one in the same pod finds them. A later version of an
-object replaces the one that waits and keeps its turn. When the bound is reached the oldest rollouts go, then the oldest
-metrics, and the orchestrator's state last. A disk that does not take a file costs memory: small objects are kept there.
+Each object is one file: a line of JSON (uri, priority, turn), then the data, put in place by rename. A killed process
+therefore leaves complete files only, and the next process in the same pod finds them. A newer version of an object
+replaces the waiting one and keeps its turn. At the size limit the oldest rollouts are dropped first, then the oldest
+metrics, the orchestrator's state last. If the disk rejects a file, small objects are kept in memory.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ PARTIAL = ".partial"
 
 
 class UploadPriority(IntEnum):
-    """What an object is; the lower, the sooner it is given up."""
+    """Priority of an object. Lower ones are dropped first."""
 
     rollouts = 0
     metrics = 1
@@ -31,27 +31,27 @@ class UploadPriority(IntEnum):
 
 @dataclass(frozen=True)
 class SpooledObject:
-    """One version of one object."""
+    """One version of an object."""
 
     uri: S3Uri
     lane: UploadPriority
     turn: int
-    """Of the first version that waits; lower ones come first."""
+    """Number of the first waiting version. Lower ones are uploaded first."""
     version: int
-    """Grows with every `put`."""
+    """Number of this version, which increases with every `enqueue`."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     data: bytes | None = None
-    """Where the disk did not take it."""
+    """Data of an object that the disk rejected."""
 
 
 class UploadSpool:
-    """Thread-safe: what is put comes from other threads than what is taken."""
+    """Thread-safe spool: objects are added and uploaded by different threads."""
 
     def __init__(self, folder: Path, limit: int) -> None:
-        """`limit`: bytes of all objects together. Finds what an earlier process left in `folder`."""
+        """`limit`: maximum bytes of all objects together. Loads what an earlier process left in `folder`."""
         self.dropped = 0
-        """Objects given up for want of room."""
+        """Number of objects dropped because the limit was reached."""
         self.bytes = 0
         self._folder = folder
         self._limit = limit
@@ -62,14 +62,14 @@ class UploadSpool:
             folder.mkdir(parents=True, exist_ok=True)
             self._find()
         except OSError as error:
-            log.warning("nothing can be kept in %s, so that little survives a loss of S3: %s", folder, error)
+            log.warning("cannot use %s as the spool, so uploads are lost while S3 is unreachable: %s", folder, error)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def enqueue(self, uri: S3Uri, lane: UploadPriority, data: bytes) -> int:
-        """Keeps this version of the object, instead of an older one, and gives its number; makes room by giving up
-        what matters less. What finds no room itself is dropped.
+        """Add a version of an object, which replaces an older one, and return its number. Objects of lower priority are
+        dropped if there is no space; without enough space the object itself is dropped.
         """
         with self._lock:
             self._numbers += 1
@@ -89,13 +89,13 @@ class UploadSpool:
             return number
 
     def next(self, *lanes: UploadPriority) -> SpooledObject | None:
-        """The object of these lanes whose turn it is; it stays until `written`."""
+        """Return the next object of these priorities. It stays until `mark_uploaded`."""
         with self._lock:
             found = [w for w in self._waiting.values() if w.lane in lanes]
         return min(found, key=lambda w: w.turn, default=None)
 
     def read(self, waiting: SpooledObject) -> bytes | None:
-        """Its data; None when a newer version has replaced it since, or the file is gone."""
+        """Return the object's data. None if a newer version has replaced it, or if its file is missing."""
         with self._lock:
             if self._waiting.get(str(waiting.uri)) != waiting:
                 return None
@@ -104,21 +104,21 @@ class UploadSpool:
             try:
                 return self._path(waiting).read_bytes().partition(b"\n")[2]
             except OSError as error:
-                log.warning("%s cannot be read again: %s", waiting.uri, error)
+                log.warning("dropping %s: its spool file cannot be read: %s", waiting.uri, error)
                 del self._waiting[str(waiting.uri)]
                 self._forget(waiting)
                 self.dropped += 1
                 return None
 
     def mark_uploaded(self, waiting: SpooledObject) -> None:
-        """This version is in S3; a newer one still waits."""
+        """Remove this version. A newer one stays."""
         with self._lock:
             if self._waiting.get(str(waiting.uri)) == waiting:
                 del self._waiting[str(waiting.uri)]
                 self._forget(waiting)
 
     def pending_version(self, uri: S3Uri) -> bytes | None:
-        """What an earlier process wanted to write to `uri` and did not; None when nothing waits."""
+        """Return the data that waits for its upload to `uri`. None if there is none."""
         waiting = self._waiting.get(str(uri))
         return self.read(waiting) if waiting is not None else None
 
@@ -143,9 +143,9 @@ class UploadSpool:
                 self.bytes += size
                 self._numbers = max(self._numbers, number)
             except (KeyError, TypeError, ValueError) as error:
-                log.warning("%s is none of our files and stays: %s", path, error)
+                log.warning("ignoring %s: not a spool file (%s)", path, error)
         if self._waiting:
-            log.info("%d objects were left unwritten by an earlier process", len(self._waiting))
+            log.info("an earlier process left %d objects to upload", len(self._waiting))
 
     def _write(self, waiting: SpooledObject, data: bytes) -> SpooledObject | None:
         path = self._path(waiting)
@@ -157,10 +157,10 @@ class UploadSpool:
                 partial.rename(path)
                 return waiting
             except OSError as error:
-                log.warning("%s does not take %s: %s", self._folder, waiting.uri, error)
+                log.warning("could not write %s to %s: %s", waiting.uri, self._folder, error)
                 with contextlib.suppress(OSError):
                     partial.unlink(missing_ok=True)
-                # A full disk is a bound that was reached early.
+                # A full disk is treated like the size limit.
                 if not self._give_up_oldest(UploadPriority.rollouts):
                     break
         if waiting.lane is UploadPriority.rollouts:
@@ -174,7 +174,7 @@ class UploadSpool:
         return True
 
     def _give_up_oldest(self, highest: UploadPriority) -> bool:
-        """Gives up one object of a lane up to `highest`, the lowest and oldest first; False when there is none."""
+        """Drop one object of a priority up to `highest`, the lowest and oldest first. False if there is none."""
         found = [w for w in self._waiting.values() if w.lane <= highest]
         if not found:
             return False
@@ -186,7 +186,7 @@ class UploadSpool:
 
     def _drop(self, waiting: SpooledObject) -> None:
         self.dropped += 1
-        log.warning("S3 is away for too long: %s is given up for want of room", waiting.uri)
+        log.warning("dropping %s: the spool is full (%d bytes) because S3 is unreachable", waiting.uri, self._limit)
 
     def _forget(self, waiting: SpooledObject) -> None:
         self.bytes -= waiting.size

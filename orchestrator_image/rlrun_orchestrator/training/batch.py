@@ -1,7 +1,7 @@
-"""What one step trains on, as the trainer gets it and as the state keeps it while the trainer has it.
+"""Batches of training steps, as the trainer receives them and as the saved state records them.
 
-A batch has a name that follows from its samples. The trainer gives it back with the step, so that whoever asks knows
-which batch the step was made of, even where two processes have each sent one for it.
+The id of a batch follows from its samples. The trainer returns it with the step, so that a later process can tell which
+batch the step was made with, even if two processes have each sent one for it.
 """
 
 import hashlib
@@ -21,32 +21,32 @@ from rlrun_orchestrator.training.serialization import trained_tokens, training_s
 
 @dataclass
 class Batch:
-    """A batch on its way to the trainer, and what collecting it cost."""
+    """Batch for the trainer, with the cost of its collection."""
 
     step: int
-    """The optimizer step that it is for: it trains version `step` into `step + 1`."""
+    """Optimizer step that the batch is for: it trains version `step` into `step + 1`."""
     samples: list[dict[str, Any]]
     """`Sample`s under their JSON names."""
     examples: list[SampledExample]
     tokens: int
-    """That are trained."""
+    """Number of tokens that receive a gradient."""
     groups: list[Group] = field(default_factory=list)
-    """None in a supervised step."""
+    """Groups of the batch, none in a supervised step."""
     reward: float | None = None
-    """Mean over its rollouts."""
+    """Mean reward over its rollouts."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """What its line of metrics says of it."""
+    """Metrics of the batch itself."""
     seconds: float = 0.0
-    """It took to collect."""
+    """Seconds that the collection took."""
     waited_for_policy: float = 0.0
-    """Seconds of these in which only a newer policy could help."""
+    """Part of `seconds` in which only a newer policy could complete the batch."""
     id: str = ""
-    """See `named`."""
+    """Digest of the samples. Set by `finalize`."""
     body: bytes = b""
-    """Its `TrainBatch` as JSON."""
+    """The batch as a `TrainBatch` in JSON. Set by `finalize`."""
 
     def finalize(self) -> "Batch":
-        """Gives it its name and its body, which takes a moment: megabytes of numbers become text."""
+        """Set id and body. Blocks for a while, because megabytes of numbers are converted to text."""
         samples = json.dumps(self.samples, separators=(",", ":"))
         self.id = hashlib.blake2b(samples.encode(), digest_size=8).hexdigest()
         self.body = f'{{"batchId":"{self.id}","samples":{samples}}}'.encode()
@@ -54,7 +54,7 @@ class Batch:
 
     @classmethod
     def from_groups(cls, groups: list[Group], step: int, rollouts_per_example: int) -> "Batch":
-        """Rollouts."""
+        """Create a batch of rollouts."""
         return cls(
             step,
             training_samples(groups),
@@ -67,7 +67,7 @@ class Batch:
 
     @classmethod
     def from_demonstrations(cls, lessons: Sequence[DemonstrationSample], step: int) -> "Batch":
-        """Demonstrations."""
+        """Create a batch of demonstrations."""
         return cls(
             step,
             demonstration_samples(lessons, step),
@@ -77,6 +77,6 @@ class Batch:
         )
 
     def to_record(self) -> "SentBatch":
-        """What is kept of it while the trainer has it."""
+        """Return the record that the saved state keeps while the trainer has the batch."""
         ordinals = [dealt.ordinal for dealt in self.examples]
         return SentBatch(self.id, self.step, ordinals, len(self.groups), self.tokens, self.reward, self.metrics)

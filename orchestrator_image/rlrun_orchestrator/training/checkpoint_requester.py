@@ -1,9 +1,9 @@
-"""Copies for checkpoints and adapters, asked for beside the loop: rollouts are collected while the trainer copies.
+"""Requests for checkpoints and adapters, made in the background while rollouts are collected.
 
-A copy is of the step that it names, so the next step must not be sent before the trainer has made it: the loop asks
-`finished` then, and what it waits there is all that a checkpoint costs. Uploads are the trainer's own affair. A trainer
-that has too many of them waiting takes no other copy; the run leaves that one out, says so, and tries again when the
-next one is due.
+A copy contains the step that it names, so the next step must not be sent before the trainer has made the copy. The loop
+therefore calls `wait_until_idle` before each step, and this wait is all that a checkpoint costs. The trainer uploads by
+itself. If too many of its uploads are pending it rejects another copy; the run then skips that one with a warning and
+requests the next one when it is due.
 """
 
 import asyncio
@@ -24,26 +24,26 @@ Ask = Callable[[int, dict[str, Any]], Awaitable[SessionState]]
 
 
 class CheckpointRequester:
-    """At most one step's copies at a time."""
+    """Requests copies of at most one step at a time."""
 
     def __init__(self, session: TrainerSession, conditions: StatusConditions) -> None:
         self._session = session
         self._conditions = conditions
         self._task: asyncio.Task[None] | None = None
         self._troubled = False
-        """Whether uploads failed when the trainer was asked last."""
+        """True if uploads had failed at the newest response of the trainer."""
 
     def start(self, step: int, state: dict[str, Any], *, checkpoint: bool, adapter: bool, last: bool) -> None:
-        """Asks for what is due after `step`; `state` goes with it. The last copies are waited for elsewhere
-        (`TrainerSession.finish`), so that there is nothing to say when they have to wait. Uploads that failed are asked
-        about after every step.
+        """Request the copies that are due after `step`, with `state` in them. `TrainerSession.finish` waits for the
+        last ones, so that no warning is shown if they have to wait. After failed uploads the trainer's state is read
+        after every step.
         """
         if checkpoint or adapter or self._troubled:
             asking = self._ask(step, state, checkpoint, adapter, last)
             self._task = asyncio.create_task(asking, name=f"copies of step {step}")
 
     async def wait_until_idle(self) -> None:
-        """Returns when the trainer has the copies. Raises SessionLost and FatalError."""
+        """Return when the trainer has made the copies. Raises SessionLost and FatalError."""
         if self._task is not None:
             try:
                 await self._task
@@ -51,7 +51,7 @@ class CheckpointRequester:
                 self._task = None
 
     async def close(self) -> None:
-        """Forgets what is under way."""
+        """Cancel the request in progress."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -69,9 +69,9 @@ class CheckpointRequester:
         try:
             known = await ask(step, state)
         except UploadsBehind as error:
-            log.warning("the %s of step %d is left out: %s", what, step, error)
+            log.warning("the %s of step %d is skipped: %s", what, step, error)
             if not last:
-                message = f"the {what} of step {step} is left out, and the next one is tried when it is due: {error}"
+                message = f"the {what} of step {step} is skipped: {error}. The next one is made when it is due"
                 self._conditions.set_condition(
                     what, Problem(reason=f"{what.capitalize()}Skipped", message=message[:1000])
                 )

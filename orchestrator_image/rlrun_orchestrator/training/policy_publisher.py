@@ -1,4 +1,4 @@
-"""The newest policy on its way to the engines, beside the loop."""
+"""Publication of the newest policy to the engines, in the background."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ class PublishTimeouts:
 
 
 class PolicyPublisher:
-    """One at a time; groups start with a policy once an engine serves it."""
+    """Publishes one policy at a time. New groups are pinned to a policy once an engine serves it."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class PolicyPublisher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy: PolicyRef | None = None
-        """The newest that was to be published."""
+        """Newest policy that was to be published."""
         self.seconds = 0.0
-        """Of the newest publication that is done."""
+        """Duration of the newest completed publication."""
         self._pool = pool
         self._dispatcher = dispatcher
         self._conditions = conditions
@@ -49,7 +49,7 @@ class PolicyPublisher:
         self._task: asyncio.Task[None] | None = None
 
     def publish_in_background(self, policy: PolicyRef) -> None:
-        """Starts the publication; an older one that is still under way is overtaken. Raises FatalError for that."""
+        """Start a publication and cancel an older one in progress. Raises FatalError if the older one failed."""
         self.raise_if_failed()
         if self._task is not None:
             self._task.cancel()
@@ -78,12 +78,12 @@ class PolicyPublisher:
         self._dispatcher.on_policy_published(policy)
 
     def raise_if_failed(self) -> None:
-        """Raises what the newest one failed with."""
+        """Raise the exception of the newest publication, if it failed."""
         if self._task is not None and self._task.done() and not self._task.cancelled():
             self._task.result()
 
     async def close(self) -> None:
-        """Gives up what is under way."""
+        """Cancel the publication in progress."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""From the groups of a batch to the body of a trainer step."""
+"""Conversion of a batch's groups to the body of a trainer step."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from rlrun_orchestrator.data.groups import Group
 
 
 def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
-    """One `Sample` (under its JSON names) per sequence of every good rollout.
+    """Return one `Sample` (under its JSON names) per sequence of every valid rollout.
 
-    Plain dictionaries, because a batch is large, was made here, and is checked by the trainer anyway.
+    Plain dictionaries, because a batch is large, was built here, and is validated by the trainer anyway.
     """
     return [
         {
@@ -26,5 +26,5 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
 
 
 def trained_tokens(groups: list[Group]) -> int:
-    """Tokens of the batch that the policy drew."""
+    """Return the number of tokens that the policy sampled."""
     return sum(rollout.completion_tokens for group in groups for rollout in group.valid_rollouts)

@@ -10,7 +10,7 @@ from rlrun.service.errors import RequestRejected, ServiceUnavailable
 
 SHORT_SECONDS = 60.0
 UPLOADS_BEHIND = Reason.UPLOADS_BEHIND
-"""The trainer's reason for UploadsBehind."""
+"""Reason of the trainer that becomes UploadsBehind."""
 
 
 class SessionLost(Exception):
@@ -25,7 +25,7 @@ class TrainerClient:
     """Client of one session.
 
     Raises ServiceUnavailable while the trainer does not respond, RequestRejected when it rejects a request, SessionLost
-    after its restart, and UploadsBehind for a copy that it has no room for.
+    after its restart, and UploadsBehind if its queue has no slot for a copy.
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, session: str) -> None:
@@ -37,12 +37,13 @@ class TrainerClient:
         return parse(SessionState, await self._call("GET", "", None, SHORT_SECONDS), self._url)
 
     async def open(self, spec: SessionSpec, timeout: float) -> SessionState:
-        """Open the session, or find it open. May take as long as loading a checkpoint."""
+        """Open the session, or return it if it is open. May take as long as loading a checkpoint."""
         body = spec.model_dump_json(by_alias=True, exclude_none=True).encode()
         return parse(SessionState, await self._call("PUT", "", body, timeout), self._url)
 
     async def step(self, step: int, batch: bytes, timeout: float) -> StepResult:
-        """Make optimizer step `step` with this batch (a `TrainBatch` as JSON), or return the result of a made step.
+        """Make optimizer step `step` with this batch (a `TrainBatch` as JSON). Return the existing result if the step
+        was made.
 
         The result of another batch has another `batch_id`.
         """

@@ -1,8 +1,8 @@
-"""The run's session at the trainer, with everything that waiting for a trainer needs.
+"""The run's session at the trainer, with retries and recovery.
 
-A trainer that does not answer is asked again until a deadline; one that refuses is believed. A trainer that has lost
-the session (its pod was replaced) gets it again from the newest complete checkpoint in S3, and the caller finds out
-from `SessionLost` that it has to go back to that step.
+Requests to an unreachable trainer are retried until a deadline; a rejection is final. A trainer that has lost the
+session (its pod was replaced) opens it again from the newest complete checkpoint in S3, and the caller learns from
+`SessionLost` that it has to return to that step.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 SERVER_ERRORS = 3
-"""Answers of 500 to the same request before they are believed."""
+"""Number of responses 500 to the same request that end the attempt."""
 NO_BATCH = b'{"samples":[]}'
-"""For a step that is made already."""
+"""Batch for the repeated request of a completed step."""
 FINAL_REPEAT_SECONDS = 30.0
-"""After a failed upload of the last artifacts, before it is asked for again."""
+"""Pause in seconds after a failed upload of the last artifacts before they are requested again."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class TrainerTimeouts:
     """Limits of the requests to the trainer, in seconds."""
 
     unreachable: float
-    """Until a trainer that does not answer ends the attempt."""
+    """Until an unreachable trainer ends the attempt."""
     step: float
     """For one optimizer step."""
     finish: float
     """Until the last checkpoint and adapter must be complete in S3."""
     poll_interval: float
-    """Between two requests while something is waited for."""
+    """Between two requests of a wait."""
 
 
 def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
-    """What the trainer has to know of this run; of the adapter, the run's own wishes go before the model's."""
+    """Return the specification of the run's session. Adapter settings of the run precede those of the model."""
     spec, model, lora, sampling = run.spec, run.model, run.spec.lora, run.spec.sampling
     return SessionSpec(
         run_uri=run.artifacts.run_uri,
@@ -85,7 +85,7 @@ def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) ->
 
 
 def complete_checkpoints(store: Store, layout: RunLayout) -> list[S3Uri]:
-    """The run's checkpoints that are whole, newest first. Raises StoreError."""
+    """Return the run's complete checkpoints, newest first. Raises StoreError."""
     steps = []
     for folder in store.list_folders(layout.checkpoints):
         try:
@@ -103,7 +103,9 @@ def complete_checkpoints(store: Store, layout: RunLayout) -> list[S3Uri]:
 
 
 class TrainerSession:
-    """Raises FatalError when the trainer stays away or says no, SessionLost when it has forgotten the session."""
+    """The session. Raises FatalError if the trainer stays unreachable or rejects a request, SessionLost if it lost the
+    session.
+    """
 
     def __init__(
         self,
@@ -127,12 +129,12 @@ class TrainerSession:
 
     @property
     def lags_behind_schedule(self) -> bool:
-        """Whether the trainer has to be told of more steps (`extend`)."""
+        """True if the trainer does not know the schedule's number of steps yet (`extend`)."""
         return self._known_max_steps < self._schedule.max_steps
 
     async def open(self, deadline: float | None = None) -> SessionState:
-        """Find the session open, or open it from the newest complete checkpoint that the trainer accepts. `deadline`
-        in seconds; None: that of a trainer that was lost.
+        """Return the open session, or open it from the newest complete checkpoint that the trainer accepts. `deadline`
+        in seconds; None: that of an unreachable trainer.
         """
         deadline = self._timeouts.unreachable if deadline is None else deadline
         candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]
@@ -143,7 +145,7 @@ class TrainerSession:
                 return await self._published(await self._open(spec, deadline), deadline)
             except SessionLost as error:
                 problem = Problem(
-                    reason=Reason.SESSION_CONFLICT, message=f"the trainer does not open the session: {error}"
+                    reason=Reason.SESSION_CONFLICT, message=f"the trainer did not open the session: {error}"
                 )
                 raise FatalError(problem, ExitCode.RESTART) from error
             except FatalError as failure:
@@ -164,15 +166,15 @@ class TrainerSession:
         except FatalError as failure:
             if failure.problem.reason != Reason.SESSION_CONFLICT:
                 raise
-        # The run's spec has changed since (maxSteps was raised): a session for the old one is of no use any more.
-        log.warning("the trainer's session has another spec: it is opened anew from the newest checkpoint")
+        # The run's spec has changed since (maxSteps was raised).
+        log.warning("the trainer's session has another spec: reopening it from the newest checkpoint")
         with contextlib.suppress(SessionLost):
             await self._patiently(self._client.delete, deadline)
         return await self._patiently(put, deadline)
 
     async def _published(self, state: SessionState, deadline: float) -> SessionState:
-        """The state once the policy of its step is published. A trainer in the middle of that (its step was asked for
-        by a process that is no more) still shows the policy before, which no rollout of the next step may come from.
+        """Return the state once the policy of its step is published. While the trainer still works on the step that an
+        earlier process requested, it shows the previous policy, which no rollout of the next step may come from.
         """
         if state.policy.version >= state.step:
             return state
@@ -180,12 +182,12 @@ class TrainerSession:
         return state.model_copy(update={"policy": result.policy, "last": result})
 
     async def extend(self) -> SessionState:
-        """Send the schedule's number of steps to the open session. Also raises SessionLost when the trainer has none,
-        or one that cannot change.
+        """Send the schedule's number of steps to the open session. Raises SessionLost if the trainer has none, or one
+        that cannot change.
         """
         deadline = self._timeouts.unreachable
         known = await self.state()
-        # Should the trainer be replaced at this very moment, this opens the session where it has to be opened.
+        # If the trainer is replaced now, this request opens the session anew: from the newest checkpoint.
         place = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else None
         spec = session_spec(self._run, self._schedule.max_steps, place)
         try:
@@ -198,24 +200,24 @@ class TrainerSession:
         return state
 
     async def state(self) -> SessionState:
-        """What the trainer knows now."""
+        """Return the trainer's state of the session."""
         return await self._patiently(self._client.state, self._timeouts.unreachable)
 
     async def step(self, step: int, batch: bytes) -> StepResult:
-        """Optimizer step `step`; asking twice makes it once."""
+        """Make optimizer step `step`. A repeated request does not repeat the step."""
         limit = self._timeouts.step
         return await self._patiently(lambda: self._client.step(step, batch, limit), self._timeouts.unreachable)
 
     async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
-        """Starts a checkpoint in the background; returns when the trainer has its copy. Raises UploadsBehind."""
+        """Start a checkpoint in the background and return when the trainer has copied the state. Raises UploadsBehind."""
         return await self._patiently(lambda: self._client.checkpoint(step, state), self._timeouts.unreachable)
 
     async def adapter(self, step: int, state: dict[str, Any]) -> SessionState:
-        """Starts the upload of an adapter in the background. Raises UploadsBehind."""
+        """Start the upload of an adapter in the background. Raises UploadsBehind."""
         return await self._patiently(lambda: self._client.adapter(step, state), self._timeouts.unreachable)
 
     async def finish(self, step: int, state: dict[str, Any]) -> None:
-        """Returns when the checkpoint and the adapter of the last step are complete in S3."""
+        """Return when the checkpoint and the adapter of the last step are complete in S3."""
         try:
             await self._complete(step, state)
         finally:
@@ -259,7 +261,7 @@ class TrainerSession:
                 await asyncio.sleep(self._timeouts.poll_interval)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
-        """Repeats `call` while the trainer does not answer, for at most `deadline` seconds after the first failure."""
+        """Repeat `call` while the trainer is unreachable, for at most `deadline` seconds after the first failure."""
         first_failure: float | None = None
         backoff = Backoff(first=min(0.5, self._timeouts.poll_interval), longest=5.0)
         server_errors = 0
@@ -299,5 +301,5 @@ class TrainerSession:
 def _absent(told: Problem) -> Problem:
     return Problem(
         reason=Reason.WAITING_FOR_TRAINER,
-        message=f"the trainer does not answer ({told.message}): look at the run's trainer pod and its events",
+        message=f"the trainer is unreachable ({told.message}): check the run's trainer pod and its events",
     )

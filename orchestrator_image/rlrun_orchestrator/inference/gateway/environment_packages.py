@@ -49,7 +49,7 @@ class Packages:
 
     def _tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
         if not NAME.match(owner) or not NAME.match(name) or (version and not VERSION.match(version)):
-            raise PackageMissing(f"{owner}/{name} {version or ''} is no name of an environment: write owner/name")
+            raise PackageMissing(f"{owner}/{name} {version or ''} is not the name of an environment: write owner/name")
         folder = self._root / owner / name
         versions = self._store.list_folders(folder)
         chosen = version or newest(versions)

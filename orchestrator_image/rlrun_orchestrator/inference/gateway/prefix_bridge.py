@@ -23,7 +23,7 @@ class PrefixBridge:
         """Return the token ids to send instead of the messages of `asked`.
 
         The first `covered` messages are those of `last` and its answer. Returns None if the chat route gives the exact
-        prefix anyway, or if the tokens are not certain. Raises GroupGone.
+        prefix anyway, or if the tokens are not certain. Raises GroupClosed.
         """
         if not self._enabled or not last.ended or not is_text_only(asked, last):
             return None

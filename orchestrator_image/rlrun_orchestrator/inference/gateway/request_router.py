@@ -56,7 +56,9 @@ class RequestRouter:
         self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
 
     async def send(self, group: LiveGroup, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send a request and return status (below 500) and body of the response. Raises NoReplica, GroupGone."""
+        """Send a request and return status (below 500) and body of the response. Raises NoReplicaAvailable,
+        GroupClosed.
+        """
         self.stats.requests += 1
         give_up = time.monotonic() + self._wait
         tries = 0

@@ -15,7 +15,7 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
     """Return the token ids and logprobs of the only choice.
 
     vLLM puts the prompt's ids on top of a chat answer, but into the choice of a text completion, and logprobs into
-    `content[].logprob` of the one, `token_logprobs[]` of the other. Raises UnusableAnswer.
+    `content[].logprob` of the one, `token_logprobs[]` of the other. Raises InvalidEngineResponse.
     """
     try:
         choice = answer["choices"][0]
@@ -42,7 +42,7 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
 def completion_to_chat(answer: dict[str, Any]) -> dict[str, Any]:
     """Convert the response of a text completion to that of a chat: same text, same tokens, same logprobs.
 
-    Raises UnusableAnswer.
+    Raises InvalidEngineResponse.
     """
     try:
         choice = answer["choices"][0]

@@ -104,7 +104,7 @@ class Gateway:
         try:
             group = self._group(request)
             if group.in_flight >= self._limits.in_flight:
-                message = f"this group has {group.in_flight} requests under way, which is all it may have: wait for one"
+                message = f"This group has {group.in_flight} requests in progress, the maximum. Wait for one to end."
                 raise ProblemError.of(429, Reason.TOO_MANY_REQUESTS, message)
             group.in_flight += 1
             try:
@@ -124,9 +124,10 @@ class Gateway:
             return _error(502, Problem(reason=Reason.INFERENCE_ANSWER_UNUSABLE, message=str(error)))
 
     def _group(self, request: web.Request) -> LiveGroup:
-        group = self._groups.get(request.match_info["group"])
+        group_id = request.match_info["group"]
+        group = self._groups.get(group_id)
         if group is None:
-            raise _unknown_group()
+            raise _unknown_group(group_id)
         return group
 
     async def _admit(self, request: web.Request, kind: CompletionKind, group: LiveGroup) -> Exchange:
@@ -137,11 +138,11 @@ class Gateway:
         if not ROLLOUT_ID.fullmatch(rollout):
             raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
         if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
-            message = f"this group has {len(group.rollouts)} rollouts, which is all it may have: end it"
+            message = f"This group has {len(group.rollouts)} rollouts, the maximum. End it."
             raise ProblemError.of(400, Reason.TOO_MANY_ROLLOUTS, message)
         speaker = group.rollout_session(rollout)
         if speaker.requests >= self._limits.turns:
-            message = f"rollout {rollout} has made {speaker.requests} requests, which is all it may make: end it"
+            message = f"Rollout {rollout} has made {speaker.requests} requests, the maximum. End it."
             raise ProblemError.of(400, Reason.TOO_MANY_TURNS, message)
         turn = speaker.requests
         speaker.requests += 1
@@ -153,13 +154,13 @@ class Gateway:
             async with asyncio.timeout(self._limits.body_seconds):
                 asked = json.loads(await request.read())
         except TimeoutError:
-            message = f"the body did not arrive within {self._limits.body_seconds:g} s: send it again"
+            message = f"The body did not arrive within {self._limits.body_seconds:g} s. Send it again."
             raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
         except web.HTTPRequestEntityTooLarge:
-            message = f"the body is larger than {self._limits.body_bytes} bytes: send less"
+            message = f"The body is larger than {self._limits.body_bytes} bytes. Send less."
             raise ProblemError.of(413, Reason.BODY_TOO_LARGE, message) from None
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"the body is no JSON: {error}") from None
+            raise BadRequest(f"the body is not valid JSON: {error}") from None
         if not isinstance(asked, dict):
             raise BadRequest("the body must be a JSON object")
         return asked
@@ -174,7 +175,7 @@ class Gateway:
                     return web.Response(status=status, body=data, content_type="application/json")
                 answer = json.loads(data)
         except GroupClosed:
-            raise _unknown_group() from None
+            raise _unknown_group(group.id) from None
         if group.record:
             self._record(group, exchange, answer, bridged=bridged)
         return _response(exchange, answer)
@@ -245,10 +246,9 @@ def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:
     return web.Response(body=_encode(shown).encode(), content_type="application/json", headers=headers)
 
 
-def _unknown_group() -> ProblemError:
-    return ProblemError.of(
-        404, Reason.GROUP_UNKNOWN, "no such group, or it has ended: its answers are of no use any more"
-    )
+def _unknown_group(group_id: str) -> ProblemError:
+    message = f"Group {group_id} does not exist or has ended. Stop sending requests for it; its results are discarded."
+    return ProblemError.of(404, Reason.GROUP_UNKNOWN, message)
 
 
 def _error(status: int, problem: Problem) -> web.Response:
