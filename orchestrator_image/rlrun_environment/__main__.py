@@ -19,11 +19,11 @@ log = logging.getLogger("rlrun_environment")
 
 async def serve(settings: tuple[EnvironmentConfig, EnvironmentProcessSettings]) -> int:
     """Serve until SIGTERM and return the exit code."""
-    config, surroundings = settings
-    server = EnvironmentServer(config, surroundings)
+    config, process_settings = settings
+    server = EnvironmentServer(config, process_settings)
     stop = stop_event()
-    async with serving(server.app(), surroundings.port):
-        log.info("Environment %s on port %d with %d workers", config.id, surroundings.port, config.workers)
+    async with serving(server.app(), process_settings.port):
+        log.info("Environment %s on port %d with %d workers", config.id, process_settings.port, config.workers)
         prepare = asyncio.create_task(server.prepare())
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -32,7 +32,7 @@ async def serve(settings: tuple[EnvironmentConfig, EnvironmentProcessSettings]) 
                 try:
                     await prepare
                 except PackageError as error:
-                    write_termination_message(error.problem, surroundings.termination_log)
+                    write_termination_message(error.problem, process_settings.termination_log)
                     return ExitCode.RESTART
             await stopping
             return ExitCode.COMPLETED

@@ -155,7 +155,7 @@ def _unpack(data: bytes, folder: Path, what: str) -> list[Path]:
                     wheels.append(folder / name)
     except tarfile.TarError as error:
         raise PackageError(
-            Reason.ENVIRONMENT_INSTALL_FAILED, f"The package of {what} is no tar archive: {error}"
+            Reason.ENVIRONMENT_INSTALL_FAILED, f"The package of {what} is not a tar archive: {error}"
         ) from error
     if not wheels:
         raise PackageError(

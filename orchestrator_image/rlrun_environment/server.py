@@ -55,14 +55,16 @@ class EnvironmentMetrics:
 class EnvironmentServer:
     """Installation, workers and routes of one environment."""
 
-    def __init__(self, config: EnvironmentConfig, surroundings: EnvironmentProcessSettings) -> None:
+    def __init__(self, config: EnvironmentConfig, process_settings: EnvironmentProcessSettings) -> None:
         self.config = config
-        self.surroundings = surroundings
+        self.process_settings = process_settings
         self.metrics = EnvironmentMetrics()
         self.version = config.version
         self.stage = "waiting for its package"
         self.problem: Problem | None = None
-        self.pool = WorkerPool(config, surroundings.dir, surroundings.load_deadline, surroundings.hang_grace)
+        self.pool = WorkerPool(
+            config, process_settings.dir, process_settings.load_deadline, process_settings.hang_grace
+        )
         self.metrics.ready.set_function(lambda: sum(w.ready for w in self.pool.workers))
         self.metrics.restarts.set_function(lambda: sum(w.restarts for w in self.pool.workers))
 
@@ -71,7 +73,7 @@ class EnvironmentServer:
         started = time.monotonic()
         try:
             self.version = await install_environment(
-                self.config, self.surroundings.dir, self.surroundings.package_deadline, self._report
+                self.config, self.process_settings.dir, self.process_settings.package_deadline, self._report
             )
         except PackageError as error:
             self.problem = error.problem

@@ -40,7 +40,7 @@ class WorkerLogPipe:
     def __init__(self, who: str, write: Callable[[bytes], object] = lambda data: os.write(1, data)) -> None:
         self._who = who
         self._write = write
-        self._allowance = RateLimiter()
+        self._limiter = RateLimiter()
         self._dropped = 0
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.ReadTransport | None = None
@@ -60,20 +60,20 @@ class WorkerLogPipe:
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=DRAIN_SECONDS)
             self._task.cancel()
-            self._tell()
+            self._report_dropped()
         if self._transport is not None:
             self._transport.close()
 
     async def _pass_on(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK):
-            granted = self._allowance.take(len(data))
+            granted = self._limiter.take(len(data))
             if granted == len(data):
-                self._tell()
+                self._report_dropped()
             self._dropped += len(data) - granted
             if granted:
                 self._put(data[:granted])
 
-    def _tell(self) -> None:
+    def _report_dropped(self) -> None:
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             self._put(f"\n{self._who}: dropped {dropped:,} bytes of output that exceed the log's rate limit\n".encode())

@@ -83,8 +83,8 @@ class WorkerPool:
         hang_grace: float,
         python: str = sys.executable,
     ) -> None:
-        self._room = tempfile.TemporaryDirectory(prefix="rlrun-workers-")
-        self.workers = [Worker(i, Path(self._room.name) / f"{i}.sock") for i in range(config.workers)]
+        self._socket_folder = tempfile.TemporaryDirectory(prefix="rlrun-workers-")
+        self.workers = [Worker(i, Path(self._socket_folder.name) / f"{i}.sock") for i in range(config.workers)]
         self._config = config
         self._folder = folder
         self._version = config.version
@@ -117,7 +117,7 @@ class WorkerPool:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*[self._end(worker) for worker in self.workers])
-        self._room.cleanup()
+        self._socket_folder.cleanup()
 
     async def run(self, request: GroupRequest) -> GroupResult:
         """Run the group on a worker. If the worker dies or hangs, the result consists of failed rollouts.

@@ -1,6 +1,6 @@
 """`python -m rlrun_model_fetcher SOURCE DEST`: fetch a base model into a folder.
 
-Exit codes: 0 the model is there, 64 another attempt would fail alike, 1 another attempt may succeed. The problem is
+Exit codes: 0 the model is there, 64 another attempt would fail too, 1 another attempt may succeed. The problem is
 JSON in /dev/termination-log (`RLRUN_TERMINATION_LOG` names another file), where the operator reads it.
 """
 
@@ -19,9 +19,9 @@ from rlrun_model_fetcher.fetcher import fetch
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch the model and return the exit code of the process."""
-    parser = argparse.ArgumentParser(prog="rlrun_model_fetcher", description="Bring a base model into a folder.")
+    parser = argparse.ArgumentParser(prog="rlrun_model_fetcher", description="Download a base model to a folder.")
     parser.add_argument("source", help="s3://bucket/path, hf://owner/name[@revision] or pvc://claim/path")
-    parser.add_argument("dest", type=Path, help="folder to bring it to; its parent must be writable")
+    parser.add_argument("dest", type=Path, help="target folder; its parent must be writable")
     given = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s")
 

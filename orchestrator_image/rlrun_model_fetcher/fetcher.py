@@ -58,7 +58,7 @@ def _from_s3(uri: S3Uri, dest: Path, store: ArtifactReader, say: Say) -> None:
     if manifest is None:
         message = f"{uri} has no {MANIFEST}: upload the model as an artifact or correct the RLModel's source"
         raise FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
-    if _same(dest, manifest):
+    if _is_complete(dest, manifest):
         say(f"{uri} is in {dest} already")
         return
     say(f"fetching {uri}: {len(manifest.files)} files, {_size(manifest.size)}")
@@ -95,7 +95,7 @@ def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
     say(f"fetched {_size(_bytes_below(dest))} in {time.monotonic() - started:.1f} s")
 
 
-def _same(dest: Path, manifest: Manifest) -> bool:
+def _is_complete(dest: Path, manifest: Manifest) -> bool:
     try:
         there = Manifest.model_validate_json((dest / MANIFEST).read_bytes())
     except (OSError, ValueError):

@@ -52,11 +52,11 @@ def parse_source(text: str) -> Source:
     if text.startswith("hf://"):
         repository, _, revision = text.removeprefix("hf://").partition("@")
         if not HF_REPOSITORY.fullmatch(repository):
-            raise _invalid(f"{text} is no repository: write hf://owner/name or hf://owner/name@revision")
+            raise _invalid(f"{text} is not a repository: write hf://owner/name or hf://owner/name@revision")
         return HuggingFaceSource(repository, revision or None)
     if text.startswith("pvc://"):
         return VolumeSource()
-    raise _invalid(f"{text!r} is no model source: write s3://bucket/path, hf://owner/name or pvc://claim/path")
+    raise _invalid(f"{text!r} is not a model source: write s3://bucket/path, hf://owner/name or pvc://claim/path")
 
 
 def store_failure(error: StoreError, source: str) -> FatalError:
@@ -70,17 +70,17 @@ def store_failure(error: StoreError, source: str) -> FatalError:
 def hub_failure(error: Exception, source: str) -> FatalError:
     """Return what an exception of huggingface_hub means, judged by class name: the library is not imported here."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    words = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    detail = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
     if "GatedRepoError" in names:
-        message = f"{source} is gated: accept its licence and give the pods a token in HF_TOKEN ({words})"
+        message = f"{source} is gated: accept its licence and give the pods a token in HF_TOKEN ({detail})"
         return FatalError(Problem(reason=Reason.MODEL_ACCESS_DENIED, message=message), ExitCode.CONFIGURATION)
     if names & {"RepositoryNotFoundError", "RevisionNotFoundError"}:
-        message = f"{source} does not exist or needs a token in HF_TOKEN: {words}"
+        message = f"{source} does not exist or needs a token in HF_TOKEN: {detail}"
         return FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
     if "OSError" in names and getattr(error, "errno", None) == 28:
         message = f"no space left for {source}: give the pod more ephemeral storage or use pvc://"
         return FatalError(Problem(reason=Reason.DISK_FULL, message=message), ExitCode.RESTART)
-    message = f"the hub does not give {source}: {type(error).__name__}: {words}"
+    message = f"the hub did not deliver {source}: {type(error).__name__}: {detail}"
     return FatalError(Problem(reason=Reason.MODEL_HUB_UNREACHABLE, message=message), ExitCode.RESTART)
 
 

@@ -22,7 +22,7 @@ from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.config_watcher import ConfigWatcher
 from rlrun_orchestrator.data.example_sampler import ExampleSampler
 from rlrun_orchestrator.data.reward_histogram import RewardHistograms
-from rlrun_orchestrator.evaluation.evaluator import Evaluator, measurements
+from rlrun_orchestrator.evaluation.evaluator import Evaluator, evaluation_tasks
 from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
 from rlrun_orchestrator.inference.gateway.environment_packages import Packages
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
@@ -163,14 +163,14 @@ class Orchestrator:
             session.open(timeouts.component),
             *(members.wait_ready(timeouts.component) for members in self._environments.values()),
         )
-        deal = ExampleSampler(config_mapping.buffer(self._run, self._examples()))
+        sampler = ExampleSampler(config_mapping.buffer(self._run, self._examples()))
         uid = self._run.run.uid
         checkpoint = SavedState.parse(state.orchestrator_state, "the trainer's checkpoint")
         newest = newest_state(uid, saved, checkpoint)
         kept = await s3.load_state(state.step) if checkpoint_lacks_state(uid, state.step, checkpoint) else None
         if newest is not None:
             self.progress.restore(newest.board)
-        loop = self._loop(session, deal)
+        loop = self._loop(session, sampler)
         settings = self._settings
         watcher = ConfigWatcher(settings.config, self._run, settings.config_interval, self._schedule)
         watching = asyncio.create_task(watcher.watch(), name="configuration")
@@ -185,12 +185,12 @@ class Orchestrator:
         members = self._environments[EnvironmentUse.train].environments
         return {name: member.info.train_examples if member.info else 0 for name, member in members.items()}
 
-    def _loop(self, session: TrainerSession, deal: ExampleSampler) -> RunLoop:
+    def _loop(self, session: TrainerSession, sampler: ExampleSampler) -> RunLoop:
         run, spec, settings = self._run, self._run.spec, self._settings
         environments = self._environments[EnvironmentUse.train]
         dispatcher = Dispatcher(
             config_mapping.group_tracker(run, self._schedule, self.progress.groups),
-            deal,
+            sampler,
             environments,
             self._groups,
             self._pool,
@@ -202,7 +202,7 @@ class Orchestrator:
         )
         tokenizer = ChatTokenizer(self._http, self._pool, deadline=settings.inference_deadline)
         demonstrations = DemonstrationLoader(
-            deal, environments, tokenizer, batch_size=spec.batch_size, seq_len=run.model.seq_len
+            sampler, environments, tokenizer, batch_size=spec.batch_size, seq_len=run.model.seq_len
         )
 
         def save_state() -> None:
@@ -210,7 +210,7 @@ class Orchestrator:
             self._recorder.save_state(loop.state().to_json())
 
         evaluator = Evaluator(
-            measurements(run),
+            evaluation_tasks(run),
             self._environments,
             self._groups,
             self.progress,

@@ -32,31 +32,31 @@ class OrchestratorSettings:
     sidecar_port: int = SIDECAR_PORT
 
     start_deadline: float = 1800.0
-    """For each component at the start. The run's startDeadlineSeconds limits it further."""
+    """Time for each component to become ready at the start. The run's startDeadlineSeconds limits it further."""
     configuration_grace: float = 60.0
-    """For the user to correct a configuration error (missing bucket, broken environment) before the run fails."""
+    """Time to correct a configuration error (missing bucket, broken environment) before the run fails."""
     trainer_deadline: float = 900.0
-    """For an unreachable trainer to return."""
+    """Time for an unreachable trainer to return."""
     step_deadline: float = 3600.0
-    """For one optimizer step."""
+    """Time for one optimizer step."""
     inference_deadline: float = 900.0
-    """For at least one replica to serve the policy."""
+    """Time for at least one replica to serve the policy."""
     environment_deadline: float = 900.0
-    """For an unreachable environment to return."""
+    """Time for an unreachable environment to return."""
     teacher_deadline: float = 900.0
-    """For an unreachable teacher of a distillation to return."""
+    """Time for an unreachable teacher of a distillation to return."""
     group_deadline: float = 1800.0
-    """For one group of rollouts, all turns and scoring included."""
+    """Time for one group of rollouts, all turns and scoring included."""
     finish_deadline: float = 1800.0
-    """For the last checkpoint and adapter to be complete in S3."""
+    """Time for the last checkpoint and adapter to be complete in S3."""
     drain_deadline: float = 60.0
-    """For the remaining uploads at the end of the run."""
+    """Time for the remaining uploads at the end of the run."""
     stop_deadline: float = 40.0
-    """For the remaining uploads when the process is stopped. Shorter than the pod's grace period."""
+    """Time for the remaining uploads when the process is stopped. Shorter than the pod's grace period."""
     record_wait: float = 5.0
-    """For a step to wait until S3 has stored which batch it is made with, so that a later process knows."""
+    """Time that a step waits until S3 has stored its batch's record, so that a later process knows it."""
     request_wait: float = 300.0
-    """For a completion request to wait for a replica that can serve it."""
+    """Time that a completion request waits for a replica that can serve it."""
     poll_interval: float = 2.0
     """Pause between two checks of DNS, of a replica's adapters, and of a component that is waited for."""
     publish_grace: float = 10.0

@@ -52,7 +52,7 @@ class ConfigWatcher:
         self._run = run
         self._interval = interval
         self._schedule = schedule
-        self._seen: bytes | None = None
+        self._last_contents: bytes | None = None
 
     async def watch(self) -> None:
         """Check the file until cancelled."""
@@ -70,9 +70,9 @@ class ConfigWatcher:
         except OSError as error:
             log.debug("%s: %s", self._path, error)
             return
-        if data == self._seen:
+        if data == self._last_contents:
             return
-        self._seen = data
+        self._last_contents = data
         try:
             new = ResolvedRun.model_validate_json(data)
         except ValueError as error:

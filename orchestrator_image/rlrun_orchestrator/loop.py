@@ -61,9 +61,9 @@ class LoopTimeouts:
     """Limits of the loop's own waits, in seconds."""
 
     finish: float
-    """For the final evaluation, and for the publication of its policy."""
+    """Time for the final evaluation, and for the publication of its policy."""
     state_saved: float
-    """Until a step is sent although S3 has not yet stored the state that names its batch."""
+    """Time that a step waits until S3 has stored the state that names its batch."""
 
 
 class RunLoop:
@@ -90,7 +90,7 @@ class RunLoop:
         self.step = 0
         self._run_uid = run_uid
         self._session = session
-        self._saver = CheckpointRequester(session, conditions)
+        self._checkpoint_requester = CheckpointRequester(session, conditions)
         self._dispatcher = dispatcher
         self._demonstrations = demonstrations
         self._recorder = recorder
@@ -109,7 +109,7 @@ class RunLoop:
         """True if the batch in hand has been sent to the current trainer."""
         self._began = clock()
         """Start of the current step."""
-        self._publication = PolicyPublisher(pool, dispatcher, conditions, publish_timeouts, clock)
+        self._policy_publisher = PolicyPublisher(pool, dispatcher, conditions, publish_timeouts, clock)
         self._extended = asyncio.Event()
         schedule.subscribe(self._extended.set)
         self._owns_state = False
@@ -131,8 +131,8 @@ class RunLoop:
 
     async def close(self) -> None:
         """Stop all background work. An incomplete run saves its state for the next process."""
-        await self._saver.close()
-        await self._publication.close()
+        await self._checkpoint_requester.close()
+        await self._policy_publisher.close()
         await self._dispatcher.stop_dispatching()
         if self._owns_state:
             self._save_state()
@@ -160,7 +160,7 @@ class RunLoop:
         self._save_checkpoint_state(trainer.step, states)
 
     async def _begin(self, trainer: SessionState) -> None:
-        self._publication.policy = trainer.policy
+        self._policy_publisher.policy = trainer.policy
         if self._schedule.is_last(self.step):
             self._progress.phase = RunPhase.running
             await self._finish_final_evaluation(trainer)
@@ -168,7 +168,7 @@ class RunLoop:
         await self._start(trainer.policy)
 
     async def _start(self, policy: PolicyRef) -> None:
-        await self._publication.publish_and_wait(policy)
+        await self._policy_publisher.publish_and_wait(policy)
         self._progress.mark_running()
         self._dispatcher.start()
         self._evaluator.start(self.step, policy)
@@ -178,7 +178,7 @@ class RunLoop:
         if not self._evaluator.has_unfinished(state.step, state.policy):
             return
         try:
-            await self._publication.publish_and_wait(state.policy, self._timeouts.finish)
+            await self._policy_publisher.publish_and_wait(state.policy, self._timeouts.finish)
         except FatalError as failure:
             message = f"the final policy is not evaluated: {failure.problem.message}"
             self._conditions.set_waiting("policy", None)
@@ -187,7 +187,7 @@ class RunLoop:
         self._evaluator.start(state.step, state.policy)
 
     async def _one_step(self) -> None:
-        policy = self._publication.policy
+        policy = self._policy_publisher.policy
         if not self._dispatcher.started and policy is not None:
             await self._start(policy)
         self._began = self._clock()
@@ -197,7 +197,7 @@ class RunLoop:
             # Saved before it is sent, so that the next process can tell which batch the step was made with.
             self._save_state()
         batch, complete, self._batch_sent = self._batch, self._clock(), False
-        await self._saver.wait_until_idle()
+        await self._checkpoint_requester.wait_until_idle()
         copied = self._clock()
         await self._extend_trainer()
         await self._recorder.wait_until_saved(self._timeouts.state_saved)
@@ -206,7 +206,7 @@ class RunLoop:
         made_of = trained_batch(result, self._sent)
         ours = self._acknowledge(result, made_of)
         self._check()
-        self._publication.publish_in_background(result.policy)
+        self._policy_publisher.publish_in_background(result.policy)
         self._conclude(ours, made_of, result, train=self._clock() - sent, save=copied - complete)
         self._evaluator.after_step(result.step, result.policy)
 
@@ -274,7 +274,7 @@ class RunLoop:
         return await asyncio.to_thread(batch.finalize)
 
     def _save(self, step: int) -> None:
-        self._saver.start(
+        self._checkpoint_requester.start(
             step,
             self.state().to_json(),
             checkpoint=self._schedule.checkpoint_due(step),
@@ -283,7 +283,7 @@ class RunLoop:
         )
 
     async def _finished(self) -> bool:
-        """Return whether the run is complete with all of its artifacts. False as soon as the number of steps is raised."""
+        """Return whether the run is complete with its artifacts. False as soon as the number of steps is raised."""
         if not self._schedule.is_last(self.step):
             return False
         self._extended.clear()
@@ -306,7 +306,7 @@ class RunLoop:
         return True
 
     async def _end(self) -> None:
-        await self._saver.wait_until_idle()
+        await self._checkpoint_requester.wait_until_idle()
         await self._evaluator.finish(self._timeouts.finish)
         await self._session.finish(self.step, self.state().to_json())
 
@@ -315,7 +315,7 @@ class RunLoop:
     async def _recover(self, lost: SessionLost) -> None:
         """Follow a replaced trainer, whose session continues from a checkpoint."""
         log.warning("the trainer has lost the session: %s", lost)
-        await self._saver.close()
+        await self._checkpoint_requester.close()
         trainer = await self._session.open()
         self._progress.trainer_restarts += 1
         in_hand = self._batch.to_record() if self._batch is not None else None
@@ -325,7 +325,7 @@ class RunLoop:
         self._sent = [in_hand] if in_hand is not None else []
         self._follow(decision, trainer.step, states)
         self._check()
-        self._publication.publish_in_background(trainer.policy)
+        self._policy_publisher.publish_in_background(trainer.policy)
         if isinstance(decision, Acknowledge):
             self._evaluator.after_step(trainer.step, trainer.policy)
         self._save_checkpoint_state(trainer.step, states)
@@ -382,10 +382,10 @@ class RunLoop:
         """Raise the failure of a background task."""
         if self._dispatcher.failure is not None:
             raise self._dispatcher.failure
-        self._publication.raise_if_failed()
+        self._policy_publisher.raise_if_failed()
 
     def _report(self, batch: Batch, result: StepResult, train: float, save: float) -> None:
-        facts = StepReport(
+        report = StepReport(
             step=result.step,
             groups=batch.groups,
             trainer=result.metrics,
@@ -394,7 +394,7 @@ class RunLoop:
                 collect=batch.seconds,
                 waited_for_policy=batch.waited_for_policy,
                 train=train,
-                publish=self._publication.seconds,
+                publish=self._policy_publisher.seconds,
                 save=save,
             ),
             reward=batch.reward,
@@ -408,7 +408,7 @@ class RunLoop:
             more=batch.metrics | self._dispatcher.metrics(),
         )
         self._dispatcher.cancelled = self._dispatcher.filtered = 0
-        self._reporter.step(facts)
+        self._reporter.step(report)
         self._save_state()
 
     def state(self) -> SavedState:

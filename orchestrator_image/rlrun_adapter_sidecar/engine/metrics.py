@@ -28,5 +28,5 @@ class SidecarMetrics:
         self.unloads = Counter("rlrun_sidecar_unloads", "Adapters unloaded.", registry=self.registry)
         self.bytes = Counter("rlrun_sidecar_downloaded_bytes", "Bytes downloaded.", registry=self.registry)
         self.adapters = Gauge(
-            "rlrun_sidecar_adapters", "Policies in the engine when it was last asked.", registry=self.registry
+            "rlrun_sidecar_adapters", "Policies in the engine when it was last queried.", registry=self.registry
         )

@@ -23,7 +23,7 @@ from rlrun.storage.store import NotFound, Unreachable
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 3.0
+MANIFEST_SECONDS = 3.0
 """Seconds for S3 to deliver a manifest of a few hundred bytes."""
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
@@ -48,7 +48,7 @@ class TrainerFallback:
         self._source = source
         self._clock = clock
         self._pause = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
-        self._unanswered: asyncio.Future[Manifest | None] | None = None
+        self._pending_request: asyncio.Future[Manifest | None] | None = None
         """Abandoned request that still occupies one of few threads."""
 
     @property
@@ -62,13 +62,13 @@ class TrainerFallback:
         Raises StoreError: Unreachable, NotFound if the policy has not arrived yet, or the error of S3.
         """
         try:
-            manifest = await self._ask(uri)
+            manifest = await self._read_manifest(uri)
             self._pause.succeeded()
             if manifest is None:
                 raise NotFound(f"{uri} is not in S3 yet")
             return await asyncio.to_thread(self._source.download, uri, dest, manifest)
         except Unreachable:
-            self._gone()
+            self._record_failure()
             raise
 
     async def fetch(self, url: str, dest: Path, fits: Callable[[Manifest], bool]) -> Manifest:
@@ -77,39 +77,39 @@ class TrainerFallback:
         `fits` decides whether a manifest is that of the policy. Raises PolicyUnavailable, or OSError on a full disk.
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
-        room = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
+        temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
         try:
             async with self._http.get(f"{url}/{MANIFEST}", timeout=limits) as answer:
-                manifest = Manifest.model_validate_json(await _good(answer).read())
+                manifest = Manifest.model_validate_json(await _checked(answer).read())
             if not fits(manifest):
                 raise PolicyUnavailable(f"{url} holds other weights than its name says")
             for entry in manifest.files:
                 async with self._http.get(f"{url}/{entry.name}", timeout=limits) as answer:
-                    await _save(_good(answer), entry, _place(entry, room))
-            await asyncio.to_thread(_put_in_place, room, dest, manifest)
+                    await _save(_checked(answer), entry, _place(entry, temporary))
+            await asyncio.to_thread(_put_in_place, temporary, dest, manifest)
         except (TimeoutError, aiohttp.ClientError, ValidationError) as error:
             raise PolicyUnavailable(f"{url}: {error or type(error).__name__}") from error
         finally:
-            await asyncio.to_thread(shutil.rmtree, room, True)
+            await asyncio.to_thread(shutil.rmtree, temporary, True)
         return manifest
 
-    async def _ask(self, uri: S3Uri) -> Manifest | None:
-        if self._unanswered is not None:
-            raise Unreachable("S3 still owes the answer to an earlier question")
-        question = asyncio.ensure_future(asyncio.to_thread(self._source.read_manifest, uri))
-        await asyncio.wait({question}, timeout=ASK_SECONDS)
-        if not question.done():
-            self._unanswered = question
-            question.add_done_callback(self._late)
-            raise Unreachable(f"S3 has not answered for {ASK_SECONDS:g} s")
-        return question.result()
+    async def _read_manifest(self, uri: S3Uri) -> Manifest | None:
+        if self._pending_request is not None:
+            raise Unreachable("S3 has not answered an earlier request yet")
+        request = asyncio.ensure_future(asyncio.to_thread(self._source.read_manifest, uri))
+        await asyncio.wait({request}, timeout=MANIFEST_SECONDS)
+        if not request.done():
+            self._pending_request = request
+            request.add_done_callback(self._late)
+            raise Unreachable(f"S3 has not answered for {MANIFEST_SECONDS:g} s")
+        return request.result()
 
-    def _late(self, question: "asyncio.Future[Manifest | None]") -> None:
-        self._unanswered = None
-        if not question.cancelled() and question.exception() is None:
+    def _late(self, request: "asyncio.Future[Manifest | None]") -> None:
+        self._pending_request = None
+        if not request.cancelled() and request.exception() is None:
             self._pause.succeeded()
 
-    def _gone(self) -> None:
+    def _record_failure(self) -> None:
         self._pause.failed(self._clock())
         log.warning("S3 is unreachable. Retrying in %.0f s.", self._pause.pause)
 
@@ -125,24 +125,24 @@ async def _save(answer: aiohttp.ClientResponse, entry: FileEntry, path: Path) ->
         raise PolicyUnavailable(f"{answer.url} is not what its manifest says")
 
 
-def _good(answer: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+def _checked(answer: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
     if answer.status != 200:
         raise PolicyUnavailable(f"{answer.url} answered {answer.status}")
     return answer
 
 
-def _place(entry: FileEntry, room: Path) -> Path:
+def _place(entry: FileEntry, temporary: Path) -> Path:
     parts = PurePosixPath(entry.name)
     if parts.is_absolute() or ".." in parts.parts:
         raise PolicyUnavailable(f"a manifest names a file outside its folder: {entry.name!r}")
-    path = room / parts
+    path = temporary / parts
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def _put_in_place(room: Path, dest: Path, manifest: Manifest) -> None:
+def _put_in_place(temporary: Path, dest: Path, manifest: Manifest) -> None:
     text = manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
-    (room / MANIFEST).write_text(text, encoding="utf-8")
-    room.chmod(0o755)
+    (temporary / MANIFEST).write_text(text, encoding="utf-8")
+    temporary.chmod(0o755)
     shutil.rmtree(dest, ignore_errors=True)
-    room.rename(dest)
+    temporary.rename(dest)

@@ -40,7 +40,7 @@ class Engine:
     async def load(self, name: str, path: str) -> None:
         """Load the adapter at `path` under a new name.
 
-        Raises ProblemError `AdapterLoadRejected` with the engine's own words: 422 when it will not, 502 when it failed.
+        Raises ProblemError `AdapterLoadRejected` with the engine's error text: 422 if it rejected it, 502 if it failed.
         """
         body = {"lora_name": name, "lora_path": path}
         status, text = await self._call("POST", "/v1/load_lora_adapter", body, self._load_timeout)
@@ -49,7 +49,7 @@ class Engine:
         hint = ""
         if status == 404 and "Not Found" in text:
             hint = ". Start the engine with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-        message = f"the engine answered {status} to the load of {name}: {_words(text)}{hint}"
+        message = f"the engine answered {status} to the load of {name}: {_error_text(text)}{hint}"
         raise ProblemError.of(502 if status >= 500 else 422, Reason.ADAPTER_LOAD_REJECTED, message)
 
     async def unload(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Engine:
         status, text = await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, LIST_TIMEOUT)
         if status in (200, 404) or (status == 400 and "cannot be found" in text):
             return
-        message = f"the engine answered {status} to the unload of {name}: {_words(text)}"
+        message = f"the engine answered {status} to the unload of {name}: {_error_text(text)}"
         raise ProblemError.of(502, Reason.ADAPTER_UNLOAD_REJECTED, message)
 
     # --- all weights --------------------------------------------------------------------------------------------------
@@ -79,23 +79,23 @@ class Engine:
 
         Requests in progress wait and continue with the new weights; their keys and values are recomputed. No token is
         sampled from partly replaced weights: after a failure the engine stays paused and unnamed until the next
-        replacement. Raises ProblemError `WeightsLoadRejected` with the engine's own words: 422 when it will not,
-        502 when it failed.
+        replacement. Raises ProblemError `WeightsLoadRejected` with the engine's error text: 422 if it rejected them,
+        502 if it failed.
         """
-        await self._order(name, "/pause?mode=keep", None)
-        await self._order(name, "/update_weight_version", {"new_version": UNNAMED})
+        await self._post(name, "/pause?mode=keep", None)
+        await self._post(name, "/update_weight_version", {"new_version": UNNAMED})
         reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-        await self._order(name, "/collective_rpc", reload)
-        await self._order(name, "/reset_prefix_cache?reset_running_requests=true", None)
-        await self._order(name, "/update_weight_version", {"new_version": name})
-        await self._order(name, "/resume", None)
+        await self._post(name, "/collective_rpc", reload)
+        await self._post(name, "/reset_prefix_cache?reset_running_requests=true", None)
+        await self._post(name, "/update_weight_version", {"new_version": name})
+        await self._post(name, "/resume", None)
 
-    async def _order(self, name: str, path: str, body: dict[str, Any] | None) -> None:
+    async def _post(self, name: str, path: str, body: dict[str, Any] | None) -> None:
         status, text = await self._call("POST", path, body, self._load_timeout)
         refused = path.startswith("/reset_prefix_cache") and '"success":false' in text.replace(" ", "")
         if status == 200 and not refused:
             return
-        message = f"the engine answered {status} to {path} for {name}: {_words(text)}{_DEV_HINT * (status == 404)}"
+        message = f"the engine answered {status} to {path} for {name}: {_error_text(text)}{_DEV_HINT * (status == 404)}"
         raise ProblemError.of(502 if status >= 500 or refused else 422, Reason.WEIGHTS_LOAD_REJECTED, message)
 
     async def _call(
@@ -110,11 +110,11 @@ class Engine:
             raise ProblemError(503, _unreachable(f"{method} {path}: {error or type(error).__name__}")) from error
 
 
-def _unreachable(words: str) -> Problem:
-    return Problem(reason=Reason.ENGINE_UNREACHABLE, message=f"{words}: look at the engine's container in this pod")
+def _unreachable(detail: str) -> Problem:
+    return Problem(reason=Reason.ENGINE_UNREACHABLE, message=f"{detail}: check the engine's container in this pod")
 
 
-def _words(text: str) -> str:
+def _error_text(text: str) -> str:
     try:
         body = json.loads(text)
         inner = body.get("error", body)

@@ -1,4 +1,4 @@
-"""`python -m rlrun_adapter_sidecar`: serve until SIGTERM."""
+"""`python -m rlrun_adapter_sidecar.policies`: serve until SIGTERM."""
 
 import logging
 import sys
@@ -39,7 +39,7 @@ async def serve(settings: SidecarSettings) -> int:
             adapters = AdapterLoader(engine, store, folder, deadline, settings.unload_grace, fallback)
         async with serving(sidecar_app(adapters, folder), settings.sidecar_port):
             log.info(
-                "sidecar on port %d for %s, which is brought %s",
+                "sidecar on port %d for %s, which serves policies of kind %s",
                 settings.sidecar_port,
                 settings.engine_url,
                 settings.policy_kind,

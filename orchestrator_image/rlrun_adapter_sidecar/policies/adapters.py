@@ -64,12 +64,12 @@ class AdapterLoader:
     ) -> None:
         self._engine = engine
         self._unload_grace = unload_grace
-        self._seen: frozenset[str] = frozenset()
+        self._last_listed: frozenset[str] = frozenset()
         """Names in the engine's latest list."""
         self._loads: dict[str, asyncio.Task[tuple[Names, float]]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
         self.metrics = SidecarMetrics()
-        self._downloads = PolicyFiles(source, folder, download_deadline, self.metrics, fallback)
+        self._files = PolicyFiles(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
         """Return what the engine serves, by its own list. Raises ProblemError."""
@@ -82,7 +82,7 @@ class AdapterLoader:
             raise ProblemError.of(422, Reason.POLICY_KIND_WRONG, message)
         self._keep_files(policy.name)
         # The engine is queried only for adapters that it has listed before: a busy engine is slow to respond.
-        if policy.name in self._seen and policy.name in (listed := await self.list()).adapters:
+        if policy.name in self._last_listed and policy.name in (listed := await self.list()).adapters:
             return listed
         task = self._loads.get(policy.name)
         if task is None:
@@ -114,7 +114,7 @@ class AdapterLoader:
     async def _load(self, policy: PolicyRef) -> tuple[Names, float]:
         started = time.monotonic()
         try:
-            path = await self._downloads.fetch(policy)
+            path = await self._files.fetch(policy)
             await self._engine.load(policy.name, str(path))
             names = await self._confirmed(policy.name)
         except ProblemError as error:
@@ -131,14 +131,14 @@ class AdapterLoader:
         ends = time.monotonic() + CONFIRM_SECONDS
         while name not in (names := await self._listed()):
             if time.monotonic() > ends:
-                message = f"the engine accepted {name} and does not list it: look at the engine's log"
+                message = f"the engine accepted {name} but does not list it: check the engine's log"
                 raise ProblemError.of(502, Reason.ADAPTER_LOAD_REJECTED, message)
             await asyncio.sleep(CONFIRM_PAUSE)
         return names
 
     async def _listed(self) -> Names:
         names = await self._engine.adapters()
-        self._seen = frozenset(names)
+        self._last_listed = frozenset(names)
         self.metrics.adapters.set(len(names))
         return names
 
@@ -149,5 +149,5 @@ class AdapterLoader:
 
     async def _remove_later(self, name: str) -> None:
         await asyncio.sleep(self._unload_grace)
-        await self._downloads.remove(name)
+        await self._files.remove(name)
         self._removals.pop(name, None)

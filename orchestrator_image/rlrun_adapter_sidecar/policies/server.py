@@ -24,7 +24,7 @@ def sidecar_app(adapters: PolicyLoader, folder: Path) -> web.Application:
         policy = LoadRequest.model_validate_json(await request.read())
         name = _name_in(request)
         if name != policy.name:
-            message = f"the path says {name}, the body is {policy.name}: they must be the same policy"
+            message = f"the path names {name}, the body {policy.name}: they must be the same policy"
             raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
         return json_response(await adapters.load(policy))
 
@@ -57,6 +57,6 @@ def _name_in(request: web.Request) -> str:
     name = request.match_info["name"]
     # The name becomes a folder, so only names of policies are accepted.
     if not NAME.fullmatch(name):
-        message = f"{name!r} is no policy name: use policy-v000041-1a2b3c4d"
+        message = f"{name!r} is not a policy name: use policy-v000041-1a2b3c4d"
         raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
     return name

@@ -1,7 +1,7 @@
 """Loading of whole weights into one replica, for runs that train all of them: the engine holds one version at a time.
 
 A new version replaces the previous one while requests wait, so nothing is ever unloaded. The engine itself keeps the
-version's name. After its restart the name is gone, which shows that the weights are those of the base model again.
+version's name. After its restart the name is missing, which shows that the weights are those of the base model again.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class FullWeightsLoader:
         self._one_at_a_time = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[float | None]] = {}
         self.metrics = SidecarMetrics()
-        self._downloads = PolicyFiles(source, folder, download_deadline, self.metrics, fallback)
+        self._files = PolicyFiles(source, folder, download_deadline, self.metrics, fallback)
 
     async def list(self) -> AdapterList:
         """Return the version in the engine, none for the base model's weights. Raises ProblemError."""
@@ -53,7 +53,7 @@ class FullWeightsLoader:
     async def load(self, policy: PolicyRef) -> AdapterList:
         """Load the policy's weights and return once the engine reports its name. Raises ProblemError."""
         if policy.kind is not PolicyKind.weights:
-            message = f"{policy.name} is an {policy.kind} and this replica's engine takes whole weights"
+            message = f"{policy.name} is of kind {policy.kind} and this replica's engine serves whole weights"
             raise ProblemError.of(422, Reason.POLICY_KIND_WRONG, message)
         task = self._loads.get(policy.name)
         if task is None:
@@ -64,7 +64,9 @@ class FullWeightsLoader:
         seconds = await asyncio.shield(task)
         listed = await self.list()
         if policy.name not in listed.adapters:
-            message = f"the engine took {policy.name} and now holds {listed.adapters or 'its base weights'}: try again"
+            message = (
+                f"the engine accepted {policy.name} and now holds {listed.adapters or 'its base weights'}: try again"
+            )
             raise ProblemError.of(503, Reason.WEIGHTS_LOAD_REJECTED, message)
         return listed.model_copy(update={"load_seconds": seconds})
 
@@ -81,13 +83,13 @@ class FullWeightsLoader:
 
     async def _load(self, policy: PolicyRef) -> float | None:
         async with self._one_at_a_time:
-            held = (await self.list()).adapters
-            if policy.name in held:
+            loaded = (await self.list()).adapters
+            if policy.name in loaded:
                 return None
             started = time.monotonic()
             try:
-                await self._downloads.keep_only({*held, policy.name})
-                path = await self._downloads.fetch(policy)
+                await self._files.keep_only({*loaded, policy.name})
+                path = await self._files.fetch(policy)
                 await self._engine.replace_weights(policy.name, str(path))
             except ProblemError as error:
                 self.metrics.loads.labels(error.problem.reason).inc()

@@ -34,8 +34,8 @@ async def serve(settings: ServingSettings) -> int:
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
     async with aiohttp.ClientSession() as http:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
-        keeper = AdapterReconciler(engine, SecretMountedStore(settings.credentials_dir), settings, order)
-        async with serving(serving_app(keeper), settings.sidecar_port):
+        reconciler = AdapterReconciler(engine, SecretMountedStore(settings.credentials_dir), settings, order)
+        async with serving(serving_app(reconciler), settings.sidecar_port):
             log.info(
                 "sidecar on port %d for %s: %s and %d adapters",
                 settings.sidecar_port,
@@ -43,17 +43,17 @@ async def serve(settings: ServingSettings) -> int:
                 order.base,
                 len(order.adapters),
             )
-            keeping = asyncio.create_task(keeper.keep())
+            reconciling = asyncio.create_task(reconciler.keep())
             stopped = asyncio.create_task(stop.wait())
-            await asyncio.wait({keeping, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            ended = keeping.done()
-            for task in (keeping, stopped):
+            await asyncio.wait({reconciling, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            ended = reconciling.done()
+            for task in (reconciling, stopped):
                 task.cancel()
-        await keeper.close()
+        await reconciler.close()
         if ended:
-            keeping.result()
+            reconciling.result()
         with contextlib.suppress(asyncio.CancelledError):
-            await keeping
+            await reconciling
     return ExitCode.COMPLETED
 
 
@@ -62,9 +62,9 @@ def read_order(path: Path) -> DesiredAdapters:
     try:
         return DesiredAdapters.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise ValueError(f"the order {path} cannot be read: {error.strerror}") from error
+        raise ValueError(f"could not read the order {path}: {error.strerror}") from error
     except ValidationError as error:
-        raise ValueError(f"{path} is no order of this version: {error.errors()[0]['msg']}") from error
+        raise ValueError(f"{path} is not a valid order: {error.errors()[0]['msg']}") from error
 
 
 if __name__ == "__main__":

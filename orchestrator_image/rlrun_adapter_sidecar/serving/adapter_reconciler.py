@@ -78,14 +78,14 @@ class AdapterReconciler:
         self._order = order
         self._clock = clock
         self._slots = {a.name: ManagedAdapter(a) for a in order.adapters}
-        self._strays: dict[str, ManagedAdapter] = {}
+        self._unordered: dict[str, ManagedAdapter] = {}
         """Adapters in the engine that are not ordered."""
         self._unused: dict[str, float] = {}
         """Folders that no slot needs, with the time when this was first observed."""
         self._changed = asyncio.Event()
         self._settled = False
         """True once every adapter was loaded, or tried, since the start of the process."""
-        self._engine_problem: Problem | None = Problem(reason=UNREACHABLE, message="the engine was not asked yet")
+        self._engine_problem: Problem | None = Problem(reason=UNREACHABLE, message="the engine was not queried yet")
         self.metrics = SidecarMetrics()
 
     @property
@@ -99,12 +99,12 @@ class AdapterReconciler:
             return self._engine_problem
         for slot in self._slots.values():
             if slot.state is LoadState.loading and (slot.was_loaded or not self._settled):
-                return Problem(reason=Reason.ADAPTERS_LOADING, message=f"{slot.adapter.name} is on its way")
+                return Problem(reason=Reason.ADAPTERS_LOADING, message=f"{slot.adapter.name} is being loaded")
         return None
 
     def report(self) -> ServingReport:
         """Return the state of this replica's adapters."""
-        slots = [*self._slots.values(), *self._strays.values()]
+        slots = [*self._slots.values(), *self._unordered.values()]
         return ServingReport(order=self._order, adapters=[slot.report() for slot in slots])
 
     def set_desired(self, order: DesiredAdapters) -> None:
@@ -118,9 +118,9 @@ class AdapterReconciler:
         for name, slot in self._slots.items():
             # In the engine, or being loaded: the next check finds out.
             if name not in slots and (slot.state is LoadState.loaded or slot.busy):
-                self._strays[name] = ManagedAdapter(slot.adapter, LoadState.unloading, task=slot.task)
+                self._unordered[name] = ManagedAdapter(slot.adapter, LoadState.unloading, task=slot.task)
         self._order, self._slots = order, slots
-        self._strays = {name: slot for name, slot in self._strays.items() if name not in slots}
+        self._unordered = {name: slot for name, slot in self._unordered.items() if name not in slots}
         self._changed.set()
 
     async def keep(self) -> None:
@@ -143,26 +143,26 @@ class AdapterReconciler:
         self._engine_problem = None
         self.metrics.adapters.set(len(names))
         for name, slot in self._slots.items():
-            self._judge(slot, name in names, now)
+            self._reconcile_adapter(slot, name in names, now)
         await self._unload_others(names, now)
         self._settled = self._settled or all(s.state is not LoadState.loading for s in self._slots.values())
-        await self._tidy(now)
+        await self._delete_unused_folders(now)
 
     async def close(self) -> None:
         """Cancel all operations in progress. Files stay."""
-        slots = [*self._slots.values(), *self._strays.values()]
+        slots = [*self._slots.values(), *self._unordered.values()]
         tasks = [slot.task for slot in slots if slot.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _judge(self, slot: ManagedAdapter, held: bool, now: float) -> None:
+    def _reconcile_adapter(self, slot: ManagedAdapter, held: bool, now: float) -> None:
         if held:
             slot.state, slot.problem, slot.was_loaded = LoadState.loaded, None, True
             slot.backoff.succeeded()
             return
         if slot.state is LoadState.loaded:
-            log.warning("%s is missing in the engine and is loaded again", slot.adapter.name)
+            log.warning("%s is missing in the engine: loading it again", slot.adapter.name)
             slot.state = LoadState.loading
         if not slot.busy and slot.backoff.open(now):
             slot.task = asyncio.create_task(self._load(slot), name=f"load {slot.adapter.name}")
@@ -172,13 +172,13 @@ class AdapterReconciler:
         adapter = slot.adapter
         try:
             policy = await asyncio.to_thread(policy_of, self._artifacts, adapter, self._settings.max_lora_rank)
-            path = await self._downloads(adapter).fetch(policy)
+            path = await self._files(adapter).fetch(policy)
             await self._engine.load(adapter.name, str(path))
         except ProblemError as error:
             self._failed(slot, error.problem)
         except Exception as error:
             log.exception("load of %s", adapter.name)
-            message = f"{type(error).__name__}: {error}. This is an error of the sidecar: see its log"
+            message = f"{type(error).__name__}: {error}. This is a bug of the sidecar: see its log"
             self._failed(slot, Problem(reason=Reason.INTERNAL_ERROR, message=message))
         else:
             self.metrics.loads.labels("ok").inc()
@@ -195,9 +195,9 @@ class AdapterReconciler:
         slot.state = LoadState.loading if problem.reason == UNREACHABLE else LoadState.failed
 
     async def _unload_others(self, names: set[str], now: float) -> None:
-        self._strays = {name: slot for name, slot in self._strays.items() if name in names or slot.busy}
+        self._unordered = {name: slot for name, slot in self._unordered.items() if name in names or slot.busy}
         for name in sorted(names - self._slots.keys()):
-            slot = self._strays.setdefault(
+            slot = self._unordered.setdefault(
                 name, ManagedAdapter(ServedAdapter(name=name, uri="", step=0), LoadState.unloading)
             )
             if not slot.backoff.open(now):
@@ -210,14 +210,14 @@ class AdapterReconciler:
             else:
                 log.info("unloaded %s", name)
                 self.metrics.unloads.inc()
-                del self._strays[name]
+                del self._unordered[name]
 
-    def _downloads(self, adapter: ServedAdapter) -> PolicyFiles:
+    def _files(self, adapter: ServedAdapter) -> PolicyFiles:
         # One folder per uri: two runs may have made the same weights, and one of them may be deleted.
         folder = self._settings.adapters_dir / folder_of(adapter)
         return PolicyFiles(self._artifacts, folder, self._settings.download_deadline, self.metrics)
 
-    async def _tidy(self, now: float) -> None:
+    async def _delete_unused_folders(self, now: float) -> None:
         needed = {folder_of(slot.adapter) for slot in self._slots.values()}
         there = await asyncio.to_thread(_folders, self._settings.adapters_dir)
         self._unused = {name: self._unused.get(name, now) for name in there - needed}

@@ -60,12 +60,12 @@ def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) 
         status = 503 if isinstance(error, Unreachable) else 424
         raise ProblemError.of(status, Reason.ADAPTER_DOWNLOAD_FAILED, message) from error
     if manifest is None:
-        message = f"nothing complete lies at {adapter.uri}: the adapter was deleted; deploy another one"
+        message = f"{adapter.uri} has no complete adapter, because it was deleted: deploy another one"
         raise ProblemError.of(424, Reason.ADAPTER_DOWNLOAD_FAILED, message)
     entry = next((f for f in manifest.files if f.name == ADAPTER_WEIGHTS), None)
     if manifest.kind is not ArtifactKind.adapter or entry is None:
         message = (
-            f"{adapter.uri} holds no LoRA adapter (a run with lora.enabled false makes whole models): make it the "
+            f"{adapter.uri} is not a LoRA adapter (a run with lora.enabled false trains whole models): make it the "
             "source of an RLModel instead, and set spec.deployed to false"
         )
         raise ProblemError.of(422, Reason.NOT_AN_ADAPTER, message)
@@ -73,7 +73,7 @@ def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) 
     if isinstance(rank, int) and rank > max_rank:
         message = (
             f"the adapter's rank is {rank} and the pool's engines take {max_rank} at most: raise lora.rank in the "
-            "RLModel, which starts the pool anew, or set spec.deployed to false"
+            "RLModel, which restarts the pool, or set spec.deployed to false"
         )
         raise ProblemError.of(422, Reason.ADAPTER_RANK_TOO_HIGH, message)
     return PolicyRef(version=adapter.step, digest=entry.sha256, uri=adapter.uri)

@@ -7,18 +7,18 @@ from rlrun.service.server import healthz, json_response, metrics_handler, proble
 from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
 
 
-def serving_app(keeper: AdapterReconciler) -> web.Application:
+def serving_app(reconciler: AdapterReconciler) -> web.Application:
     """Return the application: GET and PUT /adapters, probes and metrics."""
 
     async def get_adapters(_: web.Request) -> web.Response:
-        return json_response(keeper.report())
+        return json_response(reconciler.report())
 
     async def put_adapters(request: web.Request) -> web.Response:
-        keeper.set_desired(DesiredAdapters.model_validate_json(await request.read()))
-        return json_response(keeper.report())
+        reconciler.set_desired(DesiredAdapters.model_validate_json(await request.read()))
+        return json_response(reconciler.report())
 
     async def readyz(_: web.Request) -> web.Response:
-        problem = keeper.not_ready
+        problem = reconciler.not_ready
         return web.Response(text="ok\n") if problem is None else json_response(problem, 503)
 
     app = web.Application(middlewares=[problem_middleware])
@@ -26,7 +26,7 @@ def serving_app(keeper: AdapterReconciler) -> web.Application:
         [
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
-            web.get("/metrics", metrics_handler(keeper.metrics.registry)),
+            web.get("/metrics", metrics_handler(reconciler.metrics.registry)),
             web.get("/adapters", get_adapters),
             web.put("/adapters", put_adapters),
         ]

@@ -18,7 +18,7 @@ class ServingSettings(Schema):
     adapters_dir: Path = Path("/adapters")
     """Folder that is shared with the engine under the same path."""
     order_path: Path = Path(ORDER_DIR) / ORDER_KEY
-    """File with the order to serve until the operator sends another one."""
+    """File with the order that applies until the operator sends another one."""
     credentials_dir: Path = Path(CREDENTIALS_DIR)
     """Folder with one file per AWS_* variable, read again for every download."""
     max_lora_rank: int = Field(ge=1)

@@ -46,7 +46,7 @@ class GroupLimits:
         return cls(request.score, seconds, time.monotonic() + seconds)
 
 
-GROUP_LIMITS: contextvars.ContextVar[GroupLimits] = contextvars.ContextVar("terms")
+GROUP_LIMITS: contextvars.ContextVar[GroupLimits] = contextvars.ContextVar("group_limits")
 """Set by the runner of a group. The tasks that verifiers creates for its rollouts inherit it."""
 
 
@@ -58,19 +58,19 @@ class RolloutFailedError(Exception):
         self.problem = problem
 
 
-async def run_isolated(work: Awaitable[Any], terms: GroupLimits, folder: Path) -> Any:
-    """Return the result of one rollout's code. Raises Failed if it raises anything or exceeds its time.
+async def run_isolated(work: Awaitable[Any], limits: GroupLimits, folder: Path) -> Any:
+    """Return the result of one rollout's code. Raises RolloutFailedError if it raises anything or exceeds its time.
 
     Only a cancellation from outside propagates.
     """
     try:
-        async with asyncio.timeout(terms.ends - time.monotonic()) as limit:
+        async with asyncio.timeout(limits.ends - time.monotonic()) as limit:
             return await work
     except GeneratorExit:
         raise
     except BaseException as error:
         if limit.expired() and isinstance(error, TimeoutError):
-            message = f"The rollout did not end within {terms.seconds:g} s, nine tenths of its group's deadline."
+            message = f"The rollout did not end within {limits.seconds:g} s, nine tenths of its group's deadline."
             raise RolloutFailedError(Problem(reason=Reason.ENVIRONMENT_TIMEOUT, message=message)) from None
         if cancelled_from_outside(error):
             raise
@@ -111,13 +111,13 @@ def isolate_rollouts(environment: Any, folder: Path) -> None:
     for each in environments_of(environment):
         harness = getattr(each, "harness", None)
         if harness is not None and hasattr(each, "taskset"):
-            _contain_harness(harness, folder)
+            _isolate_harness(harness, folder)
         else:
-            _contain_rollouts(each, folder)
+            _isolate_rollouts(each, folder)
         each.rubric.score_group = _scoring(each.rubric.score_group, each.rubric.dummy_score_group)
 
 
-def _contain_rollouts(environment: Any, folder: Path) -> None:
+def _isolate_rollouts(environment: Any, folder: Path) -> None:
     original: Callable[..., Awaitable[Any]] = environment.rollout
 
     async def rollout(input: Any, client: Any, model: str, sampling_args: Any = None) -> Any:
@@ -132,18 +132,18 @@ def _contain_rollouts(environment: Any, folder: Path) -> None:
     environment.rollout = rollout
 
 
-def _contain_harness(harness: Any, folder: Path) -> None:
+def _isolate_harness(harness: Any, folder: Path) -> None:
     # An environment of a taskset and a harness scores each rollout within its run.
     original: Callable[..., Awaitable[Any]] = harness.run
     score_group: Callable[..., Awaitable[Any]] = harness.score_group
 
     async def run(task: Any, state: Any = None) -> Any:
-        terms = GROUP_LIMITS.get()
+        limits = GROUP_LIMITS.get()
         if state is None:  # Called by another harness: part of that one's rollout.
             return await original(task, state)
-        state.runtime_state()["score_rollout"] = terms.score
+        state.runtime_state()["score_rollout"] = limits.score
         try:
-            return await run_isolated(original(task, state), terms, folder)
+            return await run_isolated(original(task, state), limits, folder)
         except RolloutFailedError as failed:
             state._set_completed()
             record_first_problem(state, failed.problem)

@@ -48,7 +48,7 @@ def load(config: EnvironmentConfig, folder: Path) -> Loaded:
                 Reason.SECRETS_MISSING,
                 f"{config.id} needs the variables {names}. Store them in a Secret and list it in the run's envFrom.",
             ) from error
-        raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, _in_words(config, error, folder)) from error
+        raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, _load_failure(config, error, folder)) from error
     if not loaded.train_examples and not loaded.eval_examples:
         raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, f"{config.id} has no examples: its datasets are empty.")
     return loaded
@@ -109,7 +109,7 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _in_words(config: EnvironmentConfig, error: BaseException, folder: Path) -> str:
+def _load_failure(config: EnvironmentConfig, error: BaseException, folder: Path) -> str:
     where = user_line(error, folder)
     message = f"{config.id} did not load: {describe_exception(error)}"
     if where:

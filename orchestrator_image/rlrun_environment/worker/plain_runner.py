@@ -57,17 +57,17 @@ class PlainRunner:
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
 
     async def _group(self, request: GroupRequest, row: dict[str, Any]) -> list[RolloutResult]:
-        terms = GroupLimits.of(request)
+        limits = GroupLimits.of(request)
         ids = [uuid.uuid4().hex for _ in range(request.rollouts)]
-        found = await asyncio.gather(*[self._rollout(request, copy.deepcopy(row), rollout, terms) for rollout in ids])
+        found = await asyncio.gather(*[self._rollout(request, copy.deepcopy(row), rollout, limits) for rollout in ids])
         sound = [entry for entry in found if isinstance(entry, dict)]
         if self._score is not None and request.score and sound:
-            verdicts = iter(await self._scored(self._score, row, sound))
-            found = [next(verdicts) if isinstance(entry, dict) else entry for entry in found]
+            scored = iter(await self._scored(self._score, row, sound))
+            found = [next(scored) if isinstance(entry, dict) else entry for entry in found]
         return [_result(rollout, entry, request.score) for rollout, entry in zip(ids, found, strict=True)]
 
     async def _rollout(
-        self, request: GroupRequest, row: dict[str, Any], rollout: str, terms: GroupLimits
+        self, request: GroupRequest, row: dict[str, Any], rollout: str, limits: GroupLimits
     ) -> dict[str, Any] | Problem:
         base = request.base_url.rstrip("/").removesuffix("/v1")
         work = called(
@@ -79,7 +79,7 @@ class PlainRunner:
             sampling=dict(request.sampling),
         )
         try:
-            returned = await run_isolated(work, terms, self.folder)
+            returned = await run_isolated(work, limits, self.folder)
         except RolloutFailedError as failed:
             return failed.problem
         if not isinstance(returned, Mapping):

@@ -1,7 +1,7 @@
 """Sanitizing of values from user code: bounded size and plain JSON types.
 
 Completions, metric names and exception texts may have any size and any type, and a single value that cannot be written
-as JSON would fail the whole group. Values are truncated here, with a mark
+as JSON would fail the whole group. Values are truncated here, and a mark shows
 where something is missing.
 """
 
@@ -116,9 +116,9 @@ class _SizeBudget:
 
     def _items(self, value: Sequence[Any], depth: int) -> list[Any]:
         plain: list[Any] = []
-        for place, entry in enumerate(value):
+        for index, entry in enumerate(value):
             if self.left <= 0:
-                plain.append(f"({len(value) - place:,} more entries)")
+                plain.append(f"({len(value) - index:,} more entries)")
                 break
             plain.append(self.plain(entry, depth + 1))
         return plain

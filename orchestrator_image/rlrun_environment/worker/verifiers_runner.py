@@ -148,9 +148,9 @@ def _result(output: dict[str, Any]) -> RolloutResult:
 
 
 def _problem_of(output: dict[str, Any], reward: float | None) -> Problem | None:
-    noted = output.get(PROBLEM_KEY)
-    if noted:
-        return Problem.model_validate(noted)
+    recorded = output.get(PROBLEM_KEY)
+    if recorded:
+        return Problem.model_validate(recorded)
     error = output.get("error")
     if error:
         text = str(error.get("error_chain_repr") or error.get("error"))

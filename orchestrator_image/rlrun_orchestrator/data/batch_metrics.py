@@ -40,35 +40,35 @@ def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int) -> dict[str, float]:
     """Return the metrics of the batch that step `step` trains on."""
-    good = [rollout for group in groups for rollout in group.valid_rollouts]
-    everyone = [rollout for group in groups for rollout in group.rollouts]
-    samples = [len(rollout.trajectory.sequences) for rollout in good]
+    valid = [rollout for group in groups for rollout in group.valid_rollouts]
+    all_rollouts = [rollout for group in groups for rollout in group.rollouts]
+    samples = [len(rollout.trajectory.sequences) for rollout in valid]
     lag = [float(step - group.version) for group in groups]
-    results = [rollout.result for rollout in good]
+    results = [rollout.result for rollout in valid]
     values: dict[str, float] = {
         **summary_stats("reward", [result.reward for result in results]),
-        **summary_stats("seq_len", [float(rollout.prompt_tokens + rollout.completion_tokens) for rollout in good]),
-        **summary_stats("prompt_len", [float(rollout.prompt_tokens) for rollout in good]),
-        **summary_stats("completion_len", [float(rollout.completion_tokens) for rollout in good]),
-        **summary_stats("num_turns", [float(rollout.turns) for rollout in good]),
+        **summary_stats("seq_len", [float(rollout.prompt_tokens + rollout.completion_tokens) for rollout in valid]),
+        **summary_stats("prompt_len", [float(rollout.prompt_tokens) for rollout in valid]),
+        **summary_stats("completion_len", [float(rollout.completion_tokens) for rollout in valid]),
+        **summary_stats("num_turns", [float(rollout.turns) for rollout in valid]),
         **summary_stats("generation_ms", [r.generation_ms for r in results if r.generation_ms is not None]),
         **summary_stats("scoring_ms", [r.scoring_ms for r in results if r.scoring_ms is not None]),
         **summary_stats("batch/off_policy_level", lag),
-        "is_truncated/mean": mean(float(rollout.truncated) for rollout in good),
-        "error/mean": mean(float(rollout.error is not None) for rollout in everyone),
-        "batch/effective_batch_size": float(len(good)),
+        "is_truncated/mean": mean(float(rollout.truncated) for rollout in valid),
+        "error/mean": mean(float(rollout.error is not None) for rollout in all_rollouts),
+        "batch/effective_batch_size": float(len(valid)),
         "batch/solve_none": mean(float(all(r <= 0.0 for r in group.rewards)) for group in groups),
         "batch/solve_all": mean(float(all(r >= 1.0 for r in group.rewards)) for group in groups),
         "batch/zero_variance": mean(float(len(set(group.rewards)) <= 1) for group in groups),
         "batch/samples_per_rollout": mean(float(count) for count in samples),
-        "batch/prefix_breaks": float(sum(rollout.trajectory.prefix_breaks for rollout in good)),
-        "batch/prefix_bridges": float(sum(rollout.trajectory.bridged for rollout in good)),
-        "batch/missing_rollouts": float(len(groups) * rollouts_per_example - len(good)),
+        "batch/prefix_breaks": float(sum(rollout.trajectory.prefix_breaks for rollout in valid)),
+        "batch/prefix_bridges": float(sum(rollout.trajectory.bridged for rollout in valid)),
+        "batch/missing_rollouts": float(len(groups) * rollouts_per_example - len(valid)),
         "time/group": mean(group.seconds for group in groups),
     }
     for name, rewards in sorted(rewards_by_environment(groups).items()):
         values[f"reward/{name}/mean"] = mean(rewards)
-    return values | environment_metrics(good)
+    return values | environment_metrics(valid)
 
 
 def batch_histograms(groups: Sequence[Group]) -> dict[str, list[float]]:
@@ -85,9 +85,9 @@ def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     }
 
 
-def trainer_metrics(told: Mapping[str, float]) -> dict[str, float]:
+def trainer_metrics(values: Mapping[str, float]) -> dict[str, float]:
     """Return the trainer's metrics without collisions with the orchestrator's names."""
-    return {f"trainer/{name}" if name in BOTH else name: value for name, value in told.items()}
+    return {f"trainer/{name}" if name in BOTH else name: value for name, value in values.items()}
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:

@@ -50,40 +50,40 @@ class ExampleSampler:
 
     def next_example(self, environments: Collection[str]) -> SampledExample | None:
         """Return the next example of these environments, replayed ones before new ones. None without any."""
-        dealt = next((d for d in self._replay if d.example.environment in environments), None)
-        if dealt is not None:
-            self._replay.remove(dealt)
+        sampled = next((d for d in self._replay if d.example.environment in environments), None)
+        if sampled is not None:
+            self._replay.remove(sampled)
         else:
             names = [name for name in self.buffer.names if name in environments]
             if not self.buffer.can_draw(names):
                 return None
-            dealt = self._new(names)
-            while dealt.ordinal in self._reserved:
-                dealt = self._new(names)
-        return dealt
+            sampled = self._new(names)
+            while sampled.ordinal in self._reserved:
+                sampled = self._new(names)
+        return sampled
 
     def _new(self, names: Sequence[str]) -> SampledExample:
-        dealt = SampledExample(self.next, self.buffer.draw(names))
+        sampled = SampledExample(self.next, self.buffer.draw(names))
         self.next += 1
-        return dealt
+        return sampled
 
-    def requeue(self, dealt: Iterable[SampledExample]) -> None:
+    def requeue(self, sampled: Iterable[SampledExample]) -> None:
         """Sample these examples again, before new ones."""
-        self._replay = sorted([*self._replay, *dealt])
+        self._replay = sorted([*self._replay, *sampled])
 
     def discard(self, ordinals: Collection[int]) -> None:
         """Forget these ordinals: a batch of an earlier process has trained on them."""
         self._replay = [d for d in self._replay if d.ordinal not in ordinals]
         self._scores = [(d, reward) for d, reward in self._scores if d.ordinal not in ordinals]
 
-    def add_score(self, dealt: SampledExample, mean_reward: float) -> None:
+    def add_score(self, sampled: SampledExample, mean_reward: float) -> None:
         """Record the mean reward of an example. It counts in the draw after `apply_scores`."""
-        self._scores.append((dealt, mean_reward))
+        self._scores.append((sampled, mean_reward))
 
     def apply_scores(self) -> None:
         """Let all recorded rewards count in the draw. Called once per batch."""
-        for dealt, mean_reward in sorted(self._scores):
-            self.buffer.record_reward(dealt.example, mean_reward)
+        for sampled, mean_reward in sorted(self._scores):
+            self.buffer.record_reward(sampled.example, mean_reward)
         self._scores.clear()
 
     # --- between two processes ----------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class ExampleSampler:
 
     def restore(self, state: SamplerState, outstanding: Iterable[SampledExample] = ()) -> None:
         """Continue from `state`. Examples that are still outstanding keep their ordinals."""
-        taken = {dealt.ordinal for dealt in outstanding}
+        taken = {sampled.ordinal for sampled in outstanding}
         self.buffer.restore(state.buffer)
         self.next = state.next
         self._replay = [d for d in self._load_examples(state.again) if d.ordinal not in taken]
@@ -124,23 +124,29 @@ class ExampleSampler:
         """
         self.reset(outstanding)
         self.buffer.restore(state.buffer)
-        for dealt, mean_reward in sorted(_scores(state)):
-            if self.buffer.contains(dealt.example):
-                self.buffer.record_reward(dealt.example, mean_reward)
+        for sampled, mean_reward in sorted(_scores(state)):
+            if self.buffer.contains(sampled.example):
+                self.buffer.record_reward(sampled.example, mean_reward)
         again = [
-            SampledExample(ordinal, dealt.example) for ordinal, dealt in enumerate(self._load_examples(state.again))
+            SampledExample(ordinal, sampled.example) for ordinal, sampled in enumerate(self._load_examples(state.again))
         ]
-        self._replay = [dealt for dealt in again if dealt.ordinal not in self._reserved]
+        self._replay = [sampled for sampled in again if sampled.ordinal not in self._reserved]
         self.next = len(again)
 
     def _load_examples(self, listed: Iterable[tuple[int, str, int]]) -> list[SampledExample]:
         """Return those examples of a state that this run has, in the order of their ordinals."""
-        return [dealt for dealt in sorted(_dealt(*one) for one in listed) if self.buffer.contains(dealt.example)]
+        return [
+            sampled
+            for sampled in sorted(_sampled_example(*one) for one in listed)
+            if self.buffer.contains(sampled.example)
+        ]
 
 
-def _dealt(ordinal: int, environment: str, index: int) -> SampledExample:
+def _sampled_example(ordinal: int, environment: str, index: int) -> SampledExample:
     return SampledExample(ordinal, Example(environment, index))
 
 
 def _scores(state: SamplerState) -> list[tuple[SampledExample, float]]:
-    return [(_dealt(ordinal, environment, index), reward) for ordinal, environment, index, reward in state.scores]
+    return [
+        (_sampled_example(ordinal, environment, index), reward) for ordinal, environment, index, reward in state.scores
+    ]

@@ -98,15 +98,15 @@ class Group:
     example: Example
     version: int
     rollouts: list[Rollout] = field(default_factory=list)
-    verdict: GroupOutcome = GroupOutcome.errored
+    outcome: GroupOutcome = GroupOutcome.errored
     seconds: float = 0.0
     ordinal: int = 0
     """Number of the group since the beginning of the run."""
-    cause: FilterReason | None = None
+    filter_reason: FilterReason | None = None
     """Reason for which the group was filtered."""
 
     @property
-    def dealt(self) -> SampledExample:
+    def sampled(self) -> SampledExample:
         """The example with the group's ordinal."""
         return SampledExample(self.ordinal, self.example)
 
@@ -139,51 +139,51 @@ def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, 
     group = Group(recorded.id, example, recorded.version, seconds=result.seconds, ordinal=recorded.ordinal)
     order = {rollout: number for number, rollout in enumerate(recorded.turns_by_rollout)}
     seen: set[str] = set()
-    for outcome in sorted(result.rollouts, key=lambda outcome: order.get(outcome.rollout_id, len(order))):
-        group.rollouts.append(_rollout(outcome, recorded, scoring, seen))
-        seen.add(outcome.rollout_id)
+    for reported in sorted(result.rollouts, key=lambda reported: order.get(reported.rollout_id, len(order))):
+        group.rollouts.append(_rollout(reported, recorded, scoring, seen))
+        seen.add(reported.rollout_id)
     _assign_outcome(group, scoring)
     return group
 
 
-def _rollout(outcome: RolloutResult, recorded: RecordedGroup, scoring: ScoringSettings, seen: set[str]) -> Rollout:
-    turns = recorded.turns_by_rollout.get(outcome.rollout_id, ()) if outcome.rollout_id not in seen else ()
+def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringSettings, seen: set[str]) -> Rollout:
+    turns = recorded.turns_by_rollout.get(reported.rollout_id, ()) if reported.rollout_id not in seen else ()
     trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
-    truncated = outcome.is_truncated or any(turn.finish_reason == "length" for turn in turns)
+    truncated = reported.is_truncated or any(turn.finish_reason == "length" for turn in turns)
     if not scoring.verify:
-        outcome = outcome.model_copy(update={"reward": 0.0})
+        reported = reported.model_copy(update={"reward": 0.0})
     error: Problem | None
-    if outcome.rollout_id in seen:
-        error = Problem(reason=Reason.ROLLOUT_REPEATED, message=f"rollout {outcome.rollout_id!r} was reported twice")
+    if reported.rollout_id in seen:
+        error = Problem(reason=Reason.ROLLOUT_REPEATED, message=f"rollout {reported.rollout_id!r} was reported twice")
     elif len(seen) >= scoring.rollouts_per_example:
-        message = f"{scoring.rollouts_per_example} rollouts were requested: {outcome.rollout_id!r} exceeds them"
+        message = f"{scoring.rollouts_per_example} rollouts were requested: {reported.rollout_id!r} exceeds them"
         error = Problem(reason=Reason.ROLLOUT_UNASKED, message=message)
     else:
-        error = outcome.error or _own_error(outcome, trajectory)
-    return Rollout(outcome, trajectory, len(turns), truncated, error)
+        error = reported.error or _own_error(reported, trajectory)
+    return Rollout(reported, trajectory, len(turns), truncated, error)
 
 
 def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
     rewards = group.rewards
     if len(rewards) < scoring.needed:
-        group.verdict = GroupOutcome.errored
+        group.outcome = GroupOutcome.errored
         return
-    group.cause = scoring.filtering.filter_reason(rewards) if scoring.verify else None
-    group.verdict = GroupOutcome.usable if group.cause is None else GroupOutcome.filtered
+    group.filter_reason = scoring.filtering.filter_reason(rewards) if scoring.verify else None
+    group.outcome = GroupOutcome.usable if group.filter_reason is None else GroupOutcome.filtered
     if scoring.baseline:
         for rollout, advantage in zip(group.valid_rollouts, group_advantages(rewards), strict=True):
             rollout.advantage = advantage
 
 
-def _own_error(outcome: RolloutResult, trajectory: Trajectory) -> Problem | None:
-    if not math.isfinite(outcome.reward):
+def _own_error(reported: RolloutResult, trajectory: Trajectory) -> Problem | None:
+    if not math.isfinite(reported.reward):
         return Problem(
-            reason=Reason.REWARD_NOT_FINITE, message=f"the reward is {outcome.reward}, which is not a finite number"
+            reason=Reason.REWARD_NOT_FINITE, message=f"the reward is {reported.reward}, which is not a finite number"
         )
     if not trajectory.sequences:
         return Problem(
             reason=Reason.ROLLOUT_NOT_RECORDED,
-            message=f"rollout {outcome.rollout_id!r} sent no request with this X-Rollout-Id to the gateway: the "
+            message=f"rollout {reported.rollout_id!r} sent no request with this X-Rollout-Id to the gateway: the "
             "environment must send its rollout id with every request to the base URL of the group",
         )
     return None

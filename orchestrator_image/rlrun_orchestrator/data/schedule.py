@@ -1,4 +1,4 @@
-"""How many steps the run makes, and the work that is due after each."""
+"""Number of steps of the run, and the artifacts that are due after each."""
 
 import logging
 from collections.abc import Callable

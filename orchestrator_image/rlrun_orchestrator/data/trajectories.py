@@ -1,6 +1,6 @@
 """Conversion of a rollout's turns to training sequences, with exactly the tokens that the engine processed.
 
-A chat template renders the whole conversation anew for each turn, and the result does not always begin with the earlier
+A chat template renders the whole conversation for each turn, and the result does not always begin with the earlier
 tokens (thinking that is stripped, tokens that merge differently). A turn extends the running sequence only if its
 prompt starts with exactly those tokens. Otherwise it opens a new sequence, and the break is counted. No token is
 trained on in a context that the engine did not see. With the branching strategy every turn is a sequence.

@@ -103,7 +103,7 @@ class EvaluatorSettings:
     """True if the run starts from another run's checkpoint: its first policy is not the base model."""
 
 
-def measurements(run: ResolvedRun) -> list[EvaluationTask]:
+def evaluation_tasks(run: ResolvedRun) -> list[EvaluationTask]:
     """Return the run's tasks: `eval` on its own environments, `val` on the training environments."""
     spec, found = run.spec, []
     if spec.eval is not None:
@@ -138,7 +138,7 @@ class Evaluator:
         save_state: Callable[[], None],
     ) -> None:
         """`save_state` is called after each measurement, because `state` has changed by then."""
-        self._wanted = wanted
+        self._evaluation_tasks = wanted
         self._environments = environments
         self._groups = groups
         self._progress = progress
@@ -148,13 +148,13 @@ class Evaluator:
         self._report = report
         self._save_state = save_state
         kinds = {m.use for m in wanted}
-        places = int(settings.rollouts_in_flight * EVALUATION_SHARE / max(1, len(kinds)))
+        limit = int(settings.rollouts_in_flight * EVALUATION_SHARE / max(1, len(kinds)))
         # One semaphore per kind: a long evaluation must not delay the short validations.
-        self._places = max(1, places)
-        self._rooms = {use: FairSemaphore(self._places) for use in kinds}
+        self._limit = max(1, limit)
+        self._semaphores = {use: FairSemaphore(self._limit) for use in kinds}
         self._rounds: dict[EnvironmentUse, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._under_way: set[tuple[str, str]] = set()
+        self._in_progress: set[tuple[str, str]] = set()
         self._measured: deque[tuple[str, str]] = deque(maxlen=RESULTS_KEPT)
         """(base name of the metrics, policy) of completed measurements."""
 
@@ -165,7 +165,7 @@ class Evaluator:
         if step > 0:
             self.after_step(step, policy)
         elif self._settings.base_model:
-            wanted = [m for m in self._wanted if m.use is EnvironmentUse.eval]
+            wanted = [m for m in self._evaluation_tasks if m.use is EnvironmentUse.eval]
             if self._settings.warm_start and policy.kind is PolicyKind.weights:
                 message = "engines hold the weights that the run starts from, so the base model is not measured: run "
                 message += "an evaluation without checkpointId, or set eval.evalBaseModel to false"
@@ -184,8 +184,8 @@ class Evaluator:
 
     async def finish(self, deadline: float) -> None:
         """Wait for running evaluations for at most `deadline` seconds, and cancel the rest with a warning."""
-        for room in self._rooms.values():
-            room.raise_limit(self._settings.rollouts_in_flight)
+        for semaphore in self._semaphores.values():
+            semaphore.raise_limit(self._settings.rollouts_in_flight)
         if not self._tasks:
             return
         problem = Problem(reason=Reason.WAITING_FOR_EVALUATION, message="the final policy is being evaluated")
@@ -194,8 +194,8 @@ class Evaluator:
             _, late = await asyncio.wait(self._tasks, timeout=deadline)
         except asyncio.CancelledError:  # The run was extended: the evaluation continues beside it.
             self._conditions.set_waiting("evaluation", None)
-            for room in self._rooms.values():
-                room.places = self._places
+            for semaphore in self._semaphores.values():
+                semaphore.limit = self._limit
             raise
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
@@ -218,22 +218,22 @@ class Evaluator:
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Continue from `state`. A malformed state is ignored."""
         try:
-            self._measured.extend((str(name), str(subject)) for name, subject in (state or {}).get("measured", []))
+            self._measured.extend((str(name), str(evaluated)) for name, evaluated in (state or {}).get("measured", []))
         except (TypeError, ValueError) as error:
             log.warning("ignoring the list of completed evaluations, because it is malformed: %s", error)
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
     def _due(self, step: int) -> list[EvaluationTask]:
-        return [m for m in self._wanted if m.due(step, self._schedule.max_steps)]
+        return [m for m in self._evaluation_tasks if m.due(step, self._schedule.max_steps)]
 
-    def _is_new(self, measurement: EvaluationTask, subject: EvaluatedPolicy) -> bool:
-        key = (measurement.base_name, subject.name)
-        return key not in self._measured and key not in self._under_way
+    def _is_new(self, measurement: EvaluationTask, evaluated: EvaluatedPolicy) -> bool:
+        key = (measurement.base_name, evaluated.name)
+        return key not in self._measured and key not in self._in_progress
 
-    def _start(self, due: Sequence[EvaluationTask], step: int, subject: EvaluatedPolicy) -> None:
+    def _start(self, due: Sequence[EvaluationTask], step: int, evaluated: EvaluatedPolicy) -> None:
         for use in EnvironmentUse:
-            wanted = [m for m in due if m.use is use and self._is_new(m, subject)]
+            wanted = [m for m in due if m.use is use and self._is_new(m, evaluated)]
             if not wanted:
                 continue
             kind = "evaluation" if use is EnvironmentUse.eval else "validation"
@@ -245,8 +245,8 @@ class Evaluator:
                 message += f"{field}.interval or lower {field}.numExamples"
                 self._conditions.add_warning(Problem(reason=Reason.EVALUATION_SKIPPED, message=message))
                 continue
-            self._under_way |= {(m.base_name, subject.name) for m in wanted}
-            round = self._round(wanted, step, subject, before if busy else None)
+            self._in_progress |= {(m.base_name, evaluated.name) for m in wanted}
+            round = self._round(wanted, step, evaluated, before if busy else None)
             task = asyncio.create_task(round, name=f"{kind} of step {step}")
             self._rounds[use] = task
             self._tasks.add(task)
@@ -261,52 +261,56 @@ class Evaluator:
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_FAILED, message=message[:MESSAGE_LIMIT]))
 
     async def _round(
-        self, wanted: Sequence[EvaluationTask], step: int, subject: EvaluatedPolicy, before: "asyncio.Task[None] | None"
+        self,
+        wanted: Sequence[EvaluationTask],
+        step: int,
+        evaluated: EvaluatedPolicy,
+        before: "asyncio.Task[None] | None",
     ) -> None:
         # Keeps the policy loaded between two groups: an adapter that no open group is pinned to may be unloaded.
-        pin = self._open(subject)
+        pin = self._open(evaluated)
         try:
             if before is not None:
                 await asyncio.wait({before})
-            found = await asyncio.gather(*(self._measure(m, step, subject) for m in wanted))
+            found = await asyncio.gather(*(self._measure(m, step, evaluated) for m in wanted))
             if wanted[0].use is EnvironmentUse.train:
-                self._report_problem(step, validation_total([group for groups in found for group in groups]))
+                self._report_results(step, validation_total([group for groups in found for group in groups]))
         finally:
             self._groups.close(pin.id)
-            self._under_way -= {(m.base_name, subject.name) for m in wanted}
+            self._in_progress -= {(m.base_name, evaluated.name) for m in wanted}
 
     async def _measure(
-        self, measurement: EvaluationTask, step: int, subject: EvaluatedPolicy
+        self, measurement: EvaluationTask, step: int, evaluated: EvaluatedPolicy
     ) -> list[list[RolloutResult]]:
         member = self._environments[measurement.use].environments[measurement.environment]
         known = member.info.eval_examples if member.info else 0
         count = known if measurement.examples < 0 else min(measurement.examples, known)
         began = time.monotonic()
         results = list(
-            await asyncio.gather(*(self._group(member, measurement, index, subject) for index in range(count)))
+            await asyncio.gather(*(self._group(member, measurement, index, evaluated) for index in range(count)))
         )
         base = measurement.base_name
         values = measurement.values(results) | {f"{base}/seconds": time.monotonic() - began}
-        if subject.policy.kind is PolicyKind.weights:
+        if evaluated.policy.kind is PolicyKind.weights:
             # An engine holds one set of weights: rollouts after the next publication were sampled from that one.
-            values[f"{base}/drift"] = float(max(0, self._progress.policy_version - subject.policy.version))
+            values[f"{base}/drift"] = float(max(0, self._progress.policy_version - evaluated.policy.version))
         if values[f"{base}/error"] == 0.0:
             self._conditions.clear_warning(Reason.EVALUATION_ERRORS)
-        self._measured.append((base, subject.name))
-        self._report_problem(step, values)
+        self._measured.append((base, evaluated.name))
+        self._report_results(step, values)
         self._save_state()
         return results
 
-    def _report_problem(self, step: int, values: dict[str, float]) -> None:
+    def _report_results(self, step: int, values: dict[str, float]) -> None:
         log.info("step %d measured: %s", step, values)
         self._report(step, values)
 
     # --- one example --------------------------------------------------------------------------------------------------
 
     async def _group(
-        self, member: PooledEnvironment, measurement: EvaluationTask, index: int, subject: EvaluatedPolicy
+        self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
     ) -> list[RolloutResult]:
-        async with self._rooms[measurement.use].acquire(measurement.rollouts):
+        async with self._semaphores[measurement.use].acquire(measurement.rollouts):
             problem = Problem(reason=Reason.UNREACHABLE, message="the environment is unreachable")
             for _ in range(MAX_ATTEMPTS):
                 if member.recovery_task is not None and not member.recovery_task.done():
@@ -314,7 +318,7 @@ class Evaluator:
                 if member.unreachable_since is not None:
                     break
                 try:
-                    return await self._ask(member, measurement, index, subject)
+                    return await self._roll_out(member, measurement, index, evaluated)
                 except ServiceUnavailable as error:
                     problem = error.problem
                     self._environments[measurement.use].mark_unreachable(member.name, problem)
@@ -325,18 +329,18 @@ class Evaluator:
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_ERRORS, message=message[:MESSAGE_LIMIT]))
             return []
 
-    async def _ask(
-        self, member: PooledEnvironment, measurement: EvaluationTask, index: int, subject: EvaluatedPolicy
+    async def _roll_out(
+        self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
     ) -> list[RolloutResult]:
         # The seeds depend on example and policy only, not on what else runs.
-        live = self._open(subject, ordinal=_ordinal(measurement, index))
+        live_group = self._open(evaluated, ordinal=_ordinal(measurement, index))
         request = GroupRequest(
-            group_id=live.id,
+            group_id=live_group.id,
             example_index=index,
             split=Split.eval,
             rollouts=measurement.rollouts,
-            base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live.id}/v1",
-            model=live.model,
+            base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live_group.id}/v1",
+            model=live_group.model,
             sampling=dict(self._settings.sampling),
             deadline_seconds=self._settings.group_deadline,
         )
@@ -344,10 +348,10 @@ class Evaluator:
             # More rollouts than requested would give this example a higher weight.
             return (await member.client.roll_out(request)).rollouts[: measurement.rollouts]
         finally:
-            self._groups.close(live.id)
+            self._groups.close(live_group.id)
 
-    def _open(self, subject: EvaluatedPolicy, ordinal: int = 0) -> LiveGroup:
-        return self._groups.open(subject.policy, ordinal=ordinal, record=False, base=subject.base)
+    def _open(self, evaluated: EvaluatedPolicy, ordinal: int = 0) -> LiveGroup:
+        return self._groups.open(evaluated.policy, ordinal=ordinal, record=False, base=evaluated.base)
 
 
 def _ordinal(measurement: EvaluationTask, index: int) -> int:

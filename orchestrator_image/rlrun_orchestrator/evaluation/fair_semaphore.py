@@ -9,47 +9,47 @@ from contextlib import asynccontextmanager
 class FairSemaphore:
     """Semaphore with a weight per task, first come first served. A task that needs more than the limit runs alone."""
 
-    def __init__(self, places: int) -> None:
-        self.places = places
-        self.taken = 0
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.in_use = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def acquire(self, places: int) -> AsyncIterator[None]:
+    async def acquire(self, weight: int) -> AsyncIterator[None]:
         """Wait for the task's turn, and release its weight at the end."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((places, turn))
+        self._waiting.append((weight, turn))
         self._admit()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave(places)
+                self._release(weight)
             raise
         finally:
             self._admit()
         try:
             yield
         finally:
-            self._leave(places)
+            self._release(weight)
 
-    def raise_limit(self, places: int) -> None:
+    def raise_limit(self, limit: int) -> None:
         """Raise the limit to at least this value."""
-        self.places = max(self.places, places)
+        self.limit = max(self.limit, limit)
         self._admit()
 
-    def _leave(self, places: int) -> None:
-        self.taken -= places
+    def _release(self, weight: int) -> None:
+        self.in_use -= weight
         self._admit()
 
     def _admit(self) -> None:
         while self._waiting:
-            places, turn = self._waiting[0]
+            weight, turn = self._waiting[0]
             if turn.done():  # its task was cancelled while it waited
                 self._waiting.popleft()
                 continue
-            if self.taken and self.taken + places > self.places:
+            if self.in_use and self.in_use + weight > self.limit:
                 return
             self._waiting.popleft()
-            self.taken += places
+            self.in_use += weight
             turn.set_result(None)

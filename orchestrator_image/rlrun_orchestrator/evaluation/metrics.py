@@ -24,7 +24,7 @@ def pass_at_k(rollouts: int, successes: int, k: int) -> float:
     return 1.0 - math.comb(rollouts - successes, k) / math.comb(rollouts, k)
 
 
-def ks(rollouts: int) -> list[int]:
+def k_values(rollouts: int) -> list[int]:
     """Return 1, 2, 4, ... and `rollouts` itself."""
     found = [2**i for i in range(rollouts.bit_length())]
     return sorted({k for k in found if k <= rollouts} | {rollouts})
@@ -40,7 +40,7 @@ def evaluation_values(environment: str, rollouts: int, results: Sequence[Sequenc
         return values
     values[f"{base}/avg@{rollouts}"] = _mean(rewards)
     values[f"{base}/is_truncated"] = _mean([float(r.is_truncated) for group in results for r in group if is_valid(r)])
-    for k in ks(rollouts):
+    for k in k_values(rollouts):
         enough = [group for group in groups if len(group) >= k]
         if enough:
             chances = [pass_at_k(len(group), sum(r >= SUCCESS for r in group), k) for group in enough]

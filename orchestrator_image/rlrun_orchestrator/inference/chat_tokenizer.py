@@ -35,11 +35,11 @@ class ChatTokenizer:
 
         Raises FatalError if no engine responds in time or the template rejects the messages.
         """
-        asked = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
-        body = json.dumps(asked).encode()
-        give_up = time.monotonic() + self._deadline
+        messages_body = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
+        body = json.dumps(messages_body).encode()
+        deadline = time.monotonic() + self._deadline
         problem = self._pool.problem()
-        while time.monotonic() < give_up:
+        while time.monotonic() < deadline:
             able = [replica for replica in self._pool.replicas.values() if replica.is_answering]
             if not able:
                 problem = self._pool.problem()

@@ -29,13 +29,13 @@ from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 
 log = logging.getLogger(__name__)
 
-NOT_BROUGHT = Reason.ADAPTER_DOWNLOAD_FAILED
+DOWNLOAD_FAILED = Reason.ADAPTER_DOWNLOAD_FAILED
 """Reason of the sidecar if neither S3 nor the trainer delivers the files."""
 DNS_MISSES_BEFORE_REMOVAL = 3
 """Consecutive DNS lookups without the replica before it is removed. One incomplete answer does not remove it."""
 REPORT_AFTER = 5.0
 """Seconds without a replica that serves the policy before the wait is reported."""
-REMEMBERED = 1000
+PUBLICATIONS_KEPT = 1000
 """Number of publications whose order is kept, more than any group can outlive."""
 AFFINITY_SLACK = 4
 """Requests that a group's home replica may have more than the least busy one before affinity ends."""
@@ -74,7 +74,7 @@ class Replica:
     was_replaced: bool = False
     """True if a policy's weights replaced those of the base model."""
     is_answering: bool = False
-    record_success: bool = False
+    has_responded: bool = False
     """True once the replica has responded. Before that its pod is starting."""
     requests: int = 0
     """Number of requests in progress."""
@@ -181,7 +181,7 @@ class ReplicaPool:
         self._target = policy
         self._publications += 1
         self._published[policy.name] = self._publications
-        if len(self._published) > REMEMBERED:
+        if len(self._published) > PUBLICATIONS_KEPT:
             self._published.pop(next(iter(self._published)))
         self._wake_all()
         start = time.monotonic()
@@ -207,15 +207,15 @@ class ReplicaPool:
     def problem(self, policy: PolicyRef | None = None) -> Problem:
         """Return why no replica serves the policy."""
         name = policy.name if policy else "a policy"
-        told = [replica.problem.message for replica in self.replicas.values() if replica.problem]
-        if not any(replica.record_success for replica in self.replicas.values()):
+        failures = [replica.problem.message for replica in self.replicas.values() if replica.problem]
+        if not any(replica.has_responded for replica in self.replicas.values()):
             return Problem(
                 reason=Reason.WAITING_FOR_INFERENCE,
-                message="no inference replica is ready: look at the inference pods of this run and their events",
+                message="no inference replica is ready: check the inference pods of this run and their events",
             )
         return Problem(
             reason=Reason.WAITING_FOR_INFERENCE,
-            message=f"no inference replica serves {name} yet" + (f": {told[0]}" if told else ""),
+            message=f"no inference replica serves {name} yet" + (f": {failures[0]}" if failures else ""),
         )
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
@@ -238,13 +238,13 @@ class ReplicaPool:
             except OSError as error:
                 log.debug("no inference replica in DNS: %s", error)
                 found = set()
-            self._see(found)
+            self._update_replicas(found)
             await asyncio.sleep(self._poll)
 
-    def _see(self, found: set[Endpoint]) -> None:
+    def _update_replicas(self, found: set[Endpoint]) -> None:
         for endpoint in found - self.replicas.keys():
             replica = Replica(endpoint, SidecarClient(self._http, endpoint.sidecar_url))
-            replica.task = asyncio.create_task(self._keep(replica), name=f"replica {endpoint.engine_url}")
+            replica.task = asyncio.create_task(self._maintain(replica), name=f"replica {endpoint.engine_url}")
             self.replicas[endpoint] = replica
             log.info("replica %s found", endpoint.engine_url)
         for endpoint, replica in list(self.replicas.items()):
@@ -258,31 +258,31 @@ class ReplicaPool:
                 del self.replicas[endpoint]
                 self._notify()
 
-    async def _keep(self, replica: Replica) -> None:
+    async def _maintain(self, replica: Replica) -> None:
         while True:
             replica.wake.clear()
-            looked = False
+            responded = False
             try:
                 # A busy engine is slow to respond: a policy that a publication waits for is loaded without a query.
                 if not replica.is_answering or self._target is None or replica.serves(self._target.name):
-                    self._note(replica, await replica.sidecar.adapters())
+                    self._record_adapters(replica, await replica.sidecar.adapters())
                     if not replica.is_answering:
                         log.info("replica %s answers and has %s", replica.endpoint.engine_url, sorted(replica.adapters))
-                    replica.is_answering = replica.record_success = True
+                    replica.is_answering = replica.has_responded = True
                     self._notify()
-                looked = True
+                responded = True
                 await self._reconcile(replica)
                 replica.problem = None
                 replica.backoff.succeeded()
             except RequestError as error:
                 replica.backoff.failed(time.monotonic())
-                if error.problem.reason == NOT_BROUGHT:
+                if error.problem.reason == DOWNLOAD_FAILED:
                     # The engine works: it continues with the policies that it has.
                     replica.problem = error.problem
                 else:
                     replica.mark_suspect(error.problem)
                 replica.wake.clear()
-                if not looked:
+                if not responded:
                     self._notify()
                     await asyncio.sleep(min(STARTING_SECONDS, self._poll))
                     continue
@@ -314,21 +314,21 @@ class ReplicaPool:
         keep = {p.name for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None}
         for name in replica.adapters - keep:
             if name.startswith(POLICY_PREFIX):
-                self._note(replica, await replica.sidecar.unload(name))
+                self._record_adapters(replica, await replica.sidecar.unload(name))
 
     async def _load(self, replica: Replica, policy: PolicyRef) -> None:
         fallback = f"{self._fallback_url}/{policy.name}" if self._fallback_url else None
-        self._note(replica, await replica.sidecar.load(policy, fallback))
+        self._record_adapters(replica, await replica.sidecar.load(policy, fallback))
 
-    def _note(self, replica: Replica, listed: AdapterList) -> None:
+    def _record_adapters(self, replica: Replica, listed: AdapterList) -> None:
         """Record the sidecar's list and the policies that it implies."""
         replica.adapters = set(listed.adapters)
         policies = [p for p in (self._target, self.current, self.previous, *self._in_use().values()) if p is not None]
-        whole = {policy.name for policy in policies if policy.kind is PolicyKind.weights}
-        replica.was_replaced = bool(whole and replica.adapters)
+        weight_policies = {policy.name for policy in policies if policy.kind is PolicyKind.weights}
+        replica.was_replaced = bool(weight_policies and replica.adapters)
         if replica.was_replaced:
             newest = max(self._published.get(name, 0) for name in replica.adapters)
-            replica.adapters |= {name for name in whole if self._published.get(name, newest + 1) <= newest}
+            replica.adapters |= {name for name in weight_policies if self._published.get(name, newest + 1) <= newest}
 
     def _wake_all(self) -> None:
         for replica in self.replicas.values():

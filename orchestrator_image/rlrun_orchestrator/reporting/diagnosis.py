@@ -85,7 +85,7 @@ def flat_at_zero(history: Sequence[Metrics]) -> Problem | None:
     """Detect that no rollout is rewarded."""
     if not all(abs(value) <= FLAT_MARGIN for value in _newest(history, "reward/mean", FLAT_STEPS)):
         return None
-    return _trouble(
+    return _problem(
         TrainingIssue.reward_flat_at_zero,
         f"the mean reward has been 0 for {FLAT_STEPS} steps, so there is nothing to learn from. Read some rollouts of "
         "the run: either the task is too hard for this model (use easier examples or a stronger model, or begin with "
@@ -98,7 +98,7 @@ def flat_at_one(history: Sequence[Metrics]) -> Problem | None:
     """Detect that every rollout gets the full reward."""
     if not all(value >= 1.0 - FLAT_MARGIN for value in _newest(history, "reward/mean", FLAT_STEPS)):
         return None
-    return _trouble(
+    return _problem(
         TrainingIssue.reward_flat_at_one,
         f"the mean reward has been 1 for {FLAT_STEPS} steps: the task is solved, or the reward function is too "
         "lenient. Read some rollouts; if they are good, stop the run or use harder examples",
@@ -110,7 +110,7 @@ def no_diversity(history: Sequence[Metrics]) -> Problem | None:
     shares = _newest(history, "batch/zero_variance", DIVERSITY_STEPS)
     if not all(share >= ZERO_VARIANCE_SHARE for share in shares):
         return None
-    return _trouble(
+    return _problem(
         TrainingIssue.no_reward_diversity,
         f"for {DIVERSITY_STEPS} steps nearly all groups had equal rewards within the group, and such groups give no "
         "gradient. Raise rolloutsPerExample or sampling.temperature, add examples of other difficulty, or reward "
@@ -128,7 +128,7 @@ def most_filtered(history: Sequence[Metrics]) -> Problem | None:
         return None
     if math.fsum(filtered) / total < FILTERED_SHARE:
         return None
-    return _trouble(
+    return _problem(
         TrainingIssue.most_groups_filtered,
         f"{100 * math.fsum(filtered) / total:.0f} % of the rollouts of the last {DIVERSITY_STEPS} steps were filtered "
         "for their rewards. Choose examples that fit the policy's ability, or loosen difficultyFilter and the "
@@ -145,7 +145,7 @@ def collapsed(history: Sequence[Metrics]) -> Problem | None:
     best, newest = max(means), means[-1]
     if best < COLLAPSE_FROM or newest > COLLAPSE_TO * best:
         return None
-    return _trouble(
+    return _problem(
         TrainingIssue.reward_collapsed,
         f"the mean reward fell from {best:.3f} to {newest:.3f}. Return to the best checkpoint (checkpointId) with a "
         "lower learningRate, more rolloutsPerExample, a smaller maxAsyncLevel, or a klPenalty",
@@ -157,7 +157,7 @@ def mismatch(history: Sequence[Metrics]) -> Problem | None:
     newest = _newest(history, "mismatch_kl/all/mean", MISMATCH_STEPS)
     if not all(value >= MISMATCH_KL for value in newest):
         return None
-    return _trouble(
+    return _problem(
         TrainingIssue.policy_mismatch,
         f"the trainer's and the engine's probabilities differ by {newest[-1]:.2g} nats per token "
         f"(mismatch_kl/all/mean), for {MISMATCH_STEPS} steps. Lower learningRate and maxAsyncLevel; if it persists "
@@ -171,7 +171,7 @@ def masked(history: Sequence[Metrics]) -> Problem | None:
     newest = _newest(history, "is_masked/mean", MISMATCH_STEPS)
     if not all(value >= MASKED_SHARE for value in newest):
         return None
-    return _trouble(
+    return _problem(
         TrainingIssue.tokens_masked,
         f"{100 * newest[-1]:.0f} % of the tokens are left out of the loss, because their importance ratio is out of "
         "bounds. Lower maxAsyncLevel and learningRate, or widen loss.ratioLow and loss.ratioHigh",
@@ -188,7 +188,7 @@ def entropy(history: Sequence[Metrics]) -> Problem | None:
     rewards = _newest(history, "reward/mean", ENTROPY_STEPS)
     if not all(value < low for value in newest) or statistics.fmean(rewards or [0.0]) >= ENTROPY_GOOD_REWARD:
         return None
-    return _trouble(
+    return _problem(
         TrainingIssue.entropy_collapsed,
         f"the policy's entropy fell from {first:.3g} to {newest[-1]:.3g} nats per token while the reward is not high: "
         "it has stopped exploring. Return to an earlier checkpoint with a lower learningRate, a higher "
@@ -211,8 +211,8 @@ def stalled(history: Sequence[Metrics]) -> Problem | None:
         ),
         "the trainer (time/trainer): check its pod": "time/trainer",
     }
-    where = max(parts, key=lambda words: history[-1].get(parts[words], 0.0))
-    return _trouble(
+    where = max(parts, key=lambda part: history[-1].get(parts[part], 0.0))
+    return _problem(
         TrainingIssue.throughput_stalled,
         f"the last {STALL_STEPS} steps took {statistics.fmean(newest):.0f} s each instead of {usual:.1f} s before; "
         f"most of it was spent on {where}",
@@ -254,5 +254,5 @@ def _newest(history: Sequence[Metrics], name: str, steps: int) -> list[float]:
     return values if len(values) == steps else [math.nan]
 
 
-def _trouble(reason: TrainingIssue, message: str) -> Problem:
+def _problem(reason: TrainingIssue, message: str) -> Problem:
     return Problem(reason=reason, message=f"{message}.")

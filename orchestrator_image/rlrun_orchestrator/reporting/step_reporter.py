@@ -41,11 +41,11 @@ class StepTimings:
     step: float
     """Whole duration, from the end of the previous step."""
     collect: float
-    """Until the batch was complete."""
+    """Time until the batch was complete."""
     waited_for_policy: float
     """Part of `collect` in which only a newer policy could complete the batch."""
     train: float
-    """Until the trainer responded."""
+    """Time until the trainer responded."""
     publish: float
     """Duration of the newest publication, which runs in the background."""
     save: float = 0.0
@@ -115,24 +115,24 @@ class StepReporter:
         self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
         self._warned: set[str] = set()
 
-    def step(self, facts: StepReport) -> None:
+    def step(self, report: StepReport) -> None:
         """Report a completed step."""
         now = datetime.now(UTC)
-        groups = list(facts.groups)
-        self._progress.add_mismatch_kl(facts.trainer.get("mismatch_kl/all/mean"), facts.trained_tokens)
-        numbers = finite(self._numbers(facts))
-        self._step_metrics = numbers
-        self._progress.record_step(facts.step, facts.reward, facts.times.step, now)
+        groups = list(report.groups)
+        self._progress.add_mismatch_kl(report.trainer.get("mismatch_kl/all/mean"), report.trained_tokens)
+        metrics = finite(self._metrics(report))
+        self._step_metrics = metrics
+        self._progress.record_step(report.step, report.reward, report.times.step, now)
         if groups:
             self._rewards.add(rewards_by_environment(groups))
-        self._history.append(numbers)
-        self._write(facts.step, now, {**numbers, **(batch_histograms(groups) if groups else {})})
+        self._history.append(metrics)
+        self._write(report.step, now, {**metrics, **(batch_histograms(groups) if groups else {})})
         if groups:
-            self._recorder.rollouts(facts.step, rollout_lines(groups, facts.step))
+            self._recorder.rollouts(report.step, rollout_lines(groups, report.step))
         self._diagnose()
         self._conditions.set_condition("wandb", self._wandb.problem if self._wandb else None)
-        told = "-" if facts.reward is None else f"{facts.reward:.4f}"
-        log.info("step %d/%d reward %s in %.1f s", facts.step, self._schedule.max_steps, told, facts.times.step)
+        reward = "-" if report.reward is None else f"{report.reward:.4f}"
+        log.info("step %d/%d reward %s in %.1f s", report.step, self._schedule.max_steps, reward, report.times.step)
 
     def report_unobserved(self, result: StepResult, batch: SentBatch | None) -> None:
         """Report a step whose batch this process does not have, with what was recorded of it, or nothing."""
@@ -172,12 +172,12 @@ class StepReporter:
 
     # --- details ------------------------------------------------------------------------------------------------------
 
-    def _numbers(self, facts: StepReport) -> dict[str, float]:
-        times, each = facts.times, self._rollouts_per_example
+    def _metrics(self, report: StepReport) -> dict[str, float]:
+        times, each = report.times, self._rollouts_per_example
         return {
-            **trainer_metrics(facts.trainer),
-            **facts.more,
-            **self._totals.add(facts.tokens, facts.samples, facts.problems),
+            **trainer_metrics(report.trainer),
+            **report.more,
+            **self._totals.add(report.tokens, report.samples, report.problems),
             "time/step": times.step,
             "time/generate_completions": times.collect,
             "time/wait_for_policy": times.waited_for_policy,
@@ -185,12 +185,12 @@ class StepReporter:
             "time/trainer": times.train,
             "time/update_weights": times.publish,
             "time/save_ckpt": times.save,
-            "perf/throughput": facts.trained_tokens / times.step if times.step > 0 else 0.0,
-            "batch/async_level": float(facts.step - 1 - self._progress.policy_version),
-            "batch/inflight_rollouts": float(facts.in_flight * each),
-            "batch/cancelled_rollouts": float(facts.cancelled * each),
-            "filtered_rollouts": float(facts.filtered * each),
-            "progress/step": float(facts.step),
+            "perf/throughput": report.trained_tokens / times.step if times.step > 0 else 0.0,
+            "batch/async_level": float(report.step - 1 - self._progress.policy_version),
+            "batch/inflight_rollouts": float(report.in_flight * each),
+            "batch/cancelled_rollouts": float(report.cancelled * each),
+            "filtered_rollouts": float(report.filtered * each),
+            "progress/step": float(report.step),
             "progress/ckpt_step": float(self._progress.policy_version),
             "progress/trainer_restarts": float(self._progress.trainer_restarts),
         }

@@ -189,7 +189,7 @@ class WandbLog:
     async def _spawn(self, folder: str) -> asyncio.subprocess.Process:
         passed = {k: v for k, v in self._environment.items() if k in PASSED_ON}
         passed |= {k: v for k, v in self._environment.items() if k.startswith("WANDB_") and not k.startswith(KEY)}
-        places = {
+        folders = {
             name: f"{folder}/{name.lower()}" for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
         }
         key = api_key(self._environment)
@@ -197,7 +197,7 @@ class WandbLog:
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={**passed, **places, "HOME": folder, **({KEY: key} if key else {})},
+            env={**passed, **folders, "HOME": folder, **({KEY: key} if key else {})},
             start_new_session=True,
         )
 

@@ -39,7 +39,7 @@ WAIT_SECONDS = 0.5
 class DemonstrationSample:
     """One demonstration as a training sequence."""
 
-    dealt: SampledExample
+    sampled: SampledExample
     sequence: TokenSequence
 
 
@@ -48,33 +48,33 @@ class DemonstrationLoader:
 
     def __init__(
         self,
-        deal: ExampleSampler,
+        sampler: ExampleSampler,
         environments: EnvironmentPool,
         tokenizer: ChatTokenizer,
         *,
         batch_size: int,
         seq_len: int,
     ) -> None:
-        self._deal = deal
+        self._sampler = sampler
         self._environments = environments
         self._tokenizer = tokenizer
         self._batch_size = batch_size
         self._seq_len = seq_len
-        self._room = asyncio.Semaphore(PARALLEL)
+        self._semaphore = asyncio.Semaphore(PARALLEL)
         self._outstanding: list[SampledExample] = []
 
     async def batch(self) -> list[DemonstrationSample]:
         """Return the next `batch_size` demonstrations, in the order in which they were sampled. Raises FatalError."""
-        lessons: list[DemonstrationSample] = []
+        samples: list[DemonstrationSample] = []
         for _ in range(MAX_ROUNDS):
-            drawn = [self._draw() for _ in range(self._batch_size - len(lessons))]
+            drawn = [self._draw() for _ in range(self._batch_size - len(samples))]
             self._outstanding += drawn
-            found = await asyncio.gather(*(self._lesson(dealt) for dealt in drawn))
-            lessons += [lesson for lesson in found if lesson.sequence.token_ids]
-            too_long = {lesson.dealt for lesson in found if not lesson.sequence.token_ids}
-            self._outstanding = [dealt for dealt in self._outstanding if dealt not in too_long]
-            if len(lessons) == self._batch_size:
-                return lessons
+            found = await asyncio.gather(*(self._load_sample(sampled) for sampled in drawn))
+            samples += [sample for sample in found if sample.sequence.token_ids]
+            too_long = {sample.sampled for sample in found if not sample.sequence.token_ids}
+            self._outstanding = [sampled for sampled in self._outstanding if sampled not in too_long]
+            if len(samples) == self._batch_size:
+                return samples
             skipped = sum(not sample.sequence.token_ids for sample in found)
             log.warning("skipping %d demonstrations whose prompts are longer than seqLen", skipped)
         message = (
@@ -93,37 +93,40 @@ class DemonstrationLoader:
 
     def return_batch(self) -> None:
         """Sample the examples of the batch again, because the trainer made its step of another batch."""
-        self._deal.requeue(self._outstanding)
+        self._sampler.requeue(self._outstanding)
         self._outstanding = []
 
     def _draw(self) -> SampledExample:
-        dealt = self._deal.next_example(self._environments.environments)
-        if dealt is None:
+        sampled = self._sampler.next_example(self._environments.environments)
+        if sampled is None:
             raise FatalError(
                 Problem(reason=Reason.NO_EXAMPLES, message="no environment has examples"), ExitCode.CONFIGURATION
             )
-        return dealt
+        return sampled
 
-    async def _lesson(self, dealt: SampledExample) -> DemonstrationSample:
-        async with self._room:
-            sequence = await self._sequence(await self._fetch(dealt))
+    async def _load_sample(self, sampled: SampledExample) -> DemonstrationSample:
+        async with self._semaphore:
+            sequence = await self._sequence(await self._fetch(sampled))
         sequence.truncate(self._seq_len)
-        return DemonstrationSample(dealt, sequence if any(sequence.loss_mask) else TokenSequence())
+        return DemonstrationSample(sampled, sequence if any(sequence.loss_mask) else TokenSequence())
 
-    async def _fetch(self, dealt: SampledExample) -> Demonstration:
-        member = self._environments.environments[dealt.example.environment]
+    async def _fetch(self, sampled: SampledExample) -> Demonstration:
+        environment = self._environments.environments[sampled.example.environment]
         while True:
             if self._environments.failure is not None:
                 raise self._environments.failure
-            if member.unreachable_since is None:
+            if environment.unreachable_since is None:
                 try:
-                    return await member.client.demonstration(DemonstrationRequest(example_index=dealt.example.index))
+                    return await environment.client.demonstration(
+                        DemonstrationRequest(example_index=sampled.example.index)
+                    )
                 except ServiceUnavailable as error:
-                    self._environments.mark_unreachable(member.name, error.problem)
+                    self._environments.mark_unreachable(environment.name, error.problem)
                 except RequestRejected as error:
                     message = (
-                        f"environment {member.name} has no demonstration for example {dealt.example.index}, which "
-                        f"supervised steps need (algorithm.name sft or algorithm.sftSteps): {error.problem.message}"
+                        f"environment {environment.name} has no demonstration for example {sampled.example.index}, "
+                        "which supervised steps need (algorithm.name sft or algorithm.sftSteps): "
+                        f"{error.problem.message}"
                     )
                     problem = Problem(reason=Reason.DEMONSTRATIONS_MISSING, message=message[:1000])
                     raise FatalError(problem, ExitCode.CONFIGURATION) from error
@@ -162,26 +165,26 @@ def _mismatch() -> Problem:
     return Problem(reason=Reason.CHAT_TEMPLATE_MISMATCH, message=message)
 
 
-def demonstration_samples(lessons: Sequence[DemonstrationSample], step: int) -> list[dict[str, Any]]:
+def demonstration_samples(samples: Sequence[DemonstrationSample], step: int) -> list[dict[str, Any]]:
     """Return one `Sample` (under its JSON names) per demonstration, for the step that trains version `step`."""
     return [
         {
-            "tokenIds": lesson.sequence.token_ids,
-            "lossMask": lesson.sequence.loss_mask,
-            "logprobs": lesson.sequence.logprobs,
+            "tokenIds": sample.sequence.token_ids,
+            "lossMask": sample.sequence.loss_mask,
+            "logprobs": sample.sequence.logprobs,
             "advantage": 0.0,
             "loss": SampleLoss.cross_entropy.value,
             "policyVersion": step,
         }
-        for lesson in lessons
+        for sample in samples
     ]
 
 
-def demonstration_metrics(lessons: Sequence[DemonstrationSample]) -> dict[str, float]:
+def demonstration_metrics(samples: Sequence[DemonstrationSample]) -> dict[str, float]:
     """Return the metrics of a supervised batch."""
-    lengths = [len(lesson.sequence.token_ids) for lesson in lessons]
+    lengths = [len(sample.sequence.token_ids) for sample in samples]
     return {
-        "batch/demonstrations": float(len(lessons)),
+        "batch/demonstrations": float(len(samples)),
         "seq_len/mean": sum(lengths) / len(lengths),
         "seq_len/max": float(max(lengths)),
         "seq_len/min": float(min(lengths)),

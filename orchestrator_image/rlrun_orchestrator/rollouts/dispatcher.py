@@ -73,7 +73,7 @@ class Dispatcher:
         """Number of groups cancelled in flight since the last batch."""
         self.filtered = 0
         """Number of groups filtered since the last batch."""
-        self._causes: Counter[FilterReason] = Counter()
+        self._filter_reasons: Counter[FilterReason] = Counter()
         self._environments = environments
         self._groups = groups
         self._pool = pool
@@ -88,7 +88,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
         self._dispatch_task: asyncio.Task[None] | None = None
-        self._drought = EmptyBatchMonitor(tracker.limits.groups_per_batch, settings.empty_batch_backoff)
+        self._empty_batches = EmptyBatchMonitor(tracker.limits.groups_per_batch, settings.empty_batch_backoff)
         self._no_replica_since: float | None = None
         tracker.schedule.subscribe(self._wake.set)
 
@@ -140,8 +140,10 @@ class Dispatcher:
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the difficulty pools and the rollouts filtered since the last call, by reason."""
         share = self._settings.rollouts_per_example
-        filtered = {f"filtered_rollouts/{cause}": float(self._causes[cause] * share) for cause in FilterReason}
-        self._causes.clear()
+        filtered = {
+            f"filtered_rollouts/{reason}": float(self._filter_reasons[reason] * share) for reason in FilterReason
+        }
+        self._filter_reasons.clear()
         return self.sampler.buffer.metrics() | filtered
 
     async def wait_for_change(self, timeout: float) -> None:
@@ -209,7 +211,7 @@ class Dispatcher:
         if self._environments.failure is not None:
             raise self._environments.failure
         policy = self.tracker.policy
-        if policy is None or not self._replica_serves(policy, now) or not self._drought.may_dispatch(now):
+        if policy is None or not self._replica_serves(policy, now) or not self._empty_batches.may_dispatch(now):
             return
         for _ in range(self.tracker.available_slots()):
             example = self.sampler.next_example(self._environments.ready_names(now))
@@ -231,20 +233,20 @@ class Dispatcher:
         return False
 
     def _start(self, example: SampledExample, policy: PolicyRef, now: float) -> None:
-        live = self._groups.open(policy, ordinal=example.ordinal)
-        group = self.tracker.start(live.id, example)
-        group.task = asyncio.create_task(self._run_group(live, example, now), name=f"group {live.id}")
+        live_group = self._groups.open(policy, ordinal=example.ordinal)
+        group = self.tracker.start(live_group.id, example)
+        group.task = asyncio.create_task(self._run_group(live_group, example, now), name=f"group {live_group.id}")
 
-    async def _run_group(self, live: LiveGroup, dealt: SampledExample, started: float) -> None:
-        example = dealt.example
+    async def _run_group(self, live_group: LiveGroup, sampled: SampledExample, started: float) -> None:
+        example = sampled.example
         member = self._environments.environments[example.environment]
-        group = Group(live.id, example, live.policy.version, ordinal=dealt.ordinal)
+        group = Group(live_group.id, example, live_group.policy.version, ordinal=sampled.ordinal)
         request = GroupRequest(
-            group_id=live.id,
+            group_id=live_group.id,
             example_index=example.index,
             rollouts=self._settings.rollouts_per_example,
-            base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live.id}/v1",
-            model=live.model,
+            base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live_group.id}/v1",
+            model=live_group.model,
             sampling=self._settings.sampling,
             deadline_seconds=self._settings.group_deadline,
             score=self._scoring.verify,
@@ -252,9 +254,9 @@ class Dispatcher:
         answered = True
         try:
             result = await member.client.roll_out(request)
-            self._groups.close(live.id)
-            scored = score_group(result, live.record_of_turns(), example, self._scoring)
-            if self._teacher is not None and scored.verdict is GroupOutcome.usable:
+            self._groups.close(live_group.id)
+            scored = score_group(result, live_group.record_of_turns(), example, self._scoring)
+            if self._teacher is not None and scored.outcome is GroupOutcome.usable:
                 await self._teacher.score(scored)
             group = scored
         except FatalError as failure:
@@ -266,38 +268,38 @@ class Dispatcher:
             self._environment_failed(member, error.problem, started)
         except Exception as error:
             # A group that never ends would occupy its slot until the end of the run.
-            log.exception("group %s failed", live.id)
+            log.exception("group %s failed", live_group.id)
             problem = Problem(reason=Reason.GROUP_FAILED, message=f"{type(error).__name__}: {error}"[:500])
             self._environment_failed(member, problem, started)
         finally:
-            self._groups.close(live.id)
-        self._finish(group, live, answered, started)
+            self._groups.close(live_group.id)
+        self._finish(group, live_group, answered, started)
 
     def _environment_failed(self, member: PooledEnvironment, problem: Problem, started: float) -> None:
-        self._drought.last_error = problem
+        self._empty_batches.last_error = problem
         member.backoff.failed(self._clock(), started)
         self._conditions.add_warning(problem)
 
-    def _finish(self, group: Group, live: LiveGroup, answered: bool, started: float) -> None:
-        tracked = self.tracker.finish(live.id, group.verdict, group)
+    def _finish(self, group: Group, live_group: LiveGroup, answered: bool, started: float) -> None:
+        tracked = self.tracker.finish(live_group.id, group.outcome, group)
         if tracked is None:
             return
         self._progress.record_group(group)
-        self._drought.last_error = group.first_error or self._drought.last_error
-        if group.verdict is not GroupOutcome.errored:
+        self._empty_batches.last_error = group.first_error or self._empty_batches.last_error
+        if group.outcome is not GroupOutcome.errored:
             self._environments.environments[group.example.environment].backoff.succeeded()
             if self._scoring.verify:
                 self.sampler.add_score(tracked.example, group.mean_reward)
         elif group.rollouts:
             self._environments.environments[group.example.environment].backoff.failed(self._clock(), started)
-        if group.cause is not None:
+        if group.filter_reason is not None:
             self.filtered += 1
-            self._causes[group.cause] += 1
+            self._filter_reasons[group.filter_reason] += 1
         # Rollouts that failed because no replica served the policy are not the environment's fault.
-        if answered and (group.verdict is not GroupOutcome.errored or self._pool.serving(live.policy.name)):
-            self._drought.record_outcome(group.verdict, group.cause, self._clock())
-            self._conditions.set_waiting("batch", self._drought.problem)
-            self.failure = self._drought.failure or self.failure
+        if answered and (group.outcome is not GroupOutcome.errored or self._pool.serving(live_group.policy.name)):
+            self._empty_batches.record_outcome(group.outcome, group.filter_reason, self._clock())
+            self._conditions.set_waiting("batch", self._empty_batches.problem)
+            self.failure = self._empty_batches.failure or self.failure
         self._wake.set()
         self._done.set()
 

@@ -61,17 +61,17 @@ class DistillationTeacher:
         self._report = report
         self._deadline = deadline
         self._first_pause = first_pause
-        self._room = asyncio.Semaphore(PARALLEL)
+        self._semaphore = asyncio.Semaphore(PARALLEL)
 
     async def score(self, group: Group) -> None:
         """Set the token advantages of every valid rollout of the group. Raises FatalError."""
         rollouts = group.valid_rollouts
         sequences = [sequence for rollout in rollouts for sequence in rollout.trajectory.sequences]
-        opinions = iter(await asyncio.gather(*(self._opinion(sequence) for sequence in sequences)))
+        advantages = iter(await asyncio.gather(*(self._token_advantages(sequence) for sequence in sequences)))
         for rollout in rollouts:
-            rollout.token_advantages = [next(opinions) for _ in rollout.trajectory.sequences]
+            rollout.token_advantages = [next(advantages) for _ in rollout.trajectory.sequences]
 
-    async def _opinion(self, sequence: TokenSequence) -> list[float]:
+    async def _token_advantages(self, sequence: TokenSequence) -> list[float]:
         body = {
             "model": self._model,
             "prompt": sequence.token_ids,
@@ -79,11 +79,11 @@ class DistillationTeacher:
             "temperature": 0.0,
             "prompt_logprobs": 0,
         }
-        async with self._room:
-            answer = await self._patiently(json.dumps(body, separators=(",", ":")).encode())
-        return token_advantages(sequence, self._read(answer, sequence.token_ids))
+        async with self._semaphore:
+            answer = await self._request_with_retries(json.dumps(body, separators=(",", ":")).encode())
+        return token_advantages(sequence, self._parse(answer, sequence.token_ids))
 
-    async def _patiently(self, body: bytes) -> bytes:
+    async def _request_with_retries(self, body: bytes) -> bytes:
         first_failure: float | None = None
         backoff = Backoff(self._first_pause, 20 * self._first_pause)
         while True:
@@ -98,12 +98,12 @@ class DistillationTeacher:
                         "seqLen"
                     )
                     raise FatalError(_problem(Reason.TEACHER_REFUSED, message), ExitCode.CONFIGURATION) from error
-                words = error.problem.message
+                detail = error.problem.message
             except ServiceUnavailable as error:
-                words = error.problem.message
+                detail = error.problem.message
             problem = _problem(
                 Reason.TEACHER_UNREACHABLE,
-                f"the teacher at algorithm.teacher.url is unreachable: {words}; check its URL and its server",
+                f"the teacher at algorithm.teacher.url is unreachable: {detail}; check its URL and its server",
             )
             self._report(COMPONENT, problem)
             now = time.monotonic()
@@ -113,7 +113,7 @@ class DistillationTeacher:
             backoff.failed(now)
             await asyncio.sleep(backoff.pause)
 
-    def _read(self, answer: bytes, token_ids: Sequence[int]) -> list[float]:
+    def _parse(self, answer: bytes, token_ids: Sequence[int]) -> list[float]:
         """Return the teacher's log probability of each token, 0.0 for the first, which has no context."""
         try:
             found: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
@@ -135,8 +135,10 @@ def token_advantages(sequence: TokenSequence, teacher: Sequence[float]) -> list[
     per token.
     """
     return [
-        max(-LIMIT, min(LIMIT, judged - drawn)) if mask and math.isfinite(judged) else (-LIMIT if mask else 0.0)
-        for judged, drawn, mask in zip(teacher, sequence.logprobs, sequence.loss_mask, strict=True)
+        max(-LIMIT, min(LIMIT, teacher_logprob - policy_logprob))
+        if mask and math.isfinite(teacher_logprob)
+        else (-LIMIT if mask else 0.0)
+        for teacher_logprob, policy_logprob, mask in zip(teacher, sequence.logprobs, sequence.loss_mask, strict=True)
     ]
 
 
@@ -145,8 +147,8 @@ def teacher_metrics(groups: Sequence[Group]) -> dict[str, float]:
     total, count = 0.0, 0
     for group in groups:
         for rollout in group.valid_rollouts:
-            for sequence, opinion in zip(rollout.trajectory.sequences, rollout.token_advantages or [], strict=False):
-                total += math.fsum(opinion)
+            for sequence, advantages in zip(rollout.trajectory.sequences, rollout.token_advantages or [], strict=False):
+                total += math.fsum(advantages)
                 count += sum(sequence.loss_mask)
     return {"teacher_kl/mean": -total / count} if count else {}
 

@@ -28,46 +28,47 @@ class EmptyBatchMonitor:
         self._size = groups_per_batch
         self._pause = Backoff(first_pause, 10 * first_pause)
         self._empty_batches = 0
-        self._barren = 0
+        self._unusable = 0
         """Finished groups since the last usable one, in this batch."""
         self._errors = 0
-        self._causes: set[FilterReason] = set()
+        self._filter_reasons: set[FilterReason] = set()
 
     def may_dispatch(self, now: float) -> bool:
         """Return whether groups may be started."""
         return self._pause.open(now)
 
-    def record_outcome(self, verdict: GroupOutcome, cause: FilterReason | None, now: float) -> None:
+    def record_outcome(self, outcome: GroupOutcome, filter_reason: FilterReason | None, now: float) -> None:
         """Record the outcome of a group that an environment answered."""
         if self.failure is not None:
             return
-        if verdict is GroupOutcome.usable:
-            self._barren = self._errors = self._empty_batches = 0
-            self._causes.clear()
+        if outcome is GroupOutcome.usable:
+            self._unusable = self._errors = self._empty_batches = 0
+            self._filter_reasons.clear()
             self._pause.succeeded()
             self.problem = None
             return
-        self._barren += 1
-        self._errors += verdict is GroupOutcome.errored
-        if cause is not None:
-            self._causes.add(cause)
-        if self._barren < self._size:
+        self._unusable += 1
+        self._errors += outcome is GroupOutcome.errored
+        if filter_reason is not None:
+            self._filter_reasons.add(filter_reason)
+        if self._unusable < self._size:
             return
         self._empty_batches += 1
-        errors, self._barren, self._errors = self._errors, 0, 0
-        self.problem = self._in_words()
+        errors, self._unusable, self._errors = self._errors, 0, 0
+        self.problem = self._describe()
         if self._empty_batches >= EMPTY_BATCHES:
             self.failure = FatalError(self.problem, ExitCode.CONFIGURATION)
         elif 2 * errors >= self._size:
             self._pause.failed(now)
             log.warning("%s. Retrying in %.0f s.", self.problem.message, self._pause.pause)
 
-    def _in_words(self) -> Problem:
+    def _describe(self) -> Problem:
         cause = (
             f"the last error was {self.last_error.reason}: {self.last_error.message}"
             if self.last_error
-            else f"every group was filtered ({', '.join(sorted(self._causes))}), because its rewards give too little "
-            "signal; change the environment's difficulty, or buffer.onlineDifficultyFiltering and difficultyFilter"
+            else f"every group was filtered ({', '.join(sorted(self._filter_reasons))}), because its rewards give "
+            "too little signal; change the environment's difficulty, or buffer.onlineDifficultyFiltering and "
+            "difficultyFilter"
         )
         batches = "batch" if self._empty_batches == 1 else "batches in a row"
         message = f"{self._empty_batches} {batches} without a usable group: {cause}"

@@ -41,13 +41,13 @@ class EnvironmentClient:
         # Parsing megabytes of conversations takes a while and must not block the gateway.
         result = await asyncio.to_thread(parse, GroupResult, answer, url)
         if result.group_id != group.group_id:
-            message = f"{url} was asked for group {group.group_id} and answered {result.group_id}"
+            message = f"{url} answered a request for group {group.group_id} with group {result.group_id}"
             raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message[:500]))
         return result
 
-    async def demonstration(self, asked: DemonstrationRequest) -> Demonstration:
+    async def demonstration(self, request_body: DemonstrationRequest) -> Demonstration:
         """Return the right answer to an example from its data set. Raises RequestRejected if there is none."""
         url = f"{self._url}/demonstrations"
-        body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
+        body = request_body.model_dump_json(by_alias=True, exclude_none=True).encode()
         answer = await request(self._http, "POST", url, body=body, timeout=SHORT_SECONDS, max_bytes=MAX_ANSWER)
         return parse(Demonstration, answer, url)

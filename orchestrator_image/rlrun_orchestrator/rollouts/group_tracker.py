@@ -24,11 +24,11 @@ class GroupState(StrEnum):
     """Stage of a group that has not ended."""
 
     in_flight = "in_flight"
-    """An environment works on it."""
+    """Running in an environment."""
     ready = "ready"
     """Scored and usable."""
     in_batch = "in_batch"
-    """In the batch that the trainer has."""
+    """Part of the batch that the trainer has."""
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class GroupTracker:
     """All groups that have not ended, and the counts of those that have."""
 
     def __init__(self, limits: SchedulingLimits, schedule: RunSchedule, counts: GroupCounts | None = None) -> None:
-        """`counts`: those of earlier processes of the run. Their groups in flight ended with them and count as stale."""
+        """`counts`: those of earlier processes of the run, whose groups in flight count as stale."""
         self.limits = limits
         self.schedule = schedule
         self.step = 0
@@ -105,7 +105,7 @@ class GroupTracker:
         return [group.example for group in self._groups.values()]
 
     def counts(self) -> GroupCounts:
-        """Return the number of groups by outcome since the start of the run. `in_flight` are all that have not ended."""
+        """Return the groups of the whole run by outcome. `in_flight` are all that have not ended."""
         return GroupCounts(
             trained=self._trained,
             filtered=self._filtered,

@@ -1,4 +1,4 @@
-"""The run's status for the operator: served at /status while the process lives, then in its termination message. Pure."""
+"""The run's status for the operator: at /status while the process lives, then in its termination message. Pure."""
 
 import math
 

@@ -40,9 +40,9 @@ CLOSING_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class _Job:
+class _SpoolJob:
     uri: S3Uri
-    lane: UploadPriority
+    priority: UploadPriority
     make: Callable[[], bytes]
 
 
@@ -66,7 +66,7 @@ class RunRecorder:
         self._retry_seconds = retry_seconds
         self._failed = 0
         """Number of objects that could not be written."""
-        self._queue: asyncio.Queue[_Job] = asyncio.Queue(QUEUE_LENGTH)
+        self._queue: asyncio.Queue[_SpoolJob] = asyncio.Queue(QUEUE_LENGTH)
         self._problems: dict[UploadPriority, Problem] = {}
         self._began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         self._part = 0
@@ -81,7 +81,7 @@ class RunRecorder:
         """True if the last wait for a state timed out."""
         small, large = asyncio.Event(), asyncio.Event()
         self._more = {UploadPriority.metrics: small, UploadPriority.state: small, UploadPriority.rollouts: large}
-        self._moved = asyncio.Condition()
+        self._progress = asyncio.Condition()
         """Notified after each upload and each failure."""
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,10 +153,10 @@ class RunRecorder:
             count, number = self._newest
             return count >= wanted and self._kept >= number
 
-        async with self._moved:
+        async with self._progress:
             try:
                 async with asyncio.timeout(0.0 if self._slow else deadline):
-                    await self._moved.wait_for(lambda: recorded() or self.problem is not None)
+                    await self._progress.wait_for(lambda: recorded() or self.problem is not None)
             except TimeoutError:
                 self._slow = True
         return recorded()
@@ -169,8 +169,8 @@ class RunRecorder:
         try:
             async with asyncio.timeout(deadline):
                 await self._queue.join()
-                async with self._moved:
-                    await self._moved.wait_for(lambda: len(self.spool) == 0)
+                async with self._progress:
+                    await self._progress.wait_for(lambda: len(self.spool) == 0)
         except TimeoutError:
             left = self._queue.qsize() + len(self.spool)
             self._failed += left
@@ -181,9 +181,9 @@ class RunRecorder:
 
     # --- to the disk --------------------------------------------------------------------------------------------------
 
-    def _put(self, uri: S3Uri, lane: UploadPriority, make: Callable[[], bytes]) -> None:
+    def _put(self, uri: S3Uri, priority: UploadPriority, make: Callable[[], bytes]) -> None:
         try:
-            self._queue.put_nowait(_Job(uri, lane, make))
+            self._queue.put_nowait(_SpoolJob(uri, priority, make))
         except asyncio.QueueFull:
             self._failed += 1
             log.warning("dropping %s: the disk is too slow (%d objects wait for it)", uri, QUEUE_LENGTH)
@@ -193,39 +193,39 @@ class RunRecorder:
             job = await self._queue.get()
             try:
                 number = await asyncio.to_thread(self._spool_one, job)
-                if job.lane is UploadPriority.state:
+                if job.priority is UploadPriority.state:
                     self._newest = self._newest[0] + 1, number
             except Exception:
                 self._failed += 1
                 log.exception("dropping %s: it could not be spooled", job.uri)
             finally:
                 self._queue.task_done()
-            self._more[job.lane].set()
+            self._more[job.priority].set()
             await self._notify()
 
-    def _spool_one(self, job: _Job) -> int:
-        return self.spool.enqueue(job.uri, job.lane, job.make())
+    def _spool_one(self, job: _SpoolJob) -> int:
+        return self.spool.enqueue(job.uri, job.priority, job.make())
 
     # --- to S3 --------------------------------------------------------------------------------------------------------
 
-    async def _write(self, *lanes: UploadPriority) -> None:
+    async def _write(self, *priorities: UploadPriority) -> None:
         backoff = Backoff(first=self._retry_seconds, longest=LONGEST_RETRY_SECONDS)
         last: UploadPriority | None = None
         while True:
-            waiting = self._next(lanes, last)
+            waiting = self._next(priorities, last)
             if waiting is None:
-                more = self._more[lanes[0]]
+                more = self._more[priorities[0]]
                 more.clear()
                 await more.wait()
                 continue
             try:
                 await self._write_one(waiting)
                 backoff.succeeded()
-                self._tell(lanes[0], None)
-                last = waiting.lane
+                self._report_problem(priorities[0], None)
+                last = waiting.priority
             except StoreError as error:
                 log.warning("could not upload %s: %s", waiting.uri, error)
-                self._tell(lanes[0], error.problem)
+                self._report_problem(priorities[0], error.problem)
                 backoff.failed(time.monotonic())
                 await self._notify()
                 await self._pause(backoff.pause)
@@ -235,10 +235,10 @@ class RunRecorder:
                 self.spool.mark_uploaded(waiting)
             await self._notify()
 
-    def _next(self, lanes: Sequence[UploadPriority], last: UploadPriority | None) -> SpooledObject | None:
-        found = [waiting for lane in lanes if (waiting := self.spool.next(lane)) is not None]
+    def _next(self, priorities: Sequence[UploadPriority], last: UploadPriority | None) -> SpooledObject | None:
+        found = [waiting for priority in priorities if (waiting := self.spool.next(priority)) is not None]
         # Metrics before the state that refers to them, except after metrics: then by turn, so that neither starves.
-        return min(found, key=lambda w: w.turn if last is UploadPriority.metrics else w.lane, default=None)
+        return min(found, key=lambda w: w.turn if last is UploadPriority.metrics else w.priority, default=None)
 
     async def _write_one(self, waiting: SpooledObject) -> None:
         def copy() -> bool:
@@ -249,7 +249,7 @@ class RunRecorder:
             self.spool.mark_uploaded(waiting)
             return True
 
-        if await asyncio.to_thread(copy) and waiting.lane is UploadPriority.state:
+        if await asyncio.to_thread(copy) and waiting.priority is UploadPriority.state:
             self._kept, self._slow = max(self._kept, waiting.version), False
 
     async def _pause(self, seconds: float) -> None:
@@ -261,17 +261,17 @@ class RunRecorder:
                 await self._closing.wait()
 
     async def _notify(self) -> None:
-        async with self._moved:
-            self._moved.notify_all()
+        async with self._progress:
+            self._progress.notify_all()
 
-    def _tell(self, lane: UploadPriority, problem: Problem | None) -> None:
+    def _report_problem(self, priority: UploadPriority, problem: Problem | None) -> None:
         if problem is not None:
             message = f"{problem.message}. Training continues; {len(self.spool)} objects ({self.spool.bytes} bytes) "
             message += "wait on the orchestrator's disk, and their upload is retried: repair S3 or the network to it"
             if self.dropped_objects:
                 message += f". {self.dropped_objects} were dropped, the oldest rollouts first"
-            self._problems[lane] = Problem(reason=problem.reason, message=message[:1000])
-        elif self._problems.pop(lane, None) is None:
+            self._problems[priority] = Problem(reason=problem.reason, message=message[:1000])
+        elif self._problems.pop(priority, None) is None:
             return
         self._report(self.problem)
 

@@ -23,11 +23,11 @@ class StartupTimeouts:
     """Limits of the waits before the first step, in seconds."""
 
     component: float
-    """Until an unreachable component ends the attempt."""
+    """Time until an unreachable component ends the attempt."""
     configuration_error: float
-    """Until an error that the user may be correcting (a missing bucket) ends the attempt."""
+    """Time until an error that the user may be correcting (a missing bucket) ends the attempt."""
     poll_interval: float
-    """Between two checks of a component."""
+    """Pause between two checks of a component."""
 
 
 class StartupStateLoader:
@@ -56,12 +56,14 @@ class StartupStateLoader:
                 self._conditions.set_waiting("s3", None)
                 return
             except StoreError as error:
-                mistake = isinstance(error, AccessDenied | BucketMissing)
+                configuration_error = isinstance(error, AccessDenied | BucketMissing)
                 self._conditions.set_waiting("s3", error.problem)
                 limits = self._timeouts
-                patience = min(limits.component, limits.configuration_error) if mistake else limits.component
-                if time.monotonic() - start >= patience:
-                    raise FatalError(error.problem, ExitCode.CONFIGURATION if mistake else ExitCode.RESTART) from error
+                limit = min(limits.component, limits.configuration_error) if configuration_error else limits.component
+                if time.monotonic() - start >= limit:
+                    raise FatalError(
+                        error.problem, ExitCode.CONFIGURATION if configuration_error else ExitCode.RESTART
+                    ) from error
                 log.warning("%s", error)
                 await asyncio.sleep(self._timeouts.poll_interval)
 

@@ -3,7 +3,7 @@
 Each object is one file: a line of JSON (uri, priority, turn), then the data, put in place by rename. A killed process
 therefore leaves complete files only, and the next process in the same pod finds them. A newer version of an object
 replaces the waiting one and keeps its turn. At the size limit the oldest rollouts are dropped first, then the oldest
-metrics, the orchestrator's state last. If the disk rejects a file, small objects are kept in memory.
+metrics, the orchestrator's state last. If the disk rejects a file, small objects are written in memory.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class SpooledObject:
     """One version of an object."""
 
     uri: S3Uri
-    lane: UploadPriority
+    priority: UploadPriority
     turn: int
     """Number of the first waiting version. Lower ones are uploaded first."""
     version: int
@@ -60,26 +60,26 @@ class UploadSpool:
         self._numbers = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._find()
+            self._load_files()
         except OSError as error:
             log.warning("cannot use %s as the spool, so uploads are lost while S3 is unreachable: %s", folder, error)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enqueue(self, uri: S3Uri, lane: UploadPriority, data: bytes) -> int:
+    def enqueue(self, uri: S3Uri, priority: UploadPriority, data: bytes) -> int:
         """Add a version of an object, which replaces an older one, and return its number. Objects of lower priority are
         dropped if there is no space; without enough space the object itself is dropped.
         """
         with self._lock:
             self._numbers += 1
             number, before = self._numbers, self._waiting.pop(str(uri), None)
-            new = SpooledObject(uri, lane, before.turn if before is not None else number, number, len(data))
-            room = self._make_room(new.size - (before.size if before is not None else 0), lane)
-            kept = self._write(new, data) if room else None
-            if kept is not None:
-                self._waiting[str(uri)] = kept
-                self.bytes += kept.size
+            new = SpooledObject(uri, priority, before.turn if before is not None else number, number, len(data))
+            fits = self._make_space(new.size - (before.size if before is not None else 0), priority)
+            written = self._write(new, data) if fits else None
+            if written is not None:
+                self._waiting[str(uri)] = written
+                self.bytes += written.size
                 if before is not None:
                     self._forget(before)
             else:
@@ -88,10 +88,10 @@ class UploadSpool:
                     self._waiting[str(uri)] = before
             return number
 
-    def next(self, *lanes: UploadPriority) -> SpooledObject | None:
+    def next(self, *priorities: UploadPriority) -> SpooledObject | None:
         """Return the next object of these priorities. It stays until `mark_uploaded`."""
         with self._lock:
-            found = [w for w in self._waiting.values() if w.lane in lanes]
+            found = [w for w in self._waiting.values() if w.priority in priorities]
         return min(found, key=lambda w: w.turn, default=None)
 
     def read(self, waiting: SpooledObject) -> bytes | None:
@@ -124,7 +124,7 @@ class UploadSpool:
 
     # --- under the lock -----------------------------------------------------------------------------------------------
 
-    def _find(self) -> None:
+    def _load_files(self) -> None:
         for path in sorted(self._folder.iterdir()):
             try:
                 if path.name.endswith(PARTIAL):
@@ -150,7 +150,7 @@ class UploadSpool:
     def _write(self, waiting: SpooledObject, data: bytes) -> SpooledObject | None:
         path = self._path(waiting)
         partial = path.with_name(path.name + PARTIAL)
-        head = {"uri": str(waiting.uri), "lane": waiting.lane.name, "turn": waiting.turn}
+        head = {"uri": str(waiting.uri), "lane": waiting.priority.name, "turn": waiting.turn}
         for _ in range(2):
             try:
                 partial.write_bytes(json.dumps(head).encode() + b"\n" + data)
@@ -161,24 +161,24 @@ class UploadSpool:
                 with contextlib.suppress(OSError):
                     partial.unlink(missing_ok=True)
                 # A full disk is treated like the size limit.
-                if not self._give_up_oldest(UploadPriority.rollouts):
+                if not self._drop_oldest(UploadPriority.rollouts):
                     break
-        if waiting.lane is UploadPriority.rollouts:
+        if waiting.priority is UploadPriority.rollouts:
             return None
-        return SpooledObject(waiting.uri, waiting.lane, waiting.turn, waiting.version, waiting.size, data)
+        return SpooledObject(waiting.uri, waiting.priority, waiting.turn, waiting.version, waiting.size, data)
 
-    def _make_room(self, size: int, lane: UploadPriority) -> bool:
+    def _make_space(self, size: int, priority: UploadPriority) -> bool:
         while self.bytes + size > self._limit:
-            if size > self._limit or not self._give_up_oldest(min(lane, UploadPriority.metrics)):
+            if size > self._limit or not self._drop_oldest(min(priority, UploadPriority.metrics)):
                 return False
         return True
 
-    def _give_up_oldest(self, highest: UploadPriority) -> bool:
+    def _drop_oldest(self, highest: UploadPriority) -> bool:
         """Drop one object of a priority up to `highest`, the lowest and oldest first. False if there is none."""
-        found = [w for w in self._waiting.values() if w.lane <= highest]
+        found = [w for w in self._waiting.values() if w.priority <= highest]
         if not found:
             return False
-        oldest = min(found, key=lambda w: (w.lane, w.turn))
+        oldest = min(found, key=lambda w: (w.priority, w.turn))
         del self._waiting[str(oldest.uri)]
         self._forget(oldest)
         self._drop(oldest)

@@ -58,7 +58,7 @@ class Batch:
         return cls(
             step,
             training_samples(groups),
-            [group.dealt for group in groups],
+            [group.sampled for group in groups],
             trained_tokens(groups),
             groups,
             mean(reward for group in groups for reward in group.rewards),
@@ -66,17 +66,17 @@ class Batch:
         )
 
     @classmethod
-    def from_demonstrations(cls, lessons: Sequence[DemonstrationSample], step: int) -> "Batch":
+    def from_demonstrations(cls, samples: Sequence[DemonstrationSample], step: int) -> "Batch":
         """Create a batch of demonstrations."""
         return cls(
             step,
-            demonstration_samples(lessons, step),
-            [lesson.dealt for lesson in lessons],
-            sum(sum(lesson.sequence.loss_mask) for lesson in lessons),
-            metrics=demonstration_metrics(lessons),
+            demonstration_samples(samples, step),
+            [sample.sampled for sample in samples],
+            sum(sum(sample.sequence.loss_mask) for sample in samples),
+            metrics=demonstration_metrics(samples),
         )
 
     def to_record(self) -> "SentBatch":
         """Return the record that the saved state keeps while the trainer has the batch."""
-        ordinals = [dealt.ordinal for dealt in self.examples]
+        ordinals = [sampled.ordinal for sampled in self.examples]
         return SentBatch(self.id, self.step, ordinals, len(self.groups), self.tokens, self.reward, self.metrics)

@@ -20,7 +20,7 @@ from rlrun_orchestrator.training.trainer_session import TrainerSession
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[int, dict[str, Any]], Awaitable[SessionState]]
+CopyRequest = Callable[[int, dict[str, Any]], Awaitable[SessionState]]
 
 
 class CheckpointRequester:
@@ -30,7 +30,7 @@ class CheckpointRequester:
         self._session = session
         self._conditions = conditions
         self._task: asyncio.Task[None] | None = None
-        self._troubled = False
+        self._uploads_failed = False
         """True if uploads had failed at the newest response of the trainer."""
 
     def start(self, step: int, state: dict[str, Any], *, checkpoint: bool, adapter: bool, last: bool) -> None:
@@ -38,9 +38,9 @@ class CheckpointRequester:
         last ones, so that no warning is shown if they have to wait. After failed uploads the trainer's state is read
         after every step.
         """
-        if checkpoint or adapter or self._troubled:
-            asking = self._ask(step, state, checkpoint, adapter, last)
-            self._task = asyncio.create_task(asking, name=f"copies of step {step}")
+        if checkpoint or adapter or self._uploads_failed:
+            requests = self._request(step, state, checkpoint, adapter, last)
+            self._task = asyncio.create_task(requests, name=f"copies of step {step}")
 
     async def wait_until_idle(self) -> None:
         """Return when the trainer has made the copies. Raises SessionLost and FatalError."""
@@ -57,17 +57,19 @@ class CheckpointRequester:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _ask(self, step: int, state: dict[str, Any], checkpoint: bool, adapter: bool, last: bool) -> None:
-        if self._troubled and not checkpoint and not adapter:
-            self._note(await self._session.state())
+    async def _request(self, step: int, state: dict[str, Any], checkpoint: bool, adapter: bool, last: bool) -> None:
+        if self._uploads_failed and not checkpoint and not adapter:
+            self._record_uploads(await self._session.state())
         if checkpoint:
-            await self._copy("checkpoint", self._session.checkpoint, step, state, last)
+            await self._request_copy("checkpoint", self._session.checkpoint, step, state, last)
         if adapter:
-            await self._copy("adapter", self._session.adapter, step, state, last)
+            await self._request_copy("adapter", self._session.adapter, step, state, last)
 
-    async def _copy(self, what: str, ask: Ask, step: int, state: dict[str, Any], last: bool) -> None:
+    async def _request_copy(
+        self, what: str, request: CopyRequest, step: int, state: dict[str, Any], last: bool
+    ) -> None:
         try:
-            known = await ask(step, state)
+            known = await request(step, state)
         except UploadsBehind as error:
             log.warning("the %s of step %d is skipped: %s", what, step, error)
             if not last:
@@ -77,8 +79,8 @@ class CheckpointRequester:
                 )
             return
         self._conditions.set_condition(what, None)
-        self._note(known)
+        self._record_uploads(known)
 
-    def _note(self, known: SessionState) -> None:
-        self._troubled = known.problem is not None
+    def _record_uploads(self, known: SessionState) -> None:
+        self._uploads_failed = known.problem is not None
         self._conditions.set_condition("uploads", known.problem)

@@ -19,11 +19,11 @@ class PublishTimeouts:
     """Limits of a publication, in seconds."""
 
     first: float
-    """Until an engine serves the first policy of this process."""
+    """Time until an engine serves the first policy of this process."""
     later: float
-    """Until an engine serves one of the policies after it."""
+    """Time until an engine serves one of the later policies."""
     slow_replicas: float
-    """Until a policy that one replica serves is published without the replicas that are still loading it."""
+    """Time for slower replicas to load a policy that one replica serves, before it is published without them."""
 
 
 class PolicyPublisher:

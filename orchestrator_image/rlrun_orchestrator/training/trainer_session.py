@@ -43,13 +43,13 @@ class TrainerTimeouts:
     """Limits of the requests to the trainer, in seconds."""
 
     unreachable: float
-    """Until an unreachable trainer ends the attempt."""
+    """Time until an unreachable trainer ends the attempt."""
     step: float
-    """For one optimizer step."""
+    """Time for one optimizer step."""
     finish: float
-    """Until the last checkpoint and adapter must be complete in S3."""
+    """Time until the last checkpoint and adapter must be complete in S3."""
     poll_interval: float
-    """Between two requests of a wait."""
+    """Pause between two requests of a wait."""
 
 
 def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
@@ -103,8 +103,8 @@ def complete_checkpoints(store: Store, layout: RunLayout) -> list[S3Uri]:
 
 
 class TrainerSession:
-    """The session. Raises FatalError if the trainer stays unreachable or rejects a request, SessionLost if it lost the
-    session.
+    """Session of the run. Raises FatalError if the trainer stays unreachable or rejects a request, SessionLost if it
+    lost the session.
     """
 
     def __init__(
@@ -138,9 +138,11 @@ class TrainerSession:
         """
         deadline = self._timeouts.unreachable if deadline is None else deadline
         candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]
-        for place in candidates:
-            spec = session_spec(self._run, self._schedule.max_steps, place)
-            log.info("opening the session; a new one starts from %s", place or self._run.warm_start_from or "the base")
+        for checkpoint in candidates:
+            spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
+            log.info(
+                "opening the session; a new one starts from %s", checkpoint or self._run.warm_start_from or "the base"
+            )
             try:
                 return await self._published(await self._open(spec, deadline), deadline)
             except SessionLost as error:
@@ -149,9 +151,9 @@ class TrainerSession:
                 )
                 raise FatalError(problem, ExitCode.RESTART) from error
             except FatalError as failure:
-                if place is None or "Corrupt" not in failure.problem.reason:
+                if checkpoint is None or "Corrupt" not in failure.problem.reason:
                     raise
-                log.warning("checkpoint %s cannot be used: %s", place, failure)
+                log.warning("checkpoint %s cannot be used: %s", checkpoint, failure)
                 self._conditions.add_warning(failure.problem)
         raise AssertionError("the last candidate raises or returns")
 
@@ -162,15 +164,15 @@ class TrainerSession:
             return state
 
         try:
-            return await self._patiently(put, deadline)
+            return await self._with_retries(put, deadline)
         except FatalError as failure:
             if failure.problem.reason != Reason.SESSION_CONFLICT:
                 raise
         # The run's spec has changed since (maxSteps was raised).
         log.warning("the trainer's session has another spec: reopening it from the newest checkpoint")
         with contextlib.suppress(SessionLost):
-            await self._patiently(self._client.delete, deadline)
-        return await self._patiently(put, deadline)
+            await self._with_retries(self._client.delete, deadline)
+        return await self._with_retries(put, deadline)
 
     async def _published(self, state: SessionState, deadline: float) -> SessionState:
         """Return the state once the policy of its step is published. While the trainer still works on the step that an
@@ -178,7 +180,7 @@ class TrainerSession:
         """
         if state.policy.version >= state.step:
             return state
-        result = await self._patiently(lambda: self._client.step(state.step - 1, NO_BATCH, deadline), deadline)
+        result = await self._with_retries(lambda: self._client.step(state.step - 1, NO_BATCH, deadline), deadline)
         return state.model_copy(update={"policy": result.policy, "last": result})
 
     async def extend(self) -> SessionState:
@@ -187,11 +189,11 @@ class TrainerSession:
         """
         deadline = self._timeouts.unreachable
         known = await self.state()
-        # If the trainer is replaced now, this request opens the session anew: from the newest checkpoint.
-        place = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else None
-        spec = session_spec(self._run, self._schedule.max_steps, place)
+        # If the trainer is replaced now, this request opens the session again, from the newest checkpoint.
+        checkpoint = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else None
+        spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
         try:
-            state = await self._patiently(lambda: self._client.open(spec, deadline), deadline)
+            state = await self._with_retries(lambda: self._client.open(spec, deadline), deadline)
         except FatalError as failure:
             if failure.problem.reason != Reason.SESSION_CONFLICT:
                 raise
@@ -201,20 +203,20 @@ class TrainerSession:
 
     async def state(self) -> SessionState:
         """Return the trainer's state of the session."""
-        return await self._patiently(self._client.state, self._timeouts.unreachable)
+        return await self._with_retries(self._client.state, self._timeouts.unreachable)
 
     async def step(self, step: int, batch: bytes) -> StepResult:
         """Make optimizer step `step`. A repeated request does not repeat the step."""
         limit = self._timeouts.step
-        return await self._patiently(lambda: self._client.step(step, batch, limit), self._timeouts.unreachable)
+        return await self._with_retries(lambda: self._client.step(step, batch, limit), self._timeouts.unreachable)
 
     async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
-        """Start a checkpoint in the background and return when the trainer has copied the state. Raises UploadsBehind."""
-        return await self._patiently(lambda: self._client.checkpoint(step, state), self._timeouts.unreachable)
+        """Start a checkpoint in the background. Returns once the trainer has copied the state. Raises UploadsBehind."""
+        return await self._with_retries(lambda: self._client.checkpoint(step, state), self._timeouts.unreachable)
 
     async def adapter(self, step: int, state: dict[str, Any]) -> SessionState:
         """Start the upload of an adapter in the background. Raises UploadsBehind."""
-        return await self._patiently(lambda: self._client.adapter(step, state), self._timeouts.unreachable)
+        return await self._with_retries(lambda: self._client.adapter(step, state), self._timeouts.unreachable)
 
     async def finish(self, step: int, state: dict[str, Any]) -> None:
         """Return when the checkpoint and the adapter of the last step are complete in S3."""
@@ -225,7 +227,7 @@ class TrainerSession:
 
     async def _complete(self, step: int, state: dict[str, Any]) -> None:
         start = time.monotonic()
-        asked = float("-inf")
+        requested_at = float("-inf")
         known = await self.state()
         while step not in known.checkpoints or step not in known.adapters:
             now = time.monotonic()
@@ -236,8 +238,8 @@ class TrainerSession:
             self._conditions.set_waiting("artifacts", problem)
             if now - start > self._timeouts.finish:
                 raise FatalError(problem, ExitCode.RESTART)
-            if known.uploads_pending == 0 and now - asked >= FINAL_REPEAT_SECONDS:
-                asked = now
+            if known.uploads_pending == 0 and now - requested_at >= FINAL_REPEAT_SECONDS:
+                requested_at = now
                 with contextlib.suppress(UploadsBehind):
                     if step not in known.checkpoints:
                         known = await self.checkpoint(step, state)
@@ -260,21 +262,20 @@ class TrainerSession:
                     raise FatalError(error.problem, ExitCode.RESTART) from error
                 await asyncio.sleep(self._timeouts.poll_interval)
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
+    async def _with_retries(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
         """Repeat `call` while the trainer is unreachable, for at most `deadline` seconds after the first failure."""
         first_failure: float | None = None
         backoff = Backoff(first=min(0.5, self._timeouts.poll_interval), longest=5.0)
         server_errors = 0
         while True:
-            silent = False
+            unreachable = False
             try:
                 answer = await call()
                 self._conditions.set_waiting("trainer", None)
                 return answer
             except ServiceUnavailable as error:
-                told = error.problem
-                silent = not error.status
-                problem = _absent(told) if silent else told
+                unreachable = not error.status
+                problem = _unreachable(error.problem) if unreachable else error.problem
                 failure = FatalError(problem, ExitCode.RESTART)
             except RequestRejected as error:
                 server_errors += 1
@@ -295,11 +296,11 @@ class TrainerSession:
             if now - first_failure > deadline:
                 raise failure
             backoff.failed(now)
-            await asyncio.sleep(min(backoff.pause, STARTING_SECONDS) if silent else backoff.pause)
+            await asyncio.sleep(min(backoff.pause, STARTING_SECONDS) if unreachable else backoff.pause)
 
 
-def _absent(told: Problem) -> Problem:
+def _unreachable(cause: Problem) -> Problem:
     return Problem(
         reason=Reason.WAITING_FOR_TRAINER,
-        message=f"the trainer is unreachable ({told.message}): check the run's trainer pod and its events",
+        message=f"the trainer is unreachable ({cause.message}): check the run's trainer pod and its events",
     )

@@ -71,7 +71,7 @@ async def test_a_change_that_comes_too_late_is_tried_again_with_the_next_one(
         await watcher.check_once()
     assert schedule.max_steps == 5
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "maxSteps 7 comes too late: the run is complete at 5"
+        "ignoring maxSteps 7: the run is already complete with 5 steps"
     ] * 2
 
 

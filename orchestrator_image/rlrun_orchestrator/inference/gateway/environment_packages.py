@@ -60,14 +60,16 @@ class Packages:
                 f"environment package {wanted} is not in {self._root}{known}: "
                 f"upload it with `rlrun env push` or correct env[].id"
             )
-        place = folder / chosen
-        wheels = [file for file, _ in self._store.list_files(place) if file.endswith(".whl") and "/" not in file]
+        chosen_folder = folder / chosen
+        wheels = [
+            file for file, _ in self._store.list_files(chosen_folder) if file.endswith(".whl") and "/" not in file
+        ]
         if not wheels:
-            raise PackageMissing(f"{place} holds no wheel: upload the environment again with `rlrun env push`")
+            raise PackageMissing(f"{chosen_folder} holds no wheel: upload the environment again with `rlrun env push`")
         target = io.BytesIO()
         with tarfile.open(fileobj=target, mode="w") as archive:
             for wheel in wheels:
-                data = self._store.get_bytes(place / wheel)
+                data = self._store.get_bytes(chosen_folder / wheel)
                 entry = tarfile.TarInfo(wheel)
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))

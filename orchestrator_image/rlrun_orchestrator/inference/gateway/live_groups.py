@@ -66,9 +66,9 @@ class LiveGroup:
             found = self.rollouts[rollout] = RolloutSession(len(self.rollouts))
         return found
 
-    def record_turn(self, rollout: str, place: int, turn: Turn) -> None:
+    def record_turn(self, rollout: str, arrival: int, turn: Turn) -> None:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
-        self.rollout_session(rollout).turns.append((place, turn))
+        self.rollout_session(rollout).turns.append((arrival, turn))
 
     def turns_of(self, rollout: str) -> list[Turn]:
         """Return the turns of a rollout in order, none for an unknown id."""
@@ -102,8 +102,8 @@ class LiveGroups:
         """
         number = self._opened[record] if ordinal is None else ordinal
         self._opened[record] += 1
-        whole = base or policy.kind is PolicyKind.weights
-        model = self._base_model if whole else policy.name
+        serves_base = base or policy.kind is PolicyKind.weights
+        model = self._base_model if serves_base else policy.name
         group = LiveGroup(f"g-{secrets.token_hex(16)}", policy, model, number, record, base)
         self._groups[group.id] = group
         return group

@@ -18,35 +18,35 @@ class PrefixBridge:
         self._enabled = enabled
 
     async def prompt(
-        self, group: LiveGroup, asked: Mapping[str, Any], last: Conversation, covered: int
+        self, group: LiveGroup, requested: Mapping[str, Any], last: Conversation, covered: int
     ) -> list[int] | None:
-        """Return the token ids to send instead of the messages of `asked`.
+        """Return the token ids to send instead of the messages of `requested`.
 
         The first `covered` messages are those of `last` and its answer. Returns None if the chat route gives the exact
         prefix anyway, or if the tokens are not certain. Raises GroupClosed.
         """
-        if not self._enabled or not last.ended or not is_text_only(asked, last):
+        if not self._enabled or not last.ended or not is_text_only(requested, last):
             return None
-        messages: Messages = asked["messages"]
-        whole = await self._tokens(group, asked, messages, generation_prompt=True)
+        messages: Messages = requested["messages"]
+        whole = await self._tokens(group, requested, messages, generation_prompt=True)
         if whole is None or starts_with(whole, last.tokens):
             return None
         before, until = await asyncio.gather(
-            self._tokens(group, asked, messages[: covered - 1], generation_prompt=True),
-            self._tokens(group, asked, messages[:covered], generation_prompt=False),
+            self._tokens(group, requested, messages[: covered - 1], generation_prompt=True),
+            self._tokens(group, requested, messages[:covered], generation_prompt=False),
         )
         return bridge(last.tokens, before, until, whole) if before is not None and until is not None else None
 
     async def _tokens(
-        self, group: LiveGroup, asked: Mapping[str, Any], messages: Messages, *, generation_prompt: bool
+        self, group: LiveGroup, requested: Mapping[str, Any], messages: Messages, *, generation_prompt: bool
     ) -> list[int] | None:
         body: dict[str, Any] = {
             "model": group.model,
             "messages": messages,
             "add_generation_prompt": generation_prompt,
         }
-        if asked.get("chat_template_kwargs"):
-            body["chat_template_kwargs"] = asked["chat_template_kwargs"]
+        if requested.get("chat_template_kwargs"):
+            body["chat_template_kwargs"] = requested["chat_template_kwargs"]
         try:
             status, data = await self._router.send(group, "/tokenize", json.dumps(body).encode())
             tokens = json.loads(data)["tokens"] if status == 200 else None

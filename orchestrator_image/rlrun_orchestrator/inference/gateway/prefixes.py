@@ -37,13 +37,15 @@ class Conversation:
     """True if the last token is the model's end-of-turn token."""
 
 
-def conversation(asked: Mapping[str, Any], choice: Mapping[str, Any], turn: Turn) -> Conversation:
-    """Return the conversation that a later request may continue. `choice` is the response's only one to `asked`."""
+def conversation(requested: Mapping[str, Any], choice: Mapping[str, Any], turn: Turn) -> Conversation:
+    """Return the conversation that a later request may continue. `choice` is the response's only one to `requested`."""
     # A token id as the reason is one more end-of-turn token of the model, unless the client itself asked for it.
     reason = choice.get("stop_reason")
-    usual = reason is None or (isinstance(reason, int) and not asked.get("stop_token_ids"))
+    usual = reason is None or (isinstance(reason, int) and not requested.get("stop_token_ids"))
     ended = turn.finish_reason == "stop" and usual and bool(turn.completion_ids)
-    return Conversation(asked["messages"], choice.get("message") or {}, turn.prompt_ids + turn.completion_ids, ended)
+    return Conversation(
+        requested["messages"], choice.get("message") or {}, turn.prompt_ids + turn.completion_ids, ended
+    )
 
 
 def covered_messages(messages: Any, last: Conversation) -> int | None:
@@ -58,11 +60,11 @@ def covered_messages(messages: Any, last: Conversation) -> int | None:
     return count + 1 if same and _calls(answer) == _calls(last.answer) else None
 
 
-def is_text_only(asked: Mapping[str, Any], last: Conversation) -> bool:
+def is_text_only(requested: Mapping[str, Any], last: Conversation) -> bool:
     """Return whether the tokens of the request are equivalent to it: nothing in it needs the engine's chat route."""
-    if any(asked.get(name) for name in NEEDS_CHAT) or asked.get("add_generation_prompt") is False:
+    if any(requested.get(name) for name in NEEDS_CHAT) or requested.get("add_generation_prompt") is False:
         return False
-    return all(_plain(message) for message in [*asked["messages"], last.answer])
+    return all(_plain(message) for message in [*requested["messages"], last.answer])
 
 
 def bridge(exact: Sequence[int], before: Sequence[int], until: Sequence[int], whole: Sequence[int]) -> list[int] | None:

@@ -60,7 +60,7 @@ class RequestRouter:
         GroupClosed.
         """
         self.stats.requests += 1
-        give_up = time.monotonic() + self._wait
+        ends = time.monotonic() + self._wait
         tries = 0
         problem = Problem(reason=Reason.INFERENCE_FAILED, message="no replica answered")
         while tries < MAX_TRIES:
@@ -68,7 +68,7 @@ class RequestRouter:
                 raise GroupClosed
             replica = self._pool.choose(group.required_policy, group.home)
             if replica is None:
-                left = give_up - time.monotonic()
+                left = ends - time.monotonic()
                 if left <= 0:
                     problem = self._pool.problem(None if group.base else group.policy)
                     break
@@ -109,7 +109,7 @@ class RequestRouter:
         except asyncio.CancelledError:
             # The pool cancels the calls of a removed replica; the client did not cancel.
             if call.cancelled() and not _being_cancelled():
-                raise aiohttp.ServerDisconnectedError(f"{replica.endpoint.engine_url} is gone") from None
+                raise aiohttp.ServerDisconnectedError(f"{replica.endpoint.engine_url} was removed") from None
             raise
         finally:
             replica.calls.discard(call)

@@ -76,14 +76,14 @@ class SamplingRules:
     seed: int | None = None
 
     def to_engine_request(
-        self, kind: CompletionKind, body: dict[str, Any], model: str, draw: SamplingSeedKey
+        self, kind: CompletionKind, body: dict[str, Any], model: str, seed_key: SamplingSeedKey
     ) -> dict[str, Any]:
         """Return the request for the engine. Raises BadRequest."""
         check(kind, body)
         forwarded = FORWARDED_FIELDS[kind]
-        asked = {name: value for name, value in body.items() if name in forwarded and value is not None}
+        requested = {name: value for name, value in body.items() if name in forwarded and value is not None}
         limit = self._limit(body)
-        request = asked | {
+        request = requested | {
             "model": model,
             "max_tokens": limit,
             "temperature": self.temperature,
@@ -98,25 +98,25 @@ class SamplingRules:
             "return_token_ids": True,
         }
         if self.stop:
-            theirs = asked.get("stop") or []
+            theirs = requested.get("stop") or []
             request["stop"] = list(dict.fromkeys([*self.stop, *([theirs] if isinstance(theirs, str) else theirs)]))
         if self.min_tokens:
-            if asked.get("stop_token_ids"):
+            if requested.get("stop_token_ids"):
                 # The engine also bans them among the first tokens, which the trainer does not know.
                 raise BadRequest("stop_token_ids cannot go with the run's sampling.minTokens: use stop instead")
             request["min_tokens"] = min(self.min_tokens, limit)
         if self.seed is not None:
             # With one seed for all rollouts of a group, all of them would be equal.
-            request["seed"] = draw.seed(self.seed)
+            request["seed"] = seed_key.seed(self.seed)
         return request
 
     def _limit(self, body: dict[str, Any]) -> int:
-        asked = body.get("max_completion_tokens") or body.get("max_tokens")
-        if asked is None:
+        requested = body.get("max_completion_tokens") or body.get("max_tokens")
+        if requested is None:
             return self.max_tokens
-        if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-            raise BadRequest(f"max_tokens must be a whole number above 0, not {asked!r}")
-        return min(asked, self.max_tokens)
+        if isinstance(requested, bool) or not isinstance(requested, int) or requested < 1:
+            raise BadRequest(f"max_tokens must be a whole number above 0, not {requested!r}")
+        return min(requested, self.max_tokens)
 
 
 def check(kind: CompletionKind, body: dict[str, Any]) -> None:

@@ -54,8 +54,8 @@ class Exchange:
 
     kind: CompletionKind
     rollout: str
-    speaker: RolloutSession
-    place: int
+    session: RolloutSession
+    arrival: int
     turn: int
     request_body: dict[str, Any]
     last: Conversation | None = None
@@ -81,7 +81,7 @@ class Gateway:
         self._router = router
         self._packages = packages
         self._limits = limits or Limits()
-        self._bridging = PrefixBridge(router, enabled=exact_prefixes)
+        self._prefix_bridge = PrefixBridge(router, enabled=exact_prefixes)
         self._stats = router.stats
 
     def application(self) -> web.Application:
@@ -133,26 +133,26 @@ class Gateway:
     async def _admit(self, request: web.Request, kind: CompletionKind, group: LiveGroup) -> Exchange:
         """Validate everything that does not need the engine."""
         # Before the body is read: the order of arrival determines the order of turns and the seeds.
-        place = group.next_arrival()
-        rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{place}"
+        arrival = group.next_arrival()
+        rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{arrival}"
         if not ROLLOUT_ID.fullmatch(rollout):
             raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
         if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
             message = f"This group has {len(group.rollouts)} rollouts, the maximum. End it."
             raise ProblemError.of(400, Reason.TOO_MANY_ROLLOUTS, message)
-        speaker = group.rollout_session(rollout)
-        if speaker.requests >= self._limits.turns:
-            message = f"Rollout {rollout} has made {speaker.requests} requests, the maximum. End it."
+        session = group.rollout_session(rollout)
+        if session.requests >= self._limits.turns:
+            message = f"Rollout {rollout} has made {session.requests} requests, the maximum. End it."
             raise ProblemError.of(400, Reason.TOO_MANY_TURNS, message)
-        turn = speaker.requests
-        speaker.requests += 1
-        asked = await self._body(request)
-        return Exchange(kind, rollout, speaker, place, turn, asked)
+        turn = session.requests
+        session.requests += 1
+        requested = await self._body(request)
+        return Exchange(kind, rollout, session, arrival, turn, requested)
 
     async def _body(self, request: web.Request) -> dict[str, Any]:
         try:
             async with asyncio.timeout(self._limits.body_seconds):
-                asked = json.loads(await request.read())
+                requested = json.loads(await request.read())
         except TimeoutError:
             message = f"The body did not arrive within {self._limits.body_seconds:g} s. Send it again."
             raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
@@ -161,16 +161,16 @@ class Gateway:
             raise ProblemError.of(413, Reason.BODY_TOO_LARGE, message) from None
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is not valid JSON: {error}") from None
-        if not isinstance(asked, dict):
+        if not isinstance(requested, dict):
             raise BadRequest("the body must be a JSON object")
-        return asked
+        return requested
 
     async def _exchange(self, group: LiveGroup, exchange: Exchange) -> web.Response:
         try:
             answer = await self._bridged(group, exchange)
             bridged = answer is not None
             if answer is None:
-                status, data = await self._ask(group, exchange, exchange.kind, exchange.request_body)
+                status, data = await self._send(group, exchange, exchange.kind, exchange.request_body)
                 if status != 200:
                     return web.Response(status=status, body=data, content_type="application/json")
                 answer = json.loads(data)
@@ -180,39 +180,41 @@ class Gateway:
             self._record(group, exchange, answer, bridged=bridged)
         return _response(exchange, answer)
 
-    async def _ask(
-        self, group: LiveGroup, exchange: Exchange, kind: CompletionKind, asked: dict[str, Any]
+    async def _send(
+        self, group: LiveGroup, exchange: Exchange, kind: CompletionKind, requested: dict[str, Any]
     ) -> tuple[int, bytes]:
-        draw = SamplingSeedKey(group.ordinal, exchange.speaker.rollout_order, exchange.turn, group.record)
-        outgoing = self._rules.to_engine_request(kind, asked, group.model, draw)
+        seed_key = SamplingSeedKey(group.ordinal, exchange.session.rollout_order, exchange.turn, group.record)
+        outgoing = self._rules.to_engine_request(kind, requested, group.model, seed_key)
         return await self._router.send(group, kind.value, _encode(outgoing).encode())
 
     async def _bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
         """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
-        last = exchange.speaker.conversation
+        last = exchange.session.conversation
         if exchange.kind is not CompletionKind.chat or last is None or not group.record:
             return None
         covered = covered_messages(exchange.request_body.get("messages"), last)
         if covered is None:
             return None
         exchange.last = last
-        prompt = await self._bridging.prompt(group, exchange.request_body, last, covered)
+        prompt = await self._prefix_bridge.prompt(group, exchange.request_body, last, covered)
         if prompt is None:
             return None
-        status, data = await self._ask(group, exchange, CompletionKind.text, exchange.request_body | {"prompt": prompt})
+        status, data = await self._send(
+            group, exchange, CompletionKind.text, exchange.request_body | {"prompt": prompt}
+        )
         # After a failure the chat is sent: the engine's error then names what the client sent.
         return completion_to_chat(json.loads(data)) if status == 200 else None
 
     def _record(self, group: LiveGroup, exchange: Exchange, answer: dict[str, Any], *, bridged: bool) -> None:
         turn = parse_turn(exchange.kind, answer)
         turn.bridged = bridged
-        group.record_turn(exchange.rollout, exchange.place, turn)
+        group.record_turn(exchange.rollout, exchange.arrival, turn)
         if exchange.kind is not CompletionKind.chat:
             return
         if exchange.last is not None:
             exact = starts_with(turn.prompt_ids, exchange.last.tokens)
             self._stats.prefixes["broken" if not exact else "bridged" if bridged else "exact"] += 1
-        exchange.speaker.conversation = conversation(exchange.request_body, answer["choices"][0], turn)
+        exchange.session.conversation = conversation(exchange.request_body, answer["choices"][0], turn)
 
     async def _models(self, request: web.Request) -> web.Response:
         try:
@@ -225,9 +227,9 @@ class Gateway:
     async def _environment(self, request: web.Request) -> web.Response:
         if self._packages is None:
             return json_response(Problem(reason=Reason.S3_UNREACHABLE, message="this gateway has no S3"), 503)
-        place = request.match_info
+        names = request.match_info
         try:
-            version, tar = await self._packages.tar(place["owner"], place["name"], request.query.get("version") or None)
+            version, tar = await self._packages.tar(names["owner"], names["name"], request.query.get("version") or None)
         except PackageMissing as error:
             return json_response(error.problem, 404)
         except StoreError as error:
@@ -238,9 +240,9 @@ class Gateway:
 
 def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:
     headers = {ROLLOUT_ID_HEADER: exchange.rollout}
-    asked, shown = exchange.request_body, strip_internal_fields(answer, exchange.request_body)
-    if asked.get("stream"):
-        usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+    requested, shown = exchange.request_body, strip_internal_fields(answer, exchange.request_body)
+    if requested.get("stream"):
+        usage = bool((requested.get("stream_options") or {}).get("include_usage"))
         body = to_event_stream(exchange.kind, shown, include_usage=usage)
         return web.Response(body=body, content_type="text/event-stream", headers=headers)
     return web.Response(body=_encode(shown).encode(), content_type="application/json", headers=headers)

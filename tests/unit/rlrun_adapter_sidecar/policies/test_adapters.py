@@ -111,7 +111,7 @@ async def test_an_adapter_that_is_never_listed_is_not_confirmed(sidecar, monkeyp
     sidecar.engine.lists = False
     status, problem = await sidecar.put(sidecar.store.publish_policy(1, b"w"))
     assert (status, problem["reason"]) == (502, "AdapterLoadRejected")
-    assert "does not list it" in problem["message"]
+    assert "but does not list it" in problem["message"]
 
 
 async def test_a_silent_engine_is_unreachable(sidecar):

@@ -105,7 +105,7 @@ async def test_an_adapter_that_cannot_be_loaded_is_retried_with_growing_pauses(s
     assert keeper.not_ready is None
     assert setup.states(keeper) == {"one": "loaded", "lost": "failed"}
     (problem,) = [a.problem for a in keeper.report().adapters if a.problem]
-    assert "nothing complete lies at s3://bucket/lost" in problem.message
+    assert "s3://bucket/lost has no complete adapter" in problem.message
     setup.artifacts.publish_adapter("lost")
     await setup.settle(keeper)
     assert setup.states(keeper)["lost"] == "failed"
@@ -133,7 +133,7 @@ async def test_a_new_order_tries_at_once_what_failed(setup: Setup) -> None:
     [
         ({"rank": 32}, "AdapterRankTooHigh", "rank is 32 and the pool's engines take 16 at most: raise lora.rank"),
         ({"file": "model.safetensors"}, "NotAnAdapter", "lora.enabled false"),
-        ({"kind": ArtifactKind.checkpoint}, "NotAnAdapter", "holds no LoRA adapter"),
+        ({"kind": ArtifactKind.checkpoint}, "NotAnAdapter", "is not a LoRA adapter"),
     ],
 )
 async def test_what_the_engine_cannot_take_is_not_even_downloaded(

@@ -110,9 +110,9 @@ def deal() -> ExampleSampler:
 
 
 def draw(from_: ExampleSampler) -> SampledExample:
-    dealt = from_.next_example(ALL)
-    assert dealt is not None
-    return dealt
+    sampled = from_.next_example(ALL)
+    assert sampled is not None
+    return sampled
 
 
 def run(one: ExampleSampler, steps: int, order: random.Random) -> list[list[SampledExample]]:
@@ -121,12 +121,12 @@ def run(one: ExampleSampler, steps: int, order: random.Random) -> list[list[Samp
     for _ in range(steps):
         flying, batch = [draw(one) for _ in range(4)], []
         while flying:
-            dealt = flying.pop(order.randrange(len(flying)))
-            one.add_score(dealt, (dealt.ordinal % 5) / 4)
-            if dealt.ordinal % 3 == 0:
+            sampled = flying.pop(order.randrange(len(flying)))
+            one.add_score(sampled, (sampled.ordinal % 5) / 4)
+            if sampled.ordinal % 3 == 0:
                 flying.append(draw(one))
             else:
-                batch.append(dealt)
+                batch.append(sampled)
         one.apply_scores()
         batches.append(sorted(batch))
     return batches
@@ -149,16 +149,16 @@ def test_a_deal_that_is_continued_is_dealt_the_same(stop: int, order: random.Ran
 
 def test_what_was_under_way_is_dealt_again_first_and_under_its_number() -> None:
     one = deal()
-    dealt = [draw(one) for _ in range(6)]
-    state = one.snapshot([dealt[1], dealt[2], dealt[4], dealt[5]])
+    sampled = [draw(one) for _ in range(6)]
+    state = one.snapshot([sampled[1], sampled[2], sampled[4], sampled[5]])
     two = deal()
     two.restore(state)
-    assert [draw(two) for _ in range(4)] == [dealt[1], dealt[2], dealt[4], dealt[5]]
+    assert [draw(two) for _ in range(4)] == [sampled[1], sampled[2], sampled[4], sampled[5]]
     assert draw(two).ordinal == 6
     three = deal()
     three.restore(state)
     three.discard([1, 2])
-    assert [draw(three) for _ in range(2)] == [dealt[4], dealt[5]]
+    assert [draw(three) for _ in range(2)] == [sampled[4], sampled[5]]
 
 
 def test_a_group_that_outlives_a_rewind_is_not_dealt_a_second_time() -> None:
@@ -188,11 +188,11 @@ def test_a_number_that_outlives_a_rewind_stays_taken_when_its_group_has_ended_an
 
 def test_examples_of_an_environment_that_is_away_wait_for_it() -> None:
     one = deal()
-    dealt = [draw(one) for _ in range(8)]
-    assert {d.example.environment for d in dealt} == {"a", "b"}
+    sampled = [draw(one) for _ in range(8)]
+    assert {d.example.environment for d in sampled} == {"a", "b"}
     two = deal()
-    two.restore(one.snapshot(dealt))
-    only_a = [d for d in dealt if d.example.environment == "a"]
+    two.restore(one.snapshot(sampled))
+    only_a = [d for d in sampled if d.example.environment == "a"]
     assert [two.next_example(["a"]) for _ in only_a] == only_a
     assert two.next_example([]) is None
-    assert draw(two) == next(d for d in dealt if d.example.environment == "b")
+    assert draw(two) == next(d for d in sampled if d.example.environment == "b")

@@ -59,7 +59,7 @@ def test_a_group_becomes_samples_with_advantages_and_errors_stay_out() -> None:
         ],
         live("r0", "r1", "r2", "r3"),
     )
-    assert group.verdict is GroupOutcome.usable
+    assert group.outcome is GroupOutcome.usable
     assert (group.version, group.ordinal) == (7, 41)
     assert reasons(group) == [None, None, "RewardFunctionError", "RolloutNotRecorded"]
     samples = training_samples([group])
@@ -76,7 +76,7 @@ def test_a_group_becomes_samples_with_advantages_and_errors_stay_out() -> None:
 
 def test_one_recorded_rollout_cannot_be_claimed_twice() -> None:
     group = scored([outcome("r0", 1.0)] * 3, live("r0"))
-    assert group.verdict is GroupOutcome.errored
+    assert group.outcome is GroupOutcome.errored
     assert len(group.valid_rollouts) == 1
     assert reasons(group) == [None, "RolloutRepeated", "RolloutRepeated"]
 
@@ -96,10 +96,10 @@ def test_made_up_rollouts_do_not_push_real_ones_out() -> None:
 
 def test_fewer_rollouts_than_asked_for_are_counted_as_missing() -> None:
     group = scored([outcome("r0", 1.0), outcome("r1", 0.0)], live("r0", "r1"), scoring(4))
-    assert group.verdict is GroupOutcome.usable
+    assert group.outcome is GroupOutcome.usable
     assert batch_metrics([group], 7, 4)["batch/missing_rollouts"] == 2.0
-    assert scored([outcome("r0", 1.0)], live("r0"), scoring(4)).verdict is GroupOutcome.errored
-    assert scored([], live(), scoring(4)).verdict is GroupOutcome.errored
+    assert scored([outcome("r0", 1.0)], live("r0"), scoring(4)).outcome is GroupOutcome.errored
+    assert scored([], live(), scoring(4)).outcome is GroupOutcome.errored
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
@@ -142,20 +142,20 @@ def test_groups_that_teach_too_little_are_filtered_and_say_why(
     names = [f"r{i}" for i in range(len(rewards))]
     answer = [outcome(name, reward) for name, reward in zip(names, rewards, strict=True)]
     group = scored(answer, live(*names), scoring(len(rewards), filtering))
-    assert group.cause is cause
-    assert group.verdict is (GroupOutcome.usable if cause is None else GroupOutcome.filtered)
+    assert group.filter_reason is cause
+    assert group.outcome is (GroupOutcome.usable if cause is None else GroupOutcome.filtered)
 
 
 def test_without_verification_rewards_are_zero_and_nothing_is_filtered() -> None:
     rules = scoring(2, GroupFilter(online=True), verify=False, baseline=False)
     group = scored([outcome("r0", 5.0), outcome("r1", math.nan)], live("r0", "r1"), rules)
-    assert group.verdict is GroupOutcome.usable
+    assert group.outcome is GroupOutcome.usable
     assert group.rewards == [0.0, 0.0]
 
 
 def test_without_a_baseline_one_rollout_is_enough_and_has_no_advantage() -> None:
     group = scored([outcome("r0", 1.0)], live("r0"), scoring(4, baseline=False))
-    assert group.verdict is GroupOutcome.usable
+    assert group.outcome is GroupOutcome.usable
     assert group.valid_rollouts[0].advantage == 0.0
 
 

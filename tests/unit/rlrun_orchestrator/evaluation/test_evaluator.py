@@ -23,7 +23,7 @@ from rlrun_orchestrator.evaluation.evaluator import EvaluationTask, Evaluator, E
 from rlrun_orchestrator.evaluation.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.evaluation.metrics import (
     evaluation_values,
-    ks,
+    k_values,
     pass_at_k,
     validation_total,
     validation_values,
@@ -403,7 +403,7 @@ def test_pass_at_k_of_nonsense_is_refused(case: tuple[int, int, int]) -> None:
     ("rollouts", "expected"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8, 9])]
 )
 def test_ks(rollouts: int, expected: list[int]) -> None:
-    assert ks(rollouts) == expected
+    assert k_values(rollouts) == expected
 
 
 def results(*groups: list[float | None]) -> list[list[RolloutResult]]:
@@ -451,16 +451,18 @@ def test_due(use: EnvironmentUse, steps: list[int]) -> None:
     assert [step for step in range(8) if measurement.due(step, 7)] == steps
 
 
-# --- the room ---------------------------------------------------------------------------------------------------------
+# --- the semaphore ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def visits() -> Iterator[Callable[..., asyncio.Task[None]]]:
     tasks = []
 
-    def visit(room: FairSemaphore, places: int, log: list[str], name: str, leave: asyncio.Event) -> asyncio.Task[None]:
+    def visit(
+        semaphore: FairSemaphore, weight: int, log: list[str], name: str, leave: asyncio.Event
+    ) -> asyncio.Task[None]:
         async def stay() -> None:
-            async with room.acquire(places):
+            async with semaphore.acquire(weight):
                 log.append(name)
                 await leave.wait()
 
@@ -478,41 +480,41 @@ async def settle() -> None:
 
 
 async def test_a_room_is_never_overfull_and_serves_in_order(visits: Callable[..., asyncio.Task[None]]) -> None:
-    room, log, leave = FairSemaphore(3), list[str](), asyncio.Event()
-    first = visits(room, 2, log, "two", leave)
-    visits(room, 9, log, "nine", leave)
-    visits(room, 1, log, "one", leave)
+    semaphore, log, leave = FairSemaphore(3), list[str](), asyncio.Event()
+    first = visits(semaphore, 2, log, "two", leave)
+    visits(semaphore, 9, log, "nine", leave)
+    visits(semaphore, 1, log, "one", leave)
     await settle()
     assert log == ["two"], "one would fit, but nine came first"
     first.cancel()
     await settle()
-    assert log == ["two", "nine"], "more than the room has, so it gets the room alone"
+    assert log == ["two", "nine"], "more than the limit, so it runs alone"
     leave.set()
     await settle()
     assert log == ["two", "nine", "one"]
-    assert room.taken == 0
+    assert semaphore.in_use == 0
 
 
 async def test_who_leaves_the_queue_takes_nothing_along(visits: Callable[..., asyncio.Task[None]]) -> None:
-    room, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
-    visits(room, 1, log, "a", leave)
-    waiting = visits(room, 1, log, "b", leave)
+    semaphore, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
+    visits(semaphore, 1, log, "a", leave)
+    waiting = visits(semaphore, 1, log, "b", leave)
     await settle()
     waiting.cancel()
     await settle()
     leave.set()
     await settle()
-    assert room.taken == 0
-    visits(room, 1, log, "c", leave)
+    assert semaphore.in_use == 0
+    visits(semaphore, 1, log, "c", leave)
     await settle()
     assert log == ["a", "c"]
 
 
 async def test_a_wider_room_lets_in_who_waits(visits: Callable[..., asyncio.Task[None]]) -> None:
-    room, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
-    visits(room, 1, log, "a", leave)
-    visits(room, 1, log, "b", leave)
+    semaphore, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
+    visits(semaphore, 1, log, "a", leave)
+    visits(semaphore, 1, log, "b", leave)
     await settle()
-    room.raise_limit(2)
+    semaphore.raise_limit(2)
     await settle()
     assert log == ["a", "b"]

@@ -22,19 +22,19 @@ def deal(sizes: dict[str, int] | None = None, settings: BufferSettings = POOLS) 
 
 def draw(one: ExampleSampler, count: int) -> list[SampledExample]:
     drawn = [one.next_example(list(SIZES)) for _ in range(count)]
-    return [dealt for dealt in drawn if dealt is not None]
+    return [sampled for sampled in drawn if sampled is not None]
 
 
-def examples(dealt: Iterable[SampledExample]) -> list[Example]:
-    return [one.example for one in dealt]
+def examples(sampled: Iterable[SampledExample]) -> list[Example]:
+    return [one.example for one in sampled]
 
 
-def rewards(dealt: SampledExample) -> float:
-    return (dealt.example.index * 7 + len(dealt.example.environment)) % 11 / 10
+def rewards(sampled: SampledExample) -> float:
+    return (sampled.example.index * 7 + len(sampled.example.environment)) % 11 / 10
 
 
-def train(one: ExampleSampler, dealt: list[SampledExample]) -> None:
-    for found in dealt:
+def train(one: ExampleSampler, sampled: list[SampledExample]) -> None:
+    for found in sampled:
         one.add_score(found, rewards(found))
     one.apply_scores()
 
@@ -49,7 +49,7 @@ def test_the_next_examples_are_those_of_the_uninterrupted_run() -> None:
     warm.start_from_run(state)
     found = draw(warm, 60)
     assert examples(found) == examples([*under_way[2:], *draw(source, 56)])
-    assert [dealt.ordinal for dealt in found] == list(range(60)), "numbers of its own"
+    assert [sampled.ordinal for sampled in found] == list(range(60)), "numbers of its own"
     assert warm.buffer.metrics()["pool/easy"] > 0
     assert warm.buffer.metrics()["pool/hard"] > 0
 
@@ -67,8 +67,8 @@ def test_the_difficulty_of_examples_goes_on_to_be_learnt() -> None:
 def test_what_was_scored_and_not_settled_counts() -> None:
     source, warm = deal(), deal()
     drawn = draw(source, 10)
-    for dealt in drawn:
-        source.add_score(dealt, rewards(dealt))
+    for sampled in drawn:
+        source.add_score(sampled, rewards(sampled))
     warm.start_from_run(source.snapshot([]))
     source.apply_scores()
     assert warm.buffer.state() == source.buffer.state()
@@ -81,8 +81,8 @@ def test_an_environment_that_the_other_run_did_not_have_begins_its_first_epoch()
     warm.start_from_run(source.snapshot(found for found in under_way if found is not None))
     fresh = deal()
     assert [found.example.environment for found in draw(warm, 5)] == ["words"] * 5
-    sums = [dealt.example for dealt in draw(warm, 60) if dealt.example.environment == "sums"]
-    expected = [dealt.example for dealt in draw(fresh, 120) if dealt.example.environment == "sums"]
+    sums = [sampled.example for sampled in draw(warm, 60) if sampled.example.environment == "sums"]
+    expected = [sampled.example for sampled in draw(fresh, 120) if sampled.example.environment == "sums"]
     assert sums == expected[: len(sums)]
 
 
@@ -91,7 +91,7 @@ def test_a_data_set_of_another_size_begins_its_first_epoch() -> None:
     train(source, draw(source, 20))
     warm = deal({"words": 30, "sums": 3})
     warm.start_from_run(source.snapshot(draw(source, 4)))
-    assert all(warm.buffer.contains(dealt.example) for dealt in draw(warm, 30))
+    assert all(warm.buffer.contains(sampled.example) for sampled in draw(warm, 30))
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -43,11 +43,11 @@ def state_after(step: int, drawn: int, *, run: str = "uid") -> SavedState:
     """The state after `step` steps with `drawn` examples, of which the last two are under way."""
     progress, one = RunProgress(), sampler()
     progress.reward_errors = drawn
-    dealt = [found for _ in range(drawn) if (found := one.next_example(["a"])) is not None]
+    sampled = [found for _ in range(drawn) if (found := one.next_example(["a"])) is not None]
     one.buffer.record_reward(Example("a", 7), 1.0)
-    batch = Batch(step, [], dealt[-2:], 10, metrics={"reward/mean": 0.5}, reward=0.5, id="x")
+    batch = Batch(step, [], sampled[-2:], 10, metrics={"reward/mean": 0.5}, reward=0.5, id="x")
     return SavedState(
-        run=run, step=step, board=progress.to_state(), deal=one.snapshot(dealt[-2:]), sent=[batch.to_record()]
+        run=run, step=step, board=progress.to_state(), deal=one.snapshot(sampled[-2:]), sent=[batch.to_record()]
     )
 
 
@@ -188,9 +188,9 @@ def test_the_draw_continues_from_a_state_of_the_step_or_the_nearest(
 def next_ordinal(choice: Any, step: int) -> int:
     one = sampler()
     restore_sampler(one, choice, step)
-    dealt = one.next_example(["a"])
-    assert dealt is not None
-    return dealt.ordinal
+    sampled = one.next_example(["a"])
+    assert sampled is not None
+    return sampled.ordinal
 
 
 def test_the_draw_is_restored_as_chosen(caplog: pytest.LogCaptureFixture) -> None:

@@ -103,7 +103,7 @@ async def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
         desk.recorder.rollouts(step, [{"step": step}])
         await desk.recorder._queue.join()
     given_up = desk.recorder.dropped_objects
-    said = f"{given_up} had to be given up"
+    said = f"{given_up} were dropped"
     async with asyncio.timeout(60.0):
         while not any(problem and said in problem.message for problem in desk.told):  # noqa: ASYNC110 (a writer's)
             await asyncio.sleep(0.002)

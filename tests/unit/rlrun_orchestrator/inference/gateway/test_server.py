@@ -369,7 +369,7 @@ async def test_turns_of_a_rollout_and_rollouts_of_a_group_are_bounded(setup: Set
         await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
     for _ in range(4):
         await client.chat.completions.create(model="m", messages=MESSAGES)
-    with pytest.raises(openai.BadRequestError, match="this group has 5 rollouts"):
+    with pytest.raises(openai.BadRequestError, match="This group has 5 rollouts"):
         await client.chat.completions.create(model="m", messages=MESSAGES)
     assert len(group.turns_of("r")) == 4
     assert setup.router.stats.refusals == {"TooManyTurns": 1, "TooManyRollouts": 1}
