@@ -53,7 +53,7 @@ class Engine:
         raise ProblemError.of(502 if status >= 500 else 422, Reason.ADAPTER_LOAD_REJECTED, message)
 
     async def unload(self, name: str) -> None:
-        """Unload the adapter; one that is not loaded is no error. Raises ProblemError `AdapterUnloadRejected`."""
+        """Unload the adapter, if it is loaded. Raises ProblemError `AdapterUnloadRejected`."""
         status, text = await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, LIST_TIMEOUT)
         if status in (200, 404) or (status == 400 and "cannot be found" in text):
             return

@@ -99,7 +99,7 @@ async def test_a_wheel_for_another_python_names_pips_reason(provide_from, make_w
 async def test_a_tar_without_wheels_or_no_tar(provide_from):
     with pytest.raises(PackageError, match="contains no wheel"):
         await provide_from(lambda n, r: web.Response(body=tar_of(("readme", b"x"))), "tester/a")
-    with pytest.raises(PackageError, match="no tar archive"):
+    with pytest.raises(PackageError, match="not a tar archive"):
         await provide_from(lambda n, r: web.Response(body=b"<html>" * 200), "tester/b")
 
 

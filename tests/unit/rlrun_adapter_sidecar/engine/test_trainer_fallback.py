@@ -33,8 +33,8 @@ async def test_what_s3_does_not_have_yet_comes_from_the_trainer(sidecar):
 
 @pytest.mark.parametrize("pause", [3600.0, 0.0], ids=["in the pause", "after it"])
 async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pause):
-    monkeypatch.setattr(fallback_module, "ASK_SECONDS", 0.2)
-    fallback = sidecar.adapters._downloads._fallback
+    monkeypatch.setattr(fallback_module, "MANIFEST_SECONDS", 0.2)
+    fallback = sidecar.adapters._files._fallback
     fallback._pause.first = pause
     sidecar.store.silent = threading.Event()
     async with asyncio.timeout(60):
@@ -42,7 +42,7 @@ async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pa
             assert (await sidecar.put(sidecar.trainer.publish(version, b"%d" % version)))[0] == 200
     # Neither does a thread wait for every question, nor does a policy wait for every answer.
     assert sidecar.store.reads == 1
-    unanswered = fallback._unanswered
+    unanswered = fallback._pending_request
     sidecar.store.silent.set()
     await asyncio.wait({unanswered})
     # The late answer is an answer.
@@ -53,7 +53,7 @@ async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pa
 
 async def test_s3_that_is_back_is_asked_again(sidecar):
     sidecar.store.fail = Unreachable("silent")
-    sidecar.adapters._downloads._fallback._pause.first = 0.0
+    sidecar.adapters._files._fallback._pause.first = 0.0
     assert (await sidecar.put(sidecar.trainer.publish(1, b"1")))[0] == 200
     sidecar.store.fail = None
     policy = sidecar.store.publish_policy(2, b"2")

@@ -246,7 +246,7 @@ async def test_the_rollout_id_may_be_in_the_path(setup: Setup) -> None:
 async def test_old_and_forged_groups_get_nothing(setup: Setup) -> None:
     group, client = setup.open()
     setup.groups.close(group.id)
-    with pytest.raises(openai.NotFoundError, match="no such group"):
+    with pytest.raises(openai.NotFoundError, match="does not exist or has ended"):
         await client.chat.completions.create(model="m", messages=MESSAGES)
     async with setup.http.get(f"{setup.url}groups/g-00/v1/models") as response:
         assert response.status == 404
@@ -291,7 +291,7 @@ async def test_a_request_in_flight_on_a_vanished_replica_moves_on(setup: Setup) 
     await setup.engines[0].arrived.wait()
     bad.is_answering = False
     for _ in range(3):
-        setup.pool._see({good.endpoint})
+        setup.pool._update_replicas({good.endpoint})
     assert (await request).choices[0].message.content == "hi"
 
 
@@ -348,7 +348,7 @@ async def test_requests_at_a_time_are_bounded_and_counted(setup: Setup) -> None:
         engine.hangs = True
     waiting = [asyncio.create_task(client.chat.completions.create(model="m", messages=MESSAGES)) for _ in range(3)]
     await until(lambda: group.in_flight == 3)
-    with pytest.raises(openai.RateLimitError, match="3 requests under way") as raised:
+    with pytest.raises(openai.RateLimitError, match="3 requests in progress") as raised:
         await client.chat.completions.create(model="m", messages=MESSAGES)
     assert raised.value.response.headers["Retry-After"] == "1"
     _, other = setup.open()
@@ -365,7 +365,7 @@ async def test_turns_of_a_rollout_and_rollouts_of_a_group_are_bounded(setup: Set
     group, client = setup.open()
     for _ in range(4):
         await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
-    with pytest.raises(openai.BadRequestError, match="rollout r has made 4 requests"):
+    with pytest.raises(openai.BadRequestError, match="Rollout r has made 4 requests"):
         await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r"})
     for _ in range(4):
         await client.chat.completions.create(model="m", messages=MESSAGES)
