@@ -105,7 +105,7 @@ def test_a_new_batch_replaces_the_groups_of_the_last() -> None:
     assert not torch.equal(linear(wrapper, y)[0], y[0])
 
 
-def test_the_engine_takes_it() -> None:
+def test_engine_loads_the_adapter() -> None:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()

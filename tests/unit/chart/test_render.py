@@ -332,7 +332,7 @@ def test_bad_values_are_refused_by_name(template: Helm, values: Object, field: s
         ({"serviceAccount": {"create": False}}, LOCAL, "serviceAccount.name"),
     ],
 )
-def test_what_nobody_can_guess_is_asked_for(template: Helm, values: Object, base: Path | None, said: str) -> None:
+def test_unguessable_answers_are_prompted_for(template: Helm, values: Object, base: Path | None, said: str) -> None:
     done = template(values, base=base)
     assert done.returncode != 0
     assert said in done.stderr

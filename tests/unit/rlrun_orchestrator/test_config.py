@@ -4,7 +4,7 @@ import pytest
 from rlrun_orchestrator.config import OrchestratorSettings
 
 
-def test_settings_come_from_variables_and_bad_ones_name_themselves() -> None:
+def test_invalid_variable_is_named_in_the_error() -> None:
     settings = OrchestratorSettings.from_environment({"RLRUN_GATEWAY_PORT": "9000", "RLRUN_STEP_DEADLINE": "1.5"})
     assert (settings.gateway_port, settings.step_deadline) == (9000, 1.5)
     with pytest.raises(ValueError, match="RLRUN_GATEWAY_PORT"):

@@ -195,7 +195,7 @@ def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> Non
         crew.run_on_all(Restore("run", files.path))
 
 
-def test_a_trainer_of_one_process_has_nobody_to_tell(base: BaseModel) -> None:
+def test_trainer_of_one_process_sends_no_commands(base: BaseModel) -> None:
     CollectiveExecutor(base).run_on_all(Heartbeat())
     CollectiveExecutor(base).stop()
 

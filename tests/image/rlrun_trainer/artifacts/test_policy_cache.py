@@ -8,7 +8,7 @@ from rlrun_trainer.artifacts import policy_cache, policy_publisher
 from rlrun_trainer.artifacts.policy_cache import CachedPolicy, PolicyCache
 
 
-def test_the_shelf_keeps_the_newest_and_what_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_keeps_the_newest_policy_and_those_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_cache, "KEPT_IN_MEMORY", 2)
     kept = PolicyCache()
 

@@ -15,7 +15,7 @@ from tests.support import tiny_model
 from tests.support.trainer_client import Client
 
 
-async def test_what_is_saved_goes_on_as_if_nothing_had_happened(
+async def test_training_continues_from_the_saved_checkpoint_without_a_difference(
     make_client: Callable[..., Any], store: Store, run_uri: str
 ) -> None:
     client = await make_client()
@@ -54,7 +54,7 @@ async def test_what_is_saved_goes_on_as_if_nothing_had_happened(
     assert result.policy.digest == again
 
 
-async def test_what_is_saved_already_is_not_saved_again(client: Client, store: Store, run_uri: str) -> None:
+async def test_saved_step_is_not_saved_twice(client: Client, store: Store, run_uri: str) -> None:
     await client.open(tiny_model.spec(run_uri))
     await client.sessions.rescue(30)
     assert (await client.settled()).checkpoints == [], "nothing was learned"

@@ -20,7 +20,7 @@ from tests.support import tiny_model
 PLAN = StepPlan(learning_rate=1e-2, temperature=1.0, micro_batch_tokens=64, max_grad_norm=1.0)
 
 
-def test_stock_peft_loads_it_and_gives_the_same_logits(base: BaseModel, model_dir: Path, tmp_path: Path) -> None:
+def test_stock_peft_loads_the_adapter_with_equal_logits(base: BaseModel, model_dir: Path, tmp_path: Path) -> None:
     slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0)
     for seed in range(3):
         train_step(base, slot, tiny_model.samples(8, seed), PLAN)

@@ -103,7 +103,7 @@ def test_other_runs_do_not_move_the_reference(base: BaseModel, monkeypatch: pyte
 
 @pytest.mark.proves("klPenalty.enabled")
 @pytest.mark.parametrize("penalty", [None, KlPenalty(enabled=False)])
-def test_without_it_the_model_runs_once(
+def test_model_runs_once_without_a_kl_penalty(
     base: BaseModel, monkeypatch: pytest.MonkeyPatch, penalty: KlPenalty | None
 ) -> None:
     slot = opened(base)
@@ -114,7 +114,7 @@ def test_without_it_the_model_runs_once(
     assert slot.kl_beta is None
 
 
-def test_with_it_the_reference_runs_without_gradient(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_runs_without_gradient_with_a_kl_penalty(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
     slot = opened(base)
     seen = passes(base, monkeypatch)
     metrics = train_step(base, slot, tiny_model.samples(12), replace(PLAN, kl_penalty=FIXED))

@@ -180,7 +180,7 @@ def run_uri(s3_server: S3Server) -> str:
 
 
 @pytest.mark.parametrize("changes", [SLOW, FULL, SLOW | PENALTY, FULL | PENALTY])
-async def test_two_processes_learn_what_one_does(
+async def test_two_processes_equal_one(
     dense: Trainer, model_dir: Path, store: Store, run_uri: str, changes: dict[str, Any]
 ) -> None:
     # An even number of micro-batches, an odd one, and fewer samples than processes.
@@ -253,7 +253,7 @@ async def test_a_mixture_of_experts(tmp_path: Path, s3_server: S3Server, store: 
 
 
 @pytest.mark.parametrize("told", ["all", "the one that follows"])
-async def test_who_is_told_to_stop_saves_what_no_checkpoint_holds(
+async def test_sigterm_saves_an_unsaved_step(
     model_dir: Path, tmp_path: Path, s3_server: S3Server, store: Store, run_uri: str, told: str
 ) -> None:
     trainer = Trainer(model_dir, s3_server.environment, tmp_path / "log", "off")

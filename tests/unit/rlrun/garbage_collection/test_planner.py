@@ -83,7 +83,7 @@ def test_whose_a_key_is(name: str, expected: str | None) -> None:
     assert locate(ROOT, name) == (None if expected is None else (RunFolder("team", GONE), expected))
 
 
-def test_a_run_that_is_gone_goes_as_a_whole_when_nothing_of_it_is_left() -> None:
+def test_deleted_run_without_objects_is_removed_as_a_whole() -> None:
     seen = world(*stored(*WHOLE))
     (item,) = plan_deletions(seen, NOW, DAY)
     assert item == GarbageItem(FOLDER, "team", f"s3://bucket/prefix/team/{GONE}", GarbageReason.run_gone, OLD, 40)
@@ -98,7 +98,7 @@ def test_a_run_that_is_gone_stays_with_its_artifacts() -> None:
     ]
 
 
-def test_an_object_protects_the_files_it_names_whoever_it_says_made_them() -> None:
+def test_object_protects_its_files_regardless_of_its_owner() -> None:
     other = Artifact("RLCheckpoint", "elsewhere", "copy", LIVE, artifact(10).uri, OLD)
     assert found(world(*stored(*WHOLE), artifacts=(other,))) == []
 
@@ -125,7 +125,7 @@ def test_a_run_that_lives_is_left_alone() -> None:
     assert found(world(*stored(*paths, uid=LIVE), uploads=(upload,), children=(child,))) == []
 
 
-def test_of_a_finished_run_only_what_nobody_can_use() -> None:
+def test_only_unusable_objects_of_a_finished_run_are_removed() -> None:
     paths = (*WHOLE, "adapters/step-000010/torn", "policy/v000001-aa/x", "policy/v000002-bb/manifest.json")
     upload = Upload(key("checkpoints/step-000020/a", DONE), "u", OLD)
     assert found(world(*stored(*paths, uid=DONE), uploads=(upload,))) == [

@@ -64,7 +64,7 @@ def test_a_dead_pod_is_relevant_only_without_a_living_one() -> None:
     assert relevant_pods([*dead, alive]) == [alive]
 
 
-def test_dead_orchestrators_do_not_speak_while_a_living_one_does() -> None:
+def test_dead_orchestrator_pods_are_ignored_beside_a_living_one() -> None:
     dead = pod("orchestrator", uid="1", phase="Failed", state=terminated(1))
     alive = pod("orchestrator", uid="2")
     assert relevant_pods([dead, alive]) == [alive]

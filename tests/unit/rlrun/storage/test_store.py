@@ -260,7 +260,7 @@ def test_a_store_of_variables_has_their_endpoint_and_keys(s3_server: S3Server, p
         Store.from_variables(s3_server.environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}).check(place.bucket)
 
 
-def test_nobody_listens() -> None:
+def test_connection_without_a_listener_fails() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]

@@ -98,7 +98,7 @@ async def test_an_artifact_with_other_weights_is_never_loaded(sidecar):
 
 
 @pytest.mark.parametrize(("engine_status", "status"), [(400, 422), (500, 502)])
-async def test_the_engines_refusal_comes_back_in_its_own_words(sidecar, engine_status, status):
+async def test_engine_error_is_returned_in_the_response(sidecar, engine_status, status):
     policy = sidecar.store.publish_policy(1, b"w")
     sidecar.engine.refuse = (engine_status, "LoRA rank 64 is greater than max_lora_rank 16.")
     answer = await sidecar.put(policy)
@@ -131,7 +131,7 @@ async def test_names_that_are_no_policy_are_refused(sidecar):
     assert (status, problem["reason"]) == (422, "InvalidRequest")
 
 
-def test_settings_come_from_the_variables_and_name_what_does_not_fit():
+def test_invalid_setting_is_named_in_the_error():
     settings = settings_from({"RLRUN_ADAPTERS_DIR": "/a", "RLRUN_ENGINE_URL": "http://e:1", "RLRUN_UNLOAD_GRACE": "3"})
     assert (str(settings.adapters_dir), settings.engine_url, settings.unload_grace) == ("/a", "http://e:1", 3.0)
     with pytest.raises(ValueError, match="RLRUN_LOAD_DEADLINE"):

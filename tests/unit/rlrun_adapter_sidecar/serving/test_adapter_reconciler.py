@@ -18,7 +18,7 @@ def order(*adapters: ServedAdapter) -> DesiredAdapters:
     return DesiredAdapters(base=BASE, adapters=list(adapters))
 
 
-async def test_what_is_ordered_is_loaded_under_its_name(setup: Setup) -> None:
+async def test_desired_adapters_are_loaded_by_name(setup: Setup) -> None:
     one, two = setup.artifacts.publish_adapter("one"), setup.artifacts.publish_adapter("two", b"other")
     keeper = setup.keeper(one, two)
     assert keeper.not_ready is not None
@@ -44,7 +44,7 @@ async def test_equal_weights_of_two_runs_are_two_adapters(setup: Setup) -> None:
     assert (setup.folder / path / "adapter_model.safetensors").is_file()
 
 
-async def test_a_later_order_unloads_what_is_not_in_it_and_takes_nobody_out_of_service(setup: Setup) -> None:
+async def test_new_order_unloads_other_adapters_and_keeps_the_replica_ready(setup: Setup) -> None:
     one, two = setup.artifacts.publish_adapter("one"), setup.artifacts.publish_adapter("two", b"other")
     keeper = setup.keeper(one)
     await setup.settle(keeper)
@@ -56,7 +56,7 @@ async def test_a_later_order_unloads_what_is_not_in_it_and_takes_nobody_out_of_s
     assert setup.states(keeper) == {"two": "loaded"}
 
 
-async def test_an_unload_that_fails_is_told_and_tried_again(setup: Setup) -> None:
+async def test_failed_unload_is_reported_and_retried(setup: Setup) -> None:
     keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     await setup.settle(keeper)
     setup.engine.keeps = True
@@ -95,7 +95,7 @@ async def test_a_sidecar_that_restarts_finds_files_and_adapters_in_place(setup: 
     assert (setup.artifacts.downloads, setup.engine.loads) == (1, 1)
 
 
-async def test_an_adapter_that_cannot_be_loaded_is_retried_with_growing_pauses(setup: Setup) -> None:
+async def test_adapter_that_cannot_be_loaded_is_retried_with_growing_pauses(setup: Setup) -> None:
     one, lost = (
         setup.artifacts.publish_adapter("one"),
         ServedAdapter(name=f"{BASE}:lost", uri="s3://bucket/lost", step=1),
@@ -136,7 +136,7 @@ async def test_a_new_order_tries_at_once_what_failed(setup: Setup) -> None:
         ({"kind": ArtifactKind.checkpoint}, "NotAnAdapter", "is not a LoRA adapter"),
     ],
 )
-async def test_what_the_engine_cannot_take_is_not_even_downloaded(
+async def test_adapter_the_engine_cannot_load_is_not_downloaded(
     setup: Setup, more: dict[str, object], reason: str, words: str
 ) -> None:
     keeper = setup.keeper(setup.artifacts.publish_adapter("one", **more))  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ async def test_what_the_engine_cannot_take_is_not_even_downloaded(
     assert (setup.artifacts.downloads, setup.engine.loads) == (0, 0)
 
 
-async def test_the_engines_own_words_come_through(setup: Setup) -> None:
+async def test_engine_error_is_passed_on(setup: Setup) -> None:
     setup.engine.refuse = "Call to add_lora failed"
     keeper = setup.keeper(setup.artifacts.publish_adapter("one", rank=16))
     await setup.settle(keeper)
@@ -158,7 +158,7 @@ async def test_the_engines_own_words_come_through(setup: Setup) -> None:
     assert "Call to add_lora failed" in report.problem.message
 
 
-async def test_an_engine_that_is_away_says_nothing_about_the_adapters(setup: Setup) -> None:
+async def test_unreachable_engine_leaves_adapter_states_unchanged(setup: Setup) -> None:
     keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     await setup.settle(keeper)
     setup.engine.status = 500
@@ -195,7 +195,7 @@ async def test_an_adapter_that_comes_back_in_time_needs_no_download(setup: Setup
     assert (setup.states(keeper), setup.artifacts.downloads) == ({"one": "loaded"}, 1)
 
 
-async def test_s3_that_is_away_at_the_start_is_waited_for(setup: Setup) -> None:
+async def test_s3_outage_at_the_start_is_waited_for(setup: Setup) -> None:
     setup.artifacts.fail = Unreachable("silent")
     keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     for _ in range(12):
@@ -206,7 +206,7 @@ async def test_s3_that_is_away_at_the_start_is_waited_for(setup: Setup) -> None:
     assert setup.states(keeper) == {"one": "loaded"}
 
 
-async def test_the_routes_take_orders_and_tell_the_truth(setup: Setup) -> None:
+async def test_routes_accept_orders_and_report_states(setup: Setup) -> None:
     keeper = setup.keeper()
     server = TestServer(serving_app(keeper))
     await server.start_server()

@@ -14,14 +14,14 @@ from rlrun_adapter_sidecar.serving.settings import settings_from
 from tests.unit.rlrun_adapter_sidecar.serving.conftest import AdapterStore
 
 
-def test_settings_come_from_the_variables_and_name_what_does_not_fit() -> None:
+def test_invalid_setting_is_named_in_the_error() -> None:
     settings = settings_from({"RLRUN_MAX_LORA_RANK": "32", "RLRUN_ADAPTERS_DIR": "/a"})
     assert (settings.max_lora_rank, str(settings.adapters_dir)) == (32, "/a")
     with pytest.raises(ValueError, match="RLRUN_MAX_LORA_RANK"):
         settings_from({})
 
 
-def test_the_order_is_read_or_its_mistake_is_named(tmp_path: Path) -> None:
+def test_malformed_order_is_named_in_the_error(tmp_path: Path) -> None:
     order = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:x", uri="s3://x/y", step=1)])
     path = tmp_path / "order.json"
     path.write_text(order.model_dump_json(by_alias=True))

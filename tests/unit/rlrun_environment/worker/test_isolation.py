@@ -65,7 +65,7 @@ async def test_an_odd_reward_is_an_error_of_that_rollout_only(make_runner, make_
 
 
 @pytest.mark.parametrize(("odd", "reward"), [("return True", 1.0), ("return Number(0.75)", 0.75), ("return 1", 1.0)])
-async def test_whatever_is_a_number_counts(make_runner, make_group, upstream, odd, reward):
+async def test_every_finite_number_is_a_valid_reward(make_runner, make_group, upstream, odd, reward):
     upstream.reply = lambda n, body: "odd"
     result = await make_runner(ONE_ODD.replace("{odd}", odd)).run(make_group(rollouts=1))
     assert (result.rollouts[0].reward, result.rollouts[0].error) == (reward, None)

@@ -10,7 +10,7 @@ from tests.support.operator_world import Crash, World
 
 @pytest.mark.parametrize("crash_at", range(8))
 @pytest.mark.parametrize(("action", "phase"), [("Fail", "Failed"), ("RestartRun", "Pending")])
-async def test_a_verdict_is_not_forgotten_with_the_pods_it_was_about(
+async def test_failure_decision_survives_a_crash_at_any_write(
     make_world: Callable[..., World], crash_at: int, action: str, phase: str
 ) -> None:
     world = make_world(failurePolicy={"rules": [{"action": action, "exitCodes": [9]}]})

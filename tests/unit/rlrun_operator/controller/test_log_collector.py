@@ -165,7 +165,7 @@ class Slow(MemoryCluster):
             self.busy -= 1
 
 
-async def test_kubelets_that_do_not_answer_hold_nobody_up() -> None:
+async def test_silent_kubelets_delay_no_other_request() -> None:
     artifacts, cluster = MemoryArtifacts(), Slow()
     async with asyncio.timeout(60):
         await LogKeeper(cluster.kube, artifacts, seconds=0.2).keep("team", VARIABLES, copies(12))
@@ -186,7 +186,7 @@ async def test_no_error_is_worth_more_than_the_run(error: Exception) -> None:
     assert list(artifacts.files) == ["s3://rlrun/1.log"]
 
 
-async def test_s3_that_is_away_holds_nobody_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s3_outage_delays_no_other_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> None:
         raise Unreachable("no answer")
 

@@ -11,7 +11,7 @@ def deploy(world: World, step: int) -> None:
     world.cluster.put({**obj, "spec": {**obj["spec"], "deployed": True}})
 
 
-async def test_what_is_deployed_at_the_last_moment_stays_with_its_files() -> None:
+async def test_adapter_deployed_during_deletion_keeps_its_files() -> None:
     world = World(MemoryCluster(run_object(artifactPolicy="Delete"), model_object(), source_secret()))
     await world.start()
     for step in (1, 2):
@@ -31,7 +31,7 @@ async def test_what_is_deployed_at_the_last_moment_stays_with_its_files() -> Non
     assert pools.state(adapter["metadata"]["name"]) == "Deployed"
 
 
-async def test_a_run_owns_its_adapters_only_while_nobody_serves_them() -> None:
+async def test_run_owns_its_adapters_only_while_they_are_not_deployed() -> None:
     world = World(MemoryCluster(run_object(artifactPolicy="Delete"), model_object(), source_secret()))
     await world.start()
     world.artifacts.folders[f"{ROOT}/adapters/step-000001"] = manifest(1)

@@ -88,7 +88,7 @@ async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:
     assert world.cluster.writes == before
 
 
-async def test_last_artifacts_are_waited_for_but_not_for_ever(world: World) -> None:
+async def test_last_artifacts_are_waited_for_until_a_limit(world: World) -> None:
     await world.start()
     world.poller.answer = running()
     await world.reconcile()
@@ -108,7 +108,7 @@ async def test_last_artifacts_are_waited_for_but_not_for_ever(world: World) -> N
     assert world.status["phase"] == "Completed"
 
 
-async def test_unknown_model_heals_when_the_model_appears(world: World) -> None:
+async def test_run_starts_once_its_model_exists(world: World) -> None:
     del world.cluster.objects[("RLModel", "", "tiny-model")]
     world.cluster.put(model_object("other/one"))
     assert await world.reconcile(2) is not None
@@ -190,7 +190,7 @@ async def test_ttl_deletes_the_run_and_by_owner_its_children(make_world: Callabl
     assert world.cluster.find("RLRun", "reverse") is None
 
 
-async def test_deleted_pods_count_as_restarts_and_never_uncount(world: World) -> None:
+async def test_deleted_pods_count_as_restarts(world: World) -> None:
     await world.start()
     world.poller.answer = running()
     await world.reconcile()
@@ -395,20 +395,20 @@ async def test_changed_source_secret_reaches_the_run(world: World) -> None:
     assert secret["data"]["AWS_ACCESS_KEY_ID"] == "cm90YXRlZA=="
 
 
-async def test_missing_source_secret_is_said(world: World) -> None:
+async def test_missing_source_secret_is_reported(world: World) -> None:
     del world.cluster.objects[("Secret", "rlrun-system", "s3")]
     await world.reconcile()
     assert world.condition("Validated")["reason"] == "S3CredentialsMissing"
 
 
-async def test_s3_problem_is_said(world: World) -> None:
+async def test_s3_problem_is_reported(world: World) -> None:
     world.artifacts.problem = Problem(reason="S3BucketMissing", message="create it")
     await world.reconcile()
     assert world.condition("Validated")["reason"] == "S3BucketMissing"
 
 
 @pytest.mark.proves("envFrom.secretRef.name", "envFrom.secretRef.optional")
-async def test_missing_env_secret_is_said(make_world: Callable[..., World]) -> None:
+async def test_missing_environment_secret_is_reported(make_world: Callable[..., World]) -> None:
     world = make_world(envFrom=[{"secretRef": {"name": "judge"}}, {"secretRef": {"name": "opt", "optional": True}}])
     await world.reconcile()
     assert world.condition("Validated")["reason"] == "SecretsMissing"
@@ -446,7 +446,7 @@ async def test_upload_in_progress_is_no_artifact_yet(world: World) -> None:
 
 
 @pytest.mark.proves("artifactPolicy")
-async def test_policy_delete_takes_the_files_along(make_world: Callable[..., World]) -> None:
+async def test_artifact_policy_delete_removes_files(make_world: Callable[..., World]) -> None:
     world = make_world(artifactPolicy="Delete")
     await world.start()
     assert world.run["metadata"]["finalizers"] == ["rlrun.dev/artifacts"]
@@ -463,7 +463,7 @@ async def test_policy_delete_takes_the_files_along(make_world: Callable[..., Wor
     assert world.cluster.all("RLCheckpoint") == []
 
 
-async def test_policy_delete_gives_up_after_its_deadline(make_world: Callable[..., World]) -> None:
+async def test_deletion_of_artifacts_ends_at_its_deadline(make_world: Callable[..., World]) -> None:
     world = make_world(artifactPolicy="Delete")
     await world.start()
     world.cluster.request_deletion(world.run)
@@ -509,7 +509,7 @@ async def test_earlier_run_of_the_same_name_is_cleared_first(world: World) -> No
     assert {d["metadata"]["labels"]["rlrun.dev/run-uid"] for d in world.cluster.all("Deployment")} == {"uid-2"}
 
 
-async def test_events_tell_transitions_once(world: World) -> None:
+async def test_each_transition_creates_one_event(world: World) -> None:
     await world.start()
     world.poller.answer = running()
     await world.reconcile(5)

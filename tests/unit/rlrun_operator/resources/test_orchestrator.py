@@ -31,7 +31,7 @@ def test_the_orchestrator_gets_the_key_of_every_secret_and_only_the_key() -> Non
     ), "the rest of the Secrets stays with the environments"
 
 
-def test_without_wandb_nobody_reads_the_secrets() -> None:
+def test_secrets_are_not_read_without_wandb() -> None:
     assert keys() == {}
 
 

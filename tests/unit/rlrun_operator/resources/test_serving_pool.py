@@ -60,7 +60,7 @@ def test_the_sidecar_starts_from_the_order_and_reads_credentials_from_files() ->
     assert DesiredAdapters.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
 
 
-def test_nobody_owns_a_pool_and_no_run_takes_it_for_its_own() -> None:
+def test_pool_has_no_owner_and_is_not_a_child_of_a_run() -> None:
     for child in build().values():
         assert "ownerReferences" not in child["metadata"]
         assert RUN_LABEL not in child["metadata"]["labels"]

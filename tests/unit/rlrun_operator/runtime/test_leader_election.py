@@ -20,7 +20,7 @@ def lease(cluster: Any, identity: str, clock: Time) -> LeaderElection:
     return LeaderElection(cluster.kube, "ns", "lease", identity, retry=0.001, clock=clock)
 
 
-async def test_only_one_gets_it() -> None:
+async def test_one_of_two_candidates_becomes_leader() -> None:
     cluster, clock = MemoryCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
@@ -43,7 +43,7 @@ async def test_silent_holder_is_followed_after_the_duration_by_the_own_clock() -
     assert not await first._try()
 
 
-async def test_renewals_keep_it() -> None:
+async def test_leader_keeps_the_lease_while_renewing() -> None:
     cluster, clock = MemoryCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
@@ -70,7 +70,7 @@ async def test_release_of_a_foreign_lease_changes_nothing() -> None:
     assert (cluster.find("Lease", "lease", "ns") or {})["spec"]["holderIdentity"] == "a"
 
 
-async def test_two_that_see_it_free_at_the_same_time() -> None:
+async def test_one_of_two_simultaneous_candidates_becomes_leader() -> None:
     cluster, clock = MemoryCluster(), Time()
     holder = lease(cluster, "a", clock)
     await holder.acquire()

@@ -46,7 +46,7 @@ async def test_a_pool_in_order_is_left_alone(pools: Pools) -> None:
     assert again > 2
 
 
-async def test_nobody_wants_an_adapter_and_there_is_no_pool(pools: Pools) -> None:
+async def test_no_pool_exists_without_a_deployed_adapter(pools: Pools) -> None:
     pools.cluster.put(adapter_object(deployed=False))
     assert await pools.reconcile() is None
     assert (pools.objects, pools.cluster.writes) == ([], 0)
@@ -203,7 +203,7 @@ async def test_new_credentials_reach_the_pods_secret_and_restart_nothing(pools: 
     assert pools.cluster.all("Deployment")[0] == deployment
 
 
-async def test_the_sidecars_words_become_the_adapters(pools: Pools) -> None:
+async def test_sidecar_problem_becomes_the_status_of_the_adapter(pools: Pools) -> None:
     pools.sidecars.problems[NAME] = Problem(reason="AdapterRankTooHigh", message="rank 64: raise lora.rank")
     await pools.deploy(adapter_object(), adapter_object("two"))
     assert (pools.state(), pools.state("two")) == ("DeployFailed", "Deployed")

@@ -8,7 +8,7 @@ def sampler() -> ExampleSampler:
     return ExampleSampler(ExampleBuffer({"a": 50}, None, BufferSettings(filtering=True)))
 
 
-def test_what_was_scored_since_the_last_batch_counts_once() -> None:
+def test_scores_since_the_last_batch_count_once() -> None:
     """One example was filtered, another is ready: of the first only its score is left, the second is dealt again."""
     before, after = sampler(), sampler()
     filtered, ready = (before.next_example(["a"]), before.next_example(["a"]))
@@ -26,7 +26,7 @@ def test_what_was_scored_since_the_last_batch_counts_once() -> None:
     assert after.buffer.state() == before.buffer.state()
 
 
-def test_batches_that_were_sent_for_nothing_are_dealt_again() -> None:
+def test_examples_of_discarded_batches_are_drawn_again() -> None:
     one = sampler()
     drawn = [found for _ in range(4) if (found := one.next_example(["a"])) is not None]
     one.requeue(drawn[1:3])

@@ -166,6 +166,6 @@ def test_advantages_sum_to_zero_and_keep_the_differences(rewards: list[float]) -
     assert math.isclose(advantages[0] - advantages[-1], rewards[0] - rewards[-1], abs_tol=1e-9)
 
 
-def test_a_reward_that_is_no_number_is_refused() -> None:
+def test_advantages_of_a_reward_that_is_not_finite_raise() -> None:
     with pytest.raises(ValueError, match="finite"):
         group_advantages([0.0, math.nan])

@@ -14,7 +14,7 @@ def batch_of(*tokens: int) -> Batch:
     return Batch(3, samples, [SampledExample(7, example.example)], 1, reward=0.5).finalize()
 
 
-def test_what_is_kept_of_a_batch_survives_json() -> None:
+def test_record_of_a_batch_survives_json() -> None:
     kept = batch_of(1).to_record()
     adapter = TypeAdapter(SentBatch)
     assert adapter.validate_json(adapter.dump_json(kept)) == kept

@@ -245,7 +245,7 @@ async def test_a_resumed_run_does_not_measure_twice(world: World) -> None:
     }
 
 
-async def test_a_run_that_was_cut_off_in_its_last_evaluation_makes_up_for_it(world: World) -> None:
+async def test_interrupted_last_evaluation_is_repeated(world: World) -> None:
     exam = Exam("exam", rewards=[1.0])
     world.eval_environments = {"exam": exam}
     world.spec["eval"] = {"evalBaseModel": False, "env": [{"id": "owner/exam"}]}
@@ -265,7 +265,7 @@ async def test_a_run_that_was_cut_off_in_its_last_evaluation_makes_up_for_it(wor
     assert len(exam.requests) == asked, "a third process has nothing left to do"
 
 
-async def test_a_run_that_is_done_completes_even_where_nobody_can_evaluate_it_any_more(world: World) -> None:
+async def test_finished_run_completes_without_an_evaluation_environment(world: World) -> None:
     exam = Exam("exam")
     world.eval_environments = {"exam": exam}
     world.spec["eval"] = {"evalBaseModel": False, "env": [{"id": "owner/exam"}]}

@@ -108,7 +108,7 @@ async def test_a_group_goes_on_with_newer_weights_under_the_models_own_name(setu
     assert setup.pool.choose(group.required_policy, group.home) is not None
 
 
-async def test_weights_of_a_course_that_was_given_up_serve_nobody(setup: Setup) -> None:
+async def test_weights_of_an_abandoned_lineage_are_not_served(setup: Setup) -> None:
     """The trainer fell back from step 2 to step 1: version 2 is no newer form of the second version 1."""
     await setup.publish(weights(1))
     await setup.publish(weights(2))
@@ -209,7 +209,7 @@ async def restarting() -> AsyncIterator[RestartSetup]:
         await server.close()
 
 
-async def test_a_restarted_replica_serves_nobody_before_its_policies_are_loaded_again(restarting: RestartSetup) -> None:
+async def test_restarted_replica_serves_only_after_its_policies_are_loaded(restarting: RestartSetup) -> None:
     old, new = policy(1, RUN), policy(2, RUN)
     await restarting.pool.publish(old, deadline=5, grace=5)
     group = restarting.groups.open(old)
@@ -233,12 +233,12 @@ async def test_a_restarted_replica_serves_nobody_before_its_policies_are_loaded_
     assert restarting.pool.choose(group.required_policy, restarting.pool.replicas[restarting.endpoints[0]]) is not other
 
 
-async def test_a_sidecar_hears_where_the_trainer_has_the_files(restarting: RestartSetup) -> None:
+async def test_load_request_names_the_trainers_url_as_fallback(restarting: RestartSetup) -> None:
     await restarting.pool.publish(policy(1, RUN), deadline=5, grace=5)
     assert restarting.engines[0].fallbacks == [f"{TRAINER}/{policy(1, RUN).name}"]
 
 
-async def test_files_that_are_nowhere_do_not_take_a_replica_from_the_policies_it_has(restarting: RestartSetup) -> None:
+async def test_missing_files_keep_a_replica_serving_its_loaded_policies(restarting: RestartSetup) -> None:
     old, new = policy(1, RUN), policy(2, RUN)
     await restarting.pool.publish(old, deadline=5, grace=5)
     first = restarting.engines[0]

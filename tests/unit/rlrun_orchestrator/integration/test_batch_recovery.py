@@ -37,7 +37,7 @@ async def leave_while_it_computes(world: World, step: int) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 3])
-async def test_a_step_that_another_process_asked_for_keeps_its_own_rewards(world: World, level: int) -> None:
+async def test_step_requested_by_another_process_keeps_its_rewards(world: World, level: int) -> None:
     world.spec |= {"maxSteps": STEPS, "maxAsyncLevel": level, "oversamplingFactor": max(1, level)}
     world.environments["words"].reward_of = reward_of
     for number, engine in enumerate(world.engines):
@@ -75,7 +75,7 @@ def sent(world: World) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_trainer_that_made_neither_makes_the_newer_one(world: World) -> None:
+async def test_restarted_trainer_computes_the_newest_batch(world: World) -> None:
     world.spec |= {"maxSteps": STEPS, "checkpoints": {"interval": 1}}
     world.environments["words"].reward_of = reward_of
     await world.start()
@@ -91,7 +91,7 @@ async def test_a_trainer_that_made_neither_makes_the_newer_one(world: World) -> 
     assert counts.trained == 2 * STEPS
 
 
-async def test_supervised_batches_are_told_apart_as_well(world: World) -> None:
+async def test_supervised_batches_are_attributed_by_id(world: World) -> None:
     world.spec |= {"maxSteps": 4, "algorithm": {"name": "sft"}}
     await world.start()
     await leave_while_it_computes(world, 1)

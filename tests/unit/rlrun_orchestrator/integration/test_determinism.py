@@ -151,7 +151,7 @@ async def die_in_step(world: World, step: int) -> None:
     world.trainer.released.set()
 
 
-async def test_a_step_that_nobody_heard_of_has_its_line_and_its_artifacts(make: MakeWorld) -> None:
+async def test_step_with_a_lost_response_has_its_metrics_and_artifacts(make: MakeWorld) -> None:
     whole, torn = await make(1), await make(2)
     assert await whole.run() == 0
     await die_in_step(torn, 3)

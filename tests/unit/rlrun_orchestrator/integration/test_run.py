@@ -125,7 +125,7 @@ async def test_one_bad_replica_does_not_stop_the_run(world: World) -> None:
     assert world.last_word.groups.trained == 10
 
 
-async def test_a_run_without_any_replica_says_so_and_ends(world: World) -> None:
+async def test_run_without_replicas_fails_with_a_reason(world: World) -> None:
     world.settings |= {"inference_deadline": 0.3, "start_deadline": 0.3}
     await world.start()
     world.endpoints.clear()
@@ -135,7 +135,7 @@ async def test_a_run_without_any_replica_says_so_and_ends(world: World) -> None:
     assert world.last_word.problem.reason == "WaitingForInference"
 
 
-async def test_adapters_that_nobody_uses_are_unloaded(world: World) -> None:
+async def test_unused_adapters_are_unloaded(world: World) -> None:
     world.spec["maxSteps"] = 10
     await world.start()
     assert await world.run() == 0
@@ -252,7 +252,7 @@ async def test_evaluation_and_validation_run_beside_training(world: World) -> No
     assert world.environments["words"].groups["eval"] == 2
 
 
-async def test_prometheus_tells_the_story(world: World) -> None:
+async def test_prometheus_metrics_follow_the_run(world: World) -> None:
     world.spec["maxSteps"] = 30
     await world.start()
     running = asyncio.create_task(world.run())
@@ -270,7 +270,7 @@ async def test_prometheus_tells_the_story(world: World) -> None:
 
 
 @pytest.mark.proves("difficultyFilter.maxReward")
-async def test_a_run_whose_groups_are_all_too_easy_says_which_rule_dropped_them(world: World) -> None:
+async def test_run_with_only_easy_groups_names_the_filter_rule(world: World) -> None:
     world.environments["words"].rewards = [0.9, 1.0]
     world.spec["difficultyFilter"] = {"maxReward": 0.9}
     await world.start()

@@ -50,7 +50,9 @@ def assert_same(cut: World, whole: World) -> None:
 @pytest.mark.proves("checkpoints.interval", "seed", "buffer.onlineDifficultyFiltering")
 @KINDS
 @pytest.mark.parametrize("also_the_trainer", [False, True], ids=["orchestrator", "both"])
-async def test_a_run_that_is_cut_at_every_step(make: MakeWorld, more: dict[str, Any], also_the_trainer: bool) -> None:
+async def test_run_restarted_at_every_step_equals_an_undisturbed_run(
+    make: MakeWorld, more: dict[str, Any], also_the_trainer: bool
+) -> None:
     """Nodes are drained one after the other: each process writes what it has, and the next ones go on from there."""
     whole, cut = await make(1, **more), await make(2, **more)
     assert await whole.run() == 0
@@ -71,7 +73,7 @@ async def test_a_run_that_is_cut_at_every_step(make: MakeWorld, more: dict[str, 
 @KINDS
 @pytest.mark.parametrize("remembers", [True, False], ids=["told", "guessed"])
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_trainer_that_is_told_to_end_at_every_step(
+async def test_run_with_a_trainer_preempted_at_every_step_equals_an_undisturbed_run(
     make: MakeWorld, more: dict[str, Any], moment: str, remembers: bool
 ) -> None:
     """Before a step, or after one whose result nobody hears: its checkpoint has the step, the orchestrator the rest."""
@@ -87,7 +89,7 @@ async def test_a_trainer_that_is_told_to_end_at_every_step(
     assert cut.trainer.lives == STEPS - 1
 
 
-async def test_a_checkpoint_that_the_trainer_saved_on_its_way_out_serves_a_second_time(make: MakeWorld) -> None:
+async def test_checkpoint_saved_at_shutdown_is_used_after_a_later_crash(make: MakeWorld) -> None:
     """Told to end at step 3, killed at step 5: back at 3, where only this run's own record knows the draw."""
     whole, cut = await make(1, **POOLS), await make(2, **POOLS)
     cut.trainer.preempted_before, cut.trainer.die_before = {3}, {5}
@@ -98,7 +100,7 @@ async def test_a_checkpoint_that_the_trainer_saved_on_its_way_out_serves_a_secon
     assert newest == batches(whole)
 
 
-async def test_and_for_another_process_as_well(make: MakeWorld) -> None:
+async def test_checkpoint_saved_at_shutdown_is_used_by_another_process(make: MakeWorld) -> None:
     whole, cut = await make(1, **POOLS), await make(2, **POOLS)
     assert await whole.run() == 0
     cut.trainer.preempted_before = {3}
@@ -115,7 +117,7 @@ async def test_and_for_another_process_as_well(make: MakeWorld) -> None:
     assert {step: batch.to_json_dict() for step, batch in cut.trainer.batches} == batches(whole)
 
 
-async def test_the_state_of_the_last_moment_is_written_and_the_last_word_told(make: MakeWorld) -> None:
+async def test_shutdown_writes_the_newest_state_and_final_status(make: MakeWorld) -> None:
     cut = await make(1)
     running = asyncio.create_task(cut.run())
     await cut.until(lambda: len(cut.trainer.batches) >= 3)
@@ -126,7 +128,7 @@ async def test_the_state_of_the_last_moment_is_written_and_the_last_word_told(ma
     assert cut.last_word.phase is RunPhase.running
 
 
-async def test_leaving_takes_no_longer_than_a_pods_grace_period(make: MakeWorld) -> None:
+async def test_shutdown_during_an_s3_outage_ends_within_the_grace_period(make: MakeWorld) -> None:
     cut = await make(1)
     cut.settings |= {"stop_deadline": 0.2}
     running = asyncio.create_task(cut.run())

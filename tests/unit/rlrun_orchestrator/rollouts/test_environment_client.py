@@ -46,14 +46,14 @@ def text(reward: str, group: str = "g1") -> str:
     return f'{{"groupId": "{group}", "rollouts": [{{"rolloutId": "r0", "reward": {reward}}}], "seconds": 1}}'
 
 
-async def test_what_is_no_answer_to_the_question_is_refused(ask: Ask) -> None:
+async def test_response_that_does_not_fit_the_request_is_refused(ask: Ask) -> None:
     assert (await ask(text("0.5"))).rollouts[0].reward == 0.5
     for said in (text('"much"'), text("[1]"), text("null"), text("0.5", group="g2"), "[]", "{", "<html>"):
         with pytest.raises(RequestRejected, match="AnswerInvalid"):
             await ask(said)
 
 
-async def test_an_answer_without_end_is_not_read_to_the_end(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_response_is_cut_off(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_client, "MAX_ANSWER", 1000)
     with pytest.raises(RequestRejected, match="AnswerTooLarge"):
         await ask(text("0.5" + " " * 200_000))

@@ -25,7 +25,7 @@ def status(progress: RunProgress, conditions: StatusConditions | None = None, st
 # --- conditions -------------------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_wait_is_shown_until_it_ends() -> None:
+def test_oldest_wait_is_shown_until_resolved() -> None:
     conditions = StatusConditions()
     conditions.set_waiting("s3", problem("A"))
     conditions.set_waiting("trainer", problem("B"))

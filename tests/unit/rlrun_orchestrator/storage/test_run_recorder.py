@@ -67,7 +67,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     await desk.recorder.close(0.1)
 
 
-async def test_s3_may_be_away_for_as_long_as_it_likes(desk: Desk) -> None:
+async def test_run_survives_an_s3_outage_of_any_length(desk: Desk) -> None:
     desk.store.away = AWAY
     for step in range(1, 101):
         desk.recorder.metrics(step, NOW, {"reward/mean": float(step)})
@@ -223,7 +223,7 @@ async def test_a_state_follows_the_line_that_it_tells_of(tmp_path: Path) -> None
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_goes_on_while_s3_is_away_and_says_so(world: World) -> None:
+async def test_run_continues_during_an_s3_outage_with_a_warning(world: World) -> None:
     world.spec["maxSteps"] = 12
     await world.start()
     running = asyncio.create_task(world.run())

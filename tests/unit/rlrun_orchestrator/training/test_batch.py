@@ -13,7 +13,7 @@ def batch_of(*tokens: int) -> Batch:
     return Batch(3, samples, [SampledExample(7, example.example)], 1, reward=0.5).finalize()
 
 
-def test_a_batch_is_named_by_its_samples() -> None:
+def test_id_of_a_batch_is_a_hash_of_its_samples() -> None:
     assert batch_of(1).id == batch_of(1).id != batch_of(2).id
     parsed = TrainBatch.model_validate_json(batch_of(1).body)
     assert parsed.batch_id == batch_of(1).id

@@ -15,19 +15,19 @@ class TestRestarts:
         assert (gone.restarts, gone.components[0].crashes) == (1, 2)
         assert count_restarts(gone.components, []).restarts == 0
 
-    def test_deleted_pod_is_a_replacement_and_no_crash(self) -> None:
+    def test_deleted_pod_counts_as_a_replacement(self) -> None:
         known = count_restarts([], [pod("trainer")])
         leaving = count_restarts(known.components, [pod("trainer", deleting=True, state=terminated(143))])
         assert (leaving.restarts, leaving.crashes) == (1, [])
         assert count_restarts(leaving.components, [pod("trainer", uid="new")]).restarts == 0
 
-    def test_evicted_pod_is_no_crash(self) -> None:
+    def test_evicted_pod_is_not_a_crash(self) -> None:
         evicted = pod("trainer", phase="Failed", state=terminated(137))
         evicted["status"]["reason"] = "Evicted"
         found = count_restarts([], [evicted])
         assert (found.restarts, found.crashes) == (1, [])
 
-    def test_disrupted_orchestrator_is_no_crash(self) -> None:
+    def test_disrupted_orchestrator_is_not_a_crash(self) -> None:
         disrupted = [{"type": "DisruptionTarget", "status": "True"}]
         found = count_restarts([], [pod("orchestrator", phase="Failed", state=terminated(143), conditions=disrupted)])
         assert (found.restarts, found.crashes) == (1, [])

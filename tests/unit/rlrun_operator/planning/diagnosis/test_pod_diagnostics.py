@@ -79,7 +79,7 @@ TROUBLES: list[tuple[str, Obj, str | None, str]] = [
 
 
 @pytest.mark.parametrize(("what", "obj", "reason", "hint"), TROUBLES, ids=[t[0] for t in TROUBLES])
-def test_pod_trouble(what: str, obj: Obj, reason: str | None, hint: str) -> None:
+def test_problem_is_read_from_the_pod(what: str, obj: Obj, reason: str | None, hint: str) -> None:
     found = diagnose_pod(obj)
     assert (found.problem.reason if found else None) == reason
     if found:

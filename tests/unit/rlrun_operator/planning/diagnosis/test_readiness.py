@@ -16,7 +16,7 @@ from tests.support.operator_world import pod
         ("S3AccessDenied", "orchestrator"),
     ],
 )
-def test_blame(reason: str, role: str) -> None:
+def test_problem_names_the_role_it_is_about(reason: str, role: str) -> None:
     assert role_blamed(Problem(reason=reason, message="")) == role
 
 

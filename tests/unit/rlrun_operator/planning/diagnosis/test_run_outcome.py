@@ -20,13 +20,13 @@ def job(kind: str) -> Obj:
 
 
 class TestOutcome:
-    def test_nothing_while_it_runs(self) -> None:
+    def test_running_job_has_no_outcome(self) -> None:
         assert find_outcome(job("SuccessCriteriaMet"), [pod("orchestrator")]) is None
 
-    def test_crash_is_no_end(self) -> None:
+    def test_crash_is_not_an_outcome(self) -> None:
         assert find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(1))]) is None
 
-    def test_completed_with_its_last_word(self) -> None:
+    def test_completed_run_has_its_final_status(self) -> None:
         message = status_json(RunPhase.completed)
         found = find_outcome({}, [pod("orchestrator", phase="Succeeded", state=terminated(0, message=message))])
         assert found
@@ -34,25 +34,25 @@ class TestOutcome:
         assert found.last
         assert found.last.step == 4
 
-    def test_completed_though_the_pod_is_gone(self) -> None:
+    def test_completed_job_without_pods_completes_the_run(self) -> None:
         found = find_outcome(job("Complete"), [])
         assert found
         assert found.problem is None
 
-    def test_mistake_of_the_user(self) -> None:
+    def test_configuration_error_fails_the_run(self) -> None:
         message = status_json(RunPhase.failed, Problem(reason="WandbKeyMissing", message="m"))
         found = find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(64, message=message))])
         assert found
         assert found.problem
         assert found.problem.reason == "WandbKeyMissing"
 
-    def test_mistake_without_a_message(self) -> None:
+    def test_configuration_error_without_a_message_quotes_the_log(self) -> None:
         found = find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(64, message="boom"))])
         assert found
         assert found.problem
         assert "boom" in found.problem.message
 
-    def test_job_gave_up(self) -> None:
+    def test_failed_job_fails_the_run(self) -> None:
         found = find_outcome(job("Failed"), [])
         assert found
         assert found.problem

@@ -60,7 +60,7 @@ def test_the_worst_trouble_is_the_reason_and_all_are_told() -> None:
     assert found.message == "nothing to learn from. steps are slow."
 
 
-def test_it_becomes_healthy_again_and_other_warnings_are_not_its_business() -> None:
+def test_warning_is_cleared_after_recovery_and_other_warnings_stay() -> None:
     flat = Problem(reason=TrainingIssue.reward_flat_at_zero, message="nothing to learn from.")
     looks = told(flat), told(OTHER)
     found = condition("TrainingHealthy", *looks)

@@ -10,7 +10,9 @@ ROOT = "s3://rlrun/team/uid-1"
 
 
 @pytest.mark.proves("artifactPolicy")
-async def test_what_another_run_starts_from_outlives_its_run(make_world: Callable[..., World]) -> None:
+async def test_checkpoint_used_by_another_run_survives_the_deletion_of_its_run(
+    make_world: Callable[..., World],
+) -> None:
     world = make_world(artifactPolicy="Delete")
     await world.start()
     for step in (1, 2):

@@ -159,7 +159,7 @@ async def act(world: World, end: str) -> None:
 
 
 class TestEvents:
-    def test_same_status_says_nothing(self) -> None:
+    def test_unchanged_status_creates_no_event(self) -> None:
         status = RLRunStatus(phase=Phase.running)
         assert transitions(status, status.model_copy(deep=True)) == ()
 
@@ -169,7 +169,7 @@ class TestEvents:
             EventRecord("TrainerOutOfMemory", "The run failed: more memory", warning=True),
         )
 
-    def test_trouble_is_told_once(self) -> None:
+    def test_problem_is_recorded_as_one_event(self) -> None:
         status = started(ConditionChange("TrainerReady", False, "ImagePullFailed", "x"))
         assert [n.reason for n in transitions(started(), status)] == ["ImagePullFailed"]
         assert transitions(status, status) == ()

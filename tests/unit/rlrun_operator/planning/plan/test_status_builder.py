@@ -22,9 +22,9 @@ class TestConditions:
         assert found
         assert found.observed_generation == 2
 
-    def test_order_does_not_depend_on_who_was_first(self) -> None:
+    def test_conditions_have_a_fixed_order(self) -> None:
         status = started(*(ConditionChange(kind, False, "X") for kind in ("Failed", "Running", "Validated")))
         assert [c.type for c in status.conditions] == ["Validated", "Running", "Failed"]
 
-    def test_broken_status_is_begun_anew(self) -> None:
+    def test_malformed_status_is_replaced(self) -> None:
         assert new_status({"attempt": "many"}, 1).attempt == 1

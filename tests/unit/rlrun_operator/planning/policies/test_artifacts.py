@@ -228,7 +228,7 @@ class Refusing(MemoryArtifacts):
         await super().delete(variables, uri)
 
 
-async def test_what_s3_does_not_delete_is_tried_again_and_holds_up_nothing(make_world: Callable[..., World]) -> None:
+async def test_failed_s3_deletion_is_retried_without_delaying_others(make_world: Callable[..., World]) -> None:
     world = make_world(checkpoints={"keepCloud": 1})
     world.artifacts = artifacts = Refusing()
     await world.start()

@@ -6,7 +6,7 @@ from tests.support.operator_world import World
 
 
 @pytest.mark.proves("priorityClassName")
-async def test_another_priority_is_that_of_the_next_attempt(world: World) -> None:
+async def test_changed_priority_applies_to_the_next_attempt(world: World) -> None:
     await world.start()
     before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
     world.change_spec(priorityClassName="urgent")

@@ -44,7 +44,7 @@ def test_start_deadline_takes_over_the_reason_of_what_blocks() -> None:
     assert "image x" in expired.message
 
 
-async def test_a_clock_that_is_set_back_makes_no_time_negative(world: World) -> None:
+async def test_clock_set_back_makes_no_duration_negative(world: World) -> None:
     await world.start()
     world.clock.advance(-7200)
     world.change_spec(suspend=True)

@@ -23,7 +23,9 @@ async def delete(world: World) -> None:
 
 
 @pytest.mark.proves("artifactPolicy")
-async def test_deletion_says_what_it_does_and_how_to_escape(make_world: Callable[..., World]) -> None:
+async def test_deletion_message_names_the_folder_and_the_annotation_that_skips_it(
+    make_world: Callable[..., World],
+) -> None:
     world = make_world(artifactPolicy="Delete")
     await delete(world)
     with pytest.raises(Unreachable):
@@ -34,7 +36,9 @@ async def test_deletion_says_what_it_does_and_how_to_escape(make_world: Callable
 
 
 @pytest.mark.parametrize(("value", "goes"), [("true", True), ("false", False)])
-async def test_annotation_lets_the_run_go_at_once(make_world: Callable[..., World], value: str, goes: bool) -> None:
+async def test_annotation_skips_the_deletion_of_artifacts(
+    make_world: Callable[..., World], value: str, goes: bool
+) -> None:
     world = make_world(artifactPolicy="Delete")
     await delete(world)
     world.run["metadata"]["annotations"] = {"rlrun.dev/skip-artifact-deletion": value}
@@ -48,7 +52,7 @@ async def test_annotation_lets_the_run_go_at_once(make_world: Callable[..., Worl
     assert any(e["reason"] == "ArtifactsNotDeleted" for e in world.cluster.events)
 
 
-async def test_annotation_does_not_wait_for_pods_either(make_world: Callable[..., World]) -> None:
+async def test_annotation_skips_the_wait_for_pods(make_world: Callable[..., World]) -> None:
     world = make_world(artifactPolicy="Delete")
     await world.start()
     world.run["metadata"]["annotations"] = {"rlrun.dev/skip-artifact-deletion": "true"}
@@ -57,7 +61,7 @@ async def test_annotation_does_not_wait_for_pods_either(make_world: Callable[...
     assert world.cluster.find("RLRun", "reverse") is None
 
 
-async def test_no_object_says_ready_of_files_that_a_deletion_has_begun_to_take(
+async def test_checkpoint_objects_are_deleted_before_their_files(
     make_world: Callable[..., World],
 ) -> None:
     world = make_world(artifactPolicy="Delete")

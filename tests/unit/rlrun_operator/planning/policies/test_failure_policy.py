@@ -108,7 +108,7 @@ def test_restarts_of_the_run_say_whether_they_count(action: str, counts: bool) -
     ],
     ids=["deleted", "preempted"],
 )
-def test_deletion_and_preemption_are_no_failure_whatever_the_rules_say(gone: Obj) -> None:
+def test_deletion_and_preemption_do_not_match_failure_rules(gone: Obj) -> None:
     counted = count_restarts([], [gone])
     assert counted.crashes == []
     assert decide(spec({"action": "Fail"}, maxRestarts=0), 0, counted, []) is None

@@ -17,11 +17,11 @@ ROOT = "s3://rlrun/team/uid-1"
 
 @pytest.mark.proves("ttlSecondsAfterFinished")
 @pytest.mark.parametrize(("ttl", "after", "expected"), [(None, 5, None), (10, 4, 6.0), (10, 10, 0.0), (0, 1, -1.0)])
-def test_ttl(ttl: int | None, after: int, expected: float | None) -> None:
+def test_time_to_live(ttl: int | None, after: int, expected: float | None) -> None:
     assert time_to_live(ttl, START, START + timedelta(seconds=after)) == expected
 
 
-def test_ttl_of_an_unfinished_run_does_not_run() -> None:
+def test_unfinished_run_has_no_time_to_live() -> None:
     assert time_to_live(10, None, START) is None
 
 
@@ -50,7 +50,7 @@ async def test_last_checkpoint_of_a_pod_that_ends_is_listed(world: World, change
     assert world.status["phase"] == phase
 
 
-async def test_pod_on_a_lost_node_is_not_waited_for_for_ever(world: World) -> None:
+async def test_pod_on_a_lost_node_is_waited_for_until_its_grace_period_has_passed_twice(world: World) -> None:
     await world.start()
     world.change_spec(suspend=True)
     await world.reconcile()
@@ -61,7 +61,7 @@ async def test_pod_on_a_lost_node_is_not_waited_for_for_ever(world: World) -> No
     assert await world.reconcile() is None
 
 
-def test_s3_that_is_away_is_asked_again() -> None:
+def test_finished_run_is_requeued_during_an_s3_outage() -> None:
     away = RunObservation(run_object(), artifacts_problem=Problem(reason="S3Unreachable", message="m"))
     assert requeue_after_finish(away, START, 2) == AWAY_SECONDS
     assert requeue_after_finish(RunObservation(run_object(), catalog=ArtifactCatalog(is_listed=True)), START, 2) is None

@@ -8,7 +8,7 @@ from rlrun_operator.planning.policies.restart_backoff import next_restart, remai
 from tests.support.operator_world import START
 
 
-def test_a_restart_does_not_wait_for_a_clock_that_was_set_back() -> None:
+def test_restart_does_not_wait_after_the_clock_was_set_back() -> None:
     wait, due = next_restart(RLRunStatus(attempt_start_time=START), START)
     status = RLRunStatus(restart_backoff_seconds=wait, next_restart_time=due)
     assert remaining_wait(status, START) == 10

@@ -270,7 +270,7 @@ async def test_a_failing_replica_leaves_rotation_and_another_answers(setup: Setu
     assert setup.router.stats.retries == 1
 
 
-async def test_a_replica_that_has_lost_the_adapter_is_asked_to_load_it_again(setup: Setup) -> None:
+async def test_replica_without_the_adapter_loads_the_adapter_again(setup: Setup) -> None:
     group, client = setup.open()
     bad, good = setup.pool.replicas.values()
     group.home = bad
