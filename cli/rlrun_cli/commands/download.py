@@ -20,7 +20,7 @@ EPILOG = """Examples:
 
   rlrun download s3://rlrun/team/842409bd-.../adapters/step-000030 adapter/
 
-Size and SHA-256 of every file are compared with the manifest. DIR is created only if all files match. S3 credentials
+Size and SHA-256 of every file are compared with the manifest. DIR is created only if all files match. S3 credentials \
 come from the AWS_* variables."""
 
 

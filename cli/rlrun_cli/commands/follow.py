@@ -29,7 +29,7 @@ EPILOG = """Examples:
 
   rlrun follow reverse-text-x7k2p && rlrun adapters reverse-text-x7k2p
 
-Exit codes: 0 the run completed; 1 it failed, was stopped or was deleted; 130 after Ctrl-C, which does not stop the
+Exit codes: 0 the run completed; 1 it failed, was stopped or was deleted; 130 after Ctrl-C, which does not stop the \
 run."""
 INTERVAL = 1.0
 MAX_OUTAGE_SECONDS = 120.0

@@ -27,7 +27,7 @@ EPILOG = """Examples:
 
   rlrun gc --delete
 
-Never listed: files and objects of a run that is not finished, checkpoints and adapters that have an object, and items
+Never listed: files and objects of a run that is not finished, checkpoints and adapters that have an object, and items \
 younger than --older-than. docs/guides/operate.md describes the reasons.
 
 A bucket and prefix must belong to one cluster only: files of runs in another cluster would appear unreferenced.

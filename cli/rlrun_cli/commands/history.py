@@ -23,7 +23,7 @@ METRICS_EPILOG = """Examples:
 
   rlrun metrics reverse-text-x7k2p -o json | jq '.[]."reward/mean"'
 
-One line per step. -o name lists all metrics; docs/reference/metrics.md describes them. Also works for runs that have
+One line per step. -o name lists all metrics; docs/reference/metrics.md describes them. Also works for runs that have \
 ended, and for deleted runs that still have an artifact. S3 credentials come from the AWS_* variables."""
 ROLLOUTS_EPILOG = """Examples:
 

@@ -36,8 +36,8 @@ EPILOG = """Examples:
 
   rlrun logs reverse-text-x7k2p --attempt 1
 
-When the run has no pods (it has ended, or is deleted), the copies in S3 are printed. --attempt prints the copies of an
-earlier attempt of an active run. S3 credentials come from the AWS_* variables."""
+When the run has no pods (it has ended, or is deleted), the copies in S3 are printed. --attempt prints the copies of \
+an earlier attempt of an active run. S3 credentials come from the AWS_* variables."""
 START_SECONDS = 600
 """Time that -f waits for the first pod of an unfinished run."""
 POLL_SECONDS = 2.0

@@ -33,7 +33,7 @@ EPILOG = """Examples:
 
   rlrun run rl.toml --dry-run > run.yaml && kubectl apply -f run.yaml
 
-Variables are set in the pods of the environments only, and their values are never printed. -e overrides --env-file,
+Variables are set in the pods of the environments only, and their values are never printed. -e overrides --env-file, \
 which overrides env_file in FILE.
 
 Exit codes: 0 started (with --follow: completed); 1 rejected or failed; 2 invalid file or option."""

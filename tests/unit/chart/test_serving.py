@@ -1,4 +1,4 @@
-"""The values of the pools that serve adapters."""
+"""Chart values of serving pools."""
 
 import pytest
 from rlrun_operator.config.settings import ServingPoolSettings, parse_settings
@@ -15,13 +15,13 @@ def test_the_values_reach_the_operator(render: Render) -> None:
 
 
 @pytest.mark.parametrize("values", [{"replicas": 0}, {"maxLoras": 0}, {"maxCpuLoras": "many"}, {"engines": 2}])
-def test_what_cannot_be_is_refused(template: Helm, values: dict[str, object]) -> None:
+def test_an_invalid_value_is_rejected(template: Helm, values: dict[str, object]) -> None:
     done = template({"serving": values})
     assert done.returncode != 0
     assert "serving" in done.stderr
 
 
-def test_the_operator_may_make_all_of_a_pool(render: Render) -> None:
+def test_the_operator_may_create_all_objects_of_a_pool(render: Render) -> None:
     role = next(r for r in render().of("ClusterRole") if r["metadata"]["name"].endswith("-operator"))
     granted = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
     for resource in ("deployments", "services", "configmaps", "serviceaccounts", "networkpolicies"):

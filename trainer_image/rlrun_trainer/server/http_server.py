@@ -86,15 +86,15 @@ class Server:
 
     async def _checkpoint(self, request: web.Request) -> web.Response:
         session = self._ready().get(request.match_info["session"])
-        asked = await _body(request, CheckpointRequest)
+        checkpoint = await _body(request, CheckpointRequest)
         step = int(request.match_info["step"])
-        return _json(await session.save_checkpoint(step, asked.orchestrator_state), status=202)
+        return _json(await session.save_checkpoint(step, checkpoint.orchestrator_state), status=202)
 
     async def _adapter(self, request: web.Request) -> web.Response:
         session = self._ready().get(request.match_info["session"])
-        asked = await _body(request, CheckpointRequest)
+        checkpoint = await _body(request, CheckpointRequest)
         step = int(request.match_info["step"])
-        return _json(await session.save_adapter(step, asked.orchestrator_state), status=202)
+        return _json(await session.save_adapter(step, checkpoint.orchestrator_state), status=202)
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         session = self._ready().get(request.match_info["session"])

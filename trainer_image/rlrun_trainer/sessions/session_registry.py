@@ -123,8 +123,8 @@ class Sessions:
         return sum(await asyncio.gather(*(u.drain(seconds) for u in uploads)))
 
 
-def _check_same(there: SessionSpec, asked: SessionSpec) -> None:
-    old, new = (s.model_dump(exclude=ONLY_FOR_OPENING) for s in (there, asked))
+def _check_same(existing: SessionSpec, requested: SessionSpec) -> None:
+    old, new = (s.model_dump(exclude=ONLY_FOR_OPENING) for s in (existing, requested))
     if new[MAX_STEPS] > old[MAX_STEPS]:
         del old[MAX_STEPS]
     differing = [f"{key} is {old[key]!r}, requested {new[key]!r}" for key in old if old[key] != new[key]]
