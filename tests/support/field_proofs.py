@@ -1,6 +1,6 @@
-"""Which test proves which field of the schema: docs/fields.md, from the marks in the tests.
+"""Generator of docs/fields.md, the tests that prove the effect of each field, from the marks in the tests.
 
-A test whose failure would show that a field of RLRun's spec has lost its effect says so:
+A test that fails if a field of RLRun's spec has no effect is marked:
 
     @pytest.mark.proves("sampling.topP", "sampling.minTokens")
 
@@ -23,7 +23,7 @@ COMMAND = "python -m tests.support.field_proofs"
 
 
 def fields() -> dict[str, Row]:
-    """The fields of RLRun's spec that hold a value; sections are proved by what is in them."""
+    """Return the fields of RLRun's spec that hold a value. Sections are covered by their fields."""
     kind = next(kind for kind in KINDS if kind.name == "RLRun")
     spec = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     found = list(rows(spec))
@@ -32,7 +32,7 @@ def fields() -> dict[str, Row]:
 
 
 def proofs(folder: Path = ROOT / "tests") -> dict[str, list[str]]:
-    """Field to the tests that are marked with it, as `path::name`, in the order of their paths."""
+    """Return the tests marked with each field, as `path::name`, in the order of their paths."""
     found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         for name, field in _marks(ast.parse(path.read_text(encoding="utf-8"))):
@@ -41,17 +41,17 @@ def proofs(folder: Path = ROOT / "tests") -> dict[str, list[str]]:
 
 
 def page() -> str:
-    """docs/fields.md."""
+    """Return the text of docs/fields.md."""
     known, proved = fields(), proofs()
     lines = [
         "# Fields of an RLRun and their tests",
         "",
         f"<!-- Generated from the marks in tests/ by `{COMMAND}`; mark the test. -->",
         "",
-        "Every field of RLRun's spec, and the tests that fail when it loses its effect. Tests under `tests/unit*` run",
+        "Each field of RLRun's spec, and the tests that fail if it has no effect. Tests under `tests/unit*` run",
         "with small local servers, `tests/apiserver` against a real API server, `tests/e2e` on a real node.",
         "",
-        "| Field | What it does | Proved by |",
+        "| Field | Description | Proved by |",
         "|---|---|---|",
     ]
     for name, row in known.items():

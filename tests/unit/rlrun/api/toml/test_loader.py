@@ -1,4 +1,4 @@
-"""TOML in, RLRunSpec out, and back; and what a person is told about a file that is wrong."""
+"""Conversion between TOML and RLRunSpec, and the problems reported for invalid files."""
 
 from pathlib import Path
 
@@ -99,7 +99,7 @@ compute_size = "L"
 """
 
 
-def told(text: str) -> dict[str, str]:
+def problems_in(text: str) -> dict[str, str]:
     with pytest.raises(TomlError) as caught:
         loads(text)
     return {problem.path: problem.message for problem in caught.value.problems}
@@ -154,7 +154,7 @@ def test_a_null_in_args_cannot_become_toml() -> None:
 
 
 def test_all_problems_at_once_under_their_toml_paths() -> None:
-    found = told("""
+    found = problems_in("""
 model = "a/b/c"
 batch_size = 100
 max_async_level = 1
@@ -213,18 +213,18 @@ num_examples = 0
 def test_unknown_keys(line: str, path: str, meant: str | None) -> None:
     # A key of the top level has to stand before the first table.
     text = MINIMAL + line if line.startswith("[") else f"{line}\n{MINIMAL}"
-    message = told(text)[path]
+    message = problems_in(text)[path]
     assert message.startswith("unknown field")
     if meant and meant != "env":
         assert f"did you mean {meant}?" in message
 
 
 def test_syntax_errors_say_where() -> None:
-    assert "line 2" in told('model = "x"\nbatch_size = = 3')["TOML"]
+    assert "line 2" in problems_in('model = "x"\nbatch_size = = 3')["TOML"]
 
 
 def test_what_json_cannot_say_is_refused_in_args() -> None:
-    found = told(MINIMAL + "args = { since = 2026-01-01, limit = inf, deep = { at = 10:00:00 } }")
+    found = problems_in(MINIMAL + "args = { since = 2026-01-01, limit = inf, deep = { at = 10:00:00 } }")
     assert set(found) == {"env[0].args.since", "env[0].args.limit", "env[0].args.deep.at"}
     assert "quotes" in found["env[0].args.since"]
 
@@ -295,7 +295,7 @@ beta = 0.1
     ],
 )
 def test_wrong_settings_of_the_trainer_are_refused(text: str, path: str) -> None:
-    assert list(told(text)) == [path]
+    assert list(problems_in(text)) == [path]
 
 
 def test_load_reads_files_with_a_byte_order_mark_and_refuses_other_encodings(tmp_path: Path) -> None:
