@@ -1,4 +1,4 @@
-"""`python -m rlrun_operator`: the operator, until SIGTERM."""
+"""Entry point of the operator: `python -m rlrun_operator`."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from rlrun_operator.runtime.leader_election import LeaseLost
 
 
 def main() -> int:
-    """The exit code: 0 when asked to stop, 1 when the lease was lost, 64 with settings nobody can work with."""
+    """Run the operator. Returns exit code 0 after a stop, 1 after the loss of the Lease, 64 for invalid settings."""
     try:
         settings = load_settings()
     except SettingsError as error:
@@ -21,12 +21,12 @@ def main() -> int:
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
-    # kopf tells of every event it passes on.
+    # At INFO kopf logs every event.
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLevelName(settings.log_level)))
     try:
         asyncio.run(_run(settings))
     except LeaseLost as error:
-        logging.getLogger(__name__).error("%s: ending, so that no two operators act", error)
+        logging.getLogger(__name__).error("%s. Exiting, so that two operators never act at the same time.", error)
         return 1
     return 0
 

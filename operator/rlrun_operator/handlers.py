@@ -1,8 +1,8 @@
-"""kopf as a thin edge: watch streams in, keys out.
+"""kopf handlers that turn watch events into keys of the work queues.
 
-Only plain event handlers: they store nothing in the objects, patch nothing, and cannot fail. kopf's indexes are not
-used, because an object that is deleted while a watch has a gap stays in them for ever; for the same reason the
-operator lists all runs again and again (see operator.py).
+They are plain event handlers, which store nothing in the objects, patch nothing and cannot fail. kopf's indexes are not
+used, because an object that is deleted during a gap of a watch stays in them. For the same reason the operator lists
+all runs periodically (see operator_process.py).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from rlrun_operator.planning.plan.observation import RunKey
 log = logging.getLogger(__name__)
 
 TOKEN_SECONDS = 600
-"""ServiceAccount tokens are rotated: kopf asks for the credentials again after this time."""
+"""Time after which kopf reloads the credentials, because ServiceAccount tokens are rotated."""
 CHILDREN = (("apps", "v1", "deployments"), ("batch", "v1", "jobs"), ("", "v1", "pods"))
 ARTIFACTS = ("rlcheckpoints", "rladapters")
 
@@ -29,29 +29,29 @@ Enqueue = Callable[[RunKey], None]
 
 
 class Pools(Protocol):
-    """Who looks after the pools that serve adapters."""
+    """Receiver of events about serving pools."""
 
-    def see(self, obj: Mapping[str, Any]) -> None:
-        """An RLAdapter or an object of a pool has changed."""
+    def on_change(self, obj: Mapping[str, Any]) -> None:
+        """Handle a change of an RLAdapter or of a pool's object."""
 
-    def see_models(self) -> None:
-        """The catalogue has changed."""
+    def on_models_changed(self) -> None:
+        """Handle a change of an RLModel."""
 
 
 def run_key(obj: Mapping[str, Any]) -> RunKey | None:
-    """The run that a labelled object belongs to."""
+    """Return the key of the run that a labelled object belongs to, or None."""
     name, namespace = label(obj, RUN_LABEL), obj.get("metadata", {}).get("namespace")
     return RunKey(namespace, name) if name and namespace else None
 
 
 def is_own_status_write(event: str | None, model: Mapping[str, Any]) -> bool:
-    """Return True for the event of a status that the operator wrote for a spec which it has seen already."""
+    """True for the event of the operator's own write of a model's status."""
     observed = (model.get("status") or {}).get("observedGeneration")
     return event == "MODIFIED" and observed == model["metadata"].get("generation")
 
 
 def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
-    """kopf's credentials from the operator's own configuration: there is one source for both."""
+    """Return kopf's credentials from the operator's client configuration, the only source of credentials."""
     key = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization")
     scheme, _, token = key.partition(" ") if key else ("", "", "")
     return kopf.ConnectionInfo(
@@ -72,7 +72,7 @@ def registry(
     enqueue_waiting: Callable[[], None],
     pools: Pools,
 ) -> kopf.OperatorRegistry:
-    """The handlers; `configure` loads fresh credentials, `enqueue_waiting` asks for all runs that wait."""
+    """Return the handlers. `configure` loads credentials; `enqueue_waiting` queues all pending runs."""
 
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure_kopf(settings)
@@ -87,10 +87,10 @@ def registry(
         if is_own_status_write(type, body):
             return
         enqueue_waiting()
-        pools.see_models()
+        pools.on_models_changed()
 
     async def pool_event(body: kopf.Body, **_: Any) -> None:
-        pools.see(body)
+        pools.on_change(body)
 
     async def child_event(body: kopf.Body, **_: Any) -> None:
         key = run_key(body)
@@ -99,7 +99,7 @@ def registry(
 
     async def artifact_event(body: kopf.Body, **_: Any) -> None:
         await child_event(body)
-        # Somebody may wait for this checkpoint to start from.
+        # A pending run may start from this checkpoint.
         enqueue_waiting()
 
     found = kopf.OperatorRegistry()
@@ -117,7 +117,7 @@ def registry(
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
-    """Nothing written to objects, filters on the server's side, streams that cannot go silent."""
+    """Configure kopf: no writes to objects, server-side filters, timeouts for all streams."""
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.watching.server_timeout = 290
@@ -125,14 +125,14 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.watching.connect_timeout = 10
     settings.watching.chunk_size = 500
     for group, version, plural in CHILDREN:
-        # As a tuple: kopf takes the text "apps/v1/deployments" for one name, which then matches nothing.
+        # The key is a tuple, because kopf reads the string "apps/v1/deployments" as one name that matches nothing.
         settings.watching.label_selectors[group, version, plural] = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
     settings.networking.request_timeout = 30
     settings.persistence.finalizer = f"{GROUP}/unused"
 
 
 async def watch(found: kopf.OperatorRegistry, namespaces: list[str], stop: asyncio.Event, ready: asyncio.Event) -> None:
-    """Watches until `stop` is set; `ready` is set when all streams are open."""
+    """Watch until `stop` is set. `ready` is set when all streams are open."""
     await kopf.operator(
         registry=found,
         standalone=True,

@@ -1,4 +1,4 @@
-"""All parts of the operator put together: web server, lease, watches, workers, resync."""
+"""The operator process: web server, leader election, watches, workers and resync."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ from rlrun.kube.kinds import RLRUN
 from rlrun_operator import handlers
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
-from rlrun_operator.controller.artifact_store import StoreArtifacts
+from rlrun_operator.controller.artifact_store import S3ArtifactStore
 from rlrun_operator.controller.model_status import ModelStatusWriter
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.controller.orchestrator_client import HttpPoller
+from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.probes import EventLoopWatchdog, web_app
@@ -34,44 +34,44 @@ from rlrun_operator.serving.reconciler import ServingController
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 3.0
-"""For kopf to close its streams; what it has not closed by then ends with the process."""
+"""Time for kopf to close its streams before the process exits."""
 
 
 class Operator:
-    """One process of the operator. `run` returns when it was asked to stop, and raises LeaseLost."""
+    """One operator process. `run` returns after `stop` or a signal, and raises LeaseLost."""
 
     def __init__(self, settings: OperatorSettings, identity: str | None = None) -> None:
         self._settings = settings
         self._identity = identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._queue: WorkQueue[RunKey] = WorkQueue()
-        self._directory = RunPhaseCollector(lambda: len(self._queue), lambda: self._queue.delayed)
+        self._phases = RunPhaseCollector(lambda: len(self._queue), lambda: self._queue.delayed)
         self._heartbeat = EventLoopWatchdog()
         self._stop = asyncio.Event()
         self._watching = asyncio.Event()
         self._leading = False
         self.port: int | None = None
-        """Where the web server listens, once it does."""
+        """Port of the web server, once it listens."""
 
     def stop(self) -> None:
-        """Asks `run` to return."""
+        """Make `run` return."""
         self._stop.set()
 
     def not_ready(self) -> str | None:
-        """Why this process is not ready; one that waits for the lease is ready to take over."""
+        """Return the reason why this process is not ready, or None. A process that waits for the Lease is ready."""
         if self._leading and not self._watching.is_set():
-            return "watches are not open yet"
+            return "The watches are not open yet"
         return None
 
     async def run(self) -> None:
-        """Until `stop`, a signal, or the loss of the lease."""
+        """Run until `stop`, a signal, or the loss of the Lease."""
         self._listen_to_signals()
         configuration = await self._configure()
         cluster = AsyncKubeClient(AsyncApiTransport(configuration))
-        artifacts = StoreArtifacts(self._settings.s3_threads)
-        poller = HttpPoller(self._settings.status_url_template)
-        runner = web.AppRunner(web_app(self._heartbeat.alive, self.not_ready, REGISTRY), access_log=None)
+        artifacts = S3ArtifactStore(self._settings.s3_threads)
+        poller = HttpOrchestratorClient(self._settings.status_url_template)
+        runner = web.AppRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
         lease = LeaderElection(cluster, self._settings.lease_namespace, self._settings.lease_name, self._identity)
-        REGISTRY.register(self._directory)
+        REGISTRY.register(self._phases)
         try:
             await self._serve(runner)
             async with _Tasks() as tasks:
@@ -79,7 +79,7 @@ class Operator:
                 await self._lead(tasks, lease, cluster, artifacts, poller)
         finally:
             LEADING.set(0)
-            REGISTRY.unregister(self._directory)
+            REGISTRY.unregister(self._phases)
             self._queue.close()
             await runner.cleanup()
             await poller.close()
@@ -91,8 +91,8 @@ class Operator:
         tasks: "_Tasks",
         lease: LeaderElection,
         cluster: AsyncKubeClient,
-        artifacts: StoreArtifacts,
-        poller: HttpPoller,
+        artifacts: S3ArtifactStore,
+        poller: HttpOrchestratorClient,
     ) -> None:
         stopped = tasks.start(self._stop.wait())
         acquired = tasks.start(lease.acquire())
@@ -103,18 +103,18 @@ class Operator:
         self._leading = True
         LEADING.set(1)
         observer = Observer(cluster, artifacts, poller, self._settings)
-        reconciler = Reconciler(observer, Applier(cluster, artifacts), self._settings, self._directory)
+        reconciler = Reconciler(observer, Applier(cluster, artifacts), self._settings, self._phases)
         serving = ServingController(cluster, observer, self._settings)
-        found = handlers.registry(self._configure, self._queue.add, self._enqueue_waiting, serving)
+        registry = handlers.registry(self._configure, self._queue.add, self._enqueue_waiting, serving)
         kopf_stop = asyncio.Event()
-        watching = tasks.start(handlers.watch(found, self._settings.watch_namespaces, kopf_stop, self._watching))
+        watching = tasks.start(handlers.watch(registry, self._settings.watch_namespaces, kopf_stop, self._watching))
         holding = tasks.start(lease.hold())
         working = [tasks.start(self._resync(cluster))]
         working += [tasks.start(work(self._queue, reconciler.reconcile)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in serving.jobs()]
-        tasks.start(self._keep_signals())
+        tasks.start(self._restore_signal_handlers())
         done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
-        # First nothing is written any more, then the lease is given away, then the watches end.
+        # Stop all writes before releasing the Lease; end the watches last.
         await _end([*working, holding])
         await serving.close()
         lost = holding in done and isinstance(holding.exception(), LeaseLost)
@@ -128,12 +128,12 @@ class Operator:
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # In a thread other than the main one (tests) there are no signals to listen to.
+            # Signal handlers can only be set in the main thread; tests run the operator in another one.
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self._stop.set)
 
-    async def _keep_signals(self) -> None:
-        # kopf takes the signals for itself when it starts, and then ends too late for the workers.
+    async def _restore_signal_handlers(self) -> None:
+        # kopf replaces the signal handlers at its start, and would then stop too late for the workers.
         await self._watching.wait()
         self._listen_to_signals()
 
@@ -148,42 +148,42 @@ class Operator:
         log.info("serving /healthz, /readyz and /metrics on port %s", self.port)
 
     async def _resync(self, cluster: AsyncKubeClient) -> None:
-        """An authoritative list of all runs, now and again: what a watch missed is found here."""
+        """List all runs periodically, to find changes that a watch has missed."""
         while True:
             try:
                 await self._list_runs(cluster)
             except ApiError as error:
-                log.warning("resync: %s", error)
+                log.warning("Could not list the runs; retrying in 5 s: %s", error)
                 await asyncio.sleep(5)
                 continue
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _list_runs(self, cluster: AsyncKubeClient) -> None:
         namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
-        keys = {RunKey(*known) for known in self._directory.keys()}  # noqa: SIM118
+        keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
         runs = [run for namespace in namespaces for run in await cluster.list(RLRUN, namespace)]
         for run in runs:
             key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
             keys.add(key)
             phase = RLRunStatus.parse(run.get("status")).phase
-            self._directory.note(key.namespace, key.name, (phase or Phase.pending).value)
+            self._phases.set_phase(key.namespace, key.name, (phase or Phase.pending).value)
         for key in keys:
             self._queue.add(key)
         await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
 
     def _enqueue_waiting(self) -> None:
-        for namespace, name in self._directory.pending():
+        for namespace, name in self._phases.pending():
             self._queue.add(RunKey(namespace, name))
 
 
 class _Tasks:
-    """Tasks that end with their block."""
+    """Context manager that cancels its tasks at the end of the block."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Starts a task."""
+        """Start a task."""
         task = asyncio.create_task(work)
         self._tasks.append(task)
         return task

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics."""
+"""HTTP endpoints of the operator: /healthz, /readyz and /metrics."""
 
 import asyncio
 import time
@@ -10,28 +10,30 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 
 class EventLoopWatchdog:
-    """Proof that the event loop turns: a task of its own that beats every second."""
+    """Watchdog of the event loop: a task that records the time every second."""
 
     def __init__(self, limit: float = 30.0) -> None:
         self._limit = limit
         self._last = time.monotonic()
 
     async def beat(self) -> None:
-        """For ever."""
+        """Record the time every second until cancelled."""
         while True:
             self._last = time.monotonic()
             await asyncio.sleep(1)
 
-    def alive(self) -> bool:
-        """Whether it beat lately."""
+    def is_alive(self) -> bool:
+        """True if the event loop ran within the limit."""
         return time.monotonic() - self._last < self._limit
 
 
-def web_app(alive: Callable[[], bool], ready: Callable[[], str | None], registry: CollectorRegistry) -> web.Application:
-    """`ready` gives the reason why the process is not ready, or None."""
+def web_app(
+    is_alive: Callable[[], bool], ready: Callable[[], str | None], registry: CollectorRegistry
+) -> web.Application:
+    """Return the web application. `ready` returns the reason why the process is not ready, or None."""
 
     async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok") if alive() else web.Response(status=503, text="the event loop is stuck")
+        return web.Response(text="ok") if is_alive() else web.Response(status=503, text="The event loop is blocked")
 
     async def readyz(_: web.Request) -> web.Response:
         reason = ready()

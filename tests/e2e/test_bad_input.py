@@ -103,7 +103,7 @@ def test_environment_that_cannot_serve(
 def test_trainer_out_of_memory(platform: Platform, engineless: str) -> None:
     found = platform.wait_for_condition("no-memory", engineless, "Failed", "TrainerOutOfMemory", SECONDS, status="True")
     assert "memory" in found["message"]
-    assert "Given up" not in found["message"], "the rule ends the run at the first crash, not after maxRestarts"
+    assert "Failed after" not in found["message"], "the rule ends the run at the first crash, not after maxRestarts"
 
 
 def test_reward_function_that_raises_is_counted_and_shown(platform: Platform, here: str) -> None:

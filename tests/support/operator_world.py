@@ -314,7 +314,7 @@ class MemoryArtifacts:
                     known = ready.get((kind, step))
                     problem = self.broken.get(uri)
                     if known is not None and held is None:
-                        problem = "manifest.json is gone"
+                        problem = "manifest.json is missing"
                     read = problem is not None or known is None or (held is not None and held.size != known)
                     found.append(ObservedArtifact(kind, step, uri, held if read else None, problem))
         return found

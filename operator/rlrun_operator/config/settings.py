@@ -1,4 +1,4 @@
-"""What the platform team decides for all runs: images, S3, sizes, pace. The chart writes it to a file.
+"""Settings of the operator, for all runs: images, S3, sizes, intervals. The chart writes them to a file:
 
 images:
   orchestrator: {repository: rlrun-orchestrator, tag: "0.1.0", pullPolicy: IfNotPresent}
@@ -37,12 +37,12 @@ class Image(Schema):
 
     @property
     def reference(self) -> str:
-        """What a container's `image` says; a tag that is a digest is joined with @."""
+        """Reference for a container's `image`; a digest is joined with @."""
         return f"{self.repository}{'@' if self.tag.startswith('sha256:') else ':'}{self.tag}"
 
 
 class Images(Schema):
-    """The images of the run's pods. The orchestrator's also runs environments, sidecars and fetchers."""
+    """Images of the run's pods. Environments, sidecars and fetchers use the orchestrator's image."""
 
     orchestrator: Image = Image(repository="rlrun-orchestrator")
     trainer: Image = Image(repository="rlrun-trainer")
@@ -57,10 +57,10 @@ class SecretRef(Schema):
 
 
 class S3Settings(Schema):
-    """Where artifacts go, and the Secret (keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) that opens the door."""
+    """Location of artifacts, and the Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
 
     endpoint_url: str | None = None
-    """None is AWS itself."""
+    """URL of an S3-compatible store. None: AWS."""
     region: str = "us-east-1"
     bucket: str = Field(min_length=3)
     prefix: str = ""
@@ -68,12 +68,12 @@ class S3Settings(Schema):
 
 
 class ComputeShape(Schema):
-    """Room of one environment pod."""
+    """Resources of one environment pod."""
 
     cpu: Quantity
     memory: Quantity
     workers: int = Field(ge=1, le=64)
-    """Processes that run rollouts."""
+    """Number of worker processes that run rollouts."""
 
 
 DEFAULT_SIZES = {
@@ -83,75 +83,75 @@ DEFAULT_SIZES = {
 }
 
 
-def _room(cpu: str, memory: str, limit: str) -> Resources:
+def _resources(cpu: str, memory: str, limit: str) -> Resources:
     return Resources(requests={"cpu": cpu, "memory": memory}, limits={"memory": limit})
 
 
 class Defaults(Schema):
-    """What holds for runs that do not say."""
+    """Defaults for runs that do not set a value."""
 
     checkpoint_interval: int = Field(default=50, ge=1)
     """Steps between checkpoints."""
 
 
 class ServingPoolSettings(Schema):
-    """The pools that serve deployed adapters: one for each namespace and base model with any."""
+    """Settings of serving pools. Each namespace and base model with deployed adapters has one pool."""
 
     replicas: int = Field(default=1, ge=1, le=256)
-    """Engines of each pool."""
+    """Number of engines of each pool."""
     max_loras: int = Field(default=8, ge=1, le=256)
-    """Adapters that one batch of an engine may use; each takes GPU memory. More may be deployed: they take turns."""
+    """Adapters that one batch of an engine may use; each takes GPU memory. More may be deployed and are swapped in."""
     max_cpu_loras: int = Field(default=32, ge=1, le=4096)
-    """Adapters that an engine keeps in its pod's memory; the others are read from disk when they are asked for."""
+    """Adapters that an engine keeps in its pod's memory; it reads others from disk on request."""
 
 
 class OperatorSettings(Schema):
-    """Everything the operator is told at its start."""
+    """Settings of the operator process."""
 
     images: Images = Field(default_factory=Images)
     image_pull_secrets: list[str] = Field(default_factory=list)
     """Names of Secrets in the run's namespace."""
     s3: S3Settings
     compute_sizes: dict[ComputeSize, ComputeShape] = Field(default_factory=lambda: dict(DEFAULT_SIZES))
-    orchestrator_resources: Resources = Field(default_factory=lambda: _room("500m", "1Gi", "8Gi"))
-    sidecar_resources: Resources = Field(default_factory=lambda: _room("50m", "128Mi", "1Gi"))
-    fetcher_resources: Resources = Field(default_factory=lambda: _room("100m", "256Mi", "4Gi"))
+    orchestrator_resources: Resources = Field(default_factory=lambda: _resources("500m", "1Gi", "8Gi"))
+    sidecar_resources: Resources = Field(default_factory=lambda: _resources("50m", "128Mi", "1Gi"))
+    fetcher_resources: Resources = Field(default_factory=lambda: _resources("100m", "256Mi", "4Gi"))
     shm_size: Quantity = "2Gi"
     """Shared memory (/dev/shm) of trainer and inference pods; it counts toward their memory."""
     network_policies: bool = True
-    """Whether runs get NetworkPolicies."""
+    """Creates NetworkPolicies for runs if true."""
     defaults: Defaults = Field(default_factory=Defaults)
     serving: ServingPoolSettings = Field(default_factory=ServingPoolSettings)
-    """The pools that serve deployed adapters."""
+    """Settings of serving pools."""
 
     poll_seconds: float = Field(default=2.0, gt=0, le=60)
-    """Between two looks at a run that is under way."""
+    """Seconds between reconciles of an active run."""
     resync_seconds: float = Field(default=120.0, ge=5, le=3600)
-    """Between two authoritative lists of all runs."""
+    """Seconds between two lists of all runs."""
     workers: int = Field(default=8, ge=1, le=256)
-    """Runs that are reconciled at the same time."""
+    """Number of runs reconciled concurrently."""
     s3_threads: int = Field(default=8, ge=1, le=64)
-    """S3 requests at the same time."""
+    """Number of concurrent S3 calls."""
     artifact_deletion_seconds: float = Field(default=300.0, gt=0)
-    """How long the deletion of a run waits for its files in S3 to go (artifactPolicy Delete)."""
+    """Time limit in seconds for deleting a run's files in S3 (artifactPolicy Delete)."""
     watch_namespaces: list[str] = Field(default_factory=list)
-    """Namespaces to serve; all when empty."""
+    """Namespaces to watch. Empty: all."""
     status_url_template: str = "http://{name}-orchestrator.{namespace}.svc:8080/status"
-    """Where a run's orchestrator answers; {name} and {namespace} are the run's."""
+    """URL of a run's orchestrator; {name} and {namespace} are the run's."""
     serving_url_template: str = "http://{ip}:8001/adapters"
-    """Where a pod of a serving pool takes orders; {ip}, {name} and {namespace} are the pod's."""
+    """URL of the sidecar of a serving pool; {ip}, {name} and {namespace} are the pod's."""
     kubeconfig: str | None = None
-    """For an operator outside the cluster; inside, the pod's ServiceAccount is used."""
+    """Path of a kubeconfig for an operator outside the cluster. None: the pod's ServiceAccount."""
     lease_namespace: str = "rlrun-system"
     lease_name: str = "rlrun-operator"
     http_port: int = Field(default=8080, ge=0, le=65535)
-    """For /healthz, /readyz and /metrics."""
+    """Port of /healthz, /readyz and /metrics."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @model_validator(mode="before")
     @classmethod
     def _sizes_over_defaults(cls, data: object) -> object:
-        # A platform that changes only M keeps S and L.
+        # Settings of one size must not remove the defaults of the others.
         if isinstance(data, dict):
             for key in ("computeSizes", "compute_sizes"):
                 if isinstance(data.get(key), dict):
@@ -168,27 +168,27 @@ class SettingsError(Exception):
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
-    """The settings in the file that RLRUN_SETTINGS names (YAML, or JSON). Raises SettingsError."""
+    """Load the YAML or JSON file that RLRUN_SETTINGS names. Raises SettingsError."""
     path = Path(environment.get(VARIABLE) or DEFAULT_PATH)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(
-            f"cannot read the settings {path} ({error.strerror}): set {VARIABLE} to their path"
+            f"Cannot read the settings file {path} ({error.strerror}). Set {VARIABLE} to its path."
         ) from error
     return parse_settings(text, str(path))
 
 
 def parse_settings(text: str, source: str = "settings") -> OperatorSettings:
-    """The settings in YAML or JSON text. Raises SettingsError."""
+    """Parse settings in YAML or JSON. Raises SettingsError."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise SettingsError(f"{source} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
-        raise SettingsError(f"{source} must be a table of settings; it is {json.dumps(data)[:80]}")
+        raise SettingsError(f"{source} must be a mapping of settings, but is {json.dumps(data)[:80]}")
     try:
         return OperatorSettings.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, e['loc'])) or source}: {e['msg']}" for e in error.errors()]
-        raise SettingsError(f"{source} has {len(lines)} mistakes:\n" + "\n".join(lines)) from error
+        raise SettingsError(f"{source} has {len(lines)} invalid settings:\n" + "\n".join(lines)) from error

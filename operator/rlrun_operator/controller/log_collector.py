@@ -1,4 +1,4 @@
-"""Keeping the logs of pods that go: the end of each, together, within a bounded time, and never in anybody's way."""
+"""Copies of the logs of pods to S3, before the pods are deleted: best effort, within a time limit."""
 
 import asyncio
 import logging
@@ -6,48 +6,52 @@ from collections.abc import Mapping, Sequence
 
 from rlrun.kube.async_client import AsyncKubeClient
 
-from rlrun_operator.controller.artifact_store import Artifacts
+from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.planning.plan.actions import LogCopy
 
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 5 * 1024**2
-"""Of each log, its end."""
-KEEP_SECONDS = 30.0
-"""For all logs of a run together; those that are not there by then are lost."""
-AT_A_TIME = 4
-"""Logs that are read or written at the same time, of all runs: they are in memory."""
+"""Size limit of a copy; it has the end of the log."""
+COLLECT_SECONDS = 30.0
+"""Time limit for all logs of a run; unfinished copies are cancelled."""
+CONCURRENT_LOGS = 4
+"""Concurrent copies of all runs, limited because logs are held in memory."""
 
 
-class LogKeeper:
-    """Copies logs from pods to S3."""
+class LogCollector:
+    """Copier of logs from pods to S3."""
 
-    def __init__(self, cluster: AsyncKubeClient, artifacts: Artifacts, *, seconds: float = KEEP_SECONDS) -> None:
+    def __init__(self, cluster: AsyncKubeClient, artifacts: ArtifactStore, *, seconds: float = COLLECT_SECONDS) -> None:
         self._cluster = cluster
         self._artifacts = artifacts
         self._seconds = seconds
-        self._turns = asyncio.Semaphore(AT_A_TIME)
+        self._slots = asyncio.Semaphore(CONCURRENT_LOGS)
 
-    async def keep(self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]) -> None:
-        """Does what it can; never raises for what it cannot."""
+    async def collect(self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]) -> None:
+        """Copy the logs. Failures are logged, not raised."""
         if not copies or not variables:
             return
-        tasks = [asyncio.create_task(self._keep(namespace, variables, copy)) for copy in copies]
+        tasks = [asyncio.create_task(self._copy(namespace, variables, copy)) for copy in copies]
         try:
-            _, late = await asyncio.wait(tasks, timeout=self._seconds)
+            _, unfinished = await asyncio.wait(tasks, timeout=self._seconds)
         except asyncio.CancelledError:
             for task in tasks:
                 task.cancel()
             raise
-        for task in late:
+        for task in unfinished:
             task.cancel()
-        if late:
+        if unfinished:
             log.warning(
-                "%s: %s logs of %s were not kept within %.0f s", namespace, len(late), copies[0].pod, self._seconds
+                "%s: %s logs of %s were not copied within %.0f s and are lost",
+                namespace,
+                len(unfinished),
+                copies[0].pod,
+                self._seconds,
             )
 
-    async def _keep(self, namespace: str, variables: Mapping[str, str], copy: LogCopy) -> None:
-        async with self._turns:
+    async def _copy(self, namespace: str, variables: Mapping[str, str], copy: LogCopy) -> None:
+        async with self._slots:
             try:
                 text = await self._cluster.log(
                     namespace, copy.pod, copy.container, previous=copy.previous, limit=LIMIT_BYTES
@@ -55,5 +59,5 @@ class LogKeeper:
                 if text:
                     await self._artifacts.put(variables, copy.uri, text)
             except Exception as error:
-                # A log is for people; no run may fail, or wait, for one.
-                log.warning("log of %s/%s (%s) is not kept: %s", namespace, copy.pod, copy.container, error)
+                # Logs are informational; a run must neither fail nor wait for one.
+                log.warning("Could not copy the log of %s/%s (%s): %s", namespace, copy.pod, copy.container, error)

@@ -1,4 +1,4 @@
-"""The status of every RLModel: if its entry is valid, and how many runs use it."""
+"""Status of every RLModel: its validity and the number of runs that use it."""
 
 import logging
 from collections import Counter
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 
 
 class ModelStatusWriter:
-    """Keeps the status of the RLModels up to date, with a write only where something has changed."""
+    """Writer of the status of RLModels; it writes only changes."""
 
     def __init__(self, cluster: AsyncKubeClient, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._cluster = cluster
         self._clock = clock
 
     async def write(self, all_runs: Iterable[Obj] | None) -> None:
-        """Write what the runs of all namespaces tell about the models; None lists the runs first.
+        """Write the status of all models from the runs of all namespaces. None lists the runs first.
 
-        Models belong to the whole cluster: operators that watch different namespaces have to agree on the numbers. A
-        status that cannot be written is logged, and tried again at the next resync.
+        Models are cluster-scoped, so operators that watch different namespaces must agree on the numbers. A failed
+        write is logged and retried at the next resync.
         """
         try:
             runs = await self._cluster.list(RLRUN) if all_runs is None else all_runs
@@ -43,18 +43,18 @@ class ModelStatusWriter:
                 if status != model.get("status"):
                     await self._cluster.apply_status(_status_object(model, status))
         except ApiError as error:
-            log.warning("The status of the RLModels is not up to date, since the API server refused it: %s", error)
+            log.warning("The API server rejected the status of the RLModels; retrying at the next resync: %s", error)
 
 
 def uses_model(run: Obj) -> bool:
-    """Return True if the run has pods of its model, or is about to get them."""
+    """True if the run has pods of its model, or will have them."""
     phase = RLRunStatus.parse(run.get("status")).phase
     ends = bool(run["metadata"].get("deletionTimestamp"))
     return not ends and phase is not Phase.suspended and not (phase is not None and phase.finished)
 
 
 def model_status(model: Obj, runs: int, now: datetime) -> Obj:
-    """Return the status of an RLModel that so many `runs` use."""
+    """Return the status of an RLModel; `runs` is the number of runs that use it."""
     try:
         old = RLModelStatus.model_validate(model.get("status") or {}, by_alias=True, by_name=False)
     except ValidationError:
@@ -71,6 +71,6 @@ def model_status(model: Obj, runs: int, now: datetime) -> Obj:
 
 
 def _status_object(model: Obj, status: Obj) -> Obj:
-    # The uid makes the API server refuse the status of a model that was deleted, or made anew, in the meantime.
+    # The uid makes the API server reject the status if the model was deleted and created again.
     metadata = {"name": model["metadata"]["name"], "uid": model["metadata"]["uid"]}
     return {"apiVersion": API_VERSION, "kind": "RLModel", "metadata": metadata, "status": status}

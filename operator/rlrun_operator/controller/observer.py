@@ -1,7 +1,7 @@
-"""One look at a run: everything the plan needs, from the API server, from S3 and from the orchestrator.
+"""Observation of a run: the planner's input, read from the API server, S3 and the orchestrator.
 
-Nothing here comes from a watch cache. Secrets are read by name, never listed. What a run in its phase does not need is
-not asked for.
+Nothing comes from a watch cache. Secrets are read by name, never listed. Requests that the run's phase does not need
+are skipped.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from rlrun.service.errors import RequestError
 from rlrun.storage.store import StoreError
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.controller.artifact_store import Artifacts
-from rlrun_operator.controller.orchestrator_client import Poller
+from rlrun_operator.controller.artifact_store import ArtifactStore
+from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.validation import parse_spec
@@ -53,14 +53,14 @@ from rlrun_operator.runtime.metrics import POLL_ERRORS
 log = logging.getLogger(__name__)
 
 SOURCE_SECONDS = 10.0
-"""How long the platform's S3 Secret is remembered."""
+"""Time for which the platform's S3 Secret is cached."""
 
 
 class Observer:
-    """Looks at runs."""
+    """Reader of the state of runs."""
 
     def __init__(
-        self, cluster: AsyncKubeClient, artifacts: Artifacts, poller: Poller, settings: OperatorSettings
+        self, cluster: AsyncKubeClient, artifacts: ArtifactStore, poller: OrchestratorClient, settings: OperatorSettings
     ) -> None:
         self._cluster = cluster
         self._artifacts = artifacts
@@ -69,7 +69,7 @@ class Observer:
         self._source: tuple[float, dict[str, str] | None] | None = None
 
     async def observe(self, namespace: str, name: str) -> RunObservation | None:
-        """Everything about that run; None when there is no such run. Raises ApiError."""
+        """Return the observation of the run, or None if it does not exist. Raises ApiError."""
         run = await self._cluster.get(RLRUN, namespace, name)
         if run is None:
             return None
@@ -81,15 +81,15 @@ class Observer:
             self._artifact_objects(namespace, uid),
         )
         variables, s3_problem = await self._s3(status)
-        seen: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
         folders: list[ObservedArtifact] | None = None
         deleted = bool(run["metadata"].get("deletionTimestamp"))
         if not deleted:
             if needs_references(status, children, uid):
-                seen |= await self._references(run, namespace, variables)
-            # The listing comes after the pods: an orchestrator that was seen to have ended has written everything.
-            folders, seen["artifacts_problem"] = await self._listing(run, status, variables, artifact_objects)
-            seen |= await self._poll(namespace, name, pods, status)
+                parts |= await self._references(run, namespace, variables)
+            # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
+            folders, parts["artifacts_problem"] = await self._listing(run, status, variables, artifact_objects)
+            parts |= await self._poll(namespace, name, pods, status)
         spec = parse_spec(run)
         catalog = ArtifactCatalog.build(run, artifact_objects, folders, None if isinstance(spec, Problem) else spec)
         finalizing = deleted and FINALIZER in (run["metadata"].get("finalizers") or [])
@@ -102,19 +102,19 @@ class Observer:
             catalog=catalog,
             s3_variables=variables,
             s3_problem=s3_problem,
-            **seen,
+            **parts,
         )
 
     async def pods(self, namespace: str, name: str) -> list[Obj]:
-        """Pods of all runs that have, or had, that name. Raises ApiError."""
+        """Return the pods of all runs with that name, including deleted ones. Raises ApiError."""
         return await self._cluster.list(POD, namespace, {RUN_LABEL: name})
 
     async def _with_references(self, catalog: ArtifactCatalog, namespace: str) -> ArtifactCatalog:
-        # After the listing, and from the API server itself: every run that starts from a Ready checkpoint is seen.
+        # List the runs after S3: the result then has every run that starts from a Ready checkpoint.
         try:
             return catalog.with_references(namespace, await self._cluster.list(RLRUN))
         except ApiError as error:
-            log.warning("retention waits, since the runs that start from checkpoints cannot be listed: %s", error)
+            log.warning("Could not list the runs that reference checkpoints; retention waits: %s", error)
             return catalog
 
     async def _children(self, namespace: str, name: str) -> list[Obj]:
@@ -138,7 +138,7 @@ class Observer:
         return [obj for objects in lists for obj in objects]
 
     async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
-        """The platform's S3 credentials, decoded; None without the Secret. Remembered for a moment unless `fresh`."""
+        """Return the platform's S3 credentials, or None without the Secret. `fresh` skips the cache."""
         if not fresh and self._source is not None and time.monotonic() - self._source[0] < SOURCE_SECONDS:
             return self._source[1]
         ref = self._settings.s3.credentials_secret
@@ -148,7 +148,7 @@ class Observer:
         return decoded
 
     async def _s3(self, status: RLRunStatus) -> tuple[dict[str, str], Problem | None]:
-        # A run seen for the first time is judged by the credentials of now: it starts with them.
+        # A new run starts with the current credentials, so the cache is skipped for it.
         source = await self.source_secret(fresh=status.phase is None)
         problem = credentials_problem(self._settings, source)
         if problem is not None:
@@ -164,10 +164,10 @@ class Observer:
         found: dict[str, Any] = {"models": tuple(models)}
         checkpoint_id = spec.get("checkpointId")
         if checkpoint_id:
-            place, name = split_checkpoint_id(checkpoint_id, namespace)
-            checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, place, name)
+            checkpoint_namespace, name = split_checkpoint_id(checkpoint_id, namespace)
+            checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
             if is_artifact_ready(checkpoint) and variables:
-                found["warm_start_problem"] = await self._lacks(checkpoint, variables)
+                found["warm_start_problem"] = await self._missing_files(checkpoint, variables)
         missing = []
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
@@ -177,20 +177,20 @@ class Observer:
         found["missing_secrets"] = tuple(missing)
         return found
 
-    async def _lacks(self, checkpoint: Obj | None, variables: dict[str, str]) -> str | None:
-        # The run that made it may be gone, and then nobody has looked for a long time.
+    async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> str | None:
+        # If the run that wrote the checkpoint was deleted, the object's phase may be outdated.
         uri = str(((checkpoint or {}).get("spec") or {}).get("uri") or "")
         try:
             return await self._artifacts.verify(variables, uri)
         except ValueError as error:
             return str(error)
         except StoreError:
-            return None  # S3 is away; that is said elsewhere.
+            return None  # `s3_problem` reports an unreachable S3.
 
     async def _listing(
         self, run: Obj, status: RLRunStatus, variables: dict[str, str], objects: list[Obj]
     ) -> tuple[list[ObservedArtifact] | None, Problem | None]:
-        """The folders in S3, None while they are unknown, and why S3 did not list them."""
+        """Return the folders in S3 (None: unknown) and the error of the listing."""
         if status.start_time is None or not variables:
             return None, None
         metadata = run["metadata"]
@@ -215,15 +215,15 @@ class Observer:
         if not running or (status.phase is not None and status.phase.finished):
             return {}
         try:
-            told: RunStatus = await self._poller.status(namespace, name)
+            report: RunStatus = await self._poller.status(namespace, name)
         except RequestError as error:
             POLL_ERRORS.inc()
             return {"poll_error": error.problem.message}
-        return {"poll": told}
+        return {"poll": report}
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:
-    """Whether the catalogue and the like matter: until the coming attempt has its configuration."""
+    """True if the spec's references must be read: until the next attempt has its configuration."""
     if status.phase is not None and status.phase.finished:
         return False
     if status.attempt_start_time is None:

@@ -1,4 +1,4 @@
-"""Client of the orchestrators' status."""
+"""Client of the orchestrators' /status."""
 
 from typing import Protocol
 
@@ -7,15 +7,15 @@ from rlrun.service.client import HttpClient
 from typing_extensions import override
 
 
-class Poller(Protocol):
-    """Reads the status of a run from its orchestrator."""
+class OrchestratorClient(Protocol):
+    """Client that reads the status of a run from its orchestrator."""
 
     async def status(self, namespace: str, name: str) -> RunStatus:
-        """Return the status of that run. Raises RequestError."""
+        """Return the status of the run. Raises RequestError."""
 
 
-class HttpPoller(Poller):
-    """`Poller` over HTTP."""
+class HttpOrchestratorClient(OrchestratorClient):
+    """`OrchestratorClient` over HTTP."""
 
     def __init__(self, url_template: str) -> None:
         self._template = url_template

@@ -1,4 +1,4 @@
-"""The loop: take a key, look, decide, act."""
+"""Reconciler of runs: observe, plan, apply."""
 
 import logging
 from collections.abc import Callable
@@ -20,37 +20,37 @@ log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """Reconciles one run at a time per worker."""
+    """Reconciler of one run per call."""
 
     def __init__(
         self,
         observer: Observer,
         applier: Applier,
         settings: OperatorSettings,
-        directory: RunPhaseCollector,
+        phases: RunPhaseCollector,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._observer = observer
         self._applier = applier
         self._settings = settings
-        self._directory = directory
+        self._phases = phases
         self._clock = clock
 
     async def reconcile(self, key: RunKey) -> float | None:
-        """One round. Returns when to look again, in seconds; None: when something happens."""
-        seen = await self._observer.observe(key.namespace, key.name)
-        if seen is None:
-            self._directory.note(key.namespace, key.name, None)
-            await self._keep_last_words(key)
+        """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event."""
+        observation = await self._observer.observe(key.namespace, key.name)
+        if observation is None:
+            self._phases.set_phase(key.namespace, key.name, None)
+            await self._collect_remaining_logs(key)
             return None
-        plan = plan_run(seen, self._settings, self._clock())
-        await self._applier.apply(seen, plan)
+        plan = plan_run(observation, self._settings, self._clock())
+        await self._applier.apply(observation, plan)
         if plan.status is not None and plan.status.phase is not None:
-            self._directory.note(key.namespace, key.name, plan.status.phase.value)
+            self._phases.set_phase(key.namespace, key.name, plan.status.phase.value)
         return plan.requeue_after
 
-    async def _keep_last_words(self, key: RunKey) -> None:
-        """The logs of a run that was deleted and whose pods are ending."""
+    async def _collect_remaining_logs(self, key: RunKey) -> None:
+        """Copy the logs of terminating pods of a deleted run."""
         pods = [p for p in await self._observer.pods(key.namespace, key.name) if label(p, RUN_UID_LABEL)]
         copies = [
             copy
@@ -62,4 +62,4 @@ class Reconciler:
         if copies:
             source = await self._observer.source_secret()
             variables = s3_variables(self._settings, source) if source else {}
-            await self._applier.logs.keep(key.namespace, variables, copies)
+            await self._applier.logs.collect(key.namespace, variables, copies)

@@ -1,1 +1,1 @@
-"""Decisions: pure functions of what was observed, the settings, and the time. No I/O below this package."""
+"""Decisions about runs: pure functions of the observation, the settings and the time, without I/O."""

@@ -37,7 +37,7 @@ from rlrun_operator.planning.policies.validation import parse_spec
 
 
 class Policy(Protocol):
-    """One decision about a run that has a valid spec and is not being deleted. None: the policy adds nothing."""
+    """One decision about a run with a valid spec that is not being deleted."""
 
     def __call__(
         self,
@@ -48,17 +48,17 @@ class Policy(Protocol):
         now: datetime,
         /,
     ) -> PlanPart | None:
-        """Return the policy's part of the plan; `status` has the changes of the policies before it."""
+        """Return the policy's part of the plan, or None. `status` includes the changes of the policies before it."""
 
 
 POLICIES: tuple[Policy, ...] = (
     # The listed artifacts follow S3 in every phase.
     list_artifacts,
-    # A run without work: finished, stopped or suspended.
+    # Runs without work: finished, stopped or suspended.
     plan_finished,
     plan_stopped,
     plan_suspended,
-    # An attempt begins: the first one, or another one after a pause.
+    # The begin of an attempt: the first one, or another one after a pause.
     plan_restart_wait,
     begin_attempt,
     wait_for_previous_pods,
@@ -73,13 +73,13 @@ POLICIES: tuple[Policy, ...] = (
     enforce_deadlines,
     report_phase,
 )
-"""All policies in the order in which they are asked; the first final part ends the list."""
+"""All policies in the order of their calls. The first part that is final ends the plan."""
 
 
 def plan_run(
     observation: RunObservation, settings: OperatorSettings, now: datetime, policies: Sequence[Policy] = POLICIES
 ) -> Plan:
-    """Return what to do about a run."""
+    """Return the plan for a run."""
     if observation.run["metadata"].get("deletionTimestamp"):
         return plan_deletion(observation, settings, now)
     now = to_clock(now)

@@ -1,4 +1,4 @@
-"""Everything that a run has in the cluster, as one list of objects."""
+"""All Kubernetes objects of one attempt of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +17,13 @@ from rlrun_operator.resources.trainer import trainer
 Obj = dict[str, Any]
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-"""By this label Kueue knows which of its LocalQueues a workload waits in."""
+"""Label that assigns a workload to a LocalQueue of Kueue."""
 
 
 def children(
     identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, s3_variables: Mapping[str, str]
 ) -> list[Obj]:
-    """All children of one attempt, in the order in which they are to be made: what others need comes first."""
+    """Return all children of one attempt, dependencies first."""
     found = [
         service_account(identity),
         s3_secret(identity, s3_variables),

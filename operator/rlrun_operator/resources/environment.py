@@ -1,4 +1,4 @@
-"""The environments: one Deployment and Service each. User code runs here and nowhere else, without credentials."""
+"""Environments: one Deployment and Service each. Only their pods run user code, without credentials."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ PACKAGE_DIR = "/environment"
 
 @dataclass(frozen=True)
 class EnvironmentEntry:
-    """One entry of env or eval.env and its place in the run."""
+    """Entry of env or eval.env with its index and use."""
 
     index: int
     use: Use
@@ -30,7 +30,7 @@ class EnvironmentEntry:
 
     @property
     def component(self) -> str:
-        """`env-0`, `eval-1`, ..."""
+        """Component of the environment: `env-0`, `eval-1`, ..."""
         return environment_component(self.index, self.use)
 
 
@@ -59,10 +59,10 @@ def environment_variable(entry: Environment, workers: int, gateway_url: str) -> 
 def environment(
     identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, item: EnvironmentEntry
 ) -> list[Obj]:
-    """Deployment and Service of one environment."""
+    """Return the Deployment and the Service of one environment."""
     shape: ComputeShape = settings.compute_sizes[resolved.spec.infrastructure.compute_size]
     name = identity.environment(item.index, item.use)
-    room = {"cpu": shape.cpu, "memory": shape.memory}
+    requests = {"cpu": shape.cpu, "memory": shape.memory}
     main = container(
         "environment",
         settings.images.orchestrator,
@@ -72,7 +72,7 @@ def environment(
         env_from=[e.to_json_dict() for e in resolved.spec.env_from],
         ports={"http": ENVIRONMENT_PORT},
         mounts={"package": PACKAGE_DIR},
-        resources={"requests": room, "limits": {"memory": shape.memory}},
+        resources={"requests": requests, "limits": {"memory": shape.memory}},
         probes=http_probes("http", startup_seconds=STARTUP_SECONDS),
     )
     template = pod_template(
@@ -87,6 +87,6 @@ def environment(
     )
     return [
         deployment(identity, name, Role.environment, item.component, 1, template),
-        # The orchestrator asks unready environments for their problem, so this Service publishes them, too.
+        # The Service publishes unready pods, because the orchestrator reads the problem of an unready environment.
         service(identity, name, Role.environment, item.component, {"http": ENVIRONMENT_PORT}, unready=True),
     ]

@@ -1,4 +1,4 @@
-"""The inference replicas: the stock vLLM image, and beside it the sidecar that brings the policies."""
+"""Inference replicas: vLLM, and the sidecar that loads the policies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,18 +25,18 @@ from rlrun_operator.resources.pod_templates import (
 Obj = dict[str, Any]
 
 STARTUP_SECONDS = 2700
-"""Loading, compiling and capturing graphs of a big model."""
+"""Time limit in seconds for loading, compiling and capturing graphs of a large model."""
 SIDECAR_STARTUP_SECONDS = 600
-"""A sidecar requests little CPU: beside engines that load models it needs minutes, and a restart would begin anew."""
+"""Time limit in seconds for the start of a sidecar, which gets little CPU beside engines that load models."""
 ADAPTERS_DIR = "/adapters"
 
 
 def engine_args(resolved: ResolvedRun) -> list[str]:
-    """vLLM's command line.
+    """Return vLLM's arguments.
 
-    A rollout may be drawn from any of the last maxAsyncLevel policies while the newest is in use and the next is being
-    loaded: hence two adapters more than maxAsyncLevel. Evaluation and validation go on with one that training has left
-    behind, and must not take its place. Where all weights are trained, the engine holds one version.
+    Rollouts may use any of the last maxAsyncLevel policies while the newest is in use and the next one is loading,
+    which needs maxAsyncLevel + 2 adapters. Evaluation and validation each need one more for an older policy. With full
+    fine-tuning the engine holds one version of the weights.
     """
     model, spec = resolved.model, resolved.spec
     adapters = spec.max_async_level + 2 + (spec.eval is not None) + (spec.val is not None)
@@ -44,7 +44,7 @@ def engine_args(resolved: ResolvedRun) -> list[str]:
 
 
 def lora_args(model: RLModelSpec, adapters: int) -> list[str]:
-    """What makes vLLM serve up to so many adapters in one batch."""
+    """Return vLLM's arguments for up to `adapters` adapters in one batch."""
     return [
         "--enable-lora",
         "--max-loras", str(adapters),
@@ -53,7 +53,7 @@ def lora_args(model: RLModelSpec, adapters: int) -> list[str]:
 
 
 def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
-    """vLLM's command line around the arguments for adapters; the RLModel's own come last, and win."""
+    """Return vLLM's arguments with those for LoRA. The RLModel's arguments come last and take precedence."""
     return [
         MODEL_DIR,
         "--served-model-name", model.id,
@@ -66,13 +66,13 @@ def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
 
 
 def policy_kind(resolved: ResolvedRun) -> PolicyKind:
-    """What this run's policies are made of."""
+    """Return the kind of the run's policies: adapters or full weights."""
     return PolicyKind.adapter if resolved.spec.lora.enabled else PolicyKind.weights
 
 
 def engine_env(kind: PolicyKind) -> dict[str, str]:
-    """vLLM's variables: the routes that change what it serves are off unless asked for."""
-    # The second one opens /pause, /collective_rpc and more, which only the sidecar and the orchestrator can reach.
+    """Return vLLM's variables, which enable the routes that the sidecar uses."""
+    # The second one enables /pause, /collective_rpc and more, which only the sidecar and the orchestrator can reach.
     routes = "VLLM_ALLOW_RUNTIME_LORA_UPDATING" if kind is PolicyKind.adapter else "VLLM_SERVER_DEV_MODE"
     return {
         routes: "True" if kind is PolicyKind.adapter else "1",
@@ -85,14 +85,14 @@ def engine_env(kind: PolicyKind) -> dict[str, str]:
 
 
 def allowed_rank(rank: int) -> int:
-    """The smallest rank of vLLM's table that holds adapters of `rank`."""
+    """Return the smallest rank that vLLM supports for adapters of `rank`."""
     return next(r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank)
 
 
 def engine(
     settings: OperatorSettings, model: RLModelSpec, args: Sequence[str], kind: PolicyKind, weights_mount: Obj
 ) -> Obj:
-    """vLLM's container; policies come to it through the volume `adapters`."""
+    """Return vLLM's container, which reads policies from the volume `adapters`."""
     shape = model.inference
     made = container(
         "vllm",
@@ -112,11 +112,11 @@ def engine(
 
 
 def engine_probes(port: str) -> Obj:
-    """Probes of vLLM's container.
+    """Return the probes of vLLM's container.
 
-    When the engine's process dies, vLLM's server closes its port and then waits for the calls that are open, one that
-    loads an adapter for ever, also after SIGTERM. A port that refuses is a surer sign than silence, for no server is
-    too busy to have its connections accepted: so this one has seconds, not the minutes of `http_probes`.
+    When the engine's process dies, vLLM's server closes its port and waits for open calls, also after SIGTERM; a call
+    that loads an adapter never ends. A busy server still accepts connections, so a closed port is a reliable sign: this
+    liveness probe has a limit of seconds instead of the minutes of `http_probes`.
     """
     probes = http_probes(port, startup_seconds=STARTUP_SECONDS, ready_path="/health", live_path="/health")
     probes["livenessProbe"] = {
@@ -130,7 +130,7 @@ def engine_probes(port: str) -> Obj:
 
 
 def engine_volumes(settings: OperatorSettings) -> dict[str, Obj]:
-    """The volumes of vLLM's container, besides the model's."""
+    """Return the volumes of vLLM's container, without the model's."""
     return {
         "adapters": {"emptyDir": {}},
         "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}},
@@ -138,7 +138,7 @@ def engine_volumes(settings: OperatorSettings) -> dict[str, Obj]:
 
 
 def inference(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
-    """Deployment and headless Service of the inference replicas."""
+    """Return the Deployment and the headless Service of the inference replicas."""
     shape = resolved.model.inference
     model = weights(identity, settings, resolved.model.source, shape.env)
     kind = policy_kind(resolved)
@@ -173,7 +173,7 @@ def inference(identity: RunIdentity, settings: OperatorSettings, resolved: Resol
     ports = {"openai": INFERENCE_PORT, "sidecar": SIDECAR_PORT}
     return [
         deployment(identity, identity.inference, Role.inference, "inference", shape.replicas, template),
-        # The orchestrator asks each replica's sidecar itself before it sends anything, and DNS, with what it keeps for
-        # half a minute, would only tell it late that one has become ready.
+        # Unready pods are published because DNS caches for about 30 s and would delay new replicas. The orchestrator
+        # checks each replica's sidecar before it sends requests.
         service(identity, identity.inference, Role.inference, "inference", ports, headless=True, unready=True),
     ]

@@ -1,4 +1,4 @@
-"""How a base model's weights get into a pod: an init container downloads them, a claim is mounted as it is."""
+"""Volume with the weights of a base model: downloaded by an init container, or a mounted PersistentVolumeClaim."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +15,19 @@ Obj = dict[str, Any]
 
 @dataclass(frozen=True)
 class ModelVolume:
-    """What a pod needs for its model to lie at MODEL_DIR."""
+    """Init containers, volumes and mount that provide the model at MODEL_DIR."""
 
     init_containers: list[Obj]
     volumes: dict[str, Obj]
     mount: Obj
-    """The mount of the container that reads the model."""
+    """Volume mount for the container that reads the model."""
 
 
 def weights(identity: Identity, settings: OperatorSettings, source: str, env: Sequence[EnvVar] = ()) -> ModelVolume:
-    """`source` is hf://owner/name, s3://bucket/path or pvc://claim/path (the claim lies in the run's namespace).
+    """Return the volume for `source`: hf://owner/name, s3://bucket/path or pvc://claim/path.
 
-    The fetcher gets the variables of the Hugging Face hub out of `env` (HF_TOKEN, HF_ENDPOINT).
+    The claim is in the run's namespace. The fetcher gets the variables of the Hugging Face Hub in `env` (HF_TOKEN,
+    HF_ENDPOINT).
     """
     if source.startswith("pvc://"):
         claim, _, path = source.removeprefix("pvc://").partition("/")

@@ -1,7 +1,7 @@
 """Names, labels and owners of everything that belongs to a run.
 
-Names are functions of the run's name alone (the Job's also of the attempt), so that writing a child a second time, or
-late, can only ever hit the same object.
+A name depends only on the run's name (a Job's also on the attempt), so that a repeated or late write always affects the
+same object.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from rlrun.constants import (
 
 
 class Identity(Protocol):
-    """Whose pods are built: what their builders ask of a run, or of a serving pool."""
+    """Identity of a run or a serving pool, for the builders of its pods."""
 
     @property
     def service_account(self) -> str:
@@ -34,18 +34,18 @@ class Identity(Protocol):
         """Name of the Secret with the S3 credentials."""
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
-        """Labels that select the pods and never change."""
+        """Return the immutable labels that select the pods."""
 
     def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
-        """All labels of an object."""
+        """Return all labels of an object."""
 
     def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> dict[str, Any]:
-        """Metadata of an object."""
+        """Return the metadata of an object."""
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which attempt of which run an object belongs to."""
+    """Identity of one attempt of a run."""
 
     namespace: str
     name: str
@@ -54,7 +54,7 @@ class RunIdentity:
     generation: int
 
     def child(self, suffix: str) -> str:
-        """`<run>-<suffix>`."""
+        """Return `<run>-<suffix>`."""
         return f"{self.name}-{suffix}"
 
     @property
@@ -79,12 +79,12 @@ class RunIdentity:
 
     @property
     def trainer_nodes(self) -> str:
-        """Name of the headless Service by which the pods of a trainer on several nodes find each other."""
+        """Name of the headless Service that resolves the pods of a multi-node trainer."""
         return self.child("trainer-nodes")
 
     @property
     def trainer_job(self) -> str:
-        """Name of the Job of a trainer on several nodes in this attempt."""
+        """Name of the Job of a multi-node trainer in this attempt."""
         return self.child(f"trainer-a{self.attempt}")
 
     @property
@@ -103,15 +103,15 @@ class RunIdentity:
         return self.child(f"orchestrator-a{self.attempt}")
 
     def environment(self, index: int, use: Use) -> str:
-        """Name of the Deployment and Service of one environment, counted from 0 within its use."""
+        """Return the name of the Deployment and Service of one environment; `index` counts from 0 per use."""
         return self.child(environment_component(index, use))
 
     def service_host(self, service: str) -> str:
-        """The DNS name of a Service of this run's namespace, as any pod of the cluster resolves it."""
+        """Return the DNS name of a Service in the run's namespace."""
         return f"{service}.{self.namespace}.svc"
 
     def owner_reference(self) -> dict[str, Any]:
-        """The reference by which the garbage collector removes a child after its run."""
+        """Return the owner reference that makes Kubernetes delete a child with its run."""
         return {
             "apiVersion": API_VERSION,
             "kind": "RLRun",
@@ -122,7 +122,7 @@ class RunIdentity:
         }
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
-        """Labels that select the run's pods; never the attempt, because a Deployment's selector is immutable."""
+        """Return the labels that select the run's pods, without the attempt: a Deployment's selector is immutable."""
         labels = {RUN_LABEL: self.name}
         if role:
             labels[ROLE_LABEL] = role.value
@@ -131,7 +131,7 @@ class RunIdentity:
         return labels
 
     def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
-        """All labels of a child."""
+        """Return all labels of a child."""
         labels = {
             **self.selector(role, component),
             RUN_UID_LABEL: self.uid,
@@ -146,7 +146,7 @@ class RunIdentity:
         return labels
 
     def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> dict[str, Any]:
-        """Metadata of a child object."""
+        """Return the metadata of a child."""
         return {
             "name": name,
             "namespace": self.namespace,
@@ -162,5 +162,5 @@ def s3_secret_name(owner: str) -> str:
 
 
 def environment_component(index: int, use: Use) -> str:
-    """`env-0` for the first training environment, `eval-0` for the first evaluation environment."""
+    """Return the component of an environment: `env-0` for the first of training, `eval-0` of evaluation."""
     return f"{'env' if use == 'train' else 'eval'}-{index}"

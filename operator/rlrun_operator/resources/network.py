@@ -1,5 +1,7 @@
-"""Who may talk to whom within a run. User code reaches the orchestrator and DNS, and with that nothing else: neither
-the API server, nor the cloud's metadata address, nor S3, nor another run."""
+"""NetworkPolicies of a run.
+
+User code reaches only the orchestrator and DNS: not the API server, the cloud's metadata address, S3 or other runs.
+"""
 
 from typing import Any
 
@@ -19,7 +21,7 @@ Obj = dict[str, Any]
 
 
 def network_policies(identity: RunIdentity, operator_namespace: str) -> list[Obj]:
-    """One policy for the pods of each role. The operator's namespace may ask the orchestrator for its status."""
+    """Return one policy per role. The operator's namespace may read the orchestrator's status."""
     orchestrator = {"podSelector": {"matchLabels": identity.selector(Role.orchestrator)}}
     environments = {"podSelector": {"matchLabels": identity.selector(Role.environment)}}
     engines = {"podSelector": {"matchLabels": identity.selector(Role.inference)}}
@@ -44,8 +46,8 @@ def network_policies(identity: RunIdentity, operator_namespace: str) -> list[Obj
         _policy(
             identity,
             Role.trainer,
-            # Engines get policies from the trainer while S3 is away. Processes that train together talk on ports that
-            # they agree on among themselves.
+            # Engines load policies from the trainer while S3 is unreachable. Processes of a multi-node trainer use
+            # dynamic ports.
             ingress=[{"from": [orchestrator, engines], "ports": _tcp(TRAINER_PORT)}, {"from": [trainers]}],
         ),
         _policy(

@@ -1,7 +1,7 @@
-"""The orchestrator: a Job, because a run ends, and the Service of the gateway and the status.
+"""Orchestrator: a Job, and the Service of its gateway and status.
 
-Every pod of the Job runs one container once. Which exits are worth another pod is written in the Job itself, so that a
-run goes on while the operator is away: 64 is a mistake that no restart mends, a disruption never counts.
+Every pod of the Job runs one container once. The Job's pod failure policy decides about restarts, so that a run
+continues while the operator is down: exit code 64 (configuration error) fails the Job, and disruptions do not count.
 """
 
 from typing import Any
@@ -23,21 +23,21 @@ from rlrun_operator.resources.pod_templates import (
 Obj = dict[str, Any]
 
 BACKOFF_LIMIT = 1000
-"""The operator counts crashes itself (maxRestarts); the Job only has to go on."""
+"""Limit that is never reached in practice: the operator counts crashes itself (maxRestarts)."""
 WANDB_KEY = "WANDB_API_KEY"
 SPOOL = "/var/spool/rlrun"
-"""What waits for S3 while it is away."""
+"""Folder of objects that wait for upload while S3 is unreachable."""
 SPOOL_BYTES = 2**30
 SPOOL_SIZE_LIMIT = "1280Mi"
-"""Above the bound that the orchestrator keeps to: a pod that exceeds it is evicted."""
+"""Size limit of the volume, above the orchestrator's own limit: Kubernetes evicts a pod that exceeds it."""
 STOP_SECONDS = 60
-"""More than the orchestrator takes to write what is left when it is told to stop (RLRUN_STOP_DEADLINE and a little)."""
+"""Grace period, longer than the orchestrator's RLRUN_STOP_DEADLINE for its last writes."""
 
 
 def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
-    """The key of Weights & Biases from each Secret that may hold it, and nothing else of these Secrets.
+    """Return variables with the Weights & Biases key of each Secret in envFrom, and no other keys.
 
-    The Secrets are the environments' own; which of them has the key, if any, is seen only when the pod starts.
+    The Secrets are meant for environments; Kubernetes resolves at the pod's start which of them has the key.
     """
     if resolved.spec.wandb is None:
         return []
@@ -51,7 +51,7 @@ def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
 
 
 def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
-    """Job and Service of the orchestrator."""
+    """Return the Job and the Service of the orchestrator."""
     main = container(
         "orchestrator",
         settings.images.orchestrator,
@@ -67,7 +67,7 @@ def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: Re
         env_from=s3_env_from(identity),
         ports={"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT},
         mounts={"spool": SPOOL},
-        # The whole folder: a file mounted by subPath would never show what has changed in the ConfigMap.
+        # Mount the whole folder: a file mounted by subPath does not follow changes of the ConfigMap.
         read_only_mounts={"config": str(CONFIG_PATH.parent)},
         resources=resources_of(settings.orchestrator_resources),
         probes=http_probes("status", startup_seconds=120, ready_path="/healthz"),
@@ -114,5 +114,5 @@ def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: Re
         },
     }
     ports = {"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT}
-    # Environments fetch their packages while the orchestrator still waits for them to become ready.
+    # Unready pods are published: environments fetch packages before the orchestrator is ready.
     return [job, service(identity, identity.orchestrator, Role.orchestrator, "orchestrator", ports, unready=True)]

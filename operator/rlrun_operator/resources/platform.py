@@ -1,4 +1,4 @@
-"""What every pod of a run stands on: its identity, its credentials for S3, and its configuration."""
+"""ServiceAccount, S3 credentials and configuration of a run's pods."""
 
 import base64
 import binascii
@@ -12,12 +12,12 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import (
     CONFIG_KEY,
     ArtifactPlaces,
+    AttemptIdentity,
     Endpoints,
     EnvironmentEndpoint,
     EnvironmentUse,
     ResolvedRun,
 )
-from rlrun.protocol.resolved import AttemptIdentity as ResolvedIdentity
 from rlrun.storage.layout import RunLayout, S3Uri
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -29,7 +29,7 @@ COPIED_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_E
 
 
 def service_account(identity: Identity) -> Obj:
-    """A ServiceAccount that may do nothing and whose token is mounted nowhere."""
+    """Return a ServiceAccount without permissions and without a mounted token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -39,7 +39,7 @@ def service_account(identity: Identity) -> Obj:
 
 
 def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[str, str]:
-    """The AWS_* variables of a run: keys of the platform's Secret (decoded), region and endpoint of the settings."""
+    """Return the AWS_* variables of a run, from the decoded platform Secret and the settings."""
     found = {"AWS_DEFAULT_REGION": settings.s3.region}
     if settings.s3.endpoint_url:
         found["AWS_ENDPOINT_URL_S3"] = settings.s3.endpoint_url
@@ -48,7 +48,7 @@ def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[
 
 
 def s3_secret(identity: Identity, variables: Mapping[str, str]) -> Obj:
-    """The Secret with the run's AWS_* variables."""
+    """Return the Secret with the AWS_* variables."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -59,7 +59,7 @@ def s3_secret(identity: Identity, variables: Mapping[str, str]) -> Obj:
 
 
 def config_map(identity: RunIdentity, resolved: ResolvedRun) -> Obj:
-    """The ConfigMap with the resolved run as JSON."""
+    """Return the ConfigMap with the resolved run as JSON."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -69,7 +69,7 @@ def config_map(identity: RunIdentity, resolved: ResolvedRun) -> Obj:
 
 
 def run_layout(settings: OperatorSettings, namespace: str, run_uid: str) -> RunLayout:
-    """Where the run's artifacts are."""
+    """Return the layout of the run's artifacts in S3."""
     return RunLayout.of(settings.s3.bucket, settings.s3.prefix, namespace, run_uid)
 
 
@@ -80,13 +80,13 @@ def _environment_url(identity: RunIdentity, item: EnvironmentEntry) -> str:
 def resolve(
     identity: RunIdentity, settings: OperatorSettings, spec: RLRunSpec, model: RLModelSpec, warm_start_from: str | None
 ) -> ResolvedRun:
-    """Everything that the attempt's processes need to know."""
+    """Return the configuration of the attempt's processes."""
     if spec.checkpoints.interval is None:
         checkpoints = spec.checkpoints.model_copy(update={"interval": settings.defaults.checkpoint_interval})
         spec = spec.model_copy(update={"checkpoints": checkpoints})
     root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
     return ResolvedRun(
-        run=ResolvedIdentity(
+        run=AttemptIdentity(
             namespace=identity.namespace, name=identity.name, uid=identity.uid, attempt=identity.attempt
         ),
         spec=spec,
@@ -114,7 +114,7 @@ def resolve(
 
 
 def decode_secret(secret: Obj) -> dict[str, str]:
-    """A Secret's data as text; keys that are not text are left out."""
+    """Return a Secret's data as text, without binary values."""
     decoded = {}
     for key, value in (secret.get("data") or {}).items():
         try:
@@ -125,7 +125,7 @@ def decode_secret(secret: Obj) -> dict[str, str]:
 
 
 def credentials_problem(settings: OperatorSettings, source: dict[str, str] | None) -> Problem | None:
-    """What is wrong with the platform's S3 Secret, before anybody asks S3."""
+    """Return the problem of the platform's S3 Secret, or None if it has all required keys."""
     ref = settings.s3.credentials_secret
     missing = [key for key in REQUIRED_KEYS if not (source or {}).get(key)]
     if not missing:
@@ -133,6 +133,6 @@ def credentials_problem(settings: OperatorSettings, source: dict[str, str] | Non
     what = "does not exist" if source is None else f"has no {' and no '.join(missing)}"
     return Problem(
         reason=Reason.S3_CREDENTIALS_MISSING,
-        message=f"Secret {ref.namespace}/{ref.name} {what}: the platform team creates it with the keys "
+        message=f"Secret {ref.namespace}/{ref.name} {what}. The platform team must create it with the keys "
         f"{' and '.join(REQUIRED_KEYS)}.",
     )

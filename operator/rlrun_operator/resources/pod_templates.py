@@ -1,4 +1,4 @@
-"""The pieces that all pods of a run share: a locked-down security context, writable places, probes, ports."""
+"""Builders shared by all pods: security context, volumes, probes, Deployments and Services."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,7 +37,7 @@ def pod_template(
     grace_seconds: int = 30,
     restart_policy: str = "Always",
 ) -> Obj:
-    """A pod template: nothing of the cluster's API inside, nothing writable but /tmp and the given volumes."""
+    """Return a pod template without an API token; only /tmp and the given volumes are writable."""
     spec: Obj = {
         "serviceAccountName": identity.service_account,
         "automountServiceAccountToken": False,
@@ -83,7 +83,7 @@ def container(
     resources: Obj | None = None,
     probes: Obj | None = None,
 ) -> Obj:
-    """One container. `image` may be a user's override, which keeps the pull policy of the platform's own image."""
+    """Return a container. An `image` of the RLModel keeps the pull policy of the platform's image."""
     variables = {"HOME": "/tmp", **(env or {})}
     variables.update({v.name: v.value for v in extra_env})
     result: Obj = {
@@ -92,7 +92,7 @@ def container(
         "imagePullPolicy": settings_image.pull_policy,
         "env": [{"name": k, "value": v} for k, v in variables.items()],
         "securityContext": SECURITY_CONTEXT,
-        # With a crash that wrote no message, the last lines of the log are the message.
+        # After a crash without a termination message, Kubernetes uses the end of the log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
@@ -115,7 +115,7 @@ def container(
 
 
 def resources_of(resources: Resources, gpus: int = 0) -> Obj:
-    """A container's `resources`; GPUs are a limit, which Kubernetes takes for the request as well."""
+    """Return a container's `resources`. GPUs are set as a limit, which Kubernetes also uses as the request."""
     result = {"requests": dict(resources.requests), "limits": dict(resources.limits)}
     if gpus:
         result["limits"][GPU_RESOURCE] = str(gpus)
@@ -123,10 +123,10 @@ def resources_of(resources: Resources, gpus: int = 0) -> Obj:
 
 
 def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz", live_path: str = "/healthz") -> Obj:
-    """Probes over HTTP: alive after at most `startup_seconds`, then looked at every 10 s (2 s for readiness).
+    """Return HTTP probes: `startup_seconds` for the start, then liveness every 10 s and readiness every 2 s.
 
-    Five minutes without an answer end a container: on a busy node a healthy one may be silent for one, and a restart
-    costs more than the wait.
+    Liveness fails after five minutes without an answer: on a busy node a healthy container may not answer for one
+    minute, and a restart costs more than the wait.
     """
     return {
         "startupProbe": {
@@ -151,12 +151,12 @@ def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz",
 
 
 def s3_env_from(identity: Identity) -> list[Obj]:
-    """The AWS_* variables, from the run's own Secret."""
+    """Return the `envFrom` of the AWS_* variables, from the owner's Secret."""
     return [{"secretRef": {"name": identity.s3_secret}}]
 
 
 def deployment(identity: Identity, name: str, role: Role, component: str, replicas: int, template: Obj) -> Obj:
-    """A Deployment that replaces rather than rolls: two trainers, or two engines on one GPU, help nobody."""
+    """Return a Deployment with strategy Recreate: two trainers, or two engines on one GPU, must not overlap."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -182,7 +182,7 @@ def service(
     headless: bool = False,
     unready: bool = False,
 ) -> Obj:
-    """A Service in front of the component's pods: the ready ones, or with `unready` all of them."""
+    """Return a Service for the component's ready pods, or with `unready` for all its pods."""
     spec: Obj = {
         "selector": identity.selector(role, component),
         "ports": [{"name": k, "port": v, "targetPort": k, "protocol": "TCP"} for k, v in ports.items()],

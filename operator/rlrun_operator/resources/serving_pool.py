@@ -1,7 +1,7 @@
 """A serving pool: the engines that serve the deployed adapters of one base model in one namespace.
 
-The same engine that a run samples from, with a sidecar that keeps the wanted adapters in it. Nobody owns a pool: it
-outlives the runs whose adapters it serves, and goes when the last adapter is undeployed.
+It uses the same engine as a run, with a sidecar that loads the desired adapters. A pool has no owner, because it
+outlives the runs whose adapters it serves; the operator deletes it when the last adapter is undeployed.
 """
 
 import hashlib
@@ -54,12 +54,12 @@ Obj = dict[str, Any]
 NAME_LETTERS = 36
 COMPARED_DATA = ("ConfigMap", "Secret")
 ROLE: Role = Role.inference
-"""What is wrong with a pod of a pool, and its remedy, is what it would be for a run's engine."""
+"""Role of a pool's pods: problems and remedies are those of a run's engines."""
 
 
 @dataclass(frozen=True)
 class PoolIdentity:
-    """Which pool an object belongs to."""
+    """Identity of a serving pool."""
 
     namespace: str
     model: str
@@ -67,7 +67,7 @@ class PoolIdentity:
 
     @property
     def name(self) -> str:
-        """`rlserve-<model>-<digest>`: ids that differ in a dot or a capital are different models."""
+        """Name `rlserve-<model>-<digest>`; the digest distinguishes ids that differ only in case or punctuation."""
         digest = hashlib.sha256(self.model.encode()).hexdigest()[:6]
         return f"rlserve-{model_object_name(self.model)[:NAME_LETTERS].strip('-')}-{digest}"
 
@@ -82,8 +82,8 @@ class PoolIdentity:
         return s3_secret_name(self.name)
 
     @property
-    def order(self) -> str:
-        """Name of the ConfigMap with what a pod serves when it starts."""
+    def desired_config(self) -> str:
+        """Name of the ConfigMap with the desired adapters."""
         return f"{self.name}-order"
 
     @property
@@ -92,11 +92,11 @@ class PoolIdentity:
         return f"http://{self.name}.{self.namespace}.svc:{INFERENCE_PORT}/v1"
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
-        """Labels that select the pool's pods."""
+        """Return the labels that select the pool's pods."""
         return {SERVING_LABEL: self.name}
 
     def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
-        """All labels of an object of the pool; without a run's, so that no run takes it for its own."""
+        """Return all labels of an object of the pool, without labels of a run, so that no run selects it."""
         found = {
             **self.selector(),
             "app.kubernetes.io/name": "rlrun",
@@ -112,7 +112,7 @@ class PoolIdentity:
         return found
 
     def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> dict[str, Any]:
-        """Metadata of an object of the pool."""
+        """Return the metadata of an object of the pool."""
         return {
             "name": name,
             "namespace": self.namespace,
@@ -125,14 +125,14 @@ def pool_children(
     identity: PoolIdentity,
     settings: OperatorSettings,
     model: RLModelSpec,
-    order: DesiredAdapters,
+    desired: DesiredAdapters,
     variables: Mapping[str, str],
 ) -> list[Obj]:
-    """Everything that a pool has in the cluster; what others need comes first."""
+    """Return all objects of a pool, dependencies first."""
     found = [
         service_account(identity),
         s3_secret(identity, variables),
-        order_map(identity, order),
+        desired_config_map(identity, desired),
         *([network_policy(identity, settings.lease_namespace)] if settings.network_policies else []),
         pool_deployment(identity, settings, model),
         service(identity, identity.name, ROLE, "serving", {"openai": INFERENCE_PORT}),
@@ -144,7 +144,7 @@ def pool_children(
 
 
 def differs(desired: Obj, existing: Obj | None) -> bool:
-    """Whether the object has to be written: it is missing, or was written from something else."""
+    """True if the object is missing or was written from a different definition."""
     if existing is None:
         return True
     if desired["kind"] in COMPARED_DATA:
@@ -152,18 +152,18 @@ def differs(desired: Obj, existing: Obj | None) -> bool:
     return annotation(existing, HASH_ANNOTATION) != annotation(desired, HASH_ANNOTATION)
 
 
-def order_map(identity: PoolIdentity, order: DesiredAdapters) -> Obj:
-    """The ConfigMap with what a pod serves when it starts."""
+def desired_config_map(identity: PoolIdentity, desired: DesiredAdapters) -> Obj:
+    """Return the ConfigMap with the adapters that a pod serves after its start."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": identity.metadata(identity.order),
-        "data": {ORDER_KEY: order.model_dump_json(by_alias=True, exclude_none=True, indent=1)},
+        "metadata": identity.metadata(identity.desired_config),
+        "data": {ORDER_KEY: desired.model_dump_json(by_alias=True, exclude_none=True, indent=1)},
     }
 
 
 def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
-    """The namespace's pods may ask the engine, the operator may give orders to the sidecar."""
+    """Return the policy that admits the namespace's pods to the engine and the operator to the sidecar."""
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -181,7 +181,7 @@ def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
 
 
 def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec) -> Obj:
-    """The engines. What they serve is not in here: an adapter more restarts nothing."""
+    """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing."""
     shape, serving = model.inference, settings.serving
     base = weights(identity, settings, model.source, shape.env)
     lora = [*lora_args(model, serving.max_loras), "--max-cpu-loras", str(max(serving.max_cpu_loras, serving.max_loras))]
@@ -212,15 +212,15 @@ def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: R
         volumes={
             **base.volumes,
             **engine_volumes(settings),
-            "order": {"configMap": {"name": identity.order}},
-            # As files, which follow the Secret: a pool lives longer than a key.
+            "order": {"configMap": {"name": identity.desired_config}},
+            # Files follow changes of the Secret, unlike variables; a pool outlives a key.
             "credentials": {"secret": {"secretName": identity.s3_secret}},
         },
         shape=shape,
     )
     template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model}
     made = deployment(identity, identity.name, ROLE, "serving", serving.replicas, template)
-    # One engine after the other: no GPU is needed twice, and the others go on answering.
+    # Replace one engine at a time: no additional GPU is needed, and the others keep serving.
     made["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     return made
 

@@ -1,8 +1,8 @@
-"""The trainer: one pod with the base model and its optimizer, or several that share them.
+"""Trainer: one pod with the base model and its optimizer, or several pods that shard them.
 
-One pod is a Deployment. Several are an Indexed Job: a pod's index is its rank among the nodes, pod 0 is where the
-others meet and the only one that listens, and a pod that dies ends the training processes of all, which then begin
-again together from the newest checkpoint.
+One pod is a Deployment. Several are an Indexed Job: a pod's index is its node rank, pod 0 is the rendezvous host and
+the only one that listens. When a pod dies, the training processes of all pods end and restart together from the newest
+checkpoint.
 """
 
 from typing import Any
@@ -28,29 +28,29 @@ from rlrun_operator.resources.pod_templates import (
 Obj = dict[str, Any]
 
 STARTUP_SECONDS = 2700
-"""Reading tens of billions of parameters from disk and onto the GPUs."""
+"""Time limit in seconds for loading tens of billions of parameters onto the GPUs."""
 RENDEZVOUS_PORT = 29500
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 GRACE_SECONDS = 60
-"""From SIGTERM to SIGKILL: for the step under way, a last checkpoint, and uploads."""
+"""Seconds from SIGTERM to SIGKILL, for the current step, a last checkpoint, and uploads."""
 SHUTDOWN_SECONDS = 50
-"""What the trainer itself plans with; the rest is for saying goodbye."""
+"""Part of GRACE_SECONDS that the trainer may use; the rest is for the end of its processes."""
 TORCHRUN_SECONDS = 56
-"""torchrun ends its processes after 30 s unless told otherwise."""
+"""Seconds after which torchrun kills its processes, instead of the default of 30."""
 BACKOFF_LIMIT = 1000
-"""The operator counts crashes itself (maxRestarts); the Job only has to go on."""
+"""Limit that is never reached in practice: the operator counts crashes itself (maxRestarts)."""
 
 
 def command(shape: Trainer, master: str) -> list[str]:
-    """How the trainer starts; `master` is the host of the first node. One process per GPU.
+    """Return the trainer's command with one process per GPU; `master` is the host of the first node.
 
-    The processes meet at a fixed address, also on one node: torchrun's `--standalone` waits for ever where the host's
-    own name has no address.
+    The rendezvous address is fixed, also on one node: torchrun's `--standalone` hangs if the host's name does not
+    resolve.
     """
     module = ["-m", "rlrun_trainer"]
     if shape.nodes == 1 and shape.gpus <= 1:
         return ["python", *module]
-    # Kubernetes puts a pod's index into this variable, and the kubelet puts its value in here.
+    # Kubernetes sets the variable to the pod's index, and the kubelet expands it in the command.
     rank, address = ("0", "127.0.0.1") if shape.nodes == 1 else ("$(JOB_COMPLETION_INDEX)", master)
     return [
         "python", "-m", "torch.distributed.run",
@@ -65,7 +65,7 @@ def command(shape: Trainer, master: str) -> list[str]:
 
 
 def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
-    """The trainer's pods and their Service."""
+    """Return the trainer's workload and its Services."""
     shape = resolved.model.trainer
     together = shape.nodes > 1
     model = weights(identity, settings, resolved.model.source, shape.env)
@@ -78,7 +78,7 @@ def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: Resolve
             "RLRUN_MODEL": resolved.model.id,
             "RLRUN_MODEL_DIR": MODEL_DIR,
             "RLRUN_PORT": str(TRAINER_PORT),
-            # What a restarted container finds there is left of uploads that nobody will finish.
+            # Files that a restarted container finds there are from interrupted uploads.
             "RLRUN_SCRATCH": "/tmp/rlrun",
             "RLRUN_SHUTDOWN_SECONDS": str(SHUTDOWN_SECONDS),
             "HF_HUB_OFFLINE": "1",
@@ -88,7 +88,7 @@ def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: Resolve
         ports={"http": TRAINER_PORT},
         mounts={"shm": "/dev/shm"},
         resources=resources_of(shape.resources, shape.gpus),
-        # Only the first of several nodes listens; the others live and die with it.
+        # Of several nodes only the first listens, and all end together.
         probes={} if together else http_probes("http", startup_seconds=STARTUP_SECONDS),
     )
     main["volumeMounts"].append(model.mount)
@@ -114,7 +114,7 @@ def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: Resolve
 
 
 def _nodes(identity: RunIdentity, nodes: int, template: Obj) -> list[Obj]:
-    """An Indexed Job, the headless Service by which its pods find each other, and the Service of the first one."""
+    """Return the Indexed Job, the headless Service of its pods, and the Service of the first pod."""
     template["spec"]["subdomain"] = identity.trainer_nodes
     job = {
         "apiVersion": "batch/v1",
@@ -130,8 +130,8 @@ def _nodes(identity: RunIdentity, nodes: int, template: Obj) -> list[Obj]:
         },
     }
     ports = {"rendezvous": RENDEZVOUS_PORT}
-    meeting = service(identity, identity.trainer_nodes, Role.trainer, "trainer", ports, headless=True, unready=True)
-    meeting["spec"]["ports"][0]["targetPort"] = RENDEZVOUS_PORT
+    rendezvous = service(identity, identity.trainer_nodes, Role.trainer, "trainer", ports, headless=True, unready=True)
+    rendezvous["spec"]["ports"][0]["targetPort"] = RENDEZVOUS_PORT
     first = service(identity, identity.trainer, Role.trainer, "trainer", {"http": TRAINER_PORT})
     first["spec"]["selector"][INDEX_LABEL] = "0"
-    return [job, meeting, first]
+    return [job, rendezvous, first]

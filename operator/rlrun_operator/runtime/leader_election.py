@@ -1,8 +1,8 @@
 """Leader election on a Lease: one operator acts, the others wait.
 
-The usual protocol of Kubernetes' own components: the holder renews every 2 s and gives up after 20 s without a
-successful renewal; others take over when they have seen no change for 30 s. Only the own monotonic clock is used to
-judge age, never the timestamps of others. Whoever has lost the lease must end its process.
+The protocol of Kubernetes' own components: the holder renews the Lease every 2 s and stops after 20 s without a
+successful renewal; another process takes over after 30 s without a change. Ages are measured with the local monotonic
+clock only. A process that loses the Lease must exit.
 """
 
 import asyncio
@@ -18,8 +18,7 @@ from rlrun.kube.kinds import LEASE
 
 log = logging.getLogger(__name__)
 
-# Twice what controllers written in Go take: an API server that is short of CPU answers late, and an operator that
-# gives up for that has to start again just when there is no CPU for it.
+# Twice the defaults of client-go: an API server short of CPU answers late, and a restarting operator adds load.
 DURATION_SECONDS = 30.0
 RENEW_DEADLINE_SECONDS = 20.0
 RETRY_SECONDS = 2.0
@@ -32,7 +31,7 @@ class LeaseLost(Exception):
 
 
 class LeaderElection:
-    """One process' claim on one Lease object."""
+    """Leader election of one process on one Lease object."""
 
     def __init__(
         self,
@@ -54,18 +53,18 @@ class LeaderElection:
         self._renew_deadline = renew_deadline
         self._retry = retry
         self._clock = clock
-        self._seen: tuple[Any, ...] | None = None
-        self._seen_at = 0.0
+        self._observed: tuple[Any, ...] | None = None
+        self._observed_at = 0.0
         self._renewed_at = 0.0
 
     async def acquire(self) -> None:
-        """Returns once this process is the holder."""
+        """Wait until this process holds the Lease."""
         while not await self._try():  # noqa: ASYNC110
             await asyncio.sleep(self._retry)
-        log.info("holding lease %s/%s as %s", self._namespace, self._name, self.identity)
+        log.info("Holding lease %s/%s as %s", self._namespace, self._name, self.identity)
 
     async def hold(self) -> None:
-        """Renews for ever. Raises LeaseLost."""
+        """Renew the Lease until cancelled. Raises LeaseLost."""
         while True:
             await asyncio.sleep(self._retry)
             left = self._renewed_at + self._renew_deadline - self._clock()
@@ -75,25 +74,25 @@ class LeaderElection:
                 renewed = False
             if not renewed and self._clock() - self._renewed_at >= self._renew_deadline:
                 raise LeaseLost(
-                    f"lease {self._namespace}/{self._name} was not renewed for {self._renew_deadline:.0f} s"
+                    f"Lease {self._namespace}/{self._name} was not renewed for {self._renew_deadline:.0f} s"
                 )
 
     async def release(self) -> None:
-        """Lets the next one take over at once. Never raises: the process is ending anyway."""
+        """Release the Lease so that another process takes over at once. Does not raise, since the process is ending."""
         try:
             lease = await self._cluster.get(LEASE, self._namespace, self._name)
             if lease and lease["spec"].get("holderIdentity") == self.identity:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
                 await self._cluster.replace(lease)
         except ApiError as error:
-            log.warning("lease not released: %s", error)
+            log.warning("Could not release the lease; another process takes over after its duration: %s", error)
 
     async def _try(self) -> bool:
         try:
             return await self._claim()
         except ApiError as error:
             if error.status != 409:
-                log.warning("lease %s/%s: %s", self._namespace, self._name, error)
+                log.warning("Could not claim or renew lease %s/%s: %s", self._namespace, self._name, error)
             return False
 
     async def _claim(self) -> bool:
@@ -112,15 +111,15 @@ class LeaderElection:
             return True
         spec = lease.get("spec") or {}
         record = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
-        if record != self._seen:
-            self._seen, self._seen_at = record, started
-        mine = spec.get("holderIdentity") == self.identity
-        if not mine and spec.get("holderIdentity") and self._clock() - self._seen_at < self._duration:
+        if record != self._observed:
+            self._observed, self._observed_at = record, started
+        is_holder = spec.get("holderIdentity") == self.identity
+        if not is_holder and spec.get("holderIdentity") and self._clock() - self._observed_at < self._duration:
             return False
         transitions = int(spec.get("leaseTransitions") or 0)
-        acquired = spec.get("acquireTime") if mine else None
-        # With its resourceVersion: of two that try at the same time one gets a 409.
-        lease["spec"] = self._spec(transitions if mine else transitions + 1, acquired or _now())
+        acquired = spec.get("acquireTime") if is_holder else None
+        # The resourceVersion makes one of two concurrent claims fail with 409.
+        lease["spec"] = self._spec(transitions if is_holder else transitions + 1, acquired or _now())
         await self._cluster.replace(lease)
         self._renewed_at = started
         return True

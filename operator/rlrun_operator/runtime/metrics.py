@@ -1,4 +1,4 @@
-"""What Prometheus is told."""
+"""Prometheus metrics of the operator."""
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator
@@ -12,13 +12,11 @@ REGISTRY = CollectorRegistry()
 
 RECONCILE_SECONDS = Histogram(
     "rlrun_reconcile_duration_seconds",
-    "Time of one reconcile of one run.",
+    "Duration of one reconcile of one run or pool.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     registry=REGISTRY,
 )
-ERRORS = Counter(
-    "rlrun_reconcile_errors_total", "Reconciles that failed and are tried again.", ["reason"], registry=REGISTRY
-)
+ERRORS = Counter("rlrun_reconcile_errors_total", "Failed reconciles, which are retried.", ["reason"], registry=REGISTRY)
 POLL_ERRORS = Counter("rlrun_poll_errors_total", "Polls of orchestrators without an answer.", registry=REGISTRY)
 STATUS_WRITES = Counter("rlrun_status_writes_total", "Writes of a run's status.", registry=REGISTRY)
 RUN_PHASES = Counter(
@@ -28,34 +26,34 @@ LEADING = Gauge("rlrun_leading", "1 while this process holds the lease.", regist
 
 
 class RunPhaseCollector(Collector):
-    """Phase of every run this process knows, and the depth of the queue, counted when they are asked for."""
+    """Collector of the runs by phase and of the queue's depth, computed at each scrape."""
 
     def __init__(self, queue_depth: Callable[[], int], delayed: Callable[[], int]) -> None:
         self._phases: dict[tuple[str, str], str] = {}
         self._queue_depth = queue_depth
         self._delayed = delayed
 
-    def note(self, namespace: str, name: str, phase: str | None) -> None:
-        """A run is in that phase; None: it is gone."""
+    def set_phase(self, namespace: str, name: str, phase: str | None) -> None:
+        """Record the phase of a run. None removes the run."""
         if phase is None:
             self._phases.pop((namespace, name), None)
         else:
             self._phases[(namespace, name)] = phase
 
     def keys(self) -> list[tuple[str, str]]:
-        """(namespace, name) of every run."""
+        """Return (namespace, name) of every known run."""
         return list(self._phases)
 
     def pending(self) -> list[tuple[str, str]]:
-        """Runs that wait for something."""
+        """Return the runs in phase Pending."""
         return [key for key, phase in self._phases.items() if phase == Phase.pending.value]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The metrics of this moment."""
+        """Yield the current metrics."""
         runs = GaugeMetricFamily("rlrun_runs", "Runs by phase.", labels=["phase"])
         counts = Counts(self._phases.values())
         for phase in Phase:
             runs.add_metric([phase.value], counts.get(phase.value, 0))
         yield runs
         yield GaugeMetricFamily("rlrun_queue_depth", "Runs that wait for a worker.", value=self._queue_depth())
-        yield GaugeMetricFamily("rlrun_queue_delayed", "Runs that are to be looked at later.", value=self._delayed())
+        yield GaugeMetricFamily("rlrun_queue_delayed", "Runs scheduled for a later reconcile.", value=self._delayed())

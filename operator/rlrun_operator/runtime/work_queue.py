@@ -1,8 +1,8 @@
-"""The queue between events and reconciles, with the guarantees that client-go's work queue gives.
+"""Work queue between events and reconciles, with the guarantees of client-go's work queue.
 
-A key waits in the queue at most once; it is never worked on by two workers at a time (a key that is added while it is
-being worked on is queued again when that work is done); a key that failed comes back after an exponentially growing
-delay; a key can be asked for at a later time, and the earliest such time wins.
+A key is in the queue at most once. No two workers process it at the same time: a key added during its processing is
+queued again afterwards. A failed key returns after an exponentially growing delay. A key can be scheduled for a later
+time; the earliest time wins.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """A de-duplicating queue of keys. Lives on one event loop; none of its methods may be called from threads."""
+    """De-duplicating queue of keys. Not thread-safe: use it from one event loop only."""
 
     def __init__(self, *, base_delay: float = 0.5, max_delay: float = 60.0) -> None:
         self._base_delay = base_delay
@@ -39,16 +39,16 @@ class WorkQueue(Generic[K]):
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
-        """Keys that wait for a worker now (delayed ones not included)."""
+        """Return the number of keys that wait for a worker, without delayed ones."""
         return len(self._ready)
 
     @property
     def delayed(self) -> int:
-        """Keys that wait for their time."""
+        """Number of keys scheduled for later."""
         return len(self._due)
 
     def add(self, key: K) -> None:
-        """Asks for a reconcile of the key as soon as a worker is free."""
+        """Queue the key for the next free worker."""
         self._due.pop(key, None)
         if key in self._dirty:
             return
@@ -57,7 +57,7 @@ class WorkQueue(Generic[K]):
             self._make_ready(key)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Asks for a reconcile in so many seconds, unless one is already asked for by then."""
+        """Schedule the key in `seconds`, unless it is scheduled earlier."""
         if seconds <= 0:
             self.add(key)
             return
@@ -69,7 +69,7 @@ class WorkQueue(Generic[K]):
         self._arm()
 
     def retry(self, key: K) -> float:
-        """Asks for another try after the key's backoff, which it returns in seconds."""
+        """Schedule a retry after the key's backoff. Returns the backoff in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(self._max_delay, self._base_delay * 2 ** min(failures, 30))
@@ -77,18 +77,18 @@ class WorkQueue(Generic[K]):
         return float(delay)
 
     def forget(self, key: K) -> None:
-        """Resets the key's backoff after a success."""
+        """Reset the key's backoff after a success."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key; whoever takes it must call `done` with it."""
+        """Wait for the next key and return it. The caller must call `done` with it."""
         while not self._ready:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
-                # The wake-up that this waiter got must not be lost with it.
+                # Pass the wake-up of the cancelled waiter on to another one.
                 if waiter.done() and not waiter.cancelled():
                     self._wake()
                 raise
@@ -98,13 +98,13 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The worker is through with the key, whatever came of it."""
+        """End the processing of the key, after success or failure."""
         self._processing.discard(key)
         if key in self._dirty:
             self._make_ready(key)
 
     def close(self) -> None:
-        """Drops the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -143,7 +143,7 @@ RECONCILE_DEADLINE = 180.0
 
 
 async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | None]]) -> None:
-    """One worker, until it is cancelled."""
+    """Process keys until cancelled."""
     while True:
         key = await queue.get()
         started = time.monotonic()
@@ -159,10 +159,10 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
             expected = isinstance(error, ApiError | StoreError | TimeoutError)
             log.log(
                 logging.WARNING if expected else logging.ERROR,
-                "%s: %s; again in %.1f s",
+                "%s: reconcile failed, retrying in %.1f s: %s",
                 key,
-                error or reason,
                 delay,
+                error or reason,
                 exc_info=not expected,
             )
         else:
@@ -175,7 +175,7 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
 
 
 def error_reason(error: Exception) -> str:
-    """A label of low cardinality."""
+    """Return the error's value of the metric label `reason`, of low cardinality."""
     if isinstance(error, ApiError):
         return f"Api{error.reason}"
     if isinstance(error, StoreError):

@@ -1,1 +1,1 @@
-"""The second reconciler: pools of engines that serve deployed adapters."""
+"""Serving controller: pools of engines that serve deployed adapters."""

@@ -1,4 +1,4 @@
-"""Carrying out a pool's plan, in an order in which a crash between any two calls does no harm."""
+"""Execution of a pool's plan, in an order that is safe if the operator crashes between any two calls."""
 
 import logging
 from datetime import UTC, datetime
@@ -18,47 +18,47 @@ log = logging.getLogger(__name__)
 
 
 class PoolApplier:
-    """Carries out plans."""
+    """Executes the plans of pools."""
 
     def __init__(self, cluster: AsyncKubeClient, sidecars: Sidecars) -> None:
         self._cluster = cluster
         self._sidecars = sidecars
 
     async def apply(self, key: PoolKey, plan: PoolPlan) -> None:
-        """Does everything in the plan. Raises ApiError; what was done until then stays done."""
+        """Execute the plan. Raises ApiError; earlier actions are not undone."""
         for ref in plan.deletes:
             await self._cluster.delete(ALL[ref.kind], key.namespace, ref.name, ref.uid)
         for obj in plan.applies:
             await self._cluster.apply(obj)
-        if plan.order is not None:
+        if plan.desired is not None:
             for pod in plan.recipients:
                 try:
-                    await self._sidecars.push_desired(pod, plan.order)
+                    await self._sidecars.push_desired(pod, plan.desired)
                 except RequestError as error:
                     log.warning("%s: %s", key, error)
-        await self.tell(plan)
+        await self.write_statuses(plan)
 
-    async def tell(self, plan: PoolPlan) -> None:
-        """Writes the plan's statuses and events, and does nothing else. Raises ApiError."""
+    async def write_statuses(self, plan: PoolPlan) -> None:
+        """Write only the plan's statuses and Events. Raises ApiError."""
         for obj in plan.statuses:
             await self._write_status(obj)
-        for adapter, note in plan.events:
-            await self._emit(adapter, note)
+        for adapter, event in plan.events:
+            await self._emit(adapter, event)
 
     async def _write_status(self, obj: Obj) -> None:
         metadata = obj["metadata"]
         try:
             await self._cluster.apply_status(obj, SERVING_FIELD_MANAGER)
         except ApiError as error:
-            # The adapter is gone, or another has its name: its own event brings the next look.
+            # The adapter was deleted, or another one has its name; its event triggers the next reconcile.
             if error.status not in (404, 409):
                 raise
             return
         log.info("adapter %s/%s: %s", metadata["namespace"], metadata["name"], obj["status"]["deploymentState"])
 
-    async def _emit(self, adapter: Obj, note: EventRecord) -> None:
+    async def _emit(self, adapter: Obj, event: EventRecord) -> None:
         try:
-            await self._cluster.create(build_event(adapter, note, datetime.now(UTC)))
+            await self._cluster.create(build_event(adapter, event, datetime.now(UTC)))
         except ApiError as error:
-            # Events are for people; no adapter fails for want of one.
-            log.warning("event %s of %s not written: %s", note.reason, adapter["metadata"]["name"], error)
+            # Events are informational; an adapter must not fail without one.
+            log.warning("Could not write event %s of %s: %s", event.reason, adapter["metadata"]["name"], error)

@@ -1,38 +1,37 @@
-"""Where the deployment of one adapter stands, judged from its object, its pool's pods and what their sidecars say."""
+"""Deployment state of one adapter, from its object, its pool's pods and the reports of their sidecars."""
 
 from dataclasses import dataclass
 
 from rlrun.api.adapter import DeploymentState
 from rlrun.constants import Reason
-from rlrun.kube.objects import Obj
-from rlrun.kube.objects import is_artifact_ready as is_artifact_ready
+from rlrun.kube.objects import Obj, is_artifact_ready
 from rlrun.kube.pods import is_alive, is_leaving, is_ready, relevant_pods
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import AdapterReport, LoadState, served_name
 
 from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
-from rlrun_operator.serving.observation import SeenPool
+from rlrun_operator.serving.observation import PoolObservation
 
 ACCEPTED = frozenset({DeploymentState.deploying, DeploymentState.deployed})
-PATIENT = frozenset({Reason.UNSCHEDULABLE})
-"""What only has to be waited for."""
+WAIT_REASONS = frozenset({Reason.UNSCHEDULABLE})
+"""Reasons that need no action but waiting."""
 
 
 @dataclass(frozen=True)
 class DeploymentAssessment:
-    """The deployment's state, and what people should know of it."""
+    """Assessed state of a deployment, with a message for users."""
 
     state: DeploymentState
     message: str | None = None
 
 
 def is_wanted(adapter: Obj) -> bool:
-    """Whether somebody wants the adapter served."""
+    """True if the adapter should be served."""
     return bool(adapter["spec"].get("deployed")) and not is_leaving(adapter)
 
 
 def state_of(adapter: Obj) -> DeploymentState:
-    """What the object says now; NotDeployed where a foreign hand wrote what is no state."""
+    """Return the state in the object's status, NotDeployed for an invalid one."""
     try:
         return DeploymentState(adapter.get("status", {}).get("deploymentState") or DeploymentState.not_deployed)
     except ValueError:
@@ -40,100 +39,102 @@ def state_of(adapter: Obj) -> DeploymentState:
 
 
 def artifact_problem(adapter: Obj) -> Problem | None:
-    """Why the adapter is not even tried. What a pool has taken on goes on being served from its own copy."""
+    """Return the reason why the adapter cannot be deployed. A deployed one is served from the pool's own copy."""
     if is_artifact_ready(adapter) or state_of(adapter) in ACCEPTED:
         return None
     status = adapter.get("status") or {}
-    said = f" ({status['message']})" if status.get("message") else ""
+    reason = f" ({status['message']})" if status.get("message") else ""
     return Problem(
         reason=Reason.ADAPTER_NOT_READY,
-        message=f"the adapter is {status.get('phase') or 'Pending'}, not Ready{said}: wait for its upload, or set "
-        "spec.deployed to false and deploy another one.",
+        message=f"The adapter is {status.get('phase') or 'Pending'}, not Ready{reason}. Wait for its upload, or set "
+        "`spec.deployed` to false and deploy another one.",
     )
 
 
-def running(pods: tuple[Obj, ...]) -> list[Obj]:
-    """Pods that have, or may yet get, running containers and are not on their way out."""
+def running_pods(pods: tuple[Obj, ...]) -> list[Obj]:
+    """Return the pods that are not finished and not being deleted."""
     return [p for p in pods if is_alive(p) and not is_leaving(p)]
 
 
-def wanted_verdict(adapter: Obj, seen: SeenPool) -> DeploymentAssessment:
-    """The state of an adapter that is in its pool's order."""
-    name = served_name(seen.key.model, adapter["metadata"]["name"])
-    pods = running(seen.pods)
+def assess_wanted(adapter: Obj, pool: PoolObservation) -> DeploymentAssessment:
+    """Assess an adapter that its pool should serve."""
+    name = served_name(pool.key.model, adapter["metadata"]["name"])
+    pods = running_pods(pool.pods)
     ready = [p for p in pods if is_ready(p)]
     for pod in pods:
-        found = report_of(seen, pod, name)
+        found = report_of(pool, pod, name)
         if found is not None and found.state is LoadState.failed and found.problem is not None:
-            return failed(found.problem)
-    told = [state for pod in ready if (state := _answer(seen, pod, name)) is not None]
-    if told and all(state is LoadState.loaded for state in told):
+            return deploy_failed(found.problem)
+    answers = [state for pod in ready if (state := _answer(pool, pod, name)) is not None]
+    if answers and all(state is LoadState.loaded for state in answers):
         return DeploymentAssessment(DeploymentState.deployed)
-    if ready and not told and state_of(adapter) is DeploymentState.deployed:
-        # Nobody answered the operator just now, which says nothing about the engines.
+    if ready and not answers and state_of(adapter) is DeploymentState.deployed:
+        # No sidecar answered, which gives no information about the engines.
         return DeploymentAssessment(DeploymentState.deployed)
     if ready:
-        return DeploymentAssessment(DeploymentState.deploying, "the engines are loading it")
-    troubles = [t for t in map(diagnose_pod, relevant_pods(list(seen.pods))) if t is not None]
-    for trouble in troubles:
-        if trouble.problem.reason not in PATIENT:
-            return failed(trouble.problem)
-    if deadline := _deadline_problem(seen):
-        return failed(deadline)
-    if troubles:
-        problem = troubles[0].problem
+        return DeploymentAssessment(DeploymentState.deploying, "The engines are loading the adapter. No action needed.")
+    pod_problems = [found for found in map(diagnose_pod, relevant_pods(list(pool.pods))) if found is not None]
+    for pod_problem in pod_problems:
+        if pod_problem.problem.reason not in WAIT_REASONS:
+            return deploy_failed(pod_problem.problem)
+    if deadline := _deadline_problem(pool):
+        return deploy_failed(deadline)
+    if pod_problems:
+        problem = pod_problems[0].problem
         return DeploymentAssessment(DeploymentState.deploying, f"{problem.reason}: {problem.message}")
-    return DeploymentAssessment(DeploymentState.deploying, "waiting for an engine of the pool to become ready")
+    return DeploymentAssessment(
+        DeploymentState.deploying, "Waiting for an engine of the pool to become ready. No action needed."
+    )
 
 
-def unwanted_verdict(adapter: Obj, seen: SeenPool) -> DeploymentAssessment:
-    """The state of an adapter that nobody wants served any more."""
+def assess_unwanted(adapter: Obj, pool: PoolObservation) -> DeploymentAssessment:
+    """Assess an adapter that its pool should not serve."""
     if state_of(adapter) is DeploymentState.not_deployed:
         return DeploymentAssessment(DeploymentState.not_deployed)
-    name = served_name(seen.key.model, adapter["metadata"]["name"])
+    name = served_name(pool.key.model, adapter["metadata"]["name"])
     unloading = False
-    for pod in running(seen.pods):
-        if pod["metadata"]["name"] not in seen.reports:
+    for pod in running_pods(pool.pods):
+        if pod["metadata"]["name"] not in pool.reports:
             unloading = unloading or is_ready(pod)
             continue
-        found = report_of(seen, pod, name)
+        found = report_of(pool, pod, name)
         if found is not None and found.state is LoadState.unloading and found.problem is not None:
             problem = found.problem
             return DeploymentAssessment(
                 DeploymentState.unload_failed,
-                f"{problem.reason}: {problem.message} It is tried again; deleting pod {pod['metadata']['name']} ends "
-                "it for certain.",
+                f"{problem.reason}: {problem.message} The pool retries the unload. To force it, delete pod "
+                f"{pod['metadata']['name']}.",
             )
         unloading = unloading or found is not None
     return DeploymentAssessment(DeploymentState.unloading if unloading else DeploymentState.not_deployed)
 
 
-def report_of(seen: SeenPool, pod: Obj, name: str) -> AdapterReport | None:
-    """What the pod's sidecar says of the adapter with that model name."""
-    report = seen.reports.get(pod["metadata"]["name"])
+def report_of(pool: PoolObservation, pod: Obj, name: str) -> AdapterReport | None:
+    """Return the sidecar's report of the adapter with that model name, or None."""
+    report = pool.reports.get(pod["metadata"]["name"])
     return next((a for a in report.adapters if a.name == name), None) if report else None
 
 
-def failed(problem: Problem) -> DeploymentAssessment:
-    """DeployFailed with the problem's words."""
+def deploy_failed(problem: Problem) -> DeploymentAssessment:
+    """Return state DeployFailed with the problem as its message."""
     return DeploymentAssessment(DeploymentState.deploy_failed, f"{problem.reason}: {problem.message}")
 
 
-def _answer(seen: SeenPool, pod: Obj, name: str) -> LoadState | None:
-    """None for a sidecar that did not answer; one that has not heard of the adapter has yet to load it."""
-    if pod["metadata"]["name"] not in seen.reports:
+def _answer(pool: PoolObservation, pod: Obj, name: str) -> LoadState | None:
+    """Return the adapter's state on the pod, or None without a report. Adapters missing in a report are loading."""
+    if pod["metadata"]["name"] not in pool.reports:
         return None
-    found = report_of(seen, pod, name)
+    found = report_of(pool, pod, name)
     return found.state if found is not None else LoadState.loading
 
 
-def _deadline_problem(seen: SeenPool) -> Problem | None:
-    for child in seen.children:
+def _deadline_problem(pool: PoolObservation) -> Problem | None:
+    for child in pool.children:
         for condition in child.get("status", {}).get("conditions") or [] if child["kind"] == "Deployment" else []:
             if condition["type"] == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
                 return Problem(
                     reason=Reason.POOL_NOT_READY,
-                    message=f"no engine became ready in time: `kubectl describe deployment {child['metadata']['name']} "
-                    f"-n {seen.key.namespace}` and the logs of its pods say why.",
+                    message="No engine became ready in time. Find the cause with `kubectl describe deployment "
+                    f"{child['metadata']['name']} -n {pool.key.namespace}` and in the logs of its pods.",
                 )
     return None

@@ -1,4 +1,4 @@
-"""What a pool's reconcile looks at and what it decides, as plain values: the two ends of its pure plan."""
+"""Input and output of the planner of pools, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from rlrun_operator.resources.serving_pool import PoolIdentity
 
 @dataclass(frozen=True, order=True)
 class PoolKey:
-    """A pool by namespace and id of its base model; it may be a pool that does not exist, and should not."""
+    """Key of a pool: namespace and id of the base model. The pool may not exist."""
 
     namespace: str
     model: str
@@ -28,37 +28,37 @@ class PoolKey:
 
 
 @dataclass(frozen=True)
-class SeenPool:
-    """One look at everything that concerns a pool."""
+class PoolObservation:
+    """State of a pool and its surroundings, read at the begin of one reconcile."""
 
     key: PoolKey
     adapters: tuple[Obj, ...] = ()
-    """All RLAdapters of the namespace that were trained from the model."""
+    """RLAdapters of the namespace that were trained from the model."""
     models: tuple[Obj, ...] = ()
-    """The catalogue."""
+    """All RLModels."""
     children: tuple[Obj, ...] = ()
     """Deployment, Service, NetworkPolicy, ConfigMap, Secret and ServiceAccount with the pool's label."""
     pods: tuple[Obj, ...] = ()
     reports: Mapping[str, ServingReport] = field(default_factory=dict)
-    """What the sidecars say, by name of their pod; those that did not answer are missing."""
+    """Reports of the sidecars by pod name. Sidecars that did not answer are missing."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The AWS_* variables for the pods; empty when the platform's Secret is missing."""
     s3_problem: Problem | None = None
-    """Why there are none."""
+    """Reason why `s3_variables` is empty."""
 
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """What to do, in this order. Every step may be repeated, and the next reconcile mends what a crash left undone."""
+    """Actions of one reconcile, in order. Every step is idempotent; the next reconcile continues after a crash."""
 
     deletes: tuple[ObjectRef, ...] = ()
     applies: tuple[Obj, ...] = ()
-    order: DesiredAdapters | None = None
+    desired: DesiredAdapters | None = None
     recipients: tuple[Obj, ...] = ()
-    """Pods whose sidecars have not had that order yet."""
+    """Pods whose sidecars do not have the desired adapters yet."""
     statuses: tuple[Obj, ...] = ()
     """RLAdapters with the deployment's part of their status."""
     events: tuple[tuple[Obj, EventRecord], ...] = ()
-    """Events to be, each with its RLAdapter."""
+    """Events to write, each with its RLAdapter."""
     requeue_after: float | None = None
-    """Seconds until somebody should look again even if nothing happens."""
+    """Seconds until the next reconcile. None: wait for an event."""

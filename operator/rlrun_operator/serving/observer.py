@@ -1,4 +1,4 @@
-"""One look at a pool: its adapters, the catalogue, its objects and pods, and what its sidecars say."""
+"""Observation of a pool: its adapters, models, objects and pods, and the reports of its sidecars."""
 
 import asyncio
 import logging
@@ -24,8 +24,8 @@ from rlrun.service.errors import RequestError
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.platform import credentials_problem, s3_variables
-from rlrun_operator.serving.deployment_state import is_wanted, running
-from rlrun_operator.serving.observation import PoolKey, SeenPool
+from rlrun_operator.serving.deployment_state import is_wanted, running_pods
+from rlrun_operator.serving.observation import PoolKey, PoolObservation
 from rlrun_operator.serving.sidecar_client import Sidecars, address
 
 log = logging.getLogger(__name__)
@@ -34,14 +34,14 @@ KINDS = (DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
 
 
 class Credentials(Protocol):
-    """Where the platform's S3 credentials come from."""
+    """Source of the platform's S3 credentials."""
 
     async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
-        """The keys of the platform's Secret; None without it."""
+        """Return the keys of the platform's Secret, or None without it."""
 
 
 class PoolObserver:
-    """Looks at pools."""
+    """Reader of the state of pools."""
 
     def __init__(
         self, cluster: AsyncKubeClient, credentials: Credentials, sidecars: Sidecars, settings: OperatorSettings
@@ -51,8 +51,8 @@ class PoolObserver:
         self._sidecars = sidecars
         self._settings = settings
 
-    async def observe(self, key: PoolKey) -> SeenPool:
-        """Everything about that pool. Raises ApiError."""
+    async def observe(self, key: PoolKey) -> PoolObservation:
+        """Return the observation of the pool. Raises ApiError."""
         selector = key.identity.selector()
         adapters, pods, *lists = await asyncio.gather(
             self._cluster.list(RLADAPTER, key.namespace),
@@ -63,21 +63,21 @@ class PoolObserver:
         children = [obj for objects in lists for obj in objects]
         if secret is not None and label(secret, SERVING_LABEL) == key.identity.name:
             children.append(secret)
-        mine = [a for a in adapters if a["spec"].get("model") == key.model]
-        seen = SeenPool(key, tuple(mine), (), tuple(children), tuple(pods), await self._reports(pods))
-        if not any(map(is_wanted, mine)):
-            return seen
+        own_adapters = [a for a in adapters if a["spec"].get("model") == key.model]
+        pool = PoolObservation(key, tuple(own_adapters), (), tuple(children), tuple(pods), await self._reports(pods))
+        if not any(map(is_wanted, own_adapters)):
+            return pool
         models, source = await asyncio.gather(self._cluster.list(RLMODEL), self._credentials.source_secret())
         problem = credentials_problem(self._settings, source)
         return replace(
-            seen,
+            pool,
             models=tuple(models),
             s3_variables={} if problem else s3_variables(self._settings, source or {}),
             s3_problem=problem,
         )
 
     async def _reports(self, pods: list[Obj]) -> dict[str, ServingReport]:
-        reachable = [p for p in running(tuple(pods)) if address(p) and p["status"].get("phase") == "Running"]
+        reachable = [p for p in running_pods(tuple(pods)) if address(p) and p["status"].get("phase") == "Running"]
         found = await asyncio.gather(*map(self._report, reachable))
         return {p["metadata"]["name"]: r for p, r in zip(reachable, found, strict=True) if r is not None}
 

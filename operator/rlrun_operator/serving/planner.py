@@ -1,4 +1,4 @@
-"""The plan of one look at a pool. Pure: the same look at the same time gives the same plan."""
+"""Planner of pools. Pure: the same observation at the same time gives the same plan."""
 
 from datetime import datetime
 from typing import Any
@@ -13,118 +13,124 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.serving_pool import PoolIdentity, differs, order_map, pool_children
+from rlrun_operator.resources.serving_pool import PoolIdentity, desired_config_map, differs, pool_children
 from rlrun_operator.serving.deployment_state import (
     ACCEPTED,
     DeploymentAssessment,
     artifact_problem,
-    failed,
+    assess_unwanted,
+    assess_wanted,
+    deploy_failed,
     is_wanted,
-    running,
+    running_pods,
     state_of,
-    unwanted_verdict,
-    wanted_verdict,
 )
-from rlrun_operator.serving.observation import PoolPlan, SeenPool
+from rlrun_operator.serving.observation import PoolObservation, PoolPlan
 
 BUSY_SECONDS = 1.0
-"""Between two looks at a pool in which something is under way."""
+"""Seconds between reconciles of a pool that is changing."""
 SETTLED_SECONDS = 15.0
-"""Between two looks at a pool in which nothing is."""
-ON_THE_WAY = frozenset({DeploymentState.deploying, DeploymentState.unloading})
+"""Seconds between reconciles of a pool that is not changing."""
+IN_TRANSITION = frozenset({DeploymentState.deploying, DeploymentState.unloading})
 FIELDS = ("deploymentState", "deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl")
-"""The part of an RLAdapter's status that is written here; the rest is the run reconciler's."""
+"""Fields of an RLAdapter's status that the serving controller writes; the run reconciler writes the others."""
 
 
-def plan_pool(seen: SeenPool, settings: OperatorSettings, now: datetime) -> PoolPlan:
-    """What to do about a pool, given one look at it."""
-    identity = seen.key.identity
-    verdicts: dict[str, DeploymentAssessment] = {}
+def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolPlan:
+    """Return the plan for a pool."""
+    identity = pool.key.identity
+    assessments: dict[str, DeploymentAssessment] = {}
 
-    # 1. Which adapters are to be served, and which of them can be.
-    wanted = [a for a in seen.adapters if is_wanted(a)]
-    order = order_of(seen, [a for a in wanted if artifact_problem(a) is None])
+    # 1. Select the adapters to serve.
+    wanted = [a for a in pool.adapters if is_wanted(a)]
+    wanted_adapters = desired_adapters(pool, [a for a in wanted if artifact_problem(a) is None])
     for adapter in wanted:
         problem = artifact_problem(adapter)
         if problem is not None:
-            verdicts[_name(adapter)] = failed(problem)
+            assessments[_name(adapter)] = deploy_failed(problem)
 
-    # 2. A pool that nobody needs goes.
-    if not order.adapters:
-        deletes = tuple(ObjectRef.of(c) for c in seen.children)
-        return _finish(seen, PoolPlan(deletes=deletes), verdicts, identity, now)
+    # 2. Delete a pool without adapters.
+    if not wanted_adapters.adapters:
+        deletes = tuple(ObjectRef.of(c) for c in pool.children)
+        return _finish(pool, PoolPlan(deletes=deletes), assessments, identity, now)
 
-    # 3. What is missing is made. A pool that serves is left alone while the catalogue or the credentials are away.
-    desired = _desired(seen, settings, identity, order)
-    if isinstance(desired, Problem):
-        verdicts |= {_name(a): failed(desired) for a in wanted if _name(a) not in verdicts}
-        return _finish(seen, PoolPlan(), verdicts, identity, now)
-    existing = {(c["kind"], c["metadata"]["name"]): c for c in seen.children}
-    applies = tuple(c for c in desired if differs(c, existing.get((c["kind"], c["metadata"]["name"]))))
+    # 3. Create missing objects. An existing pool is not changed while its model or the credentials are missing.
+    children = _desired_children(pool, settings, identity, wanted_adapters)
+    if isinstance(children, Problem):
+        assessments |= {_name(a): deploy_failed(children) for a in wanted if _name(a) not in assessments}
+        return _finish(pool, PoolPlan(), assessments, identity, now)
+    existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
+    applies = tuple(c for c in children if differs(c, existing.get((c["kind"], c["metadata"]["name"]))))
 
-    # 4. Replicas hear of changes at once.
+    # 4. Send changes to the sidecars immediately, before the kubelet updates their ConfigMap.
     recipients = tuple(
         pod
-        for pod in running(seen.pods)
-        if (report := seen.reports.get(_name(pod))) is not None and not _same(report.order, order)
+        for pod in running_pods(pool.pods)
+        if (report := pool.reports.get(_name(pod))) is not None and not _same(report.order, wanted_adapters)
     )
-    return _finish(seen, PoolPlan(applies=applies, order=order, recipients=recipients), verdicts, identity, now)
+    return _finish(
+        pool, PoolPlan(applies=applies, desired=wanted_adapters, recipients=recipients), assessments, identity, now
+    )
 
 
-def refuse(seen: SeenPool, problem: Problem, now: datetime) -> PoolPlan:
-    """The statuses that say why nothing could be done for the adapters that are wanted and not served yet."""
+def plan_refusal(pool: PoolObservation, problem: Problem, now: datetime) -> PoolPlan:
+    """Return a plan that reports `problem` on all adapters that are wanted and not deployed yet."""
     waiting = [
-        a for a in seen.adapters if is_wanted(a) and wanted_verdict(a, seen).state is not DeploymentState.deployed
+        a for a in pool.adapters if is_wanted(a) and assess_wanted(a, pool).state is not DeploymentState.deployed
     ]
-    verdicts = {_name(a): failed(problem) for a in waiting}
-    return _finish(seen, PoolPlan(), verdicts, seen.key.identity, now)
+    assessments = {_name(a): deploy_failed(problem) for a in waiting}
+    return _finish(pool, PoolPlan(), assessments, pool.key.identity, now)
 
 
-def order_of(seen: SeenPool, adapters: list[Obj]) -> DesiredAdapters:
-    """What the pool's engines are to serve, always in the same order."""
+def desired_adapters(pool: PoolObservation, adapters: list[Obj]) -> DesiredAdapters:
+    """Return the adapters that the pool should serve, sorted by name."""
     served = [
         ServedAdapter(
-            name=served_name(seen.key.model, _name(a)), uri=str(a["spec"]["uri"]), step=int(a["spec"]["step"])
+            name=served_name(pool.key.model, _name(a)), uri=str(a["spec"]["uri"]), step=int(a["spec"]["step"])
         )
         for a in sorted(adapters, key=_name)
     ]
-    return DesiredAdapters(base=seen.key.model, adapters=served)
+    return DesiredAdapters(base=pool.key.model, adapters=served)
 
 
-def _desired(
-    seen: SeenPool, settings: OperatorSettings, identity: PoolIdentity, order: DesiredAdapters
+def _desired_children(
+    pool: PoolObservation, settings: OperatorSettings, identity: PoolIdentity, desired: DesiredAdapters
 ) -> list[Obj] | Problem:
-    exists = any(c["kind"] == "Deployment" for c in seen.children)
-    model = find_model(seen.key.model, seen.models)
+    exists = any(c["kind"] == "Deployment" for c in pool.children)
+    model = find_model(pool.key.model, pool.models)
     if isinstance(model, Problem):
-        return [order_map(identity, order)] if exists else model
-    if seen.s3_problem is not None and not exists:
-        return seen.s3_problem
-    children = pool_children(identity, settings, model, order, seen.s3_variables)
-    return [c for c in children if c["kind"] != "Secret" or seen.s3_variables]
+        return [desired_config_map(identity, desired)] if exists else model
+    if pool.s3_problem is not None and not exists:
+        return pool.s3_problem
+    children = pool_children(identity, settings, model, desired, pool.s3_variables)
+    return [c for c in children if c["kind"] != "Secret" or pool.s3_variables]
 
 
 def _finish(
-    seen: SeenPool, plan: PoolPlan, verdicts: dict[str, DeploymentAssessment], identity: PoolIdentity, now: datetime
+    pool: PoolObservation,
+    plan: PoolPlan,
+    assessments: dict[str, DeploymentAssessment],
+    identity: PoolIdentity,
+    now: datetime,
 ) -> PoolPlan:
     statuses: list[Obj] = []
     events: list[tuple[Obj, EventRecord]] = []
     states: set[DeploymentState] = set()
-    for adapter in seen.adapters:
-        verdict = verdicts.get(_name(adapter))
-        if verdict is None:
-            verdict = (wanted_verdict if is_wanted(adapter) else unwanted_verdict)(adapter, seen)
-        states.add(verdict.state)
-        new = _status(adapter, verdict, identity, now)
+    for adapter in pool.adapters:
+        assessment = assessments.get(_name(adapter))
+        if assessment is None:
+            assessment = (assess_wanted if is_wanted(adapter) else assess_unwanted)(adapter, pool)
+        states.add(assessment.state)
+        new = _status(adapter, assessment, identity, now)
         old = {k: v for k, v in (adapter.get("status") or {}).items() if k in FIELDS}
         if new != old and not _never_deployed(new, old):
             statuses.append(_object(adapter, new))
-            if verdict.state is not state_of(adapter):
-                events += [(adapter, note) for note in _notes(verdict, new)]
+            if assessment.state is not state_of(adapter):
+                events += [(adapter, event) for event in _events(assessment, new)]
     return PoolPlan(
         deletes=plan.deletes,
         applies=plan.applies,
-        order=plan.order,
+        desired=plan.desired,
         recipients=plan.recipients,
         statuses=tuple(statuses),
         events=tuple(events),
@@ -133,20 +139,20 @@ def _finish(
 
 
 def _requeue(plan: PoolPlan, states: set[DeploymentState]) -> float | None:
-    if plan.recipients or states & ON_THE_WAY:
+    if plan.recipients or states & IN_TRANSITION:
         return BUSY_SECONDS
-    return SETTLED_SECONDS if states - {DeploymentState.not_deployed} or plan.order else None
+    return SETTLED_SECONDS if states - {DeploymentState.not_deployed} or plan.desired else None
 
 
-def _status(adapter: Obj, verdict: DeploymentAssessment, identity: PoolIdentity, now: datetime) -> dict[str, Any]:
+def _status(adapter: Obj, assessment: DeploymentAssessment, identity: PoolIdentity, now: datetime) -> dict[str, Any]:
     since = (adapter.get("status") or {}).get("deployedAt")
-    if verdict.state is DeploymentState.deployed and state_of(adapter) is not DeploymentState.deployed:
+    if assessment.state is DeploymentState.deployed and state_of(adapter) is not DeploymentState.deployed:
         since = now.replace(microsecond=0).isoformat().replace("+00:00", "Z")
-    served = verdict.state in ACCEPTED
+    served = assessment.state in ACCEPTED
     status = {
-        "deploymentState": verdict.state.value,
+        "deploymentState": assessment.state.value,
         "deployedAt": since,
-        "deploymentMessage": shorten(verdict.message) if verdict.message else None,
+        "deploymentMessage": shorten(assessment.message) if assessment.message else None,
         "deploymentModel": served_name(identity.model, _name(adapter)) if served else None,
         "deploymentUrl": identity.url if served else None,
     }
@@ -157,16 +163,16 @@ def _never_deployed(new: dict[str, Any], old: dict[str, Any]) -> bool:
     return not old and new == {"deploymentState": DeploymentState.not_deployed.value}
 
 
-def _notes(verdict: DeploymentAssessment, status: dict[str, Any]) -> list[EventRecord]:
-    match verdict.state:
+def _events(assessment: DeploymentAssessment, status: dict[str, Any]) -> list[EventRecord]:
+    match assessment.state:
         case DeploymentState.deployed:
             return [
                 EventRecord(Reason.ADAPTER_DEPLOYED, f"Model {status['deploymentModel']} at {status['deploymentUrl']}.")
             ]
         case DeploymentState.not_deployed:
-            return [EventRecord(Reason.ADAPTER_UNDEPLOYED, "The adapter is not served any more.")]
+            return [EventRecord(Reason.ADAPTER_UNDEPLOYED, "The adapter was undeployed.")]
         case DeploymentState.deploy_failed | DeploymentState.unload_failed:
-            return [EventRecord(verdict.state.value, verdict.message or "", warning=True)]
+            return [EventRecord(assessment.state.value, assessment.message or "", warning=True)]
         case _:
             return []
 
@@ -176,7 +182,7 @@ def _object(adapter: Obj, status: dict[str, Any]) -> Obj:
     return {
         "apiVersion": API_VERSION,
         "kind": "RLAdapter",
-        # The uid makes the API server refuse the status of an adapter that was deleted and made anew.
+        # The uid makes the API server reject the status if the adapter was deleted and created again.
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
         "status": status,
     }

@@ -1,4 +1,4 @@
-"""The loop of the pools: which there are, and one look, one plan, one round of acts for each."""
+"""Reconciler and controller of serving pools: observe, plan, apply."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from rlrun_operator.serving.applier import PoolApplier
 from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.observer import Credentials, PoolObserver
-from rlrun_operator.serving.planner import plan_pool, refuse
+from rlrun_operator.serving.planner import plan_pool, plan_refusal
 from rlrun_operator.serving.sidecar_client import HttpSidecars, Sidecars
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ RETRY_SECONDS = 5.0
 
 
 class PoolReconciler:
-    """Reconciles one pool at a time per worker."""
+    """Reconciler of one pool per call."""
 
     def __init__(
         self,
@@ -45,24 +45,25 @@ class PoolReconciler:
         self._clock = clock
 
     async def reconcile(self, key: PoolKey) -> float | None:
-        """One round. Returns when to look again, in seconds; None: when something happens."""
-        seen = await self._observer.observe(key)
-        plan = plan_pool(seen, self._settings, self._clock())
+        """Reconcile the pool. Returns the seconds until the next reconcile, or None to wait for an event."""
+        pool = await self._observer.observe(key)
+        plan = plan_pool(pool, self._settings, self._clock())
         try:
             await self._applier.apply(key, plan)
         except ApiError as error:
             if error.status in (400, 403, 422):
-                # A quota or an admission rule: only people can do something about it.
+                # A quota or an admission rule rejects the object; users must see it.
                 problem = Problem(
-                    reason=Reason.POOL_REFUSED, message=f"the API server refuses an object of the pool: {error.message}"
+                    reason=Reason.POOL_REFUSED,
+                    message=f"The API server rejected an object of the pool: {error.message}",
                 )
-                await self._applier.tell(refuse(seen, problem, self._clock()))
+                await self._applier.write_statuses(plan_refusal(pool, problem, self._clock()))
             raise
         return plan.requeue_after
 
 
 class ServingController:
-    """Queue, workers and resync of the pools."""
+    """Controller of all pools: queue, workers and resync."""
 
     def __init__(self, cluster: AsyncKubeClient, credentials: Credentials, settings: OperatorSettings) -> None:
         sidecars = HttpSidecars(settings.serving_url_template)
@@ -73,37 +74,37 @@ class ServingController:
         self._queue: WorkQueue[PoolKey] = WorkQueue()
         self._known: set[PoolKey] = set()
 
-    def see(self, obj: Mapping[str, Any]) -> None:
-        """An RLAdapter or an object of a pool has changed."""
+    def on_change(self, obj: Mapping[str, Any]) -> None:
+        """Queue the pool of a changed RLAdapter or object of a pool."""
         key = key_of(obj)
         if key is not None:
             self._known.add(key)
             self._queue.add(key)
 
-    def see_models(self) -> None:
-        """The catalogue has changed."""
+    def on_models_changed(self) -> None:
+        """Queue all known pools after a change of an RLModel."""
         for key in self._known:
             self._queue.add(key)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run while this process leads, for ever."""
+        """Return the coroutines to run while this process is the leader."""
         return [self._resync(), *(work(self._queue, self._reconciler.reconcile) for _ in range(WORKERS))]
 
     async def close(self) -> None:
-        """Drops timers and connections."""
+        """Close timers and connections."""
         self._queue.close()
         await self._sidecars.close()
 
     async def _resync(self) -> None:
-        """An authoritative list of all pools, now and again: what a watch missed is found here."""
+        """List all pools periodically, to find changes that a watch has missed."""
         while True:
             try:
                 self._known = await find_pools(self._cluster, self._settings.watch_namespaces)
             except ApiError as error:
-                log.warning("resync of the pools: %s", error)
+                log.warning("Could not list the pools; retrying in %.0f s: %s", RETRY_SECONDS, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            self.see_models()
+            self.on_models_changed()
             await asyncio.sleep(self._settings.resync_seconds)
 
 
@@ -114,19 +115,19 @@ def reconciler(
     settings: OperatorSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> PoolReconciler:
-    """A reconciler with its parts."""
+    """Return a reconciler with its parts."""
     observer = PoolObserver(cluster, credentials, sidecars, settings)
     return PoolReconciler(observer, PoolApplier(cluster, sidecars), settings, clock)
 
 
 async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> set[PoolKey]:
-    """Pools that are, and pools that should be. Raises ApiError."""
+    """Return the keys of all pools that exist or should exist. Raises ApiError."""
     namespaces: list[str | None] = [*watch_namespaces] or [None]
     found: set[PoolKey | None] = set()
     for namespace in namespaces:
         for obj in await cluster.list(RLADAPTER, namespace):
             found.add(key_of(obj))
-        # The first object that a pool gets, and so the one that is there if an operator died in between.
+        # The ServiceAccount is created first, so it finds a pool whose creation was interrupted.
         for kind in (SERVICE_ACCOUNT, DEPLOYMENT):
             for obj in await cluster.list(kind, namespace, {SERVING_LABEL: ""}):
                 found.add(key_of(obj))
@@ -134,7 +135,7 @@ async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> s
 
 
 def key_of(obj: Mapping[str, Any]) -> PoolKey | None:
-    """The pool that an RLAdapter or a pool's object is about; None for an adapter that nobody ever deployed."""
+    """Return the pool of an RLAdapter or of a pool's object, or None for an adapter that was never deployed."""
     namespace = obj.get("metadata", {}).get("namespace")
     if obj.get("kind") != "RLAdapter":
         model = annotation(obj, MODEL_ANNOTATION)

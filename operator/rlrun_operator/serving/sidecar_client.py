@@ -9,13 +9,13 @@ from typing_extensions import override
 
 
 class Sidecars(Protocol):
-    """Reads reports from sidecars and sends orders to them. Both methods raise RequestError."""
+    """Client of the sidecars of serving pools. Both methods raise RequestError."""
 
     async def fetch_report(self, pod: Obj) -> ServingReport:
         """Return the report of the pod's sidecar."""
 
-    async def push_desired(self, pod: Obj, order: DesiredAdapters) -> ServingReport:
-        """Send the pod's sidecar its new order and return its report."""
+    async def push_desired(self, pod: Obj, desired: DesiredAdapters) -> ServingReport:
+        """Send the desired adapters to the pod's sidecar and return its report."""
 
 
 class HttpSidecars(Sidecars):
@@ -30,8 +30,8 @@ class HttpSidecars(Sidecars):
         return await self._http.call("GET", self._url(pod), ServingReport)
 
     @override
-    async def push_desired(self, pod: Obj, order: DesiredAdapters) -> ServingReport:
-        return await self._http.call("PUT", self._url(pod), ServingReport, order.to_json_dict())
+    async def push_desired(self, pod: Obj, desired: DesiredAdapters) -> ServingReport:
+        return await self._http.call("PUT", self._url(pod), ServingReport, desired.to_json_dict())
 
     async def close(self) -> None:
         """Close the connections."""

@@ -39,7 +39,7 @@ def test_restart_of_the_run_waits_is_visible_and_has_its_limit(bench: Bench) -> 
     bench.make_pods()
     crash(bench, "rank 1: NCCL error")
     bench.wait("Failed", lambda: bench.phase() == "Failed")
-    assert "maxRestarts 1" in bench.condition("Failed")["message"]
+    assert "`spec.maxRestarts` 1" in bench.condition("Failed")["message"]
 
 
 @pytest.mark.proves("failurePolicy.rules.messagePattern")

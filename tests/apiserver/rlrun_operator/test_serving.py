@@ -72,7 +72,7 @@ def test_life_of_a_deployed_adapter(bench: Bench) -> None:
     for name in ("first", "second"):
         create_adapter(bench, name)
     deploy(bench, "first")
-    assert "waiting" in wait_for_state(bench, "first", "Deploying")["deploymentMessage"]
+    assert "Waiting" in wait_for_state(bench, "first", "Deploying")["deploymentMessage"]
     start_pods(bench)
     told = wait_for_state(bench, "first", "Deployed")
     model = f"tests/{bench.namespace}"

@@ -11,7 +11,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.storage.store import StoreError
 from rlrun_operator.controller.applier import Applier
-from rlrun_operator.controller.artifact_store import StoreArtifacts
+from rlrun_operator.controller.artifact_store import S3ArtifactStore
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
@@ -101,7 +101,7 @@ async def live(place: Place, rule: Rule) -> Gate:
     site, connection = await new_site(place)
     poller = MemoryPoller()
     settings = place.parsed(site.namespace)
-    artifacts = StoreArtifacts(threads=2)
+    artifacts = S3ArtifactStore(threads=2)
     gate = Gate(rule)
 
     def new_operator() -> Reconciler:

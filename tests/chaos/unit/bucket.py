@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from rlrun.storage.layout import MANIFEST
 from rlrun.storage.manifest import Manifest
 from rlrun.storage.store import Store
-from rlrun_operator.controller.artifact_store import StoreArtifacts
+from rlrun_operator.controller.artifact_store import S3ArtifactStore
 
 from tests.chaos.invariants import Stored
 from tests.chaos.unit.faults import FaultyBucket, Gate
@@ -50,7 +50,7 @@ class MemoryBucket(FakeS3):
         return found
 
 
-class BucketArtifacts(StoreArtifacts):
+class BucketArtifacts(S3ArtifactStore):
     """The operator's own S3 code over a bucket in memory: every call in the loop's thread, no verdict remembered."""
 
     def __init__(self, store: Store) -> None:

@@ -1,7 +1,8 @@
-"""Counting restarts and crashes so that no deletion, and no absence of the operator, makes them shrink.
+"""Counter of restarts and crashes that survives the deletion of pods and restarts of the operator.
 
-Kubernetes forgets a pod's restarts with the pod. So the status remembers each living pod and what of it is counted;
-whatever is new since then is added. The memory travels in the one status write, hence nothing is counted twice.
+Kubernetes deletes a pod's restart count with the pod. The run's status therefore records each existing pod with the
+restarts already counted, and the counter adds the difference. Counts and records are in the same status write, so that
+nothing is counted twice.
 """
 
 from collections import defaultdict
@@ -30,47 +31,47 @@ MAX_RECORDS = 256
 
 @dataclass(frozen=True)
 class Crash:
-    """A container's end by its own fault that was not counted before."""
+    """New crash of a container, by its own fault."""
 
     role: str
     component: str
     exit_code: int
     reason: str
-    """As the pod reports it: OOMKilled, Error, ..."""
+    """Reason in the pod's status: OOMKilled, Error, ..."""
     problem: Problem
     message: str = ""
-    """The container's termination message, as it left it."""
+    """Termination message of the container."""
     pod: str = ""
     container: str = ""
     restarted: bool = False
-    """Whether the container runs again, or is about to: its log is then the previous one."""
+    """True if the container restarts, so that its log is the previous one."""
 
 
 @dataclass(frozen=True)
 class CrashCount:
-    """The memory after this look."""
+    """Updated records and new events of one reconcile."""
 
     components: list[ComponentStatus]
     restarts: int
-    """New restarts and replacements."""
+    """New restarts of containers and replacements of pods."""
     crashes: list[Crash]
 
 
 def count_restarts(old: Sequence[ComponentStatus], pods: Sequence[Obj]) -> CrashCount:
-    """`pods` are those of the running attempt, `old` the memory of the same attempt."""
+    """Count new restarts and crashes of the attempt's `pods` since the records in `old`."""
     by_component: dict[str, list[Obj]] = defaultdict(list)
     for pod in pods:
         by_component[component_of(pod)].append(pod)
-    memory = {c.name: c for c in old}
+    previous = {c.name: c for c in old}
     components, crashes, restarts = [], [], 0
-    for name in sorted({*by_component, *memory}):
-        before = memory.get(name, ComponentStatus(name=name))
+    for name in sorted({*by_component, *previous}):
+        before = previous.get(name, ComponentStatus(name=name))
         records = {r.uid: r for r in before.pods}
         kept: list[PodRecord] = []
         crash_count = before.crashes
         for pod in by_component[name]:
             record = records.pop(pod["metadata"]["uid"], PodRecord(uid=pod["metadata"]["uid"]))
-            updated, found = _look(pod, record)
+            updated, found = _inspect(pod, record)
             restarts += updated.restarts - record.restarts + (updated.ended and not record.ended)
             crash_count += len(found)
             crashes += found
@@ -81,7 +82,7 @@ def count_restarts(old: Sequence[ComponentStatus], pods: Sequence[Obj]) -> Crash
     return CrashCount(components, restarts, crashes)
 
 
-def _look(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
+def _inspect(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
     total = sum(int(s.get("restartCount", 0)) for s in container_statuses(pod))
     fresh = max(0, total - record.restarts)
     failed = pod.get("status", {}).get("phase") == "Failed"

@@ -1,4 +1,4 @@
-"""What a pod's status says is wrong with it, in words that name the next step."""
+"""Diagnosis of pods that are not ready, from their status, with a remedy."""
 
 import json
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ OUT_OF_MEMORY = "OOMKilled"
 
 MEMORY_ADVICE = {
     "trainer": "raise trainer.resources.limits.memory in the RLModel, or lower its trainer.microBatchTokens",
-    "inference": "raise inference.resources.limits.memory in the RLModel, or pass it a smaller engine cache",
+    "inference": "raise inference.resources.limits.memory in the RLModel, or configure a smaller engine cache",
     "environment": "choose a larger spec.infrastructure.computeSize",
     "orchestrator": "ask the platform team for larger orchestratorResources, or lower spec.batchSize",
 }
@@ -36,19 +36,19 @@ MEMORY_ADVICE = {
 
 @dataclass(frozen=True)
 class PodProblem:
-    """Why a pod is not ready."""
+    """Reason why a pod is not ready."""
 
     role: str
     component: str
     problem: Problem
     final: bool = False
-    """No restart can mend it (exit code 64)."""
-    obstacle: StartupFailureKind | None = None
-    """Set where the pod has not even started: failurePolicy says how long to wait."""
+    """True if a restart would not help (exit code 64)."""
+    startup_failure: StartupFailureKind | None = None
+    """Kind of failure if the pod has not started; failurePolicy has the time to wait."""
 
 
 def parse_final_status(message: str) -> RunStatus | None:
-    """The RunStatus in an orchestrator's termination message."""
+    """Return the RunStatus in an orchestrator's termination message, or None."""
     try:
         return RunStatus.model_validate_json(message)
     except ValidationError:
@@ -56,14 +56,14 @@ def parse_final_status(message: str) -> RunStatus | None:
 
 
 def parse_problem(message: str) -> Problem | None:
-    """The Problem in a termination message: one itself, or a RunStatus that carries one."""
+    """Return the Problem in a termination message, directly or in a RunStatus, or None."""
     try:
-        told = json.loads(message)
+        data = json.loads(message)
     except ValueError:
         return None
-    if not isinstance(told, dict):
+    if not isinstance(data, dict):
         return None
-    inner = told.get("problem") if isinstance(told.get("problem"), dict) else told
+    inner = data.get("problem") if isinstance(data.get("problem"), dict) else data
     try:
         return Problem.model_validate(inner)
     except ValidationError:
@@ -71,18 +71,19 @@ def parse_problem(message: str) -> Problem | None:
 
 
 def explain_termination(pod: Obj, end: Termination) -> Problem:
-    """Why the container ended, as the process itself said, or as far as Kubernetes knows."""
+    """Return the reason for the container's end, from its process or else from Kubernetes."""
     role, component = role_of(pod), component_of(pod)
     title = role.capitalize()
-    told = parse_problem(end.message)
-    if told:
-        return told
+    data = parse_problem(end.message)
+    if data:
+        return data
     if end.reason == OUT_OF_MEMORY:
         limit = memory_limit(pod, end.container)
         return Problem(
             reason=f"{title}OutOfMemory",
-            message=f"{component}: container {end.container} was killed because it needed more memory than its limit"
-            f"{f' of {limit}' if limit else ''}: {MEMORY_ADVICE.get(role, 'give it more memory')}.",
+            message=f"{component}: container {end.container} exceeded its memory limit"
+            f"{f' of {limit}' if limit else ''} and was killed. To fix this, "
+            f"{MEMORY_ADVICE.get(role, 'raise the limit')}.",
         )
     lines = " | ".join(line.strip() for line in end.message.strip().splitlines()[-3:] if line.strip())
     return Problem(
@@ -94,59 +95,62 @@ def explain_termination(pod: Obj, end: Termination) -> Problem:
 
 
 def diagnose_pod(pod: Obj) -> PodProblem | None:
-    """What keeps the pod from being ready, if anything does but time."""
+    """Return the reason why the pod is not ready, or None if it is ready or only needs time."""
     if is_leaving(pod) or pod.get("status", {}).get("phase") == "Succeeded" or is_ready(pod):
         return None
     ended = terminations(pod)
     final = next((e for e in ended if e.exit_code == ExitCode.CONFIGURATION), None)
     if final:
-        return _trouble(pod, explain_termination(pod, final), final=True)
+        return _pod_problem(pod, explain_termination(pod, final), final=True)
     for status in container_statuses(pod):
         waiting = (status.get("state") or {}).get("waiting") or {}
         reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
         if reason in PULL_REASONS:
-            return _trouble(
+            return _pod_problem(
                 pod,
                 Problem(
                     reason=Reason.IMAGE_PULL_FAILED,
                     message=f"{component_of(pod)}: image {container_image(pod, status['name'])} cannot be "
-                    f"pulled ({reason}{': ' + detail if detail else ''}): correct the image in the RLModel or the "
+                    f"pulled ({reason}{': ' + detail if detail else ''}). Correct the image in the RLModel or the "
                     "chart's values, or give the nodes access to its registry.",
                 ),
-                obstacle=StartupFailureKind.image_pull,
+                startup_failure=StartupFailureKind.image_pull,
             )
         if reason in CREATE_REASONS:
-            return _trouble(
+            return _pod_problem(
                 pod,
                 Problem(
                     reason=Reason.CREATE_CONTAINER_CONFIG_ERROR
                     if reason == "CreateContainerConfigError"
                     else Reason.CREATE_FAILED,
-                    message=f"{component_of(pod)}: container {status['name']} cannot be made: {detail or reason}. "
-                    "Create what is missing, or correct the reference to it.",
+                    message=f"{component_of(pod)}: container {status['name']} cannot be created: {detail or reason}. "
+                    "Create the missing object, or correct the reference to it.",
                 ),
-                obstacle=StartupFailureKind.config_error,
+                startup_failure=StartupFailureKind.config_error,
             )
     if ended:
-        return _trouble(pod, explain_termination(pod, max(ended, key=lambda e: str(e.finished_at or ""))))
+        return _pod_problem(pod, explain_termination(pod, max(ended, key=lambda e: str(e.finished_at or ""))))
     for condition in pod.get("status", {}).get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return _trouble(
+            return _pod_problem(
                 pod,
                 Problem(
                     reason=Reason.UNSCHEDULABLE,
-                    message=f"{component_of(pod)}: no node can take it: {condition.get('message', '')} Free or add "
-                    "nodes, or lower what the RLModel (or computeSize) asks for.",
+                    message=f"{component_of(pod)}: no node has enough free resources: "
+                    f"{condition.get('message', '')} Free or add nodes, or lower the requests of the RLModel (or "
+                    "computeSize).",
                 ),
-                obstacle=StartupFailureKind.unschedulable,
+                startup_failure=StartupFailureKind.unschedulable,
             )
     return None
 
 
-def pod_troubles(pods: list[Obj]) -> list[PodProblem]:
-    """Return what keeps the pods that matter now from being ready."""
+def pod_problems(pods: list[Obj]) -> list[PodProblem]:
+    """Return the problems of the relevant pods."""
     return [found for found in map(diagnose_pod, relevant_pods(pods)) if found is not None]
 
 
-def _trouble(pod: Obj, problem: Problem, final: bool = False, obstacle: StartupFailureKind | None = None) -> PodProblem:
-    return PodProblem(role_of(pod), component_of(pod), problem, final, obstacle)
+def _pod_problem(
+    pod: Obj, problem: Problem, final: bool = False, startup_failure: StartupFailureKind | None = None
+) -> PodProblem:
+    return PodProblem(role_of(pod), component_of(pod), problem, final, startup_failure)

@@ -28,7 +28,7 @@ class QueuedWorkload:
 
 
 def queued_workloads(observation: RunObservation, attempt: int) -> list[QueuedWorkload]:
-    """Return what waits for admission, of one attempt."""
+    """Return the attempt's workloads that wait for admission."""
     jobs = [j for j in observation.owned_children("Job") if attempt_of(j) == attempt and _is_suspended(j)]
     pods = [p for p in observation.pods_of(attempt) if _is_gated(p) and not is_leaving(p)]
     return [
@@ -38,20 +38,20 @@ def queued_workloads(observation: RunObservation, attempt: int) -> list[QueuedWo
 
 
 def quota_problem(workloads: Sequence[QueuedWorkload]) -> Problem | None:
-    """Return the problem of the workloads, of which there may be none."""
+    """Return the problem of queued workloads, or None without any."""
     if not workloads:
         return None
     components = ", ".join(sorted({w.component for w in workloads}))
     queue = next((f"the LocalQueue {w.queue}" for w in workloads if w.queue), "a queue")
     return Problem(
         reason=WAITING_FOR_QUOTA,
-        message=f"pods of {components} wait for quota in {queue}: `kubectl get workloads -n {workloads[0].namespace}` "
-        "shows what is admitted and what waits.",
+        message=f"Pods of {components} wait for quota in {queue}. See the queue with `kubectl get workloads -n "
+        f"{workloads[0].namespace}`.",
     )
 
 
 def _is_suspended(job: Obj) -> bool:
-    # The operator itself never suspends a Job; without a queue another program, or a user, did.
+    # Without a queue a user or another program suspended the Job; the operator never does.
     return bool(job.get("spec", {}).get("suspend")) and bool(label(job, QUEUE_LABEL))
 
 

@@ -1,4 +1,4 @@
-"""One condition per role: ready, or what it waits for."""
+"""Readiness conditions of the roles."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +26,7 @@ CONDITION_OF = {
 
 
 def expected_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, int]]:
-    """Pods that each component of each role should have."""
+    """Return the expected number of pods by role and component."""
     return {
         "trainer": {"trainer": model.trainer.nodes},
         "inference": {"inference": model.inference.replicas},
@@ -35,10 +35,10 @@ def expected_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, in
     }
 
 
-def role_blamed(problem: Problem) -> str:
-    """The role that a problem is about, by its reason: `EnvironmentLoadFailed`, `WaitingForTrainer`, ..."""
-    for role, word in (("environment", "Environment"), ("trainer", "Trainer"), ("inference", "Inference")):
-        if word in problem.reason:
+def blamed_role(problem: Problem) -> str:
+    """Return the role in the problem's reason: `EnvironmentLoadFailed`, `WaitingForTrainer`, ..."""
+    for role, text in (("environment", "Environment"), ("trainer", "Trainer"), ("inference", "Inference")):
+        if text in problem.reason:
             return role
     return "orchestrator"
 
@@ -46,16 +46,16 @@ def role_blamed(problem: Problem) -> str:
 def readiness_conditions(
     wanted: Mapping[str, Mapping[str, int]],
     pods: Sequence[Obj],
-    troubles: Sequence[PodProblem],
+    problems: Sequence[PodProblem],
     waiting_for: Problem | None,
     queued: Sequence[QueuedWorkload] = (),
 ) -> tuple[ConditionChange, ...]:
     """Return the conditions of the four roles.
 
-    Trouble of a pod comes first, then a queue: both are nearer to the cause than what other processes wait for.
+    A pod's problem comes first, then a queue. Both are closer to the cause than what other processes wait for.
     """
     return tuple(
-        _role_condition(role, components, pods, troubles, waiting_for, [w for w in queued if w.role == role])
+        _role_condition(role, components, pods, problems, waiting_for, [w for w in queued if w.role == role])
         for role, components in wanted.items()
     )
 
@@ -64,18 +64,18 @@ def _role_condition(
     role: str,
     components: Mapping[str, int],
     pods: Sequence[Obj],
-    troubles: Sequence[PodProblem],
+    problems: Sequence[PodProblem],
     waiting_for: Problem | None,
     queued: Sequence[QueuedWorkload],
 ) -> ConditionChange:
     kind = CONDITION_OF[role]
-    trouble = next((t for t in troubles if t.role == role), None)
-    if trouble:
-        return ConditionChange(kind, False, trouble.problem.reason, trouble.problem.message)
+    pod_problem = next((p for p in problems if p.role == role), None)
+    if pod_problem:
+        return ConditionChange(kind, False, pod_problem.problem.reason, pod_problem.problem.message)
     quota = quota_problem(queued)
     if quota:
         return ConditionChange(kind, False, quota.reason, quota.message)
-    if waiting_for and role_blamed(waiting_for) == role:
+    if waiting_for and blamed_role(waiting_for) == role:
         return ConditionChange(kind, False, waiting_for.reason, waiting_for.message)
     missing = {
         name: count - ready
@@ -84,28 +84,28 @@ def _role_condition(
     }
     if missing:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(missing.items()))
-        return ConditionChange(kind, False, Reason.STARTING, f"waiting for pods to become ready: {names}")
+        return ConditionChange(kind, False, Reason.STARTING, f"Waiting for pods to become ready: {names}")
     return ConditionChange(kind, True, Reason.READY)
 
 
 def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) -> tuple[ConditionChange, ...]:
-    """Return the roles' conditions of a run without pods: what was ready ends, what was broken stays readable."""
+    """Return the roles' conditions of a run without pods. Conditions with a problem are kept."""
     changes = []
     for role, kind in CONDITION_OF.items():
         found = find_condition(status, kind)
-        if problem and role_blamed(problem) == role and problem.reason != Reason.ORCHESTRATOR_FAILED:
+        if problem and blamed_role(problem) == role and problem.reason != Reason.ORCHESTRATOR_FAILED:
             changes.append(ConditionChange(kind, False, problem.reason, problem.message))
-        elif found is None or found.status.value == "True" or _only_waited(found.reason):
+        elif found is None or found.status.value == "True" or _was_waiting(found.reason):
             changes.append(ConditionChange(kind, False, reason))
     return tuple(changes)
 
 
-def _only_waited(reason: str | None) -> bool:
+def _was_waiting(reason: str | None) -> bool:
     return reason == Reason.STARTING or (reason or "").startswith("WaitingFor")
 
 
 def blocking_problem(status: RLRunStatus) -> Problem | None:
-    """Return the first thing that is not in order, in the order in which a run starts."""
+    """Return the first problem among the conditions, in the order of a run's start, or None."""
     for kind in (ConditionType.VALIDATED, *CONDITION_OF.values()):
         found = find_condition(status, kind)
         if (

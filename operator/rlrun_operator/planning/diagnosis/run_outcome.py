@@ -1,4 +1,4 @@
-"""Has the orchestrator spoken its last word? Its exit code and termination message outlive it in the pod's status."""
+"""Outcome of a run, from the exit code and termination message of its orchestrator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from rlrun_operator.planning.diagnosis.pod_diagnostics import parse_final_status
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The end of a run, as its orchestrator tells it."""
+    """Outcome of a run, reported by its orchestrator."""
 
     finished_at: datetime | None
     last: RunStatus | None = None
     problem: Problem | None = None
-    """None means: completed."""
+    """Reason of the failure. None: the run completed."""
 
 
 def find_outcome(job: Obj | None, pods: Sequence[Obj]) -> RunOutcome | None:
-    """`pods` are those of the attempt; None while the orchestrator runs or will run again."""
+    """Return the outcome from the attempt's pods and Job, or None while the orchestrator runs or will restart."""
     newest_first = sorted(
         (p for p in pods if role_of(p) == "orchestrator"),
         key=lambda p: p["metadata"].get("creationTimestamp") or "",
@@ -38,7 +38,8 @@ def find_outcome(job: Obj | None, pods: Sequence[Obj]) -> RunOutcome | None:
         if end.exit_code == ExitCode.CONFIGURATION:
             problem = parse_problem(end.message) or Problem(
                 reason=Reason.INVALID_CONFIGURATION,
-                message=f"the orchestrator found a mistake that no restart mends: {end.message.strip()[-500:]}",
+                message="The orchestrator reported a configuration error; restarting would not help: "
+                f"{end.message.strip()[-500:]}",
             )
             return RunOutcome(end.finished_at, parse_final_status(end.message), problem)
     for condition in (job or {}).get("status", {}).get("conditions") or []:
@@ -48,14 +49,14 @@ def find_outcome(job: Obj | None, pods: Sequence[Obj]) -> RunOutcome | None:
         if condition["type"] == "Complete":
             return RunOutcome(when)
         if condition["type"] == "Failed":
-            told = next((p for p in (parse_problem(e.message) for e in ends) if p), None)
+            reported = next((p for p in (parse_problem(e.message) for e in ends) if p), None)
             return RunOutcome(
                 when,
                 next((s for s in (parse_final_status(e.message) for e in ends) if s), None),
-                told
+                reported
                 or Problem(
                     reason=Reason.ORCHESTRATOR_FAILED,
-                    message=f"the orchestrator's Job failed: {condition.get('message') or condition.get('reason')}",
+                    message=f"The orchestrator's Job failed: {condition.get('message') or condition.get('reason')}",
                 ),
             )
     return None

@@ -1,4 +1,4 @@
-"""The orchestrator's numbers in the run's status."""
+"""Progress and warnings of the orchestrator in the run's status."""
 
 from rlrun.api.run_status import Groups, Progress, RLRunStatus
 from rlrun.constants import ConditionType, Hint, Reason, TrainingIssue
@@ -8,36 +8,36 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.plan.actions import ConditionChange, StatusFields
 
-DIAGNOSES = frozenset([*TrainingIssue, *Hint])
+DIAGNOSIS_REASONS = frozenset([*TrainingIssue, *Hint])
 
 
-def progress_change(status: RLRunStatus, told: RunStatus) -> StatusFields:
+def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
     """Return the fields with progress and group counters.
 
-    Estimates and groups in flight change with every poll; they are taken along when something else has changed, so
-    that a run between two steps costs no write.
+    Estimates and groups in flight change with every poll. They are updated only together with other changes, so that
+    a run between two steps causes no writes.
     """
     old, fields = status.progress, StatusFields()
     new = Progress(
-        step=told.step,
-        max_steps=told.max_steps,
-        reward=_for_people(told.reward),
-        policy_version=told.policy_version,
-        eta_seconds=None if told.eta_seconds is None else round(told.eta_seconds),
-        last_step_time=told.last_step_time.replace(microsecond=0) if told.last_step_time else None,
-        mismatch_kl=told.mismatch_kl,
+        step=report.step,
+        max_steps=report.max_steps,
+        reward=_rounded(report.reward),
+        policy_version=report.policy_version,
+        eta_seconds=None if report.eta_seconds is None else round(report.eta_seconds),
+        last_step_time=report.last_step_time.replace(microsecond=0) if report.last_step_time else None,
+        mismatch_kl=report.mismatch_kl,
     )
     moved = old is None or old.model_copy(update={"eta_seconds": new.eta_seconds}) != new
     if moved:
         fields["progress"] = new
     shown = status.groups
-    if shown is None or _ended(told.groups) != _ended(shown) or moved:
-        fields["groups"] = Groups(**told.groups.model_dump())
+    if shown is None or _ended(report.groups) != _ended(shown) or moved:
+        fields["groups"] = Groups(**report.groups.model_dump())
     return fields
 
 
-def _for_people(reward: float | None) -> float | None:
-    """Four digits: columns print numbers as they are, and the exact ones are in the run's metrics."""
+def _rounded(reward: float | None) -> float | None:
+    """Round to four digits, since kubectl prints the number as it is; the metrics have the exact value."""
     return None if reward is None else round(reward, 4)
 
 
@@ -45,19 +45,19 @@ def _ended(groups: GroupCounts | Groups) -> tuple[int, int, int, int]:
     return groups.trained, groups.filtered, groups.errored, groups.stale
 
 
-def has_started(told: RunStatus) -> bool:
-    """Whether the first step of this attempt has begun."""
-    return told.phase in (RunPhase.running, RunPhase.completed)
+def has_started(report: RunStatus) -> bool:
+    """True if the first step of this attempt has started."""
+    return report.phase in (RunPhase.running, RunPhase.completed)
 
 
-def warning_conditions(status: RLRunStatus, told: RunStatus) -> tuple[ConditionChange, ...]:
-    """Return the conditions that the warnings make.
+def warning_conditions(status: RLRunStatus, report: RunStatus) -> tuple[ConditionChange, ...]:
+    """Return the conditions for the orchestrator's warnings.
 
-    Reward functions that fail and training that leads nowhere have conditions of their own; the rest shares one.
+    Reward functions and training health have their own conditions; all other warnings share one.
     """
-    rewards = next((w for w in told.warnings if w.reason.startswith("RewardFunction")), None)
-    changes = [_rewards_condition(rewards, told), *_training_conditions(told)]
-    others = [w for w in told.warnings if w is not rewards and w.reason not in DIAGNOSES]
+    rewards = next((w for w in report.warnings if w.reason.startswith("RewardFunction")), None)
+    changes = [_rewards_condition(rewards, report), *_training_conditions(report)]
+    others = [w for w in report.warnings if w is not rewards and w.reason not in DIAGNOSIS_REASONS]
     if others:
         changes.append(ConditionChange("Warnings", True, others[0].reason, "; ".join(w.message for w in others)))
     elif find_condition(status, ConditionType.WARNINGS):
@@ -65,30 +65,30 @@ def warning_conditions(status: RLRunStatus, told: RunStatus) -> tuple[ConditionC
     return tuple(changes)
 
 
-def _rewards_condition(warning: Problem | None, told: RunStatus) -> ConditionChange:
+def _rewards_condition(warning: Problem | None, report: RunStatus) -> ConditionChange:
     kind = ConditionType.REWARD_FUNCTIONS_HEALTHY
     if warning:
         return ConditionChange(kind, False, warning.reason, warning.message)
-    if told.reward_errors:
+    if report.reward_errors:
         return ConditionChange(
             kind,
             False,
             Reason.REWARD_FUNCTION_ERRORS,
-            f"{told.reward_errors} rollouts had no valid reward; they are not trained on. Look at the log of the "
+            f"{report.reward_errors} rollouts had no valid reward and are not used for training. See the logs of the "
             "environment pods.",
         )
     return ConditionChange(kind, True, Reason.NO_ERRORS)
 
 
-def _training_conditions(told: RunStatus) -> tuple[ConditionChange, ...]:
-    """Return what the metrics say of the training: False with the worst trouble, True with a hint for more speed."""
-    troubles = [w for w in told.warnings if w.reason in set(TrainingIssue)]
-    hints = [w for w in told.warnings if w.reason in set(Hint)]
-    if troubles:
-        message = " ".join(w.message for w in troubles)
-        return (ConditionChange(ConditionType.TRAINING_HEALTHY, False, troubles[0].reason, message),)
+def _training_conditions(report: RunStatus) -> tuple[ConditionChange, ...]:
+    """Return the condition of training health: False with the issues, True with a throughput hint."""
+    issues = [w for w in report.warnings if w.reason in set(TrainingIssue)]
+    hints = [w for w in report.warnings if w.reason in set(Hint)]
+    if issues:
+        message = " ".join(w.message for w in issues)
+        return (ConditionChange(ConditionType.TRAINING_HEALTHY, False, issues[0].reason, message),)
     if hints:
         return (ConditionChange(ConditionType.TRAINING_HEALTHY, True, hints[0].reason, hints[0].message),)
-    if told.step > 0:
+    if report.step > 0:
         return (ConditionChange(ConditionType.TRAINING_HEALTHY, True, Reason.NOTHING_UNUSUAL),)
     return ()

@@ -1,7 +1,7 @@
-"""How long pods have been kept from starting, and whether the failure policy still waits.
+"""Duration of startup failures of pods, and the failure policy's limits for it.
 
-No timestamp of Kubernetes says since when an image cannot be pulled, so the status remembers it for each pod. A pod
-that was replaced begins anew; one whose obstacle is gone for a moment, too.
+Kubernetes has no timestamp for the first failed image pull, so the run's status records it per pod. The time restarts
+when a pod is replaced or its failure disappears.
 """
 
 from collections.abc import Sequence
@@ -24,15 +24,17 @@ FIELDS = {
 def record_startup_failures(
     components: Sequence[ComponentStatus], pods: Sequence[Obj], now: datetime
 ) -> list[ComponentStatus]:
-    """The memory with what keeps each pod from starting now."""
-    found = {pod["metadata"]["uid"]: trouble.obstacle for pod in pods if (trouble := diagnose_pod(pod))}
-    return [c.model_copy(update={"pods": [_noted(r, found.get(r.uid), now) for r in c.pods]}) for c in components]
+    """Return the components with the current startup failure of each pod."""
+    found = {pod["metadata"]["uid"]: problem.startup_failure for pod in pods if (problem := diagnose_pod(pod))}
+    return [
+        c.model_copy(update={"pods": [_with_failure(r, found.get(r.uid), now) for r in c.pods]}) for c in components
+    ]
 
 
 def expired_startup_failure(
     policy: FailurePolicy, components: Sequence[ComponentStatus], pods: Sequence[Obj], now: datetime
 ) -> Problem | None:
-    """The first obstacle that has lasted longer than the policy waits."""
+    """Return the first startup failure that exceeds the policy's limit, or None."""
     limits = {
         StartupFailureKind.image_pull: policy.image_pull_deadline_seconds,
         StartupFailureKind.config_error: policy.config_error_deadline_seconds,
@@ -40,20 +42,20 @@ def expired_startup_failure(
     }
     records = {record.uid: record for component in components for record in component.pods}
     for pod in pods:
-        trouble, record = diagnose_pod(pod), records.get(pod["metadata"]["uid"])
-        if trouble is None or trouble.obstacle is None or record is None or record.obstacle_since is None:
+        problem, record = diagnose_pod(pod), records.get(pod["metadata"]["uid"])
+        if problem is None or problem.startup_failure is None or record is None or record.obstacle_since is None:
             continue
-        limit = limits[trouble.obstacle]
+        limit = limits[problem.startup_failure]
         if limit is not None and (now - record.obstacle_since).total_seconds() >= limit:
             return Problem(
-                reason=trouble.problem.reason,
-                message=f"not mended within {limit} s (failurePolicy.{FIELDS[trouble.obstacle]}): "
-                f"{trouble.problem.message}",
+                reason=problem.problem.reason,
+                message=f"Not resolved within {limit} s (`spec.failurePolicy.{FIELDS[problem.startup_failure]}`): "
+                f"{problem.problem.message}",
             )
     return None
 
 
-def _noted(record: PodRecord, obstacle: StartupFailureKind | None, now: datetime) -> PodRecord:
+def _with_failure(record: PodRecord, obstacle: StartupFailureKind | None, now: datetime) -> PodRecord:
     if obstacle is record.obstacle:
         return record
     since = now if obstacle is not None else None

@@ -1,4 +1,4 @@
-"""Decisions of the planner, as plain values: what one policy contributes, and the plan that all of them make."""
+"""Decisions of the planner as plain values: the part of one policy, and the plan made of all parts."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,7 +12,7 @@ from rlrun.protocol.problem import Problem
 
 @dataclass(frozen=True)
 class ConfigRefresh:
-    """An annotation on a pod, which makes the kubelet read the pod's changed ConfigMap at once instead of later."""
+    """An annotation on a pod that makes the kubelet update the pod's mounted ConfigMap immediately."""
 
     pod: str
     uid: str
@@ -22,7 +22,7 @@ class ConfigRefresh:
 
 @dataclass(frozen=True)
 class ArtifactDeletion:
-    """An artifact that retention removes: the files first, then the object that remembers them."""
+    """The deletion of an artifact: its files first, then its object, which records the deletion until then."""
 
     obj: Obj
     """The RLCheckpoint or RLAdapter, in phase Deleting."""
@@ -31,7 +31,7 @@ class ArtifactDeletion:
 
 @dataclass(frozen=True)
 class LogCopy:
-    """A container's log to be kept in S3."""
+    """A container's log to copy to S3."""
 
     pod: str
     container: str
@@ -61,12 +61,12 @@ class ArtifactPlan:
     adapters: list[ArtifactSummary] = field(default_factory=list)
     marked: bool = False
     """True if an object enters phase Deleting: the next reconcile, which deletes the files, should follow soon."""
-    not_deleted: Problem | None = None
-    """Reason why files that retention removes are still there."""
+    deletion_problem: Problem | None = None
+    """Error of S3 that keeps retention from deleting files. None: no error."""
 
 
 class StatusFields(TypedDict, total=False):
-    """The fields of a run's status that policies set, besides its conditions."""
+    """Fields of a run's status that policies set, besides its conditions."""
 
     phase: Phase | None
     reason: str | None
@@ -102,7 +102,7 @@ class ConditionChange:
 
 @dataclass(frozen=True)
 class StatusChange:
-    """Conditions and fields of a run's status to set. Of two changes of the same one the later holds."""
+    """Conditions and fields of a run's status to set. A later change of the same field wins."""
 
     conditions: tuple[ConditionChange, ...] = ()
     fields: StatusFields = field(default_factory=StatusFields)
@@ -124,14 +124,14 @@ class PlanPart:
     events: tuple[EventRecord, ...] = ()
     artifacts: ArtifactPlan | None = None
     requeue_after: float | None = None
-    """Seconds until the next reconcile; the earliest of all parts counts. None: this part needs none."""
+    """Seconds until the next reconcile; the minimum of all parts counts. None: no reconcile is needed."""
     status_first: bool = False
     """True if the status must be written before anything is deleted."""
     discard_writes: bool = False
     """True if the attempt ends, so that the `applies` and `refreshes` of earlier parts are not needed."""
     delete_run: bool = False
     final: bool = False
-    """True if no later policy has a say."""
+    """True if the policies after this one are skipped."""
 
     def then(self, later: "PlanPart") -> "PlanPart":
         """Return this part followed by a later one."""
@@ -155,23 +155,23 @@ class PlanPart:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything to do, in this order. Every step may be repeated; the next reconcile continues after a crash."""
+    """All actions of one reconcile, in order. Every step is idempotent; the next reconcile continues after a crash."""
 
     add_finalizer: bool = False
     logs: tuple[LogCopy, ...] = ()
-    """Copied within a bounded time; their pods are deleted next."""
+    """Logs to copy, within a limited time, before their pods are deleted."""
     status_first: bool = False
-    """True if the status is written before the deletions: it cannot be reconstructed without the deleted pods."""
+    """True if the status is written before the deletions, because it is derived from the pods that are deleted."""
     deletes: tuple[ObjectRef, ...] = ()
     applies: tuple[Obj, ...] = ()
     refreshes: tuple[ConfigRefresh, ...] = ()
     artifact_statuses: tuple[Obj, ...] = ()
     status: RLRunStatus | None = None
-    """The whole new status; None leaves it as it is."""
+    """The complete new status. None: unchanged."""
     events: tuple[EventRecord, ...] = ()
     removals: tuple[ArtifactDeletion, ...] = ()
     purge: RunFilesDeletion | None = None
     remove_finalizer: bool = False
     delete_run: bool = False
     requeue_after: float | None = None
-    """Seconds until the next reconcile if nothing happens before. None: only when something happens."""
+    """Seconds until the next reconcile. None: wait for an event."""

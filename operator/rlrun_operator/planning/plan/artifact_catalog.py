@@ -1,7 +1,7 @@
 """Checkpoints and adapters of a run, by step: their objects in the cluster and their folders in S3.
 
-The catalog is built once per reconcile. The observer completes it with the references of other runs where something
-may have to be deleted; planning and deletion read it.
+The observer builds the catalog once per reconcile, and adds the references of other runs when retention may delete
+something. Planning and deletion read it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,9 +29,9 @@ class ObservedArtifact:
     step: int
     uri: str
     manifest: Manifest | None = None
-    """None during the upload, and where the artifact's object is Ready already and the manifest was not read again."""
+    """None during the upload, or if the object is already Ready and the manifest was not read again."""
     problem: str | None = None
-    """Reason why the folder is incomplete although it should be complete. None: no problem."""
+    """Error in a folder that should be complete. None: no error."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class KindCatalog:
     """Artifacts of one kind, by step."""
 
     names: Mapping[int, str] = field(default_factory=dict)
-    """Names of the objects, also of those that do not exist yet."""
+    """Names of the objects, including those not created yet."""
     objects: Mapping[int, Obj] = field(default_factory=dict)
     folders: Mapping[int, ObservedArtifact] = field(default_factory=dict)
     keep: int = KEEP_ALL
-    """Number of the newest artifacts that retention keeps."""
+    """Number of newest artifacts that retention keeps. -1 keeps all."""
     referenced: frozenset[int] = frozenset()
     """Steps that other runs start from."""
 
     @cached_property
     def deployed(self) -> frozenset[int]:
-        """Steps that are served, or are to be."""
+        """Steps of adapters with `spec.deployed`."""
         return frozenset(step for step, obj in self.objects.items() if obj["spec"].get("deployed"))
 
     @cached_property
     def complete(self) -> frozenset[int]:
-        """Steps of which every file is in S3."""
+        """Steps whose files are all in S3."""
         return frozenset(
             step
             for step, folder in self.folders.items()
@@ -68,7 +68,7 @@ class KindCatalog:
 
     @cached_property
     def surplus_steps(self) -> frozenset[int]:
-        """Steps that retention removes: expired ones, broken older ones, and what is left of unfinished deletions."""
+        """Steps to delete: expired ones, incomplete older ones, and remains of unfinished deletions."""
         expired = frozenset(expired_steps(self.complete, self.keep, self.deployed, self.referenced))
         kept = self.complete - expired - self.deployed
         broken = {step for step, folder in self.folders.items() if step not in self.complete and folder.problem}
@@ -84,9 +84,9 @@ class ArtifactCatalog:
     checkpoints: KindCatalog = field(default_factory=KindCatalog)
     adapters: KindCatalog = field(default_factory=KindCatalog)
     is_listed: bool = False
-    """False while S3 was not listed: what is there is then unknown, and nothing may be deleted."""
+    """True if S3 was listed. Nothing may be deleted otherwise."""
     has_references: bool = False
-    """False while it is unknown which checkpoints other runs start from."""
+    """True if the checkpoints that other runs start from are known."""
 
     @classmethod
     def build(
@@ -111,12 +111,12 @@ class ArtifactCatalog:
 
     @property
     def has_deletions(self) -> bool:
-        """True if retention may delete something, for which the references of all runs must be known."""
+        """True if retention may delete an artifact. The references of all runs must then be known."""
         kinds = (self.checkpoints, self.adapters)
         return self.is_listed and any(kind.surplus_steps or kind.deleting_steps for kind in kinds)
 
     def with_references(self, namespace: str, all_runs: Iterable[Obj]) -> "ArtifactCatalog":
-        """Return the catalog with the checkpoints that `all_runs` start from; `namespace` is that of its own run."""
+        """Return the catalog with the checkpoints that `all_runs` reference; `namespace` is that of the own run."""
         found = referenced_steps(namespace, self.checkpoints.names, self.checkpoints.objects, all_runs)
         checkpoints = replace(self.checkpoints, referenced=frozenset(found))
         return replace(self, checkpoints=checkpoints, has_references=True)
@@ -135,14 +135,14 @@ class ArtifactCatalog:
 
 
 def expired_steps(
-    ready: Collection[int], keep: int, deployed: Collection[int] = (), claimed: Collection[int] = ()
+    ready: Collection[int], keep: int, deployed: Collection[int] = (), referenced: Collection[int] = ()
 ) -> list[int]:
     """Return the steps to delete, oldest first: all but the newest `keep`; -1 keeps all.
 
-    Deployed steps are never deleted and do not take the place of others; claimed ones, which another run starts from,
-    stay as well. The newest step stays whatever `keep` is: a run that restarts continues from it.
+    Deployed steps are never deleted and do not count toward `keep`. Referenced steps, which another run starts from,
+    are never deleted either. The newest step is always kept, because a restarted run continues from it.
     """
     if keep < 0:
         return []
     counted = sorted(set(ready) - set(deployed))
-    return [step for step in counted[: -max(keep, 1)] if step not in set(claimed)]
+    return [step for step in counted[: -max(keep, 1)] if step not in set(referenced)]

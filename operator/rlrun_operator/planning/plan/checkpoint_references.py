@@ -1,8 +1,8 @@
-"""Which checkpoints other runs need: retention may not take them away.
+"""Checkpoints that other runs reference, which retention must keep.
 
-A run needs the checkpoint that it starts from until it has one of its own: a trainer that dies before that begins
-again at the same place. A claim counts where it could be granted: in the same namespace, or where the checkpoint is
-shared with the run's; nobody else can keep files alive.
+A run needs the checkpoint in its `spec.checkpointId` until it has one of its own, because a trainer that restarts
+earlier begins there again. A reference counts only if the run may use the checkpoint: in the same namespace, or in a
+namespace that the checkpoint is shared with.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,26 +15,26 @@ from rlrun.kube.references import split_checkpoint_id
 def referenced_steps(
     namespace: str, names: Mapping[int, str], objects: Mapping[int, Obj], runs: Iterable[Obj]
 ) -> set[int]:
-    """Steps of the checkpoints that unfinished `runs` start from; `names` has those of all checkpoints by step."""
+    """Return the steps of the checkpoints that unfinished `runs` start from; `names` maps every step to a name."""
     steps = {name: step for step, name in names.items()}
     found = set()
     for run in runs:
         checkpoint_id = str((run.get("spec") or {}).get("checkpointId") or "")
-        if not checkpoint_id or not needs_its_start(run):
+        if not checkpoint_id or not needs_start_checkpoint(run):
             continue
-        home = str(run["metadata"].get("namespace") or "")
-        place, name = split_checkpoint_id(checkpoint_id, home)
-        step = steps.get(name) if place == namespace else None
+        run_namespace = str(run["metadata"].get("namespace") or "")
+        owner_namespace, name = split_checkpoint_id(checkpoint_id, run_namespace)
+        step = steps.get(name) if owner_namespace == namespace else None
         if step is None:
             continue
         shared = (objects.get(step, {}).get("spec") or {}).get("sharedWith") or []
-        if home == namespace or home in shared:
+        if run_namespace == namespace or run_namespace in shared:
             found.add(step)
     return found
 
 
-def needs_its_start(run: Obj) -> bool:
-    """Whether the run would begin at its checkpointId if all its processes died now."""
+def needs_start_checkpoint(run: Obj) -> bool:
+    """True if the run would start at its checkpointId again if its processes restarted now."""
     if run["metadata"].get("deletionTimestamp"):
         return False
     status = RLRunStatus.parse(run.get("status"))

@@ -14,7 +14,7 @@ from rlrun_operator.resources.naming import RunIdentity
 
 @dataclass(frozen=True)
 class RunObservation:
-    """Everything that concerns a run, as read at the begin of one reconcile."""
+    """State of a run and its surroundings, read at the begin of one reconcile."""
 
     run: Obj
     children: tuple[Obj, ...] = ()
@@ -23,23 +23,23 @@ class RunObservation:
     catalog: ArtifactCatalog = field(default_factory=ArtifactCatalog)
     """Checkpoints and adapters of this run (by uid)."""
     artifacts_problem: Problem | None = None
-    """Reason why S3 could not be listed."""
+    """Error of the listing in S3."""
 
     models: tuple[Obj, ...] = ()
-    """The catalogue; looked at only until the attempt has its configuration."""
+    """All RLModels. Read only until the attempt has its configuration."""
     warm_start: Obj | None = None
     """The RLCheckpoint that spec.checkpointId names, if it exists."""
     missing_secrets: tuple[str, ...] = ()
-    """Secrets of spec.envFrom that are not there and not optional."""
+    """Required Secrets of spec.envFrom that do not exist."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
     s3_problem: Problem | None = None
-    """Why runs cannot use S3 now."""
+    """Reason why runs cannot use S3 now."""
     warm_start_problem: str | None = None
-    """What S3 lacks of the checkpoint that spec.checkpointId names."""
+    """Reason why the files of spec.checkpointId are incomplete."""
 
     poll: RunStatus | None = None
-    """The orchestrator's answer; None when it was not asked or did not answer."""
+    """Status from the orchestrator. None if it was not requested or the request failed."""
     poll_error: str | None = None
 
     @property
@@ -63,7 +63,7 @@ class RunObservation:
         return str(self.run["metadata"]["uid"])
 
     def owned_children(self, *kinds: str) -> list[Obj]:
-        """Children of this run, not of an earlier one of the same name; only of these kinds, if any are given."""
+        """Return the children with this run's uid, of the given kinds or of all kinds."""
         return [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
 
     def identity(self, attempt: int) -> RunIdentity:
@@ -76,7 +76,7 @@ class RunObservation:
         return [p for p in self.pods if label(p, RUN_UID_LABEL) == self.uid]
 
     def pods_of(self, attempt: int) -> list[Obj]:
-        """The pods of one attempt of this run."""
+        """Return the pods of one attempt of this run."""
         return [p for p in self.own_pods if attempt_of(p) == attempt]
 
 

@@ -1,4 +1,4 @@
-"""Merges the parts of a plan, and builds the plan from them."""
+"""Builder that merges the parts of the policies into one plan."""
 
 from datetime import datetime
 
@@ -7,7 +7,7 @@ from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import FINALIZER, ConditionType, Reason
 from rlrun.kube.conditions import find_condition
-from rlrun.kube.events import EventRecord as Note
+from rlrun.kube.events import EventRecord
 
 from rlrun_operator.planning.plan.actions import ArtifactPlan, Plan, PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -15,7 +15,7 @@ from rlrun_operator.planning.plan.status_builder import apply_change, new_status
 
 
 class PlanBuilder:
-    """The parts of one reconcile's plan and the run's status with their changes."""
+    """Merged parts of one plan, and the run's status with their changes applied."""
 
     def __init__(self, observation: RunObservation, now: datetime) -> None:
         self._observation = observation
@@ -24,12 +24,12 @@ class PlanBuilder:
         self.status: RLRunStatus = new_status(observation.run.get("status"), observation.generation)
 
     def merge(self, part: PlanPart) -> None:
-        """Add a part; `status` has its changes from then on."""
+        """Add a part and apply its changes to `status`."""
         self.status = apply_change(self.status, part.status, self._now)
         self._part = self._part.then(part)
 
     def build(self, spec: RLRunSpec | None) -> Plan:
-        """Return the plan; without a valid `spec` the finalizer stays as it is."""
+        """Return the plan. Without a valid `spec` it does not change the finalizer."""
         observation, part = self._observation, self._part
         finalizers = observation.run["metadata"].get("finalizers") or []
         deletes_files = spec is not None and spec.artifact_policy is ArtifactPolicy.delete
@@ -52,7 +52,7 @@ class PlanBuilder:
         )
 
 
-WATCHED = (
+REPORTED_CONDITIONS = (
     ConditionType.VALIDATED,
     ConditionType.TRAINER_READY,
     ConditionType.INFERENCE_READY,
@@ -64,29 +64,33 @@ QUIET_REASONS = frozenset(
 )
 
 
-def transitions(old: RLRunStatus, new: RLRunStatus) -> tuple[Note, ...]:
-    """The Events between two statuses of the same run."""
-    notes = []
+def transitions(old: RLRunStatus, new: RLRunStatus) -> tuple[EventRecord, ...]:
+    """Return the Events for the differences between two statuses of a run."""
+    events = []
     if new.phase is not None and new.phase is not old.phase:
-        notes.append(_phase_note(new.phase, new))
-    for kind in WATCHED:
+        events.append(_phase_event(new.phase, new))
+    for kind in REPORTED_CONDITIONS:
         before, after = find_condition(old, kind), find_condition(new, kind)
         if after is None or after.status.value == "True" or after.reason in QUIET_REASONS:
             continue
         if (before is None or before.reason != after.reason) and new.phase is not Phase.failed:
-            notes.append(Note(after.reason, after.message, warning=True))
+            events.append(EventRecord(after.reason, after.message, warning=True))
     if new.attempt > old.attempt:
-        notes.append(Note(Reason.ATTEMPT_STARTED, f"Attempt {new.attempt} continues from the newest checkpoint."))
+        events.append(
+            EventRecord(Reason.ATTEMPT_STARTED, f"Attempt {new.attempt} continues from the newest checkpoint.")
+        )
     known = {c.step for c in old.checkpoints}
-    notes += [
-        Note(Reason.CHECKPOINT_READY, f"Checkpoint {c.name} of step {c.step} is ready.")
+    events += [
+        EventRecord(Reason.CHECKPOINT_READY, f"Checkpoint {c.name} of step {c.step} is ready.")
         for c in reversed(new.checkpoints)
         if c.step not in known
     ]
-    return tuple(notes)
+    return tuple(events)
 
 
-def _phase_note(phase: Phase, status: RLRunStatus) -> Note:
+def _phase_event(phase: Phase, status: RLRunStatus) -> EventRecord:
     if phase is Phase.failed:
-        return Note(status.reason or "Failed", f"The run failed: {status.message or 'no reason known'}", warning=True)
-    return Note(phase.value, status.message or f"The run is {phase.value}.")
+        return EventRecord(
+            status.reason or Reason.FAILED, f"The run failed: {status.message or 'unknown reason'}", warning=True
+        )
+    return EventRecord(phase.value, status.message or f"The run is {phase.value}.")

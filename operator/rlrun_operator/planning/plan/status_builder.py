@@ -1,4 +1,4 @@
-"""The status of a run: how a change is applied to it, and how it is read."""
+"""Functions that apply changes to a run's status and read its conditions."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -30,12 +30,12 @@ STATUS_OF = {True: ConditionStatus.true, False: ConditionStatus.false, None: Con
 
 
 def new_status(raw: dict[str, Any] | None, generation: int) -> RLRunStatus:
-    """Return the status that a reconcile of this generation of the spec starts from."""
+    """Return the stored status with the observed generation of the spec."""
     return RLRunStatus.parse(raw).model_copy(update={"observed_generation": generation})
 
 
 def apply_change(status: RLRunStatus, change: StatusChange, now: datetime) -> RLRunStatus:
-    """Return `status` with the change; `status` itself stays as it is."""
+    """Return a copy of `status` with the change."""
     conditions = {c.type: c for c in status.conditions}
     for new in change.conditions:
         conditions[new.type] = changed_condition(conditions.get(new.type), new, status.observed_generation or 0, now)
@@ -45,7 +45,7 @@ def apply_change(status: RLRunStatus, change: StatusChange, now: datetime) -> RL
 
 
 def changed_condition(old: Condition | None, new: ConditionChange, generation: int, now: datetime) -> Condition:
-    """Return the new condition; its transition time moves only with its status."""
+    """Return the new condition. Its transition time changes only with its status."""
     value = STATUS_OF[new.value]
     return Condition(
         type=new.type,
@@ -58,19 +58,19 @@ def changed_condition(old: Condition | None, new: ConditionChange, generation: i
 
 
 def reason_fields(problem: Problem | None) -> StatusFields:
-    """Return the fields that say why the run is in its phase."""
+    """Return the fields with the reason for the run's phase."""
     message = shorten(problem.message) if problem and problem.message else None
     return {"reason": problem.reason if problem else None, "message": message}
 
 
 def is_true(status: RLRunStatus, kind: str) -> bool:
-    """Return True if the condition exists and is True."""
+    """True if the condition exists and is True."""
     found = find_condition(status, kind)
     return found is not None and found.status is ConditionStatus.true
 
 
 def transition_time(status: RLRunStatus, kind: str) -> datetime | None:
-    """Return the time at which the condition's status changed last."""
+    """Return the time of the last change of the condition's status."""
     found = find_condition(status, kind)
     return found.last_transition_time if found is not None else None
 

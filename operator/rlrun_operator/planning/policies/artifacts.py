@@ -1,10 +1,10 @@
-"""RLCheckpoints and RLAdapters: the catalogue of what lies in S3.
+"""RLCheckpoints and RLAdapters: objects that describe the artifacts in S3.
 
-S3 is the truth. An object appears when a manifest does, and is Ready when every file of the manifest is there with its
-size. Retention removes an artifact in two rounds: the object says Deleting first, and only the next look, which would
-still find a run that has come to need it, deletes the files and then the object. So whatever is cut off is
-remembered by the object, and continued. Objects are owned by their run only with artifactPolicy Delete: with Retain
-they outlive it, as the files do.
+S3 is the source of truth. The operator creates an object when a manifest appears, and marks it Ready when every file of
+the manifest has its size. Retention deletes an artifact in two reconciles: the first sets phase Deleting; the next one
+checks again that no run references it, and deletes the files, then the object. An interrupted deletion is therefore
+recorded in the object and continued. Objects have their run as owner only with artifactPolicy Delete; with Retain they
+outlive it like the files.
 """
 
 from datetime import datetime
@@ -33,17 +33,18 @@ from rlrun_operator.planning.plan.observation import RunObservation
 
 FOLDER_KINDS: dict[str, ArtifactObjectKind] = {"checkpoints": "RLCheckpoint", "adapters": "RLAdapter"}
 SERVING_STATUS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl")
-"""Fields of an RLAdapter's status that are the serving pools' to write, and so to take away."""
+"""Fields of an RLAdapter's status that belong to the serving controller."""
 DELETED = ConditionType.DELETED
-"""Condition of an artifact whose files S3 did not delete."""
+"""Condition that records a failed deletion of an artifact's files."""
+DELETING_MESSAGE = "Retention deletes this artifact, because newer ones exist. No action needed."
 DELETION_RETRY_SECONDS = 30.0
-"""Time between two tries to delete files of a run that is not reconciled for anything else."""
+"""Seconds until a failed deletion of files is retried."""
 
 
 def list_artifacts(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Let the artifacts' objects, and the run's list of them, follow S3; remove what retention does not keep."""
+    """Update the artifacts' objects and the run's list of them from S3, and apply retention."""
     artifacts, problem = plan_artifacts(observation, spec), observation.artifacts_problem
     if artifacts is None:
         if problem is None:
@@ -59,7 +60,7 @@ def list_artifacts(
         status=StatusChange(
             (
                 ConditionChange(ConditionType.ARTIFACTS_LISTED, True, Reason.LISTED),
-                *_deletion_conditions(status, artifacts.not_deleted),
+                *_deletion_conditions(status, artifacts.deletion_problem),
             ),
             {
                 "checkpoints": artifacts.checkpoints,
@@ -74,7 +75,7 @@ def list_artifacts(
 
 def _deletion_conditions(status: RLRunStatus, problem: Problem | None) -> tuple[ConditionChange, ...]:
     if problem is not None:
-        message = f"retention cannot delete old artifacts, and tries again and again: {problem.message}"
+        message = f"Old artifacts could not be deleted; the operator keeps retrying. Cause: {problem.message}"
         return (ConditionChange(ConditionType.ARTIFACTS_CLEANED_UP, False, problem.reason, message),)
     if find_condition(status, ConditionType.ARTIFACTS_CLEANED_UP):
         return (ConditionChange(ConditionType.ARTIFACTS_CLEANED_UP, True, Reason.CLEANED_UP),)
@@ -82,7 +83,7 @@ def _deletion_conditions(status: RLRunStatus, problem: Problem | None) -> tuple[
 
 
 def plan_artifacts(observation: RunObservation, spec: RLRunSpec) -> ArtifactPlan | None:
-    """None when S3 was not listed: then nothing is known, and nothing may be deleted."""
+    """Return the changes of the artifacts, or None while S3 was not listed."""
     catalog = observation.catalog
     if not catalog.is_listed:
         return None
@@ -93,7 +94,7 @@ def plan_artifacts(observation: RunObservation, spec: RLRunSpec) -> ArtifactPlan
 
 
 class _KindPlanner:
-    """Plans the artifacts of one kind."""
+    """Planner of the artifacts of one kind."""
 
     def __init__(self, observation: RunObservation, spec: RLRunSpec, kind: KindCatalog) -> None:
         self.observation, self.spec, self.kind = observation, spec, kind
@@ -105,38 +106,38 @@ class _KindPlanner:
         for step in sorted({*self.kind.objects, *self.kind.folders}):
             obj, folder = self.kind.objects.get(step), self.kind.folders.get(step)
             if folder is None:
-                self._without_files(plan, step)
+                self._mark_missing(plan, step)
             elif step in self.kind.deleting_steps and not self.references_known:
-                continue  # Another run may have come to need it.
+                continue  # Another run may reference it by now.
             elif step in surplus:
                 self._remove(plan, obj, folder)
             elif step in self.kind.complete or folder.problem:
-                self._show(plan, obj, folder)
-        stay = sorted(self.kind.complete - surplus, reverse=True)
-        return [self._summary(step) for step in stay][:MAX_LISTED]
+                self._update(plan, obj, folder)
+        kept = sorted(self.kind.complete - surplus, reverse=True)
+        return [self._summary(step) for step in kept][:MAX_LISTED]
 
-    def _without_files(self, plan: ArtifactPlan, step: int) -> None:
+    def _mark_missing(self, plan: ArtifactPlan, step: int) -> None:
         obj = self.kind.objects[step]
         if step in self.kind.deleting_steps:
             plan.deletes.append(ObjectRef.of(obj))
         elif phase_of(obj) != ArtifactPhase.failed.value:
             deployed = step in self.kind.deployed
-            advice = "undeploy the adapter and delete this object" if deployed else "delete this object"
-            message = f"all files at {obj['spec']['uri']} are gone: {advice}"
+            advice = "Undeploy the adapter, then delete this object" if deployed else "Delete this object"
+            message = f"All files at {obj['spec']['uri']} were deleted from S3. {advice}."
             plan.statuses.append(_status(obj, _changed(obj, ArtifactPhase.failed, message)))
 
     def _remove(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
         if obj is not None and folder.step in self.kind.deleting_steps:
             plan.removals.append(ArtifactDeletion(obj, folder.uri))
-            plan.not_deleted = plan.not_deleted or not_deleted(obj)
+            plan.deletion_problem = plan.deletion_problem or deletion_problem(obj)
             return
         if obj is None:
             obj = artifact_object(self.observation, self.spec, folder)
             plan.applies.append(obj)
-        plan.statuses.append(_status(obj, _changed(obj, ArtifactPhase.deleting, "newer ones have taken its place")))
+        plan.statuses.append(_status(obj, _changed(obj, ArtifactPhase.deleting, DELETING_MESSAGE)))
         plan.marked = True
 
-    def _show(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
+    def _update(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
         desired = artifact_object(self.observation, self.spec, folder)
         if folder.step in self.kind.deployed:
             desired = without_owner(desired)
@@ -165,16 +166,16 @@ class _KindPlanner:
         )
 
 
-def not_deleted(obj: Obj) -> Problem | None:
-    """Why S3 did not delete the artifact's files at the last try, as its object remembers."""
+def deletion_problem(obj: Obj) -> Problem | None:
+    """Return the error of the last deletion of the artifact's files, recorded in its object."""
     conditions = (obj.get("status") or {}).get("conditions") or []
     found = next((c for c in conditions if c["type"] == DELETED and c["status"] == "False"), None)
     return Problem(reason=found["reason"], message=found.get("message", "")) if found else None
 
 
-def failed_removal(removal: ArtifactDeletion, problem: Problem, now: datetime) -> Obj | None:
-    """The object's new status after S3 did not delete its files; None where it says so already."""
-    known = not_deleted(removal.obj)
+def failed_deletion_status(removal: ArtifactDeletion, problem: Problem, now: datetime) -> Obj | None:
+    """Return the object's status after a failed deletion of its files. None: unchanged."""
+    known = deletion_problem(removal.obj)
     if known is not None and known.reason == problem.reason:
         return None
     condition = {
@@ -188,30 +189,36 @@ def failed_removal(removal: ArtifactDeletion, problem: Problem, now: datetime) -
     return _status(removal.obj, {**(removal.obj.get("status") or {}), "conditions": [condition]})
 
 
-def artifact_object(seen: RunObservation, spec: RLRunSpec, artifact: ObservedArtifact) -> Obj:
-    """The RLCheckpoint or RLAdapter, with only the fields that are the operator's: not sharedWith, not deployed."""
-    name = artifact_name(seen.name, seen.uid, artifact.step)
+def artifact_object(observation: RunObservation, spec: RLRunSpec, artifact: ObservedArtifact) -> Obj:
+    """Return the RLCheckpoint or RLAdapter with the operator's fields only, without `sharedWith` and `deployed`."""
+    name = artifact_name(observation.name, observation.uid, artifact.step)
     metadata: Obj = {
         "name": name,
-        "namespace": seen.namespace,
+        "namespace": observation.namespace,
         "labels": {
-            RUN_LABEL: seen.name,
-            RUN_UID_LABEL: seen.uid,
+            RUN_LABEL: observation.name,
+            RUN_UID_LABEL: observation.uid,
             STEP_LABEL: str(artifact.step),
             "app.kubernetes.io/part-of": "rlrun",
         },
     }
     if spec.artifact_policy is ArtifactPolicy.delete:
         metadata["ownerReferences"] = [
-            {"apiVersion": API_VERSION, "kind": "RLRun", "name": seen.name, "uid": seen.uid, "controller": True}
+            {
+                "apiVersion": API_VERSION,
+                "kind": "RLRun",
+                "name": observation.name,
+                "uid": observation.uid,
+                "controller": True,
+            }
         ]
     return {
         "apiVersion": API_VERSION,
         "kind": artifact.kind,
         "metadata": metadata,
         "spec": {
-            "runName": seen.name,
-            "runUid": seen.uid,
+            "runName": observation.name,
+            "runUid": observation.uid,
             "model": spec.model,
             "step": artifact.step,
             "uri": artifact.uri,
@@ -220,7 +227,7 @@ def artifact_object(seen: RunObservation, spec: RLRunSpec, artifact: ObservedArt
 
 
 def without_owner(obj: Obj) -> Obj:
-    """The object as the operator writes it, not owned by its run: what is served outlives the run."""
+    """Return the object as the operator writes it, without an owner, so that it outlives its run."""
     metadata = {k: obj["metadata"].get(k) for k in ("name", "namespace", "labels")}
     spec = {k: obj["spec"].get(k) for k in ("runName", "runUid", "model", "step", "uri")}
     owned = {k: obj[k] for k in ("apiVersion", "kind")}

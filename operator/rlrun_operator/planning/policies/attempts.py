@@ -1,4 +1,4 @@
-"""Attempts of a run: how one begins, and how the next one waits to begin."""
+"""Attempts of a run: begin, restart, and wait before a restart."""
 
 from datetime import datetime
 
@@ -22,7 +22,7 @@ from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, delete_wo
 def begin_attempt(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Begin an attempt unless one is under way."""
+    """Begin an attempt if none is active."""
     return PlanPart(status=attempt_start(status, now)) if status.attempt_start_time is None else None
 
 
@@ -48,11 +48,11 @@ def plan_restart(
     now: datetime,
     problem: Problem,
     *,
-    toward_max: bool,
+    counts_toward_max: bool,
 ) -> PlanPart:
-    """End this attempt; another one begins when its wait is over and the pods are gone."""
+    """End this attempt. The next one begins after a wait, when the pods have terminated."""
     wait, due = next_restart(status, now)
-    when = f"attempt {status.attempt + 1} begins at {due:%Y-%m-%dT%H:%M:%SZ}, in {wait} s"
+    when = f"Attempt {status.attempt + 1} starts at {due:%Y-%m-%dT%H:%M:%SZ}, in {wait} s"
     message = f"{when}, after {problem.reason}: {problem.message}"
     change = StatusChange(
         (
@@ -64,7 +64,7 @@ def plan_restart(
             "restart_backoff_seconds": wait,
             "next_restart_time": due,
             "run_restarts": status.run_restarts + 1,
-            "run_restarts_toward_max": status.run_restarts_toward_max + toward_max,
+            "run_restarts_toward_max": status.run_restarts_toward_max + counts_toward_max,
             "restarts": status.restarts + 1,
             "past_active_seconds": status.past_active_seconds + int(seconds(status.attempt_start_time, now)),
             "attempt_start_time": None,
@@ -85,7 +85,7 @@ def plan_restart(
 def plan_restart_wait(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Wait while the next attempt is not due; the status says already why."""
+    """Wait until the next attempt is due. The status already has the reason."""
     left = remaining_wait(status, now)
     if left <= 0:
         return None

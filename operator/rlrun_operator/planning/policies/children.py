@@ -1,9 +1,9 @@
-"""Which children to write.
+"""Selection of the children to write and to delete.
 
-An attempt's children are built once. A child is written when it is missing or belongs to an older attempt, and the two
-that carry data (ConfigMap, Secret) also when their data have changed. Nothing else is ever compared: a new version of
-the operator, or of the RLModel, must not restart pods that train. What someone changed by hand stays changed until
-the object is deleted; then it is made anew.
+An attempt's children are built once. The operator writes a child that is missing or belongs to an older attempt, and a
+ConfigMap or Secret whose data changed. It compares nothing else, so that a new version of the operator or of the
+RLModel does not restart training pods. Manual changes stay until the object is deleted; the operator then creates it
+again.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ COMPARED_DATA = ("ConfigMap", "Secret")
 ENDED_WITH_RUN = ("Deployment", "Secret")
 
 
-def missing_children(desired: Iterable[Obj], seen: RunObservation) -> list[Obj]:
-    """The children to apply, in the order given."""
-    existing = {(c["kind"], c["metadata"]["name"]): c for c in seen.owned_children()}
+def missing_children(desired: Iterable[Obj], observation: RunObservation) -> list[Obj]:
+    """Return the children to apply, in the given order."""
+    existing = {(c["kind"], c["metadata"]["name"]): c for c in observation.owned_children()}
     return [c for c in desired if _needs_write(c, existing.get((c["kind"], c["metadata"]["name"])))]
 
 
@@ -33,58 +33,59 @@ def _needs_write(desired: Obj, existing: Obj | None) -> bool:
     return desired["kind"] in COMPARED_DATA and (existing.get("data") or {}) != desired["data"]
 
 
-def refreshes(applies: Iterable[Obj], seen: RunObservation) -> list[ConfigRefresh]:
-    """Return the refreshes of the pods that have mounted a ConfigMap which is about to change."""
-    changed = (c for c in applies if c["kind"] == "ConfigMap" and _exists(c, seen))
+def refreshes(applies: Iterable[Obj], observation: RunObservation) -> list[ConfigRefresh]:
+    """Return the refreshes of the pods that mount a ConfigMap about to change."""
+    changed = (c for c in applies if c["kind"] == "ConfigMap" and _exists(c, observation))
     return [
         ConfigRefresh(pod["metadata"]["name"], pod["metadata"]["uid"], _digest(config))
         for config in changed
-        for pod in seen.pods_of(attempt_of(config))
+        for pod in observation.pods_of(attempt_of(config))
         if role_of(pod) == "orchestrator" and is_alive(pod)
     ]
 
 
-def _exists(config: Obj, seen: RunObservation) -> bool:
+def _exists(config: Obj, observation: RunObservation) -> bool:
     name, attempt = config["metadata"]["name"], attempt_of(config)
-    return any(c["metadata"]["name"] == name and attempt_of(c) == attempt for c in seen.owned_children("ConfigMap"))
+    return any(
+        c["metadata"]["name"] == name and attempt_of(c) == attempt for c in observation.owned_children("ConfigMap")
+    )
 
 
 def _digest(config: Obj) -> str:
     return hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def stale_children(seen: RunObservation, attempt: int) -> tuple[list[ObjectRef], bool]:
-    """What earlier attempts, or an earlier run of the same name, left behind.
+def stale_children(observation: RunObservation, attempt: int) -> tuple[list[ObjectRef], bool]:
+    """Return the children to delete of earlier attempts or runs of the same name, and True if the attempt must wait.
 
-    Returns what to delete, and whether to wait: no process of two attempts may live at the same time, because both
-    would write to the same places.
+    Processes of two attempts must not overlap, because both would write to the same S3 folders.
     """
-    foreign = [c for c in seen.children if label(c, RUN_UID_LABEL) != seen.uid]
-    old = [c for c in seen.owned_children("Deployment", "Job") if attempt_of(c) != attempt]
-    ours = {id(p) for p in seen.pods_of(attempt)}
-    old_pods = [p for p in seen.pods if id(p) not in ours and is_alive(p)]
+    foreign = [c for c in observation.children if label(c, RUN_UID_LABEL) != observation.uid]
+    old = [c for c in observation.owned_children("Deployment", "Job") if attempt_of(c) != attempt]
+    ours = {id(p) for p in observation.pods_of(attempt)}
+    old_pods = [p for p in observation.pods if id(p) not in ours and is_alive(p)]
     return [ObjectRef.of(c) for c in (*foreign, *old)], bool(foreign or old or old_pods)
 
 
-def active_workloads(seen: RunObservation) -> list[ObjectRef]:
-    """Everything that keeps pods alive, to be deleted when the run is suspended."""
-    return [ObjectRef.of(c) for c in seen.owned_children("Deployment", "Job")]
+def active_workloads(observation: RunObservation) -> list[ObjectRef]:
+    """Return the Deployments and Jobs that keep pods running."""
+    return [ObjectRef.of(c) for c in observation.owned_children("Deployment", "Job")]
 
 
-def workloads_to_delete_after_finish(seen: RunObservation) -> list[ObjectRef]:
-    """What a finished run no longer needs: all pods but the orchestrator's last one, and the S3 credentials.
+def workloads_to_delete_after_finish(observation: RunObservation) -> list[ObjectRef]:
+    """Return the children that a finished run does not need: active workloads and the S3 credentials.
 
-    A Job that has ended stays, because its pod's log and last word are still of interest.
+    A finished Job of the orchestrator is kept for its pod's log and termination message.
     """
-    active_jobs = [j for j in seen.owned_children("Job") if not _has_ended(j, seen)]
-    return [ObjectRef.of(c) for c in (*seen.owned_children(*ENDED_WITH_RUN), *active_jobs)]
+    active_jobs = [j for j in observation.owned_children("Job") if not _has_ended(j, observation)]
+    return [ObjectRef.of(c) for c in (*observation.owned_children(*ENDED_WITH_RUN), *active_jobs)]
 
 
-def _has_ended(job: Obj, seen: RunObservation) -> bool:
+def _has_ended(job: Obj, observation: RunObservation) -> bool:
     if role_of(job) != "orchestrator":
         return False
     conditions = job.get("status", {}).get("conditions") or []
     if any(c["type"] in ("Complete", "Failed") and c.get("status") == "True" for c in conditions):
         return True
-    pods = [p for p in seen.pods_of(attempt_of(job)) if role_of(p) == "orchestrator"]
+    pods = [p for p in observation.pods_of(attempt_of(job)) if role_of(p) == "orchestrator"]
     return bool(pods) and all(p.get("status", {}).get("phase") == "Succeeded" for p in pods)

@@ -1,4 +1,4 @@
-"""Deadlines of a run, each computed from timestamps in the status, so that no restart of the operator resets one."""
+"""Deadlines of a run, computed from timestamps in its status so that a restart of the operator resets none."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -22,7 +22,7 @@ from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, mark_fini
 def enforce_deadlines(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Fail a run that has not started, or not made progress, in time."""
+    """Fail a run that exceeds one of its deadlines."""
     current = relevant_pods(observation.pods_of(status.attempt))
     expired = expired_startup_failure(spec.failure_policy, status.components, current, now)
     expired = expired or expired_deadline(status, spec, now, blocking_problem(status))
@@ -40,7 +40,7 @@ def plan_waiting(
     now: datetime,
     problem: Problem,
 ) -> PlanPart:
-    """Wait for what `problem` is about, until a deadline expires."""
+    """Wait until `problem` is resolved or a deadline expires."""
     expired = expired_deadline(status, spec, now, problem)
     if expired is not None:
         return mark_finished(observation, status, settings, now, Phase.failed, expired)
@@ -52,29 +52,29 @@ def plan_waiting(
 
 
 def expired_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime, blocking: Problem | None) -> Problem | None:
-    """Return the deadline that has expired, if any. `blocking` is what the run waits for now, if that is known."""
+    """Return the problem of the expired deadline, or None. `blocking` is the problem that the run waits for."""
     active = status.past_active_seconds + seconds(status.attempt_start_time, now)
     if spec.active_deadline_seconds is not None and active >= spec.active_deadline_seconds:
         return Problem(
             reason=Reason.ACTIVE_DEADLINE_EXCEEDED,
-            message=f"the run was active for {spec.active_deadline_seconds} s (activeDeadlineSeconds). Its checkpoints "
-            "are kept: start a new run with checkpointId to go on.",
+            message=f"The run was active for {spec.active_deadline_seconds} s (`spec.activeDeadlineSeconds`). Its "
+            "checkpoints are kept. To continue, start a new run with `spec.checkpointId`.",
         )
     if not is_true(status, "Running"):
         if seconds(status.attempt_start_time, now) < spec.start_deadline_seconds:
             return None
         return _not_started(spec.start_deadline_seconds, blocking)
-    if seconds(last_sign_of_progress(status), now) >= spec.stall_deadline_seconds:
-        waits = f" It waits for: {blocking.message}" if blocking else ""
+    if seconds(last_progress_time(status), now) >= spec.stall_deadline_seconds:
+        cause = f" Cause: {blocking.message}" if blocking else ""
         return Problem(
             reason=Reason.STALL_DEADLINE_EXCEEDED,
-            message=f"no step was finished for {spec.stall_deadline_seconds} s (stallDeadlineSeconds).{waits}",
+            message=f"No step finished within {spec.stall_deadline_seconds} s (`spec.stallDeadlineSeconds`).{cause}",
         )
     return None
 
 
-def last_sign_of_progress(status: RLRunStatus) -> datetime | None:
-    """Return the time at which the newest step of this attempt was done, or the attempt began to run."""
+def last_progress_time(status: RLRunStatus) -> datetime | None:
+    """Return the time of the attempt's newest step, or of its start."""
     times = [
         transition_time(status, "Running"),
         status.progress.last_step_time if status.progress else None,
@@ -92,14 +92,15 @@ def _not_started(limit: int, blocking: Problem | None) -> Problem:
     if blocking is None:
         return Problem(
             reason=Reason.START_DEADLINE_EXCEEDED,
-            message=f"the first step had not begun after {limit} s (startDeadlineSeconds): look at the conditions and "
-            "the pods' logs, or raise the deadline.",
+            message=f"The first step did not start within {limit} s (`spec.startDeadlineSeconds`). Check the "
+            "conditions and the logs of the pods, or raise the deadline.",
         )
     if blocking.reason == Reason.STARTING:
         return Problem(
             reason=Reason.START_DEADLINE_EXCEEDED,
-            message=f"the first step had not begun after {limit} s (startDeadlineSeconds). {blocking.message}",
+            message=f"The first step did not start within {limit} s (`spec.startDeadlineSeconds`). {blocking.message}",
         )
     return Problem(
-        reason=blocking.reason, message=f"not started within {limit} s (startDeadlineSeconds): {blocking.message}"
+        reason=blocking.reason,
+        message=f"The first step did not start within {limit} s (`spec.startDeadlineSeconds`): {blocking.message}",
     )

@@ -1,9 +1,9 @@
-"""The end of an RLRun object.
+"""Deletion of an RLRun object.
 
-Children go by their owner references. Files in S3 go only with artifactPolicy Delete, for which the run carries a
-finalizer: first the pods must be gone (they would write again), then the files are deleted. All of it has a deadline,
-because an S3 that never answers must not keep a namespace from being deleted, and whoever cannot wait that long says
-so with an annotation.
+Kubernetes deletes the children by their owner references. The operator deletes the files in S3 only with artifactPolicy
+Delete, for which the run has a finalizer: it waits until the pods have terminated, because they could write again, and
+then deletes the files. The deletion has a deadline, so that an unreachable S3 does not block the deletion of a
+namespace; an annotation skips it.
 """
 
 from collections.abc import Sequence
@@ -29,37 +29,37 @@ from rlrun_operator.resources.platform import run_layout
 RETRY_SECONDS = 2.0
 
 
-def plan_deletion(seen: RunObservation, settings: OperatorSettings, now: datetime) -> Plan:
-    """`seen.run` has a deletionTimestamp."""
-    metadata = seen.run["metadata"]
+def plan_deletion(observation: RunObservation, settings: OperatorSettings, now: datetime) -> Plan:
+    """Return the plan for a run with a deletionTimestamp."""
+    metadata = observation.run["metadata"]
     if FINALIZER not in (metadata.get("finalizers") or []):
         return Plan()
-    root = run_layout(settings, seen.namespace, seen.uid).root
-    if (seen.run.get("spec") or {}).get("artifactPolicy") != "Delete":
+    root = run_layout(settings, observation.namespace, observation.uid).root
+    if (observation.run.get("spec") or {}).get("artifactPolicy") != "Delete":
         return Plan(remove_finalizer=True)
-    stay = seen.catalog.objects_in_use
-    freed = tuple(without_owner(o) for o in stay if o["metadata"].get("ownerReferences"))
-    return replace(_plan_files(seen, settings, now, str(root), stay), applies=freed)
+    kept_objects = observation.catalog.objects_in_use
+    freed = tuple(without_owner(o) for o in kept_objects if o["metadata"].get("ownerReferences"))
+    return replace(_plan_files(observation, settings, now, str(root), kept_objects), applies=freed)
 
 
 def _plan_files(
-    seen: RunObservation, settings: OperatorSettings, now: datetime, root: str, stay: Sequence[Obj]
+    observation: RunObservation, settings: OperatorSettings, now: datetime, root: str, kept_objects: Sequence[Obj]
 ) -> Plan:
-    if annotation(seen.run, SKIP_DELETION_ANNOTATION) == "true":
-        return _give_up(f"The files at {root} stay, as the annotation {SKIP_DELETION_ANNOTATION} asks for.")
-    waited = seconds(parse_time(seen.run["metadata"]["deletionTimestamp"]), now)
+    if annotation(observation.run, SKIP_DELETION_ANNOTATION) == "true":
+        return _keep_files(f"The files at {root} were not deleted (annotation {SKIP_DELETION_ANNOTATION}).")
+    waited = seconds(parse_time(observation.run["metadata"]["deletionTimestamp"]), now)
     if waited >= settings.artifact_deletion_seconds:
         limit = f"{settings.artifact_deletion_seconds:.0f} s"
-        return _give_up(f"The files at {root} could not be deleted within {limit} and stay.")
-    status = _status(seen, settings, root, now)
-    deletes = tuple(active_workloads(seen))
-    # Ended pods as well: the log of a pod that outlives its run is kept, and would come after the purge.
-    pods = [p for p in seen.pods if is_alive(p) or label(p, RUN_UID_LABEL) == seen.uid]
-    if deletes or pods or not seen.catalog.has_references:
+        return _keep_files(f"The files at {root} could not be deleted within {limit}.")
+    status = _status(observation, settings, root, now)
+    deletes = tuple(active_workloads(observation))
+    # Terminated pods count as well: their logs are copied to S3, which must not happen after the deletion of the files.
+    pods = [p for p in observation.pods if is_alive(p) or label(p, RUN_UID_LABEL) == observation.uid]
+    if deletes or pods or not observation.catalog.has_references:
         return Plan(deletes=deletes, status=status, requeue_after=RETRY_SECONDS)
-    kept = tuple(o["spec"]["uri"] for o in stay)
-    # Before their files: nothing may say Ready of what is half deleted.
-    deletes = tuple(ObjectRef.of(o) for o in seen.catalog.objects if o["spec"]["uri"] not in kept)
+    kept = tuple(o["spec"]["uri"] for o in kept_objects)
+    # Objects before files: no object may be Ready while its files are partly deleted.
+    deletes = tuple(ObjectRef.of(o) for o in observation.catalog.objects if o["spec"]["uri"] not in kept)
     return Plan(
         deletes=deletes,
         status=status,
@@ -69,19 +69,19 @@ def _plan_files(
     )
 
 
-def _give_up(why: str) -> Plan:
-    note = EventRecord(
-        Reason.ARTIFACTS_NOT_DELETED, f"{why} Delete them with your S3 client, or with `rlrun gc`.", warning=True
+def _keep_files(why: str) -> Plan:
+    event = EventRecord(
+        Reason.ARTIFACTS_NOT_DELETED, f"{why} Delete them with `rlrun gc` or an S3 client.", warning=True
     )
-    return Plan(events=(note,), remove_finalizer=True)
+    return Plan(events=(event,), remove_finalizer=True)
 
 
-def _status(seen: RunObservation, settings: OperatorSettings, root: str, now: datetime) -> RLRunStatus:
+def _status(observation: RunObservation, settings: OperatorSettings, root: str, now: datetime) -> RLRunStatus:
     problem = Problem(
         reason=Reason.DELETING_ARTIFACTS,
-        message=f"the files at {root} are being deleted (artifactPolicy Delete); what is not gone after "
-        f"{settings.artifact_deletion_seconds:.0f} s stays. `kubectl annotate rlrun {seen.name} -n "
-        f"{seen.namespace} {SKIP_DELETION_ANNOTATION}=true` lets the run go at once, without its files.",
+        message=f"Deleting the files at {root} (`spec.artifactPolicy` Delete), for at most "
+        f"{settings.artifact_deletion_seconds:.0f} s. To delete the run at once and keep its files: `kubectl annotate "
+        f"rlrun {observation.name} -n {observation.namespace} {SKIP_DELETION_ANNOTATION}=true`.",
     )
-    status = new_status(seen.run.get("status"), seen.generation)
+    status = new_status(observation.run.get("status"), observation.generation)
     return apply_change(status, StatusChange(fields=reason_fields(problem)), now)

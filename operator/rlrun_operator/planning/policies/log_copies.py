@@ -1,7 +1,7 @@
-"""Whose logs are kept in S3, and where: a pod's log goes with the pod, and it is the first thing a person asks for.
+"""Selection of the container logs to copy to S3, since Kubernetes deletes a pod's logs with the pod.
 
-Before pods are removed the logs of all their containers are kept, after a crash the one of the container that crashed,
-and while a pod is ending those of its containers that have ended: they hold the last words.
+The operator copies the logs of all containers before it deletes pods, the log of a container that crashed, and, while a
+pod terminates, the logs of its containers that have ended.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,20 +18,20 @@ from rlrun_operator.resources.platform import run_layout
 
 
 def pod_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
-    """Logs of all containers that have ever started."""
+    """Return copies of the logs of all containers that have started."""
     return [
         _copy(layout, pod, status["name"]) for pod in pods for status in container_statuses(pod) if _started(status)
     ]
 
 
 def copy_ended_logs(observation: RunObservation, settings: OperatorSettings) -> PlanPart:
-    """Copy the logs of containers that have ended in pods that are being deleted."""
+    """Copy the logs of ended containers in pods that are being deleted."""
     layout = run_layout(settings, observation.namespace, observation.uid)
     return PlanPart(logs=tuple(ended_container_logs(layout, observation.own_pods)))
 
 
 def ended_container_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
-    """Logs of containers that have ended in pods that are being deleted."""
+    """Return copies of the logs of ended containers in pods that are being deleted."""
     return [
         _copy(layout, pod, status["name"])
         for pod in pods
@@ -42,7 +42,7 @@ def ended_container_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy
 
 
 def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> list[LogCopy]:
-    """Logs of the containers that have crashed."""
+    """Return copies of the logs of crashed containers."""
     found = {
         str(uri): LogCopy(c.pod, c.container, str(uri), c.restarted)
         for c in crashes

@@ -1,4 +1,4 @@
-"""The progress and the phase of a run whose attempt is under way."""
+"""Progress and phase of a run with an active attempt."""
 
 from datetime import datetime
 
@@ -19,11 +19,11 @@ from rlrun_operator.planning.policies.run_endings import NOT_FINISHED
 def report_progress(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Report what the orchestrator answered: progress, warnings, and if the attempt has begun its first step."""
-    told, change = observation.poll, StatusChange()
-    if told is not None:
-        change = StatusChange(warning_conditions(status, told), progress_change(status, told))
-    if told is not None and has_started(told):
+    """Report the orchestrator's progress and warnings, and the start of the first step."""
+    report, change = observation.poll, StatusChange()
+    if report is not None:
+        change = StatusChange(warning_conditions(status, report), progress_change(status, report))
+    if report is not None and has_started(report):
         change = change.then(StatusChange((ConditionChange("Running", True, Reason.RUNNING),)))
     elif not is_true(status, "Running"):
         change = change.then(StatusChange((ConditionChange("Running", False, Reason.STARTING),)))
@@ -33,7 +33,7 @@ def report_progress(
 def report_phase(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart:
-    """Report in one word how the run stands, and why."""
+    """Report the phase of the run and its reason."""
     blocking = blocking_problem(status)
     if is_true(status, "Running"):
         phase = Phase.running

@@ -1,4 +1,4 @@
-"""The spec of an attempt with everything that it refers to, resolved once and then frozen in a ConfigMap."""
+"""Resolved spec of an attempt: its references are resolved once and then frozen in a ConfigMap."""
 
 from pydantic import ValidationError
 from rlrun.api.run import RLRunSpec
@@ -28,7 +28,7 @@ def resolve_run(
 
 
 def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | None:
-    """Return the attempt's configuration; None while it has no (readable) one."""
+    """Return the attempt's configuration from its ConfigMap, or None without a readable one."""
     for obj in observation.owned_children("ConfigMap"):
         if attempt_of(obj) != attempt:
             continue
@@ -40,7 +40,7 @@ def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | No
 
 
 def _frozen_interval(spec: RLRunSpec, frozen: ResolvedRun) -> RLRunSpec:
-    # The platform's default may have changed since; a run keeps the one it began with.
+    # The platform's default may have changed; a run keeps the default of its start.
     if spec.checkpoints.interval is not None:
         return spec
     checkpoints = spec.checkpoints.model_copy(update={"interval": frozen.spec.checkpoints.interval})

@@ -1,6 +1,6 @@
-"""How long a restart of the whole run waits: the more of them in a row, the longer.
+"""Exponential backoff of restarts of the whole run.
 
-All of it is computed from the status, so no restart of the operator makes a wait shorter, or begins one anew.
+It is computed from the status, so that a restart of the operator neither shortens nor restarts a wait.
 """
 
 from datetime import datetime, timedelta
@@ -11,16 +11,16 @@ from rlrun.kube.conditions import seconds
 from rlrun_operator.planning.plan.status_builder import is_true, transition_time
 
 FIRST_SECONDS = 10
-LONGEST_SECONDS = 300
-FORGOTTEN_SECONDS = 600
-"""An attempt that ran this long was well: what ends it is not the old trouble."""
+MAX_SECONDS = 300
+STABLE_SECONDS = 600
+"""Running time after which an attempt counts as stable, and the backoff starts again."""
 
 
-def next_backoff(newest: int, ran: float) -> int:
-    """Seconds to wait; `newest` is the wait before the attempt that ends now (0: none), which ran for `ran` seconds."""
-    if newest <= 0 or ran >= FORGOTTEN_SECONDS:
+def next_backoff(last_wait: int, ran: float) -> int:
+    """Return the seconds to wait after an attempt that waited `last_wait` seconds (0: none) and ran `ran` seconds."""
+    if last_wait <= 0 or ran >= STABLE_SECONDS:
         return FIRST_SECONDS
-    return min(2 * newest, LONGEST_SECONDS)
+    return min(2 * last_wait, MAX_SECONDS)
 
 
 def next_restart(status: RLRunStatus, now: datetime) -> tuple[int, datetime]:
@@ -31,7 +31,7 @@ def next_restart(status: RLRunStatus, now: datetime) -> tuple[int, datetime]:
 
 
 def remaining_wait(status: RLRunStatus, now: datetime) -> float:
-    """Return the seconds until the next attempt may begin; 0 when none waits, or the clock was set back since."""
+    """Return the seconds until the next attempt may begin, or 0 if none waits or the clock was set back."""
     due, wait = status.next_restart_time, status.restart_backoff_seconds
     left = 0.0 if due is None else (due - now).total_seconds()
     return left if 0.0 < left <= wait else 0.0

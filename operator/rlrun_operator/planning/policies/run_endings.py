@@ -1,4 +1,4 @@
-"""The ways in which a run ends or pauses: completed, failed, stopped, suspended."""
+"""Ends and pauses of a run: completed, failed, stopped, suspended."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -29,20 +29,20 @@ NOT_FINISHED = (
     ConditionChange("Completed", False, Reason.NOT_COMPLETED),
     ConditionChange("Failed", False, Reason.NOT_FAILED),
 )
-"""The two conditions that tools wait for, of a run that has not finished."""
+"""Conditions Completed and Failed of an unfinished run. Tools wait for them with `kubectl wait`."""
 
 
 def plan_finished(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Keep a finished run finished: list its last artifacts, and delete it after its time to live."""
+    """List the last artifacts of a finished run, and delete the run after its time to live."""
     if status.phase is None or not status.phase.finished:
         return None
     again = requeue_after_finish(observation, now, settings.poll_seconds)
     left = time_to_live(spec.ttl_seconds_after_finished, status.completion_time, now)
     times = [again, left if left is not None and left > 0 else None]
     rest = PlanPart(
-        # The last checkpoint of a pod gets its object before the run is deleted, unless that takes too long.
+        # Delete the run only after the last checkpoint has its object, unless that takes too long.
         delete_run=left is not None and left <= 0 and (again is None or left <= -FINISH_SECONDS),
         requeue_after=min((t for t in times if t is not None), default=None),
         final=True,
@@ -53,7 +53,7 @@ def plan_finished(
 def plan_stopped(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End a run that its user stops."""
+    """End a run with `spec.stop`."""
     if not spec.stop:
         return None
     problem = Problem(reason=Reason.STOPPED, message="The run was stopped; its artifacts are kept.")
@@ -63,11 +63,12 @@ def plan_stopped(
 def plan_suspended(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Delete the pods of a suspended run; the artifacts that they still write are listed."""
+    """Delete the pods of a suspended run, and list the artifacts that they still write."""
     if not spec.suspend:
         return None
     problem = Problem(
-        reason=Reason.SUSPENDED, message="spec.suspend is true; set it to false to continue from the newest checkpoint"
+        reason=Reason.SUSPENDED,
+        message="`spec.suspend` is true. Set it to false to continue from the newest checkpoint.",
     )
     suspended = PlanPart(
         status=StatusChange(
@@ -87,20 +88,22 @@ def plan_suspended(
 def plan_outcome(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End the run as its orchestrator ended."""
-    ending = find_outcome(_orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
-    if ending is None:
+    """End the run with the outcome of its orchestrator."""
+    outcome = find_outcome(_orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
+    if outcome is None:
         return None
-    last = _final_change(status, ending)
+    last = _final_change(status, outcome)
     status = apply_change(status, last, now)
-    if ending.problem is not None:
-        end = mark_finished(observation, status, settings, now, Phase.failed, ending.problem)
-    elif not observation.catalog.is_listed and seconds(ending.finished_at, now) < FINISH_SECONDS:
-        waiting = Problem(reason=Reason.FINISHING, message="waiting for S3 to list the last artifacts")
+    if outcome.problem is not None:
+        end = mark_finished(observation, status, settings, now, Phase.failed, outcome.problem)
+    elif not observation.catalog.is_listed and seconds(outcome.finished_at, now) < FINISH_SECONDS:
+        waiting = Problem(
+            reason=Reason.FINISHING, message="Waiting until the last artifacts are listed in S3. No action needed."
+        )
         change = StatusChange(fields=reason_fields(waiting))
         end = PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)
     else:
-        end = _complete(observation, status, spec, settings, now, ending)
+        end = _complete(observation, status, spec, settings, now, outcome)
     return PlanPart(status=last).then(end)
 
 
@@ -112,7 +115,7 @@ def mark_finished(
     phase: Phase,
     problem: Problem,
 ) -> PlanPart:
-    """End the run for good."""
+    """End the run in a final phase."""
     failed, completed = phase is Phase.failed, phase is Phase.completed
     finished = PlanPart(
         status=StatusChange(
@@ -139,7 +142,7 @@ def mark_finished(
 
 
 def delete_workloads(observation: RunObservation, settings: OperatorSettings, refs: Iterable[ObjectRef]) -> PlanPart:
-    """Delete objects that keep pods alive; the logs of all pods are copied before."""
+    """Delete workloads after copying the logs of all pods."""
     deletes = tuple(refs)
     if not deletes:
         return PlanPart()
@@ -152,10 +155,10 @@ def _orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
     return next((j for j in jobs if attempt_of(j) == attempt), None)
 
 
-def _final_change(status: RLRunStatus, ending: RunOutcome) -> StatusChange:
-    if ending.last is None:
+def _final_change(status: RLRunStatus, outcome: RunOutcome) -> StatusChange:
+    if outcome.last is None:
         return StatusChange()
-    return StatusChange(warning_conditions(status, ending.last), progress_change(status, ending.last))
+    return StatusChange(warning_conditions(status, outcome.last), progress_change(status, outcome.last))
 
 
 def _complete(
@@ -164,12 +167,12 @@ def _complete(
     spec: RLRunSpec,
     settings: OperatorSettings,
     now: datetime,
-    ending: RunOutcome,
+    outcome: RunOutcome,
 ) -> PlanPart:
     progress, steps = status.progress, spec.max_steps
     if progress is not None:
         # Without a final status all steps are known to be done, since the orchestrator ended with exit code 0.
-        steps = progress.step if ending.last is not None else progress.max_steps or progress.step
+        steps = progress.step if outcome.last is not None else progress.max_steps or progress.step
         progress = progress.model_copy(update={"step": steps, "eta_seconds": 0.0})
     done = PlanPart(status=StatusChange(fields={"progress": progress}))
     problem = Problem(reason=Reason.COMPLETED, message=f"All {steps} steps are done.")

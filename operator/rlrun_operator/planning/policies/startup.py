@@ -1,4 +1,4 @@
-"""From the begin of an attempt to its pods being ready."""
+"""Startup of an attempt: validation, creation of children, readiness."""
 
 from datetime import datetime
 
@@ -6,10 +6,12 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import seconds
+from rlrun.kube.objects import attempt_of
+from rlrun.kube.pods import is_alive
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_troubles
+from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
 from rlrun_operator.planning.diagnosis.quota_queue import queued_workloads
 from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
@@ -28,7 +30,7 @@ DEFAULT_START_DEADLINE = 3600
 def plan_invalid_spec(
     observation: RunObservation, status: RLRunStatus, problem: Problem, settings: OperatorSettings, now: datetime
 ) -> PlanPart:
-    """Wait until the spec is corrected. A run that runs or has finished was valid before, and stays as it is."""
+    """Wait until the spec is corrected. A running or finished run was valid before and is not changed."""
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
     if status.phase is not None and (status.phase.finished or status.phase is Phase.running):
         return PlanPart(status=invalid, final=True)
@@ -48,13 +50,13 @@ def plan_invalid_spec(
 def wait_for_previous_pods(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Delete what earlier attempts left behind, and wait until their pods are gone."""
+    """Delete the children of earlier attempts, and wait until their pods have terminated."""
     refs, wait = stale_children(observation, status.attempt)
     if not wait:
         return None
     problem = Problem(
         reason=Reason.WAITING_FOR_PREVIOUS_PODS,
-        message="pods of an earlier attempt, or of an earlier run, are still ending",
+        message=_previous_pods_message(observation, status.attempt),
     )
     return PlanPart(deletes=tuple(refs)).then(plan_waiting(observation, status, spec, settings, now, problem))
 
@@ -62,7 +64,7 @@ def wait_for_previous_pods(
 def validate_references(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Wait until everything exists that the spec refers to."""
+    """Wait until all references of the spec are valid."""
     resolved = resolve_run(observation, status, spec, settings)
     if not isinstance(resolved, Problem):
         return PlanPart(status=StatusChange((ConditionChange(ConditionType.VALIDATED, True, Reason.VALID),)))
@@ -73,13 +75,13 @@ def validate_references(
 def create_children(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Create what is missing of the attempt's objects."""
+    """Create the missing children of the attempt."""
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem):
         return None
     desired = children(observation.identity(status.attempt), settings, resolved, observation.s3_variables)
     if not observation.s3_variables:
-        # The platform's Secret is gone for now: pods that run keep the credentials that they have.
+        # Without the platform's Secret, running pods keep their current credentials.
         desired = [c for c in desired if c["kind"] != "Secret"]
     applies = missing_children(desired, observation)
     return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)))
@@ -88,7 +90,7 @@ def create_children(
 def report_readiness(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Report for every role if its pods are ready, and what they wait for."""
+    """Report the readiness of every role and what it waits for."""
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem):
         return None
@@ -96,4 +98,13 @@ def report_readiness(
     waiting_for = observation.poll.waiting_for if observation.poll else None
     queued = queued_workloads(observation, status.attempt)
     wanted = expected_pods(spec, resolved.model)
-    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, pod_troubles(pods), waiting_for, queued)))
+    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, pod_problems(pods), waiting_for, queued)))
+
+
+def _previous_pods_message(observation: RunObservation, attempt: int) -> str:
+    active = [*(p for p in observation.own_pods if is_alive(p)), *observation.owned_children("Deployment", "Job")]
+    earlier = {attempt_of(o) for o in active} - {attempt}
+    if not earlier:
+        return f"Waiting for pods of an earlier run named {observation.name} to terminate. No action needed."
+    numbers = ", ".join(map(str, sorted(earlier)))
+    return f"Waiting for pods of attempt {numbers} to terminate. No action needed."

@@ -31,7 +31,7 @@ def test_digest_is_joined_with_an_at() -> None:
         (MINIMAL + "\npollSeconds: 0\nworkers: many", ["pollSeconds", "workers"]),
         (MINIMAL + "\nimagez: {}", ["imagez"]),
         (MINIMAL + "\ncomputeSizes: {M: {cpu: lots, memory: 1Gi, workers: 1}}", ["computeSizes.M.cpu"]),
-        ("just text", ["table of settings"]),
+        ("just text", ["mapping of settings"]),
         ("a: [", ["not valid YAML"]),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from rlrun.storage.layout import MANIFEST, RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
-from rlrun_operator.controller.artifact_store import StoreArtifacts
+from rlrun_operator.controller.artifact_store import S3ArtifactStore
 
 from tests.support.seaweedfs import S3Server
 
@@ -20,7 +20,7 @@ class Bench:
 
     def __init__(self, s3: S3Server, uid: str) -> None:
         self.s3, self.store = s3, s3.store()
-        self.artifacts = StoreArtifacts(2)
+        self.artifacts = S3ArtifactStore(2)
         self.layout = RunLayout.of(s3.bucket, "", "team", uid)
 
     def save(self, step: int, **files: bytes) -> None:
@@ -82,7 +82,7 @@ async def test_a_folder_without_a_manifest_is_an_upload_unless_it_was_whole_befo
     read, problem = await bench.look(1, known=SIZE)
     assert not read
     assert problem
-    assert "manifest.json is gone" in problem
+    assert "manifest.json is missing" in problem
 
 
 async def test_another_file_in_the_folder_does_no_harm(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.store import Unreachable
-from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogKeeper
+from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogCollector
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 from rlrun_operator.planning.plan.actions import LogCopy
 from rlrun_operator.planning.policies.log_copies import crash_logs, ended_container_logs, pod_logs
@@ -168,7 +168,7 @@ class Slow(MemoryCluster):
 async def test_silent_kubelets_delay_no_other_request() -> None:
     artifacts, cluster = MemoryArtifacts(), Slow()
     async with asyncio.timeout(60):
-        await LogKeeper(cluster.kube, artifacts, seconds=0.2).keep("team", VARIABLES, copies(12))
+        await LogCollector(cluster.kube, artifacts, seconds=0.2).collect("team", VARIABLES, copies(12))
     assert len(artifacts.files) == 11
     assert cluster.busiest == 4
 
@@ -182,7 +182,7 @@ async def test_no_error_is_worth_more_than_the_run(error: Exception) -> None:
             return b"text"
 
     artifacts = MemoryArtifacts()
-    await LogKeeper(Failing().kube, artifacts).keep("team", VARIABLES, copies(2))
+    await LogCollector(Failing().kube, artifacts).collect("team", VARIABLES, copies(2))
     assert list(artifacts.files) == ["s3://rlrun/1.log"]
 
 
@@ -201,7 +201,7 @@ async def test_s3_outage_delays_no_other_request(world: World, monkeypatch: pyte
 async def test_only_the_end_of_a_long_log_is_kept() -> None:
     cluster, artifacts = MemoryCluster(), MemoryArtifacts()
     cluster.logs["pod-0/main"] = b"x" * LIMIT_BYTES + b"the end"
-    await LogKeeper(cluster.kube, artifacts).keep("team", VARIABLES, copies(1))
+    await LogCollector(cluster.kube, artifacts).collect("team", VARIABLES, copies(1))
     (kept,) = artifacts.files.values()
     assert len(kept) == LIMIT_BYTES
     assert kept.endswith(b"the end")

@@ -22,7 +22,7 @@ async def test_the_first_deployed_adapter_gets_a_pool(pools: Pools) -> None:
     assert again <= 2
     pools.start_pods(ready=False)
     await pools.reconcile()
-    assert "waiting for an engine" in pools.status()["deploymentMessage"]
+    assert "Waiting for an engine" in pools.status()["deploymentMessage"]
     for pod in pools.cluster.all("Pod"):
         pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
     await pools.reconcile()
@@ -92,7 +92,7 @@ async def test_undeploying_one_of_two_unloads_it_and_the_pool_stays(pools: Pools
     assert pools.state() == "Unloading"
     await pools.reconcile()
     assert pools.state() == "UnloadFailed"
-    assert "deleting pod" in pools.status()["deploymentMessage"]
+    assert "delete pod" in pools.status()["deploymentMessage"]
     pools.sidecars.stuck.clear()
     await pools.reconcile()
     assert (pools.state(), pools.state("two")) == ("NotDeployed", "Deployed")
@@ -225,7 +225,8 @@ async def test_pods_that_cannot_start_say_why(pools: Pools) -> None:
     )
     await pools.reconcile()
     assert pools.state() == "Deploying"
-    assert pools.status()["deploymentMessage"].startswith("Unschedulable: serving: no node can take it: no GPU.")
+    expected = "Unschedulable: serving: no node has enough free resources: no GPU."
+    assert pools.status()["deploymentMessage"].startswith(expected)
     pods_status["containerStatuses"][0] |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     pods_status["containerStatuses"][0] |= {"lastState": terminated(1, "OOMKilled")}
     await pools.reconcile()
@@ -275,7 +276,7 @@ async def test_a_refusal_of_the_api_server_is_told(pools: Pools, monkeypatch: py
         with pytest.raises(ApiError):
             await pools.reconcile()
     assert pools.status()["deploymentMessage"] == (
-        "PoolRefused: the API server refuses an object of the pool: exceeded quota: services"
+        "PoolRefused: The API server rejected an object of the pool: exceeded quota: services"
     )
     await pools.reconcile()
     assert pools.state() == "Deploying"

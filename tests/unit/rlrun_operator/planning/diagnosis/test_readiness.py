@@ -2,7 +2,7 @@
 
 import pytest
 from rlrun.protocol.problem import Problem
-from rlrun_operator.planning.diagnosis.readiness import readiness_conditions, role_blamed
+from rlrun_operator.planning.diagnosis.readiness import blamed_role, readiness_conditions
 
 from tests.support.operator_world import pod
 
@@ -17,7 +17,7 @@ from tests.support.operator_world import pod
     ],
 )
 def test_problem_names_the_role_it_is_about(reason: str, role: str) -> None:
-    assert role_blamed(Problem(reason=reason, message="")) == role
+    assert blamed_role(Problem(reason=reason, message="")) == role
 
 
 def test_readiness_names_what_is_missing() -> None:

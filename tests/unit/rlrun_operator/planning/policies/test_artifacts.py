@@ -66,8 +66,8 @@ async def test_a_ready_one_whose_files_vanish_says_so(world: World) -> None:
     await world.reconcile()
     assert phases(world) == {1: "Failed", 2: "Failed"}
     messages = [o["status"]["message"] for o in world.cluster.all("RLCheckpoint")]
-    assert "manifest.json is gone" in messages[0]
-    assert "all files" in messages[1]
+    assert "manifest.json is missing" in messages[0]
+    assert "All files" in messages[1]
     assert "checkpoints" not in world.status
     before = world.cluster.writes
     await world.reconcile(2)

@@ -157,7 +157,7 @@ async def test_restarts_of_the_run_wait_longer_and_longer_and_then_end_it(make_w
     crash_trainer(world)
     await world.reconcile()
     assert world.status["phase"] == "Failed"
-    assert "2 restarts of the run (maxRestarts 2)" in world.condition("Failed")["message"]
+    assert "2 restarts of the run (`spec.maxRestarts` 2)" in world.condition("Failed")["message"]
 
 
 async def test_suspending_costs_none_of_the_restarts(make_world: Callable[..., World]) -> None:
@@ -261,4 +261,4 @@ def test_max_restarts_zero_fails_at_the_first_crash() -> None:
     verdict = decide(run_spec(maxRestarts=0), 0, counted, [])
     assert verdict
     assert verdict.problem.reason == "TrainerCrashed"
-    assert "maxRestarts 0" in verdict.problem.message
+    assert "`spec.maxRestarts` 0" in verdict.problem.message

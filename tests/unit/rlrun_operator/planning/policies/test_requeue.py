@@ -8,7 +8,7 @@ import pytest
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.requeue import AWAY_SECONDS, requeue_after_finish, time_to_live
+from rlrun_operator.planning.policies.requeue import S3_RETRY_SECONDS, requeue_after_finish, time_to_live
 
 from tests.support.operator_world import START, World, manifest, pod, run_object
 
@@ -63,7 +63,7 @@ async def test_pod_on_a_lost_node_is_waited_for_until_its_grace_period_has_passe
 
 def test_finished_run_is_requeued_during_an_s3_outage() -> None:
     away = RunObservation(run_object(), artifacts_problem=Problem(reason="S3Unreachable", message="m"))
-    assert requeue_after_finish(away, START, 2) == AWAY_SECONDS
+    assert requeue_after_finish(away, START, 2) == S3_RETRY_SECONDS
     assert requeue_after_finish(RunObservation(run_object(), catalog=ArtifactCatalog(is_listed=True)), START, 2) is None
 
 
