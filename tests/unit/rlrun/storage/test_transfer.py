@@ -74,7 +74,7 @@ def test_after_a_failure_at_any_call_what_has_a_manifest_is_whole(
     most: int,
 ) -> None:
     source = folder_of(content, tmp_path / "source")
-    victim._transfer = Transfer(victim._s3, victim.endpoint, parallel=1)
+    victim._transfer = Transfer(victim._s3, victim.endpoint, concurrency=1)
     faults = Faults(victim._s3, how)
     for at in range(1, MOST_CALLS):
         place = S3Uri(s3_server.bucket, f"f/{uuid.uuid4().hex}")
@@ -133,7 +133,7 @@ def test_a_download_that_fails_at_any_call_leaves_nothing(
 ) -> None:
     place = S3Uri(s3_server.bucket, f"f/{uuid.uuid4().hex}")
     store.upload_artifact(BIG, place, ArtifactKind.checkpoint)
-    victim._transfer = Transfer(victim._s3, victim.endpoint, parallel=1)
+    victim._transfer = Transfer(victim._s3, victim.endpoint, concurrency=1)
     faults = Faults(victim._s3, how)
     for at in range(1, MOST_CALLS):
         faults.arm(at)
@@ -158,7 +158,7 @@ def test_parts_of_many_callers_stay_within_the_bound(s3_server: S3Server, store:
     store.upload_artifact(content, place, ArtifactKind.checkpoint)
     found: list[Content] = []
     # More callers than requests at a time, each of which wants several: nobody may wait for ever.
-    store._transfer = Transfer(store._s3, store.endpoint, parallel=2)
+    store._transfer = Transfer(store._s3, store.endpoint, concurrency=2)
     threads = [threading.Thread(target=lambda: found.append(downloaded(store, place, tmp_path))) for _ in range(6)]
     for thread in threads:
         thread.start()

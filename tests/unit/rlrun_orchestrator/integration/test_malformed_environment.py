@@ -55,7 +55,7 @@ async def test_a_run_survives_an_environment_that_contradicts_itself(world: Worl
     assert status.reward_errors > 0
     assert status.rollout_errors > 0
     told = {warning.reason: warning.message for warning in status.warnings}
-    assert "no GroupResult" in told["AnswerInvalid"]
+    assert "is not a valid GroupResult" in told["AnswerInvalid"]
     for _, batch in world.trainer.batches:
         assert len(batch.samples) <= 8, "more rollouts than asked for weigh no more"
         assert abs(sum(sample.advantage for sample in batch.samples)) < 1e-9
