@@ -59,7 +59,7 @@ def start_pods(bench: Bench) -> None:
     """Plays the node: the pool's pod runs, is ready, and its sidecar has loaded what lies in the ConfigMap."""
     identity = PoolIdentity(bench.namespace, f"tests/{bench.namespace}")
     pod = f"{identity.name}-0"
-    order = bench.wait("the order", lambda: bench.get(CORE, "configmaps", identity.order))
+    order = bench.wait("the desired adapters", lambda: bench.get(CORE, "configmaps", identity.desired_config))
     bench.wait("the pool", lambda: bench.get(APPS, "deployments", identity.name))
     bench.orchestrators.orders[bench.namespace, pod] = json.loads(order["data"]["order.json"])
     bench.make_pods()
