@@ -86,6 +86,18 @@ async def door(s3_server: S3Server) -> AsyncIterator[Door]:
 
 
 @pytest.fixture
+async def store(s3_server: S3Server, door: Door) -> AsyncIterator[Store]:
+    """The trainer's store goes through the door; `direct` does not."""
+    store = Store(
+        endpoint_url=f"http://127.0.0.1:{door.port}",
+        access_key_id=s3_server.access_key_id,
+        secret_access_key=s3_server.secret_access_key,
+    )
+    yield store
+    store.close()
+
+
+@pytest.fixture
 def direct(s3_server: S3Server) -> Store:
     return s3_server.store()
 
