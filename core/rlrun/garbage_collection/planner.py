@@ -67,12 +67,12 @@ class GarbageItem:
     kind: str
     """`Folder`, `Upload`, or the kind of an object in the cluster."""
     namespace: str
-    """Empty for an upload that is no run's."""
+    """Empty for an upload without a run."""
     name: str
     """The s3:// uri of a folder or an upload, the name of an object."""
     reason: GarbageReason
     newest: datetime
-    """When anything of it was written last."""
+    """Time of the last write to any part of it."""
     size: int | None = None
     """Size in bytes. None if unknown."""
     upload: Upload | None = None
