@@ -84,7 +84,7 @@ def engineless(platform: Platform, module_namespace: Callable[[str], str]) -> It
         platform.kubectl.apply(model)
     for name, env, _, _ in ENVIRONMENT_MISTAKES:
         platform.kubectl.apply(platform.run_object(name, namespace, model="tests/no-engine", env=[env]))
-    rule = {"action": "Fail", "roles": ["trainer"], "reasons": ["OOMKilled"], "messagePattern": "more memory than"}
+    rule = {"action": "Fail", "roles": ["trainer"], "reasons": ["OOMKilled"], "messagePattern": "exceeded its memory limit"}
     policy = {"rules": [{"action": "RestartRun", "roles": ["inference"]}, rule]}
     platform.kubectl.apply(platform.run_object("no-memory", namespace, model="tests/no-memory", failurePolicy=policy))
     yield namespace
