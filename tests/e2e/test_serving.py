@@ -217,6 +217,6 @@ def test_what_cannot_be_served_says_why(platform: Platform, fresh_namespace: Cal
     platform.kubectl(
         "patch", "rladapter", "orphan", "-n", namespace, "--subresource=status", "--type", "merge", "-p", status
     )
-    for name, words in (("unready", "AdapterNotReady: the adapter is Pending"), ("orphan", "ModelNotFound: ")):
+    for name, words in (("unready", "AdapterNotReady: The adapter is Pending"), ("orphan", "ModelNotFound: ")):
         assert in_state(platform, name, namespace, "DeployFailed", SECONDS)["deploymentMessage"].startswith(words)
     assert pool(platform, namespace) == []
