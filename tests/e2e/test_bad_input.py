@@ -84,7 +84,8 @@ def engineless(platform: Platform, module_namespace: Callable[[str], str]) -> It
         platform.kubectl.apply(model)
     for name, env, _, _ in ENVIRONMENT_MISTAKES:
         platform.kubectl.apply(platform.run_object(name, namespace, model="tests/no-engine", env=[env]))
-    rule = {"action": "Fail", "roles": ["trainer"], "reasons": ["OOMKilled"], "messagePattern": "exceeded its memory limit"}
+    exceeded = {"reasons": ["OOMKilled"], "messagePattern": "exceeded its memory limit"}
+    rule = {"action": "Fail", "roles": ["trainer"], **exceeded}
     policy = {"rules": [{"action": "RestartRun", "roles": ["inference"]}, rule]}
     platform.kubectl.apply(platform.run_object("no-memory", namespace, model="tests/no-memory", failurePolicy=policy))
     yield namespace
