@@ -18,7 +18,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def sync() -> None:
-    """Copy all CRDs and delete stale copies. Raises SystemExit if there is no source."""
+    """Copy all CRDs and delete stale copies. Raises SystemExit if the source folder is missing."""
     source = contents(SOURCE)
     if not source:
         raise SystemExit(f"{SOURCE} contains no CRDs: run `python -m rlrun.codegen.crd` first")

@@ -18,7 +18,7 @@ SECONDS = 90
 
 
 def main() -> None:
-    """Apply the listed models and delete the others of the release. Raises ApiException, whose message names the field."""
+    """Apply the listed models and delete the others of the release. Raises ApiException, which names the field."""
     with open(os.environ["MODELS"], encoding="utf-8") as file:
         models = json.load(file)
     release = os.environ["RELEASE"]
@@ -56,4 +56,7 @@ def main() -> None:
 try:
     main()
 except ApiException as problem:
-    raise SystemExit(f"The API server rejected a model of the catalog: {problem.body or problem.reason}. Correct `models` in the values.") from None
+    raise SystemExit(
+        f"The API server rejected a model of the catalog: {problem.body or problem.reason}. "
+        "Correct `models` in the values."
+    ) from None

@@ -32,7 +32,7 @@ def find(api: RemoteCluster, name: str) -> Obj:
         except NotFoundError:
             continue
     raise NotFoundError(
-        f"there is no adapter and no checkpoint {name} in namespace {api.namespace}",
+        f"no adapter or checkpoint is named {name} in namespace {api.namespace}",
         "list the existing ones: rlrun adapters; rlrun checkpoints",
     )
 

@@ -16,7 +16,7 @@ EPILOG = """Examples:
 
 TEMPLATE = """\
 # A reinforcement-learning run. Start it with:  rlrun run {file} --follow
-# Uncomment a line to set it. The values shown are the defaults, or examples where there is no default.
+# Uncomment a line to set it. The values are the defaults; fields without a default show an example.
 
 # name = "my-first-run"              # display name of the run
 model = "Qwen/Qwen3-4B"              # model id, as listed by `rlrun models`

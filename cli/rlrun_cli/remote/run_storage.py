@@ -86,7 +86,9 @@ def find_run_layout(api: RemoteCluster, name: str, bucket: str, prefix: str) -> 
 def _only_uid(name: str, artifacts: list[Obj]) -> str:
     uids = sorted({str(a["spec"]["runUid"]) for a in artifacts})
     if not uids:
-        raise NotFoundError(f"there is no run {name}, and no artifact of one", "list the existing runs: rlrun list -A")
+        raise NotFoundError(
+            f"no run {name} exists, nor a checkpoint or adapter of one", "list the existing runs: rlrun list -A"
+        )
     if len(uids) > 1:
         raise CliError(
             f"{name} is ambiguous: {len(uids)} deleted runs of that name have artifacts",

@@ -47,7 +47,7 @@ def out() -> Console:
 
 
 def err() -> Console:
-    """Return a console on standard error, for everything but the result."""
+    """Return a console on standard error. It shows progress, notices and prompts; results go to standard output."""
     return Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
 

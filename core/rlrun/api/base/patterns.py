@@ -16,7 +16,7 @@ MAX_PATTERN = 256
 MAX_TEXT = 8192
 """Maximum number of characters that are searched. A termination message has at most 4,096 bytes."""
 VALID = "''.matches(self) || !''.matches(self)"
-"""CEL expression that is true for every valid pattern and an error for all others."""
+"""CEL expression that compiles the pattern: true if it is valid RE2, an evaluation error otherwise."""
 
 
 @lru_cache(maxsize=1024)
