@@ -1,17 +1,21 @@
-"""Plugin of the CPU image for vLLM: LoRA products per adapter instead of per token, and an engine started by fork."""
+"""Plugin of the CPU image for vLLM: LoRA products per adapter instead of per token, and a start that imports once."""
 
 from __future__ import annotations
 
 
 def register() -> None:
-    """Register both with the CPU platform of vLLM. Idempotent, because vLLM calls it in every process.
+    """Register what it changes with the CPU platform of vLLM. Idempotent, because vLLM calls it in every process.
 
     vLLM finds it by the entry point group `vllm.general_plugins`. Other platforms are not changed.
     """
     from vllm.platforms import current_platform
 
     from rlrun_inference.engine_fork import fork_the_engine
+    from rlrun_inference.model_inspection import inspect_in_process
 
     if current_platform.is_cpu():
+        from vllm.model_executor.models import registry
+
         current_platform.get_punica_wrapper = lambda: "rlrun_inference.adapter_lora.LoraByAdapter"
         fork_the_engine(current_platform)
+        inspect_in_process(registry)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 
 from tests.support import tiny_model
+from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
 from tests.support.source_tree import PYTHONPATH
 
@@ -45,10 +45,9 @@ def call(port: int, method: str, path: str, body: str = "") -> tuple[int, Any]:
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def port() -> Iterator[int]:
+    with claimed_ports(1) as ports:
+        yield ports[0]
 
 
 @pytest.fixture

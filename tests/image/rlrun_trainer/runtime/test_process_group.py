@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from rlrun_trainer.sessions.session_registry import Sessions
 from safetensors.torch import load
 
 from tests.support import tiny_model
+from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
 from tests.support.source_tree import PYTHONPATH
 
@@ -51,17 +52,12 @@ ATTENTION: dict[str, Any] = SLOW | {"target_modules": ["q_proj", "k_proj", "v_pr
 PENALTY: dict[str, Any] = {"kl_penalty": KlPenalty(beta=0.5)}
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 class Trainer:
     """A trainer of two processes, and its routes."""
 
     def __init__(self, model_dir: Path, environment: dict[str, str], log: Path, recompute: str) -> None:
-        self.port, meeting = free_port(), free_port()
+        self._claim = ExitStack()
+        self.port, meeting = self._claim.enter_context(claimed_ports(2))
         self.log = log
         command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "1", "--node-rank", "0"]
         command += ["--master-addr", "127.0.0.1", "--master-port", str(meeting)]
@@ -116,16 +112,17 @@ class Trainer:
         raise AssertionError(f"no process of rank {rank}: {self.log.read_text()}")
 
     def end(self) -> bool:
-        """Send SIGTERM; return whether that was enough."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(10)
-                return False
-        return True
+        """Send SIGTERM and give the ports back; return whether SIGTERM was enough."""
+        with self._claim:
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+                try:
+                    self.process.wait(END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+                    self.process.wait(10)
+                    return False
+            return True
 
 
 @pytest.fixture(scope="module")
