@@ -1,16 +1,19 @@
-"""Calls of kubectl and helm, with JSON output."""
+"""Calls of kubectl and helm, and objects as JSON."""
 
-import json
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import ALL, ResourceKind
+from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -56,21 +59,35 @@ class Kubectl:
         self("apply", "--server-side", "--force-conflicts", "-f", "-", *where, stdin=text)
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """Return an object, or None if it does not exist."""
-        where = ["-n", namespace] if namespace else []
-        text = self("get", kind, name, "--ignore-not-found", "-o", "json", *where)
-        return json.loads(text) if text.strip() else None
+        """Return an object, or None if it does not exist. Raises CommandFailed."""
+        try:
+            return self._client.get(_kind(kind), namespace, name)
+        except ApiError as error:
+            raise CommandFailed(str(error)) from error
 
-    def list(self, kind: str, namespace: str | None = None, selector: str | None = None) -> list[Object]:
-        """Return all objects of a kind, in one namespace or in all of them."""
-        where = ["-n", namespace] if namespace else ["-A"]
-        which = ["-l", selector] if selector else []
-        items: list[Object] = json.loads(self("get", kind, "-o", "json", *where, *which))["items"]
-        return items
+    def list(self, kinds: str, namespace: str | None = None, selector: str | None = None) -> list[Object]:
+        """Return all objects of these kinds, in one namespace or in all of them. Raises CommandFailed."""
+        labels = {key: value for key, _, value in (part.partition("=") for part in (selector or "").split(",")) if key}
+        try:
+            return [obj for kind in kinds.split(",") for obj in self._client.list(_kind(kind), namespace, labels)]
+        except ApiError as error:
+            raise CommandFailed(str(error)) from error
+
+    @cached_property
+    def _client(self) -> SyncKubeClient:
+        # Waiting means looking again and again, and each process of kubectl takes 0.1 s of CPU time.
+        from kubernetes import config
+
+        return SyncKubeClient(SyncApiTransport(config.new_client_from_config(str(self.kubeconfig))))
 
     def ensure_namespace(self, name: str) -> None:
         """Create the namespace if it does not exist."""
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+def _kind(name: str) -> ResourceKind:
+    """Return the kind with that name or plural, in small letters."""
+    return next(kind for kind in ALL.values() if name in (kind.plural, kind.kind.lower()))
 
 
 def wait_for(what: str, poll: Callable[[], T | None], seconds: float, every: float = 1.0) -> T:

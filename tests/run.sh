@@ -50,7 +50,10 @@ on_this_machine() {
     level types make --no-print-directory types
     level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
     level apiserver "$PY" -m pytest tests/apiserver -n "$workers" --durations=10
-    level trainer "$PY" -m local_cluster.images run trainer -- python -m pytest tests/image/rlrun_trainer tests/image/bench tests/image/examples --durations=10
+}
+
+in_images() { # Each of these tests computes on one core, with pauses: beside others, threads of torch would only wait.
+    level trainer "$PY" -m local_cluster.images run trainer -- env OMP_NUM_THREADS=1 python -m pytest tests/image/rlrun_trainer tests/image/bench tests/image/examples --durations=10
     level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/image/rlrun_inference
 }
 
@@ -119,7 +122,7 @@ side_by_side() { # side_by_side TRACK...: runs the tracks beside each other and 
 
 tell &
 teller=$!
-side_by_side images on_this_machine cluster_up
+side_by_side images on_this_machine in_images cluster_up
 side_by_side on_the_cluster
 kill "$teller"
 teller=

@@ -38,6 +38,8 @@ ON_POLICY: dict[str, Any] = {
 }
 """With one seed, such a run is the same run again."""
 SEEDS = (11, 12)
+NO_ENGINE = {"image": "rlrun-nowhere/inference:none"}
+"""Changes of a model's `inference` for runs that end before they would ask their engine: a start costs most of it."""
 
 
 def lane(nodeid: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from demo.install import SYSTEM_NAMESPACE
 from demo.kubectl import CommandFailed, condition, wait_for
-from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.conftest import NO_ENGINE, SECONDS, Platform
 
 
 @pytest.fixture
@@ -37,7 +37,9 @@ def test_unknown_model_names_the_known_ones(platform: Platform, here: str) -> No
 def test_run_starts_by_itself_when_its_model_appears(platform: Platform, here: str) -> None:
     platform.kubectl.apply(platform.run_object("early", here, model="tests/late"))
     platform.wait_for_condition("early", here, "Validated", "ModelNotFound", SECONDS)
-    platform.kubectl.apply(platform.model_object("late", "tests/late"))
+    model = platform.model_object("late", "tests/late")
+    model["spec"]["inference"] |= NO_ENGINE
+    platform.kubectl.apply(model)
     try:
         wait_for("the pods", lambda: platform.kubectl.list("pods", here, "rlrun.dev/role=trainer"), SECONDS)
     finally:
@@ -69,7 +71,6 @@ ENVIRONMENT_MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
     ("missing-package", {"id": "tests/never-pushed"}, "EnvironmentPackageMissing", "rlrun env push"),
     ("load-raises", {"id": "tests/load-raises"}, "EnvironmentLoadFailed", "questions.jsonl"),
 ]
-NO_ENGINE = {"image": "rlrun-nowhere/inference:none"}
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,7 @@ def test_reward_function_that_raises_is_counted_and_shown(platform: Platform, he
 def test_image_that_cannot_be_pulled(platform: Platform, here: str) -> None:
     model = platform.model_object("no-image", "tests/no-image")
     model["spec"]["trainer"]["image"] = "rlrun-nowhere/trainer:none"
+    model["spec"]["inference"] |= NO_ENGINE
     platform.kubectl.apply(model)
     try:
         policy = {"imagePullDeadlineSeconds": 20}

@@ -18,7 +18,7 @@ ENVIRONMENTS = [
 ]
 
 
-@pytest.mark.proves("env.id", "env.args", "eval.interval", "eval.evalBaseModel", "val.interval")
+@pytest.mark.proves("env.id", "env.args", "eval.interval", "eval.evalBaseModel", "val.interval", "sampling.temperature")
 def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
     platform: Platform, fresh_namespace: Callable[[str], str]
 ) -> None:
@@ -33,7 +33,7 @@ def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
         env=ENVIRONMENTS,
         # Four short steps: most tokens are one policy old, and what that costs grows with the square of the rate.
         learningRate=3e-4,
-        sampling={"maxTokens": 12},
+        sampling={"maxTokens": 12, "temperature": 0.7},
         val={"numExamples": 6, "interval": 2},
         eval={"interval": 2, "numExamples": 4, "rolloutsPerExample": 2, "env": [{"id": "rlrun/alphabet-sort"}]},
         infrastructure={"computeSize": "S"},

@@ -3,6 +3,7 @@
 The runs are on-policy and seeded, so that a continued one can be held against one that was never cut.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,18 +11,24 @@ from typing import Any
 
 import pytest
 from rlrun.constants import CONFIG_ANNOTATION
-from rlrun.storage.layout import S3Uri
+from rlrun.storage.layout import RunLayout, S3Uri
 
+from demo.install import BUCKET
 from demo.kubectl import Object, condition, wait_for
 from demo.watch import follow
-from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.conftest import NO_ENGINE, SECONDS, Platform
 from tests.e2e.runs import metrics_of
 
 SEEDED: dict[str, Any] = {"batchSize": 32, "maxAsyncLevel": 0, "oversamplingFactor": 1.0, "seed": 5}
 LONG = 100_000
 """Steps of a run that the test ends itself."""
-CHANGES = {"stopped": '{"spec": {"stop": true}}', "suspended": '{"spec": {"suspend": true}}'}
-"""Runs and what their user does once they are under way."""
+HALTED = ("stopped", "suspended")
+"""Runs that their user ends and pauses while they train."""
+
+
+def run_of(platform: Platform, name: str, namespace: str) -> Object:
+    """The run as it is now."""
+    return platform.kubectl.get("rlrun", name, namespace) or {}
 
 
 def has_done(run: Object, step: int) -> bool:
@@ -53,6 +60,52 @@ def checkpoints(platform: Platform, namespace: str, run: str) -> dict[int, Objec
     return {o["spec"]["step"]: o for o in found if o.get("status", {}).get("phase") == "Ready"}
 
 
+@pytest.fixture(scope="module")
+def started(platform: Platform, module_namespace: Callable[[str], str]) -> str:
+    """The namespace of the runs of HALTED; one trains, the other is being suspended."""
+    namespace = module_namespace("halted")
+    # No checkpoint is due: what there is in the end was saved because the trainer had to go.
+    for name, steps in zip(HALTED, (LONG, 40), strict=True):
+        spec = SEEDED | {"maxSteps": steps, "checkpoints": {"interval": LONG}}
+        platform.kubectl.apply(platform.run_object(name, namespace, **spec))
+    for name in reversed(HALTED):
+        wait_for(f"step 3 of {name}", lambda name=name: has_done(run_of(platform, name, namespace), 3), SECONDS, 0.3)
+        if name == "suspended":
+            change(platform, name, namespace, '{"spec": {"suspend": true}}')
+    return namespace
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What was seen of a live run before its maxSteps was raised and once its orchestrator knew."""
+
+    pods_before: set[str]
+    pods_after: set[str]
+    config_before: str | None
+    config_after: str | None
+
+
+@pytest.fixture(scope="module")
+def raised(platform: Platform, started: str) -> Raised:
+    """The run that is stopped later, with more steps than it was started with."""
+
+    def pods() -> set[str]:
+        found = platform.kubectl.list("pods", started, "rlrun.dev/run=stopped")
+        return {pod["metadata"]["uid"] for pod in found}
+
+    def config() -> str | None:
+        (pod,) = platform.kubectl.list("pods", started, "rlrun.dev/run=stopped,rlrun.dev/role=orchestrator")
+        return (pod["metadata"].get("annotations") or {}).get(CONFIG_ANNOTATION)
+
+    def known() -> bool:
+        return bool(run_of(platform, "stopped", started)["status"]["progress"].get("maxSteps") == LONG + 1)
+
+    pods_before, config_before = pods(), config()
+    change(platform, "stopped", started, json.dumps({"spec": {"maxSteps": LONG + 1}}))
+    wait_for("the orchestrator to know", known, SECONDS)
+    return Raised(pods_before, pods(), config_before, config())
+
+
 @dataclass(frozen=True)
 class Halted:
     """Runs that their user stopped and suspended, and what they had saved when their pods were gone."""
@@ -63,30 +116,17 @@ class Halted:
 
 
 @pytest.fixture(scope="module")
-def halted(platform: Platform, module_namespace: Callable[[str], str]) -> Halted:
-    """Both runs of CHANGES."""
-    namespace = module_namespace("halted")
-    # No checkpoint is due: what there is in the end was saved because the trainer had to go.
-    for name, steps in (("stopped", LONG), ("suspended", 40)):
-        spec = SEEDED | {"maxSteps": steps, "checkpoints": {"interval": LONG}}
-        platform.kubectl.apply(platform.run_object(name, namespace, **spec))
-    waiting = dict(CHANGES)
-
-    def all_changed() -> bool:
-        for name in list(waiting):
-            if has_done(platform.kubectl.get("rlrun", name, namespace) or {}, 3):
-                change(platform, name, namespace, waiting.pop(name))
-        return not waiting
-
-    wait_for("step 3 of both runs", all_changed, SECONDS, every=0.3)
-    runs = {name: in_phase(platform, name, namespace, name.capitalize()) for name in CHANGES}
+def halted(platform: Platform, started: str, raised: Raised) -> Halted:
+    """Both runs of HALTED."""
+    change(platform, "stopped", started, '{"spec": {"stop": true}}')
+    runs = {name: in_phase(platform, name, started, name.capitalize()) for name in HALTED}
     saved = {
         name: wait_for(
-            f"the emergency checkpoint of {name}", lambda name=name: checkpoints(platform, namespace, name), SECONDS
+            f"the emergency checkpoint of {name}", lambda name=name: checkpoints(platform, started, name), SECONDS
         )
-        for name in CHANGES
+        for name in HALTED
     }
-    return Halted(namespace, runs, saved)
+    return Halted(started, runs, saved)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +134,7 @@ def continued(platform: Platform, halted: Halted) -> dict[str, Object]:
     """The suspended run and one that starts from the checkpoint of the stopped one, both finished."""
     change(platform, "suspended", halted.namespace, '{"spec": {"suspend": false, "maxSteps": 45}}')
     [checkpoint] = halted.saved["stopped"].values()
-    warm = SEEDED | {"maxSteps": 3, "checkpointId": checkpoint["metadata"]["name"]}
+    warm = SEEDED | {"maxSteps": 3, "checkpointId": checkpoint["metadata"]["name"], "artifactPolicy": "Delete"}
     platform.kubectl.apply(platform.run_object("warm", halted.namespace, **warm))
     return {name: follow(platform.kubectl, name, halted.namespace, SECONDS) for name in ("warm", "suspended")}
 
@@ -124,41 +164,27 @@ def test_a_suspended_run_gives_its_pods_back_and_goes_on_at_its_own_step(
     assert continued["suspended"]["status"]["attempt"] == 2
 
 
-def test_max_steps_raised_on_a_live_run_takes_effect(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
-    namespace = fresh_namespace("raised")
-    # Far more steps than are made until the change is there.
-    spec = SEEDED | {"maxSteps": 3000, "checkpoints": {"interval": LONG}}
-    platform.kubectl.apply(platform.run_object("run", namespace, **spec))
-
-    def under_way() -> Object | None:
-        run = platform.kubectl.get("rlrun", "run", namespace) or {}
-        return run if has_done(run, 2) else None
-
-    def orchestrator() -> Object:
-        (pod,) = platform.kubectl.list("pods", namespace, "rlrun.dev/role=orchestrator")
-        return pod
-
-    run = wait_for("step 2", under_way, SECONDS, every=0.3)
-    pods = {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace)}
-    told = orchestrator()["metadata"].get("annotations", {}).get(CONFIG_ANNOTATION)
-
-    change(platform, "run", namespace, '{"spec": {"maxSteps": 4000}}')
-    wait_for(
-        "the orchestrator to know",
-        lambda: (platform.kubectl.get("rlrun", "run", namespace) or run)["status"]["progress"].get("maxSteps") == 4000,
-        SECONDS,
-    )
+def test_max_steps_raised_on_a_live_run_takes_effect(raised: Raised) -> None:
     # By itself the kubelet brings a changed ConfigMap to a pod within about a minute; this makes it look at once.
-    assert orchestrator()["metadata"].get("annotations", {}).get(CONFIG_ANNOTATION) != told
-    assert {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace)} == pods, "nothing restarted"
+    assert raised.config_after != raised.config_before
+    assert raised.pods_after == raised.pods_before, "nothing restarted"
 
 
 def test_deadlines_end_a_run_with_their_reason(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
     namespace = fresh_namespace("deadlines")
     deadline = 45
+    model = platform.model_object("deadlines", "tests/deadlines")
+    model["spec"]["inference"] |= NO_ENGINE
+    platform.kubectl.apply(model)
     platform.kubectl.apply(
         platform.run_object(
-            "active", namespace, **SEEDED, maxSteps=LONG, activeDeadlineSeconds=deadline, ttlSecondsAfterFinished=30
+            "active",
+            namespace,
+            **SEEDED,
+            model="tests/deadlines",
+            maxSteps=LONG,
+            activeDeadlineSeconds=deadline,
+            ttlSecondsAfterFinished=30,
         )
     )
 
@@ -176,3 +202,19 @@ def test_deadlines_end_a_run_with_their_reason(platform: Platform, fresh_namespa
     # The status has whole seconds.
     assert (ended - began).total_seconds() >= deadline - 1
     wait_for("the run to be deleted", lambda: platform.kubectl.get("rlrun", "active", namespace) is None, SECONDS)
+    platform.kubectl("delete", "rlmodel", "deadlines")
+
+
+@pytest.mark.proves("artifactPolicy")
+def test_deleting_a_run_removes_its_artifacts_by_policy(
+    platform: Platform, halted: Halted, continued: dict[str, Object]
+) -> None:
+    store = platform.s3.store()
+    layout, source = (
+        RunLayout.of(BUCKET, "", halted.namespace, run["metadata"]["uid"])
+        for run in (continued["warm"], halted.runs["stopped"])
+    )
+    assert store.list_folders(layout.root / "checkpoints")
+    platform.kubectl("delete", "rlrun", "warm", "-n", halted.namespace, "--timeout=400s", timeout=420)
+    wait_for("the end of the deleted run's artifacts", lambda: not store.list_files(layout.root), SECONDS)
+    assert store.list_folders(source.root / "checkpoints"), "the checkpoint that it started from belongs to another run"
