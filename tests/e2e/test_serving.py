@@ -101,6 +101,12 @@ def in_state(platform: Platform, name: str, namespace: str, state: str, seconds:
         pytest.fail(f"{error}; it is {seen[0].get('deploymentState')}: {seen[0].get('deploymentMessage')}\n{pods}")
 
 
+def failure(platform: Platform, name: str, namespace: str) -> str:
+    """Why the adapter is not deployed, or an empty text while nothing has failed."""
+    status = (platform.kubectl.get("rladapter", name, namespace) or {}).get("status") or {}
+    return str(status.get("deploymentMessage", "")) if status.get("deploymentState") == "DeployFailed" else ""
+
+
 def pool(platform: Platform, namespace: str) -> list[Object]:
     """Everything that the pool has."""
     kinds = "deployments,services,configmaps,secrets,serviceaccounts,networkpolicies,pods"
@@ -206,6 +212,7 @@ def test_what_cannot_be_served_says_why(platform: Platform, fresh_namespace: Cal
     platform.kubectl(
         "patch", "rladapter", "orphan", "-n", namespace, "--subresource=status", "--type", "merge", "-p", status
     )
+    # The first message of the second adapter may be from before its status said Ready.
     for name, words in (("unready", "AdapterNotReady: The adapter is Pending"), ("orphan", "ModelNotFound: ")):
-        assert in_state(platform, name, namespace, "DeployFailed", SECONDS)["deploymentMessage"].startswith(words)
+        wait_for(f"{words} of {name}", lambda n=name, w=words: failure(platform, n, namespace).startswith(w), SECONDS)
     assert pool(platform, namespace) == []
