@@ -86,8 +86,11 @@ class Kubectl:
 
 
 def _kind(name: str) -> ResourceKind:
-    """Return the kind with that name or plural, in small letters."""
-    return next(kind for kind in ALL.values() if name in (kind.plural, kind.kind.lower()))
+    """Return the kind with that name or plural, in small letters. Raises ValueError for a kind the project lacks."""
+    for kind in ALL.values():
+        if name in (kind.plural, kind.kind.lower()):
+            return kind
+    raise ValueError(f"unknown kind {name!r}; add it to rlrun.kube.kinds")
 
 
 def wait_for(what: str, poll: Callable[[], T | None], seconds: float, every: float = 1.0) -> T:

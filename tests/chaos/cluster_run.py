@@ -43,11 +43,11 @@ SPEC: dict[str, Any] = {
 START_SECONDS = 180.0
 FINISH_SECONDS = 240.0
 SETTLE_SECONDS = 90.0
-"""For pods that say goodbye and for a retention under way; also the listing of everything takes seconds."""
+"""For pods that say goodbye and for a retention under way."""
 GONE_SECONDS = 120.0
 LOOK_SECONDS = 0.5
 KINDS = (
-    "rlruns.rlrun.dev", "rlcheckpoints.rlrun.dev", "rladapters.rlrun.dev", "deployments", "jobs", "services",
+    "rlruns", "rlcheckpoints", "rladapters", "deployments", "jobs", "services",
     "networkpolicies", "configmaps", "secrets", "serviceaccounts", "pods",
 )  # fmt: skip
 
