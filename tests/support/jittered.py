@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.run_processes import FakeEnvironment
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.fake_environment import FakeEnvironment
+from tests.support.run_processes import World
 
 MakeWorld = Callable[..., Awaitable[World]]
 """make(jitter, **spec): a world that has started; worlds of the same jitter answer in the same order."""

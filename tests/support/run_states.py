@@ -9,7 +9,8 @@ from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange
 from rlrun_operator.planning.plan.status_builder import apply_change
 from rlrun_operator.planning.policies.validation import parse_spec
 
-from tests.support.operator_world import START, run_object
+from tests.support.clocks import START
+from tests.support.cluster_objects import run_object
 
 
 def run_spec(**more: Any) -> RLRunSpec:

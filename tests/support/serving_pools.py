@@ -13,14 +13,12 @@ from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.reconciler import reconciler
 from rlrun_operator.serving.sidecar_client import Sidecars
 
-from tests.support.operator_world import (
-    SETTINGS,
-    Clock,
-    MemoryArtifacts,
-    MemoryCluster,
-    MemoryPoller,
-    step_kubelet,
-)
+from tests.support.clocks import Clock
+from tests.support.fake_artifacts import FakeArtifacts
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_kubelet import step_kubelet
+from tests.support.fake_poller import FakePoller
+from tests.support.operator_world import SETTINGS
 
 Obj = dict[str, Any]
 KEY = PoolKey("team", "tiny/model")
@@ -47,7 +45,7 @@ def adapter_object(name: str = "one", *, deployed: bool = True, **more: Any) -> 
 class MemorySidecars(Sidecars):
     """A sidecar for every pod: it starts from the ConfigMap, and loads at once what is not said to fail."""
 
-    def __init__(self, cluster: MemoryCluster) -> None:
+    def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.orders: dict[str, DesiredAdapters] = {}
         self.problems: dict[str, Problem] = {}
@@ -91,7 +89,7 @@ class MemorySidecars(Sidecars):
 class Pools:
     """A cluster with a catalogue, credentials, and the operator's pools."""
 
-    cluster: MemoryCluster
+    cluster: FakeCluster
     sidecars: MemorySidecars
     clock: Clock = field(default_factory=Clock)
     settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
@@ -101,7 +99,7 @@ class Pools:
         for _ in range(times):
             # A new operator each time: nothing is remembered from one to the next.
             kube = self.cluster.kube
-            observer = Observer(kube, MemoryArtifacts(), MemoryPoller(), self.settings)
+            observer = Observer(kube, FakeArtifacts(), FakePoller(), self.settings)
             again = await reconciler(kube, observer, self.sidecars, self.settings, self.clock).reconcile(key)
         return again
 

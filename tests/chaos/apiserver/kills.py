@@ -22,7 +22,8 @@ from tests.chaos.apiserver.place import Place
 from tests.chaos.scenario import Lost, Scenario
 from tests.chaos.unit.faults import Call, FaultyTransport, Gate, Rule
 from tests.chaos.unit.storms import Storm
-from tests.support.operator_world import Crash, MemoryPoller
+from tests.support.fake_cluster import Crash
+from tests.support.fake_poller import FakePoller
 
 WRITES = 64
 """At least as many writes as the life has: the scenario `undisturbed` fails where it has more."""
@@ -99,7 +100,7 @@ def stormy(seed: int, share: float) -> Callable[[Any], Coroutine[Any, Any, None]
 async def live(place: Place, rule: Rule) -> Gate:
     """One whole life; the gate knows what the operator did."""
     site, connection = await new_site(place)
-    poller = MemoryPoller()
+    poller = FakePoller()
     settings = place.parsed(site.namespace)
     artifacts = S3ArtifactStore(threads=2)
     gate = Gate(rule)

@@ -11,7 +11,8 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.errors import ApiError
 from rlrun.kube.requests import KubeRequest
 
-from tests.support.operator_world import START, Clock, MemoryCluster
+from tests.support.clocks import START, Clock
+from tests.support.fake_cluster import FakeCluster
 
 Obj = dict[str, Any]
 
@@ -23,7 +24,7 @@ def copied(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-class StrictCluster(MemoryCluster):
+class StrictCluster(FakeCluster):
     """Refuses a status that the schema does not know, and knows the time of a deletion."""
 
     clone = staticmethod(copied)

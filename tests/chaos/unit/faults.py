@@ -15,7 +15,7 @@ from rlrun.kube.async_client import AsyncTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.requests import KubeRequest
 
-from tests.support.operator_world import Crash
+from tests.support.fake_cluster import Crash
 
 READS = frozenset({"get", "list", "logs", "get_object", "head_object", "list_objects_v2", "list_multipart_uploads"})
 

@@ -8,7 +8,8 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.operator_world import MemoryCluster, terminated
+from tests.support.cluster_objects import terminated
+from tests.support.fake_cluster import FakeCluster
 
 Obj = dict[str, Any]
 HOLD = "tests/kubelet"
@@ -19,7 +20,7 @@ HOLD = "tests/kubelet"
 class Kubelet:
     """One node. All times are in ticks."""
 
-    cluster: MemoryCluster
+    cluster: FakeCluster
     start_ticks: int = 1
     end_ticks: int = 1
     report_every: int = 1

@@ -30,15 +30,11 @@ from tests.chaos.unit.bucket import BUCKET, BucketArtifacts, MemoryBucket, store
 from tests.chaos.unit.cluster import StrictCluster
 from tests.chaos.unit.faults import FaultyTransport, Gate, Rule
 from tests.chaos.unit.kubelet import Kubelet
-from tests.support.operator_world import (
-    SETTINGS,
-    Clock,
-    Crash,
-    MemoryPoller,
-    model_object,
-    run_object,
-    source_secret,
-)
+from tests.support.clocks import Clock
+from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.fake_cluster import Crash
+from tests.support.fake_poller import FakePoller
+from tests.support.operator_world import SETTINGS
 
 Obj = dict[str, Any]
 
@@ -70,7 +66,7 @@ class Life:
         self.bucket = MemoryBucket()
         self.bucket.on_delete = self._watch_deletion
         self.trainer_store: Store = store_of(self.bucket)
-        self.poller = MemoryPoller()
+        self.poller = FakePoller()
         self.kubelet = Kubelet(self.cluster)
         self.gate = Gate(self.rule)
         self.operator = self._new_operator()

@@ -6,7 +6,8 @@ from typing import Any
 from tests.chaos import invariants
 from tests.chaos.scenario import Lost, Scenario, require
 from tests.chaos.unit.life import NAME, NAMESPACE, Event, Life, check_end, usual_events
-from tests.support.operator_world import Crash, run_object
+from tests.support.cluster_objects import run_object
+from tests.support.fake_cluster import Crash
 
 
 def scenarios() -> Iterator[Scenario]:

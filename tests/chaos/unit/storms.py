@@ -14,7 +14,7 @@ from tests.chaos.scenario import Scenario
 from tests.chaos.unit.faults import Call, Rule, s3_500, s3_silent
 from tests.chaos.unit.kills import LIVES, full_life
 from tests.chaos.unit.life import After, Event, Life, check_end, restart_and_pause, usual_events
-from tests.support.operator_world import Crash
+from tests.support.fake_cluster import Crash
 
 ANSWERS = (
     (429, "TooManyRequests"),

@@ -13,7 +13,7 @@ from tests.chaos.invariants import Picture, Stored
 from tests.chaos.report import Report, read, table
 from tests.chaos.runner import run_one
 from tests.chaos.scenario import Outcome, Result, Scenario, require
-from tests.support.operator_world import manifest
+from tests.support.fake_artifacts import manifest
 
 FOLDER = "team/uid-1/checkpoints/step-000002"
 

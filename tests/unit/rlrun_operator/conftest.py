@@ -3,13 +3,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.operator_world import MemoryCluster, World, model_object, run_object, source_secret
+from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.fake_cluster import FakeCluster
+from tests.support.operator_world import World
 
 
 @pytest.fixture
 def make_world() -> Callable[..., World]:
     def make(**spec: Any) -> World:
-        return World(MemoryCluster(run_object(**spec), model_object(), source_secret()))
+        return World(FakeCluster(run_object(**spec), model_object(), source_secret()))
 
     return make
 

@@ -15,8 +15,8 @@ from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.training.trainer_session import session_spec
 
-from tests.support.run_processes import FakeEnvironment
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.fake_environment import FakeEnvironment
+from tests.support.run_processes import World
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from rlrun.protocol.resolved import ResolvedRun
 from rlrun_orchestrator.config_watcher import ConfigChange, ConfigWatcher, diff_configuration
 from rlrun_orchestrator.data.schedule import RunSchedule
 
-from tests.support.run_processes import FakeEnvironment
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.fake_environment import FakeEnvironment
+from tests.support.run_processes import World
 
 
 def run(world: World, *, attempt: int = 1, **spec: Any) -> ResolvedRun:

@@ -12,7 +12,7 @@ from rlrun.kube.pods import (
     terminations,
 )
 
-from tests.support.operator_world import pod, terminated
+from tests.support.cluster_objects import pod, terminated
 
 
 def test_a_pod_that_is_being_deleted_is_not_ready() -> None:

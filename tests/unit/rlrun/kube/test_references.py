@@ -3,7 +3,7 @@ from rlrun.api.model import RLModelSpec
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.problem import Problem
 
-from tests.support.operator_world import model_object
+from tests.support.cluster_objects import model_object
 
 
 def test_a_model_is_found_by_its_id() -> None:

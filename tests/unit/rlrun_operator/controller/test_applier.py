@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.operator_world import Crash, World
+from tests.support.fake_cluster import Crash
+from tests.support.operator_world import World
 
 
 @pytest.mark.parametrize("crash_at", range(8))

@@ -15,14 +15,11 @@ from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 from rlrun_operator.planning.plan.actions import LogCopy
 from rlrun_operator.planning.policies.log_copies import crash_logs, ended_container_logs, pod_logs
 
-from tests.support.operator_world import (
-    MemoryArtifacts,
-    MemoryCluster,
-    World,
-    end_orchestrator,
-    pod,
-    terminated,
-)
+from tests.support.cluster_objects import pod, terminated
+from tests.support.fake_artifacts import FakeArtifacts
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_kubelet import end_orchestrator
+from tests.support.operator_world import World
 
 LAYOUT = RunLayout.of("rlrun", "", "team", "uid-1")
 LOGS = "s3://rlrun/team/uid-1/logs"
@@ -147,7 +144,7 @@ def copies(count: int) -> list[LogCopy]:
     return [LogCopy(f"pod-{i}", "main", f"s3://rlrun/{i}.log") for i in range(count)]
 
 
-class Slow(MemoryCluster):
+class Slow(FakeCluster):
     """Some kubelets never answer."""
 
     busy = 0
@@ -166,7 +163,7 @@ class Slow(MemoryCluster):
 
 
 async def test_silent_kubelets_delay_no_other_request() -> None:
-    artifacts, cluster = MemoryArtifacts(), Slow()
+    artifacts, cluster = FakeArtifacts(), Slow()
     async with asyncio.timeout(60):
         await LogCollector(cluster.kube, artifacts, seconds=0.2).collect("team", VARIABLES, copies(12))
     assert len(artifacts.files) == 11
@@ -175,13 +172,13 @@ async def test_silent_kubelets_delay_no_other_request() -> None:
 
 @pytest.mark.parametrize("error", [ApiError(500, "InternalError", "kubelet"), OSError("reset")])
 async def test_no_error_is_worth_more_than_the_run(error: Exception) -> None:
-    class Failing(MemoryCluster):
+    class Failing(FakeCluster):
         async def log(self, request: KubeRequest) -> bytes:
             if request.name == "pod-0":
                 raise error
             return b"text"
 
-    artifacts = MemoryArtifacts()
+    artifacts = FakeArtifacts()
     await LogCollector(Failing().kube, artifacts).collect("team", VARIABLES, copies(2))
     assert list(artifacts.files) == ["s3://rlrun/1.log"]
 
@@ -199,7 +196,7 @@ async def test_s3_outage_delays_no_other_request(world: World, monkeypatch: pyte
 
 
 async def test_only_the_end_of_a_long_log_is_kept() -> None:
-    cluster, artifacts = MemoryCluster(), MemoryArtifacts()
+    cluster, artifacts = FakeCluster(), FakeArtifacts()
     cluster.logs["pod-0/main"] = b"x" * LIMIT_BYTES + b"the end"
     await LogCollector(cluster.kube, artifacts).collect("team", VARIABLES, copies(1))
     (kept,) = artifacts.files.values()

@@ -8,7 +8,10 @@ from rlrun_operator.controller.model_status import ModelStatusWriter, uses_model
 from rlrun_operator.handlers import is_own_status_write
 from rlrun_operator.operator_process import Operator
 
-from tests.support.operator_world import SETTINGS, START, Clock, MemoryCluster, model_object, run_object
+from tests.support.clocks import START, Clock
+from tests.support.cluster_objects import model_object, run_object
+from tests.support.fake_cluster import FakeCluster
+from tests.support.operator_world import SETTINGS
 
 Obj = dict[str, Any]
 
@@ -23,7 +26,7 @@ def model(**spec: Any) -> Obj:
     return found
 
 
-def status(cluster: MemoryCluster, name: str = "tiny-model") -> Obj:
+def status(cluster: FakeCluster, name: str = "tiny-model") -> Obj:
     found = cluster.find("RLModel", name, "")
     assert found
     return dict(found["status"])
@@ -46,7 +49,7 @@ def test_a_run_that_is_being_deleted_uses_no_model() -> None:
 
 
 async def test_runs_are_counted_by_model() -> None:
-    cluster = MemoryCluster(model(), model_object("other/model"))
+    cluster = FakeCluster(model(), model_object("other/model"))
     runs = [run_in("Running", "a"), run_in(None, "b"), run_in("Failed", "c"), run_in("Running", "d", "no/such")]
     await ModelStatusWriter(cluster.kube, Clock()).write(runs)
     assert (status(cluster)["runs"], status(cluster)["observedGeneration"]) == (2, 3)
@@ -56,7 +59,7 @@ async def test_runs_are_counted_by_model() -> None:
 
 
 async def test_an_invalid_entry_says_which_field_is_wrong() -> None:
-    cluster = MemoryCluster(model(seqLen="long"))
+    cluster = FakeCluster(model(seqLen="long"))
     await ModelStatusWriter(cluster.kube, Clock()).write([])
     (condition,) = status(cluster)["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "ModelInvalid")
@@ -64,7 +67,7 @@ async def test_an_invalid_entry_says_which_field_is_wrong() -> None:
 
 
 async def test_a_status_is_written_only_when_it_changes() -> None:
-    cluster, clock = MemoryCluster(model()), Clock()
+    cluster, clock = FakeCluster(model()), Clock()
     writer = ModelStatusWriter(cluster.kube, clock)
     await writer.write([run_in("Running")])
     before = cluster.writes
@@ -79,13 +82,13 @@ async def test_a_status_is_written_only_when_it_changes() -> None:
 @pytest.mark.parametrize("watched", [[], ["team"], ["team", "else"]])
 async def test_the_resync_counts_the_runs_of_all_namespaces(watched: list[str]) -> None:
     other = run_object("other", "else", "uid-2")
-    cluster = MemoryCluster(model(), run_in("Running"), other)
+    cluster = FakeCluster(model(), run_in("Running"), other)
     await Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))._list_runs(cluster.kube)
     assert status(cluster)["runs"] == 2
 
 
 async def test_a_refused_status_does_not_stop_the_resync(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = MemoryCluster(model())
+    cluster = FakeCluster(model())
 
     async def refuse(*_: object) -> Obj:
         raise ApiError(403, "Forbidden", "no")

@@ -1,6 +1,9 @@
 """Deployed adapters survive the deletion of their run, and two reconcilers share one status."""
 
-from tests.support.operator_world import MemoryCluster, World, manifest, model_object, run_object, source_secret
+from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.fake_artifacts import manifest
+from tests.support.fake_cluster import FakeCluster
+from tests.support.operator_world import World
 from tests.support.serving_pools import MemorySidecars, Pools
 
 ROOT = "s3://rlrun/team/uid-1"
@@ -12,7 +15,7 @@ def deploy(world: World, step: int) -> None:
 
 
 async def test_adapter_deployed_during_deletion_keeps_its_files() -> None:
-    world = World(MemoryCluster(run_object(artifactPolicy="Delete"), model_object(), source_secret()))
+    world = World(FakeCluster(run_object(artifactPolicy="Delete"), model_object(), source_secret()))
     await world.start()
     for step in (1, 2):
         world.artifacts.folders[f"{ROOT}/adapters/step-{step:06d}"] = manifest(step)
@@ -32,7 +35,7 @@ async def test_adapter_deployed_during_deletion_keeps_its_files() -> None:
 
 
 async def test_run_owns_its_adapters_only_while_they_are_not_deployed() -> None:
-    world = World(MemoryCluster(run_object(artifactPolicy="Delete"), model_object(), source_secret()))
+    world = World(FakeCluster(run_object(artifactPolicy="Delete"), model_object(), source_secret()))
     await world.start()
     world.artifacts.folders[f"{ROOT}/adapters/step-000001"] = manifest(1)
     await world.reconcile()
@@ -52,7 +55,7 @@ async def test_run_owns_its_adapters_only_while_they_are_not_deployed() -> None:
 
 
 async def test_the_runs_reconciler_and_the_pools_write_each_their_part_of_a_status() -> None:
-    world = World(MemoryCluster(run_object(), model_object(), source_secret()))
+    world = World(FakeCluster(run_object(), model_object(), source_secret()))
     await world.start()
     folder = f"{ROOT}/adapters/step-000001"
     world.artifacts.folders[folder] = manifest(1)

@@ -14,17 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 
-from tests.support.operator_world import (
-    START,
-    Crash,
-    MemoryCluster,
-    World,
-    manifest,
-    model_object,
-    run_object,
-    source_secret,
-    step_kubelet,
-)
+from tests.support.clocks import START
+from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.fake_artifacts import manifest
+from tests.support.fake_cluster import Crash, FakeCluster
+from tests.support.fake_kubelet import step_kubelet
+from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
 SPEC: dict[str, Any] = {"checkpoints": {"keepCloud": 2}, "adapters": {"keepLast": 1}}
@@ -95,7 +90,7 @@ def picture(world: World) -> dict[str, Any]:
 
 
 def new_world() -> World:
-    world = World(MemoryCluster())
+    world = World(FakeCluster())
     world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
     return world
 
@@ -177,7 +172,7 @@ async def test_crash_at_every_single_write_of_a_start(crash_at: int) -> None:
 
 @pytest.mark.parametrize("crash_at", range(12))
 async def test_crash_at_every_write_of_the_end(crash_at: int) -> None:
-    from tests.support.operator_world import end_orchestrator
+    from tests.support.fake_kubelet import end_orchestrator
 
     world = new_world()
     for put in INPUTS.values():

@@ -9,16 +9,11 @@ from rlrun.kube.errors import ApiError
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 
-from tests.support.operator_world import (
-    START,
-    World,
-    end_orchestrator,
-    manifest,
-    model_object,
-    pod,
-    source_secret,
-    step_kubelet,
-)
+from tests.support.clocks import START
+from tests.support.cluster_objects import model_object, pod, source_secret
+from tests.support.fake_artifacts import manifest
+from tests.support.fake_kubelet import end_orchestrator, step_kubelet
+from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
 

@@ -17,23 +17,18 @@ from rlrun.kube.requests import KubeRequest
 from rlrun.storage.store import Unreachable
 from rlrun_operator.planning.plan.artifact_catalog import ObservedArtifact
 
-from tests.support.operator_world import (
-    Crash,
-    MemoryArtifacts,
-    MemoryCluster,
-    World,
-    manifest,
-    model_object,
-    run_object,
-)
-from tests.support.operator_world import source_secret as platform_secret
+from tests.support.cluster_objects import model_object, run_object
+from tests.support.cluster_objects import source_secret as platform_secret
+from tests.support.fake_artifacts import FakeArtifacts, manifest
+from tests.support.fake_cluster import Crash, FakeCluster
+from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1/checkpoints"
 FILES = ("manifest.json", "adapter.safetensors", "trainer.pt")
 NUMBER = st.integers(0, 5)
 
 
-class Racing(MemoryCluster):
+class Racing(FakeCluster):
     """Somebody acts right after the operator has asked who starts from what."""
 
     race: Callable[[], None] | None = None
@@ -45,7 +40,7 @@ class Racing(MemoryCluster):
         return found
 
 
-class Files(MemoryArtifacts):
+class Files(FakeArtifacts):
     """Checkpoints, file by file."""
 
     def __init__(self) -> None:

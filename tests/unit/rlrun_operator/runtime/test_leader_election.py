@@ -5,7 +5,7 @@ import pytest
 from rlrun.kube.errors import ApiError
 from rlrun_operator.runtime.leader_election import DURATION_SECONDS, RENEW_DEADLINE_SECONDS, LeaderElection, LeaseLost
 
-from tests.support.operator_world import MemoryCluster
+from tests.support.fake_cluster import FakeCluster
 
 
 class Time:
@@ -21,7 +21,7 @@ def lease(cluster: Any, identity: str, clock: Time) -> LeaderElection:
 
 
 async def test_one_of_two_candidates_becomes_leader() -> None:
-    cluster, clock = MemoryCluster(), Time()
+    cluster, clock = FakeCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
     assert not await second._try()
@@ -30,7 +30,7 @@ async def test_one_of_two_candidates_becomes_leader() -> None:
 
 
 async def test_silent_holder_is_followed_after_the_duration_by_the_own_clock() -> None:
-    cluster, clock = MemoryCluster(), Time()
+    cluster, clock = FakeCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
     assert not await second._try()
@@ -44,7 +44,7 @@ async def test_silent_holder_is_followed_after_the_duration_by_the_own_clock() -
 
 
 async def test_leader_keeps_the_lease_while_renewing() -> None:
-    cluster, clock = MemoryCluster(), Time()
+    cluster, clock = FakeCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
     for _ in range(5):
@@ -55,7 +55,7 @@ async def test_leader_keeps_the_lease_while_renewing() -> None:
 
 
 async def test_released_lease_is_free_at_once() -> None:
-    cluster, clock = MemoryCluster(), Time()
+    cluster, clock = FakeCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
     await first.release()
@@ -63,7 +63,7 @@ async def test_released_lease_is_free_at_once() -> None:
 
 
 async def test_release_of_a_foreign_lease_changes_nothing() -> None:
-    cluster, clock = MemoryCluster(), Time()
+    cluster, clock = FakeCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
     await second.release()
@@ -71,7 +71,7 @@ async def test_release_of_a_foreign_lease_changes_nothing() -> None:
 
 
 async def test_one_of_two_simultaneous_candidates_becomes_leader() -> None:
-    cluster, clock = MemoryCluster(), Time()
+    cluster, clock = FakeCluster(), Time()
     holder = lease(cluster, "a", clock)
     await holder.acquire()
     await holder.release()
@@ -81,7 +81,7 @@ async def test_one_of_two_simultaneous_candidates_becomes_leader() -> None:
 
 
 async def test_holder_that_cannot_renew_gives_up() -> None:
-    cluster, clock = MemoryCluster(), Time()
+    cluster, clock = FakeCluster(), Time()
     mine = lease(cluster, "a", clock)
     await mine.acquire()
 

@@ -1,10 +1,11 @@
 import pytest
 
-from tests.support.operator_world import MemoryCluster, model_object, source_secret
+from tests.support.cluster_objects import model_object, source_secret
+from tests.support.fake_cluster import FakeCluster
 from tests.support.serving_pools import MemorySidecars, Pools
 
 
 @pytest.fixture
 def pools() -> Pools:
-    cluster = MemoryCluster(model_object(), source_secret())
+    cluster = FakeCluster(model_object(), source_secret())
     return Pools(cluster, MemorySidecars(cluster))

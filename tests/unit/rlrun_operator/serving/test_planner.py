@@ -6,7 +6,8 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.reconciler import find_pools, key_of
 
-from tests.support.operator_world import Crash, source_secret, terminated
+from tests.support.cluster_objects import source_secret, terminated
+from tests.support.fake_cluster import Crash
 from tests.support.serving_pools import KEY, Pools, adapter_object
 
 ALL = ["ConfigMap", "Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]

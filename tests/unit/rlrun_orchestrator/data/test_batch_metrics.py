@@ -23,8 +23,9 @@ from rlrun_orchestrator.reporting.step_reporter import TrainingTotals
 from rlrun_orchestrator.storage.run_recorder import RunRecorder
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
-from tests.support.run_processes import FakeEnvironment, RunStore
-from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+from tests.support.fake_environment import FakeEnvironment
+from tests.support.run_processes import RUN_URI, World
+from tests.support.run_store import RunStore
 
 SPREAD = ("mean", "max", "min")
 NAMES = [

@@ -33,8 +33,10 @@ from rlrun_orchestrator.rollouts.environments import PooledEnvironment
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 
-from tests.support.run_processes import FakeEngine, FakeEnvironment, policy
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_environment import FakeEnvironment
+from tests.support.policy_refs import policy
+from tests.support.run_processes import World
 
 BASE_MODEL = "owner/tiny"
 

@@ -12,7 +12,9 @@ from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
 
-from tests.support.run_processes import FakeEngine, policy, serve
+from tests.support.fake_engine import FakeEngine
+from tests.support.policy_refs import policy
+from tests.support.run_processes import serve
 from tests.support.waiting import until
 
 RUN = "s3://bucket/run"

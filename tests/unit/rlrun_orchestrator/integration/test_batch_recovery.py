@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rlrun.protocol.trainer import TrainBatch
 
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.run_processes import World
 
 STEPS = 6
 

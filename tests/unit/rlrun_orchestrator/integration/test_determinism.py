@@ -10,7 +10,7 @@ import pytest
 from rlrun.protocol.orchestrator import RunPhase
 
 from tests.support.jittered import MakeWorld, jittered_worlds
-from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+from tests.support.run_processes import RUN_URI, World
 
 STATE = f"{RUN_URI}/orchestrator/state.json"
 STEPS = 8

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from rlrun_orchestrator.rollouts import environment_client
 
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.run_processes import World
 
 
 class Liar:

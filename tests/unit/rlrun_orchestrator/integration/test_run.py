@@ -8,8 +8,8 @@ import pytest
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.problem import Problem
 
-from tests.support.run_processes import FakeEnvironment
-from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+from tests.support.fake_environment import FakeEnvironment
+from tests.support.run_processes import RUN_URI, World
 
 
 async def test_a_run_of_five_steps(world: World) -> None:

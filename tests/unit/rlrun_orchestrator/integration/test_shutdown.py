@@ -10,7 +10,7 @@ from rlrun.protocol.orchestrator import RunPhase
 from rlrun.storage.store import Unreachable
 
 from tests.support.jittered import MakeWorld, jittered_worlds
-from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+from tests.support.run_processes import RUN_URI, World
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.trainer import SampleLoss
 
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.run_processes import World
 
 
 @pytest.mark.proves("algorithm.sftSteps")

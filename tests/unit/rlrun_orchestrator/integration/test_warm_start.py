@@ -9,8 +9,8 @@ from rlrun.protocol.environment import GroupRequest
 from rlrun_orchestrator.data.example_buffer import BufferSettings, Example, ExampleBuffer
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 
-from tests.support.run_processes import FakeEnvironment
-from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+from tests.support.fake_environment import FakeEnvironment
+from tests.support.run_processes import RUN_URI, World
 
 SIZES = {"words": 30, "sums": 11}
 POOLS = BufferSettings(seed=3, filtering=True, easy_threshold=0.8, hard_threshold=0.2, hard_fraction=0.3)

@@ -6,7 +6,7 @@ import pytest
 from rlrun.constants import Hint, TrainingIssue
 from rlrun_orchestrator.reporting.diagnosis import DIVERSITY_STEPS, FLAT_STEPS, HISTORY, diagnose
 
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.run_processes import World
 
 WELL = {
     "reward/mean": 0.5,

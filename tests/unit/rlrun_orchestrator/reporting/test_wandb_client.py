@@ -15,8 +15,8 @@ from rlrun_orchestrator.reporting.wandb_client import QUEUE_LENGTH, WandbLog, ap
 from rlrun_orchestrator.reporting.wandb_process import logged
 
 from tests.support.ports import claimed_ports
-from tests.support.run_processes import RunStore
-from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+from tests.support.run_processes import RUN_URI, World
+from tests.support.run_store import RunStore
 
 pytestmark = pytest.mark.slow
 

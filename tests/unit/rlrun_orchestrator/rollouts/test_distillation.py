@@ -7,8 +7,8 @@ from rlrun.protocol.orchestrator import RunPhase
 from rlrun_orchestrator.data.trajectories import TokenSequence
 from rlrun_orchestrator.rollouts.distillation import LIMIT, token_advantages
 
-from tests.support.run_processes import FakeTeacher
-from tests.unit.rlrun_orchestrator.conftest import World
+from tests.support.fake_teacher import FakeTeacher
+from tests.support.run_processes import World
 
 
 @pytest.fixture

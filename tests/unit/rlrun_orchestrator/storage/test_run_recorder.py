@@ -16,8 +16,8 @@ from rlrun.storage.store import Unreachable
 from rlrun_orchestrator.storage.run_recorder import RunRecorder, saved_state, state_uri
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
-from tests.support.run_processes import RunStore
-from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+from tests.support.run_processes import RUN_URI, World
+from tests.support.run_store import RunStore
 
 LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
 STATE = f"{RUN_URI}/orchestrator/state.json"

@@ -7,7 +7,7 @@ import pytest
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.problem import Problem
 
-from tests.unit.rlrun_orchestrator.conftest import RUN_URI, World
+from tests.support.run_processes import RUN_URI, World
 
 
 @pytest.mark.proves("checkpoints.interval")

@@ -2,7 +2,7 @@
 
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 
-from tests.support.operator_world import pod, terminated
+from tests.support.cluster_objects import pod, terminated
 
 
 class TestRestarts:

@@ -6,7 +6,7 @@ import pytest
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
 
-from tests.support.operator_world import pod, terminated
+from tests.support.cluster_objects import pod, terminated
 
 Obj = dict[str, Any]
 TROUBLES: list[tuple[str, Obj, str | None, str]] = [

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 
-from tests.support.operator_world import START, World, step_kubelet
+from tests.support.clocks import START
+from tests.support.fake_kubelet import step_kubelet
+from tests.support.operator_world import World
 
 Obj = dict[str, Any]
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -4,7 +4,7 @@ import pytest
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.readiness import blamed_role, readiness_conditions
 
-from tests.support.operator_world import pod
+from tests.support.cluster_objects import pod
 
 
 @pytest.mark.parametrize(

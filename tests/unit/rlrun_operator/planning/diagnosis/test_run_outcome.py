@@ -6,7 +6,7 @@ from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.run_outcome import find_outcome
 
-from tests.support.operator_world import pod, terminated
+from tests.support.cluster_objects import pod, terminated
 
 Obj = dict[str, Any]
 

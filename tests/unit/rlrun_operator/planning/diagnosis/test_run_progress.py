@@ -11,7 +11,7 @@ from rlrun_operator.planning.diagnosis.run_progress import warning_conditions
 from rlrun_operator.planning.plan.actions import StatusChange
 from rlrun_operator.planning.plan.status_builder import apply_change
 
-from tests.support.operator_world import START
+from tests.support.clocks import START
 
 OTHER = Problem(reason="RolloutErrors", message="3 rollouts failed")
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.operator_world import World, terminated
+from tests.support.cluster_objects import terminated
+from tests.support.operator_world import World
 
 Obj = dict[str, Any]
 

@@ -17,7 +17,9 @@ from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.artifacts import plan_artifacts
 from rlrun_operator.planning.policies.validation import parse_spec
 
-from tests.support.operator_world import World, manifest, run_object
+from tests.support.cluster_objects import run_object
+from tests.support.fake_artifacts import manifest
+from tests.support.operator_world import World
 
 Obj = dict[str, Any]
 RUN = run_object(checkpoints={"keepCloud": 1}, adapters={"keepLast": 1})

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.operator_world import World, manifest, run_object
+from tests.support.cluster_objects import run_object
+from tests.support.fake_artifacts import manifest
+from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
 

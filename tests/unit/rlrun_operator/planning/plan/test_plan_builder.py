@@ -27,7 +27,11 @@ from rlrun_operator.planning.plan.plan_builder import transitions
 from rlrun_operator.planning.plan.status_builder import apply_change
 from rlrun_operator.planning.plan_run import POLICIES, Policy, plan_run
 
-from tests.support.operator_world import SETTINGS, START, World, end_orchestrator, manifest, run_object
+from tests.support.clocks import START
+from tests.support.cluster_objects import run_object
+from tests.support.fake_artifacts import manifest
+from tests.support.fake_kubelet import end_orchestrator
+from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import started
 
 REFRESH = ConfigRefresh("pod", "uid", "digest")

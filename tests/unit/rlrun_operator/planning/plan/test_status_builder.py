@@ -4,7 +4,7 @@ from rlrun.kube.conditions import find_condition
 from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange
 from rlrun_operator.planning.plan.status_builder import apply_change, new_status, transition_time
 
-from tests.support.operator_world import START
+from tests.support.clocks import START
 from tests.support.run_states import at, started
 
 

@@ -10,7 +10,9 @@ from rlrun.kube.requests import KubeRequest
 from rlrun.storage.store import AccessDenied
 from rlrun_operator.planning.plan.artifact_catalog import expired_steps
 
-from tests.support.operator_world import MemoryArtifacts, World, manifest, run_object
+from tests.support.cluster_objects import run_object
+from tests.support.fake_artifacts import FakeArtifacts, manifest
+from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
 Obj = dict[str, Any]
@@ -217,7 +219,7 @@ class TestClaims(Claims):
         assert phases(world) == {1: "Ready", 2: "Ready"}
 
 
-class Refusing(MemoryArtifacts):
+class Refusing(FakeArtifacts):
     """May list, may not delete."""
 
     refuses = True

@@ -9,7 +9,8 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.policies.deadlines import expired_deadline
 
-from tests.support.operator_world import START, World
+from tests.support.clocks import START
+from tests.support.operator_world import World
 from tests.support.run_states import at, run_spec, started
 
 Obj = dict[str, Any]

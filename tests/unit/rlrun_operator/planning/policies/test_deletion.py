@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 from rlrun.storage.store import Unreachable
 
-from tests.support.operator_world import Crash, World, manifest
+from tests.support.fake_artifacts import manifest
+from tests.support.fake_cluster import Crash
+from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
 

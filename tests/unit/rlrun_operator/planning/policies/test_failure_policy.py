@@ -16,7 +16,10 @@ from rlrun_operator.planning.policies.failure_policy import decide, discount_ign
 from rlrun_operator.planning.policies.restart_backoff import next_backoff
 from rlrun_operator.planning.policies.validation import parse_spec
 
-from tests.support.operator_world import START, World, pod, run_object, step_kubelet, terminated
+from tests.support.clocks import START
+from tests.support.cluster_objects import pod, run_object, terminated
+from tests.support.fake_kubelet import step_kubelet
+from tests.support.operator_world import World
 from tests.support.run_states import run_spec
 
 Obj = dict[str, Any]

@@ -10,7 +10,10 @@ from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.requeue import S3_RETRY_SECONDS, requeue_after_finish, time_to_live
 
-from tests.support.operator_world import START, World, manifest, pod, run_object
+from tests.support.clocks import START
+from tests.support.cluster_objects import pod, run_object
+from tests.support.fake_artifacts import manifest
+from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
 

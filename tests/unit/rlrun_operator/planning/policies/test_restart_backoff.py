@@ -5,7 +5,7 @@ from datetime import timedelta
 from rlrun.api.run_status import RLRunStatus
 from rlrun_operator.planning.policies.restart_backoff import next_restart, remaining_wait
 
-from tests.support.operator_world import START
+from tests.support.clocks import START
 
 
 def test_restart_does_not_wait_after_the_clock_was_set_back() -> None:

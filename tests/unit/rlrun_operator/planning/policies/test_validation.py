@@ -7,7 +7,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.validation import resolve_references
 
-from tests.support.operator_world import model_object, run_object
+from tests.support.cluster_objects import model_object, run_object
 from tests.support.run_states import run_spec
 
 Obj = dict[str, Any]

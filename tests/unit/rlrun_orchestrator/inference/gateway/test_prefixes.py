@@ -27,7 +27,7 @@ from rlrun_orchestrator.inference.gateway.server import Gateway
 from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
 from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 
-from tests.support.run_processes import policy
+from tests.support.policy_refs import policy
 
 POLICY = policy(3, "s3://bucket/run")
 TO_MODEL, TO_USER, NEWLINE, USER = 2, 1, 3, 4

@@ -34,7 +34,10 @@ from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, Replica
 from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 from yarl import URL
 
-from tests.support.run_processes import FakeEngine, RunStore, chat_answer, policy, serve
+from tests.support.fake_engine import FakeEngine, chat_answer
+from tests.support.policy_refs import policy
+from tests.support.run_processes import serve
+from tests.support.run_store import RunStore
 from tests.support.waiting import until
 
 POLICY = policy(3, "s3://bucket/run")

@@ -1,0 +1,115 @@
+"""Objects of a cluster that tests of the operator start from."""
+
+import base64
+from typing import Any
+
+from rlrun.kube.objects import Obj
+
+
+def run_object(name: str = "reverse", namespace: str = "team", uid: str = "uid-1", **spec: Any) -> Obj:
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLRun",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid,
+            "generation": 1,
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {
+            "model": "tiny/model",
+            "maxSteps": 10,
+            "sampling": {"maxTokens": 64},
+            "env": [{"id": "rlrun/reverse-text"}],
+            **spec,
+        },
+    }
+
+
+def model_object(model_id: str = "tiny/model", **spec: Any) -> Obj:
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLModel",
+        "metadata": {"name": model_id.replace("/", "-"), "uid": f"model-{model_id}", "resourceVersion": "1"},
+        "spec": {
+            "id": model_id,
+            "source": "s3://rlrun/models/tiny",
+            "seqLen": 256,
+            "trainer": {"gpus": 0},
+            "inference": {"gpus": 0},
+            **spec,
+        },
+    }
+
+
+def source_secret(**data: str) -> Obj:
+    plain = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", **data}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s3", "namespace": "rlrun-system", "uid": "s3-source", "resourceVersion": "1"},
+        "data": {k: base64.b64encode(v.encode()).decode() for k, v in plain.items()},
+    }
+
+
+def pod(
+    role: str,
+    component: str | None = None,
+    *,
+    uid: str = "",
+    attempt: int = 1,
+    run_uid: str = "uid-1",
+    ready: bool = False,
+    phase: str = "Running",
+    restarts: int = 0,
+    state: Obj | None = None,
+    last: Obj | None = None,
+    deleting: bool = False,
+    conditions: list[Obj] | None = None,
+    created: str = "2026-01-01T00:00:00Z",
+    container: str | None = None,
+) -> Obj:
+    component = component or role
+    name = f"reverse-{component}-{uid or 'x'}"
+    container = container or {"inference": "vllm"}.get(role, role)
+    found: Obj = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": uid or f"pod-{component}",
+            "creationTimestamp": created,
+            "labels": {
+                "rlrun.dev/run": "reverse",
+                "rlrun.dev/run-uid": run_uid,
+                "rlrun.dev/role": role,
+                "rlrun.dev/component": component,
+                "rlrun.dev/attempt": str(attempt),
+            },
+        },
+        "spec": {"containers": [{"name": container, "image": "img:1", "resources": {"limits": {"memory": "256Mi"}}}]},
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}, *(conditions or [])],
+            "containerStatuses": [
+                {
+                    "name": container,
+                    "restartCount": restarts,
+                    "state": state or ({"running": {}} if phase == "Running" else {}),
+                    "lastState": last or {},
+                }
+            ],
+        },
+    }
+    if deleting:
+        found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return found
+
+
+def terminated(code: int, reason: str = "Error", message: str = "") -> Obj:
+    return {
+        "terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-01-01T00:00:00Z"}
+    }

@@ -1,0 +1,67 @@
+"""Artifacts of runs in S3, as the operator sees them: one manifest for each folder."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlrun.protocol.problem import Problem
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun_operator.controller.artifact_store import Sizes
+from rlrun_operator.planning.plan.actions import RunFilesDeletion
+from rlrun_operator.planning.plan.artifact_catalog import ObservedArtifact
+from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
+
+from tests.support.clocks import START
+
+
+def manifest(step: int, size: int = 100, **details: Any) -> Manifest:
+    return Manifest(
+        kind=ArtifactKind.checkpoint,
+        files=[FileEntry(name="adapter_model.safetensors", size=size, sha256="0" * 64)],
+        created_at=START,
+        step=step,
+        policy_version=step,
+        details=details,
+    )
+
+
+class FakeArtifacts:
+    def __init__(self) -> None:
+        self.folders: dict[str, Manifest | None] = {}
+        self.broken: dict[str, str] = {}
+        """What a folder lacks of its manifest."""
+        self.files: dict[str, bytes] = {}
+        self.problem: Problem | None = None
+        self.purged: list[RunFilesDeletion] = []
+        self.crash_on_delete = False
+
+    async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
+        return self.problem
+
+    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
+        found = []
+        for folder, kind in FOLDER_KINDS.items():
+            for uri, held in sorted(self.folders.items()):
+                prefix = f"{layout.root / folder}/step-"
+                if uri.startswith(prefix):
+                    step = int(uri.removeprefix(prefix))
+                    known = ready.get((kind, step))
+                    problem = self.broken.get(uri)
+                    if known is not None and held is None:
+                        problem = "manifest.json is missing"
+                    read = problem is not None or known is None or (held is not None and held.size != known)
+                    found.append(ObservedArtifact(kind, step, uri, held if read else None, problem))
+        return found
+
+    async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
+        return self.broken.get(uri)
+
+    async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        self.files[uri] = data
+
+    async def delete(self, variables: Mapping[str, str], uri: str) -> None:
+        self.folders.pop(uri, None)
+
+    async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
+        self.purged.append(purge)
+        self.folders = {u: m for u, m in self.folders.items() if not u.startswith(purge.root) or u in purge.keep}

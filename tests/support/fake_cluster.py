@@ -1,0 +1,198 @@
+"""API server in memory: the transport below the product's own client.
+
+It keeps what the operator relies on: server-side apply merges into what is there and counts generations, a status is a
+subresource, an owner's children go with it, preconditions hold.
+"""
+
+import copy
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
+from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
+
+from tests.support.clocks import START
+
+
+class Crash(Exception):
+    """The operator dies here."""
+
+
+class FakeCluster:
+    """An API server in memory: the transport below the product's own client."""
+
+    clone: Callable[[Obj], Obj] = staticmethod(copy.deepcopy)
+
+    def __init__(self, *objects: Obj) -> None:
+        self.kube = AsyncKubeClient(self)
+        self.objects: dict[tuple[str, str, str], Obj] = {}
+        self.versions = itertools.count(100)
+        self.events: list[Obj] = []
+        self.logs: dict[str, bytes] = {}
+        self.writes = 0
+        self.crash_after: int | None = None
+        self.status_fields: dict[tuple[tuple[str, str, str], str], set[str]] = {}
+        """Fields of a status by their manager."""
+        for obj in objects:
+            self.put(obj)
+
+    def put(self, obj: Obj) -> None:
+        obj = self.clone(obj)
+        obj["metadata"].setdefault("uid", f"made-{next(self.versions)}")
+        obj["metadata"]["resourceVersion"] = str(next(self.versions))
+        self.objects[self._key(obj)] = obj
+
+    def find(self, kind: str, name: str, namespace: str = "team") -> Obj | None:
+        return self.objects.get((kind, namespace, name))
+
+    def all(self, *kinds: str) -> list[Obj]:
+        return [o for (kind, _, _), o in sorted(self.objects.items()) if kind in kinds]
+
+    @staticmethod
+    def _key(obj: Obj) -> tuple[str, str, str]:
+        return (obj["kind"], obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
+
+    def _write(self) -> None:
+        if self.crash_after is not None:
+            if self.crash_after <= 0:
+                raise Crash
+            self.crash_after -= 1
+        self.writes += 1
+
+    async def close(self) -> None:
+        pass
+
+    async def send(self, request: KubeRequest) -> Obj:
+        """Answers by the method of the request's verb, which tests may replace."""
+        name = request.verb.name.lower() + (f"_{request.subresource}" if request.subresource else "")
+        answer: Obj = await getattr(self, name)(request)
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
+        text = await self.log(request)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield text
+
+        yield chunks()
+
+    def _held(self, request: KubeRequest) -> Obj:
+        """The object that a request is about."""
+        name = request.name or ""
+        found = self.objects.get((request.kind.kind, request.namespace or "", name))
+        if found is None:
+            raise ApiError(404, "NotFound", f"{name} not found", details={"name": name})
+        return found
+
+    async def get(self, request: KubeRequest) -> Obj:
+        return self.clone(self._held(request))
+
+    async def list(self, request: KubeRequest) -> Obj:
+        pairs = [part.partition("=") for part in request.query.get("labelSelector", "").split(",") if part]
+        items = []
+        for (kind, namespace, _), obj in sorted(self.objects.items()):
+            mine = obj["metadata"].get("labels") or {}
+            wanted = all(key in mine and value in ("", mine[key]) for key, _, value in pairs)
+            if kind == request.kind.kind and request.namespace in (None, namespace) and wanted:
+                items.append(self.clone(obj))
+        return {"items": items, "metadata": {}}
+
+    async def create(self, request: KubeRequest) -> Obj:
+        self._write()
+        obj = request.body or {}
+        if obj["kind"] == "Event":
+            self.events.append(obj)
+            return obj
+        if self._key(obj) in self.objects:
+            raise ApiError(409, "AlreadyExists", obj["metadata"]["name"])
+        self.put(obj)
+        return obj
+
+    async def replace(self, request: KubeRequest) -> Obj:
+        self._write()
+        obj, old = request.body or {}, self._held(request)
+        if obj["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+            raise ApiError(409, "Conflict", obj["metadata"]["name"])
+        self.put(obj)
+        return obj
+
+    async def apply(self, request: KubeRequest) -> Obj:
+        self._write()
+        obj = request.body or {}
+        old = self.objects.get(self._key(obj))
+        new = copy.deepcopy(obj)
+        if old is not None:
+            new["metadata"] = {**old["metadata"], **new["metadata"]}
+            if obj["kind"] in FOLDER_KINDS.values():
+                new["spec"] = {**old["spec"], **new["spec"]}  # sharedWith and deployed are the users'
+            new = {**old, **new}
+            if {k: v for k, v in new.items() if k != "metadata"} == {k: v for k, v in old.items() if k != "metadata"}:
+                new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+                if new == old:
+                    return old
+        self.put(new)
+        return new
+
+    async def apply_status(self, request: KubeRequest) -> Obj:
+        self._write()
+        obj, old, manager = request.body or {}, self._held(request), request.field_manager or ""
+        if obj["metadata"].get("uid") not in (None, old["metadata"]["uid"]):
+            raise ApiError(409, "Conflict", "uid mismatch")
+        mine = self.status_fields.get((key := self._key(obj), manager), set())
+        others = {f for (k, m), fields in self.status_fields.items() if k == key and m != manager for f in fields}
+        held = dict(old.get("status") or {})
+        # What nobody applied was put there by a test; the operator takes it for its own.
+        lost = (set(held) if manager == "rlrun-operator" else mine) - others
+        self.status_fields[key, manager] = set(obj["status"])
+        status = {k: v for k, v in held.items() if k not in lost} | copy.deepcopy(obj["status"])
+        self.put({**old, "status": status})
+        return obj
+
+    async def patch(self, request: KubeRequest) -> Obj:
+        self._write()
+        old, name = self._held(request), request.name
+        metadata = dict((request.body or {})["metadata"])
+        for precondition in ("resourceVersion", "uid"):
+            if metadata.pop(precondition, old["metadata"].get(precondition)) != old["metadata"].get(precondition):
+                raise ApiError(409, "Conflict", f"{name} has changed")
+        old = copy.deepcopy(old)
+        old["metadata"].setdefault("annotations", {}).update(metadata.pop("annotations", {}))
+        old["metadata"] |= metadata
+        self.put(old)
+        self._collect(old)
+        return self.objects.get(self._key(old), old)
+
+    async def delete(self, request: KubeRequest) -> Obj:
+        self._write()
+        old = self._held(request)
+        if ((request.body or {}).get("preconditions") or {}).get("uid") not in (None, old["metadata"]["uid"]):
+            raise ApiError(409, "Conflict", "uid mismatch")
+        self.request_deletion(old)
+        return old
+
+    async def log(self, request: KubeRequest) -> bytes:
+        """`logs` has them by pod/container, with `.previous` at its end."""
+        previous = ".previous" if request.query["previous"] == "true" else ""
+        text = self.logs.get(f"{request.name}/{request.query['container']}{previous}")
+        if text is None:
+            raise ApiError(400, "BadRequest", "the container has no log")
+        return text
+
+    def request_deletion(self, obj: Obj, now: datetime = START) -> None:
+        obj["metadata"]["deletionTimestamp"] = now.isoformat().replace("+00:00", "Z")
+        self._collect(obj)
+
+    def _collect(self, obj: Obj) -> None:
+        if not obj["metadata"].get("deletionTimestamp") or obj["metadata"].get("finalizers"):
+            return
+        self.objects.pop(self._key(obj), None)
+        uid = obj["metadata"]["uid"]
+        for child in list(self.objects.values()):
+            if any(o["uid"] == uid for o in child["metadata"].get("ownerReferences") or []):
+                self.request_deletion(child)

@@ -1,0 +1,44 @@
+"""Teacher of on-policy distillation."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+
+@dataclass
+class FakeTeacher:
+    """The part of vLLM's completions that a teacher needs: log probabilities of a prompt."""
+
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    failures: int = 0
+    """Requests that get no answer before the first that does."""
+    refusal: str | None = None
+    foreign: bool = False
+    """Its tokenizer is another one."""
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/completions", self.complete)
+        return app
+
+    async def complete(self, request: web.Request) -> web.Response:
+        if self.failures > 0:
+            self.failures -= 1
+            return web.Response(status=503)
+        if self.refusal is not None:
+            return web.json_response({"error": {"message": self.refusal, "code": 400}}, status=400)
+        body = json.loads(await request.read())
+        self.requests.append(body)
+        found: list[dict[str, Any] | None] = [None]
+        for token in body["prompt"][1:]:
+            name = str(token + 1 if self.foreign else token)
+            found.append({name: {"logprob": self.logprob(token), "rank": 1, "decoded_token": "?"}})
+        choice = {"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": found}
+        return web.json_response({"id": "cmpl-1", "object": "text_completion", "choices": [choice]})
+
+    @staticmethod
+    def logprob(token: int) -> float:
+        """It finds `<` impossible and is sure of everything else."""
+        return -9999.0 if token == ord("<") else -0.001 * token
