@@ -1,14 +1,15 @@
-"""API server in memory: the transport below the product's own client.
+"""API server in memory: the transport below the product's own clients.
 
-It keeps what the operator relies on: server-side apply merges into what is there and counts generations, a status is a
-subresource, an owner's children go with it, preconditions hold.
+It keeps what operator and command line rely on: server-side apply merges into what is there and counts generations, a
+status is a subresource, an owner's children go with it, preconditions hold.
 """
 
 import copy
 import itertools
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from typing import Any
 
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
@@ -34,6 +35,10 @@ class FakeCluster:
         self.versions = itertools.count(100)
         self.events: list[Obj] = []
         self.logs: dict[str, bytes] = {}
+        self.requests: list[KubeRequest] = []
+        self.answers: dict[str, list[Any]] = {}
+        """Successive answers to the request with that phrase ("get RLRun team/first") instead of what is stored; the
+        last one repeats. An exception is raised. The answer of a log is a list of its chunks."""
         self.writes = 0
         self.crash_after: int | None = None
         self.status_fields: dict[tuple[tuple[str, str, str], str], set[str]] = {}
@@ -67,20 +72,62 @@ class FakeCluster:
     async def close(self) -> None:
         pass
 
+    @property
+    def calls(self) -> list[str]:
+        """The requests so far as phrases: "get RLRun team/first"."""
+        return [str(request) for request in self.requests]
+
     async def send(self, request: KubeRequest) -> Obj:
         """Answers by the method of the request's verb, which tests may replace."""
         name = request.verb.name.lower() + (f"_{request.subresource}" if request.subresource else "")
-        answer: Obj = await getattr(self, name)(request)
-        return answer
+        with self._named(request):
+            answer: Obj = self._scripted(request) or await getattr(self, name)(request)
+            return answer
 
     @asynccontextmanager
     async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
-        text = await self.log(request)
+        chunks = await self.chunks(request)
 
-        async def chunks() -> AsyncIterator[bytes]:
-            yield text
+        async def read() -> AsyncIterator[bytes]:
+            for chunk in self.read(request, chunks):
+                yield chunk
 
-        yield chunks()
+        yield read()
+
+    async def chunks(self, request: KubeRequest) -> Sequence[bytes | Exception]:
+        """The parts of a log as they arrive; an exception cuts it off."""
+        with self._named(request):
+            found: Sequence[bytes | Exception] = self._scripted(request) or [await self.log(request)]
+            return found
+
+    def read(self, request: KubeRequest, chunks: Sequence[bytes | Exception]) -> Iterator[bytes]:
+        """Yields the parts as far as there is no exception among them."""
+        with self._named(request):
+            for chunk in chunks:
+                if isinstance(chunk, Exception):
+                    raise chunk
+                yield chunk
+
+    def _scripted(self, request: KubeRequest) -> Any:
+        self.requests.append(request)
+        answers = self.answers.get(str(request))
+        if not answers:
+            return None
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return self.clone(answer) if isinstance(answer, dict) else answer
+
+    @contextmanager
+    def _named(self, request: KubeRequest) -> Iterator[None]:
+        """Errors name the request, as those of the transport over HTTP do."""
+        try:
+            yield
+        except ApiError as error:
+            if error.action:
+                raise
+            action = str(request)
+            raise ApiError(error.status, error.reason, error.message, action=action, details=error.details) from None
 
     def _held(self, request: KubeRequest) -> Obj:
         """The object that a request is about."""
@@ -109,10 +156,12 @@ class FakeCluster:
         if obj["kind"] == "Event":
             self.events.append(obj)
             return obj
+        if request.namespace:
+            obj = {**obj, "metadata": {"namespace": request.namespace, **obj["metadata"]}}
         if self._key(obj) in self.objects:
             raise ApiError(409, "AlreadyExists", obj["metadata"]["name"])
         self.put(obj)
-        return obj
+        return self.clone(self.objects[self._key(obj)])
 
     async def replace(self, request: KubeRequest) -> Obj:
         self._write()
@@ -156,17 +205,15 @@ class FakeCluster:
 
     async def patch(self, request: KubeRequest) -> Obj:
         self._write()
-        old, name = self._held(request), request.name
-        metadata = dict((request.body or {})["metadata"])
+        old, changes = self._held(request), request.body or {}
         for precondition in ("resourceVersion", "uid"):
-            if metadata.pop(precondition, old["metadata"].get(precondition)) != old["metadata"].get(precondition):
-                raise ApiError(409, "Conflict", f"{name} has changed")
-        old = copy.deepcopy(old)
-        old["metadata"].setdefault("annotations", {}).update(metadata.pop("annotations", {}))
-        old["metadata"] |= metadata
-        self.put(old)
-        self._collect(old)
-        return self.objects.get(self._key(old), old)
+            held = old["metadata"].get(precondition)
+            if (changes.get("metadata") or {}).get(precondition, held) != held:
+                raise ApiError(409, "Conflict", f"{request.name} has changed")
+        new = merged(old, changes)
+        self.put(new)
+        self._collect(new)
+        return self.objects.get(self._key(new), new)
 
     async def delete(self, request: KubeRequest) -> Obj:
         self._write()
@@ -182,7 +229,8 @@ class FakeCluster:
         text = self.logs.get(f"{request.name}/{request.query['container']}{previous}")
         if text is None:
             raise ApiError(400, "BadRequest", "the container has no log")
-        return text
+        lines = text.splitlines(keepends=True)
+        return b"".join(lines[max(0, len(lines) - int(request.query.get("tailLines", len(lines)))) :])
 
     def request_deletion(self, obj: Obj, now: datetime = START) -> None:
         obj["metadata"]["deletionTimestamp"] = now.isoformat().replace("+00:00", "Z")
@@ -196,3 +244,16 @@ class FakeCluster:
         for child in list(self.objects.values()):
             if any(o["uid"] == uid for o in child["metadata"].get("ownerReferences") or []):
                 self.request_deletion(child)
+
+
+def merged(old: Any, changes: Any) -> Any:
+    """The result of a JSON merge patch (RFC 7386)."""
+    if not isinstance(changes, dict):
+        return changes
+    found = dict(old) if isinstance(old, dict) else {}
+    for key, value in changes.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = merged(found.get(key), value)
+    return found

@@ -1,17 +1,17 @@
 """Client of one namespace for the commands. Every failure is a `CliError`."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlrun.constants import CLI_FIELD_MANAGER
 from rlrun.kube import requests
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj
-from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
+from rlrun.kube.sync_client import RESPONSE_SECONDS, SyncApiTransport, SyncKubeClient, SyncTransport
 
 from rlrun_cli.terminal.errors import INVALID, CliError, not_found, to_cli_error
 
@@ -29,12 +29,11 @@ class RemoteCluster:
     namespace: str
     """Namespace of the commands: -n, else the kubeconfig context's namespace, else `default`."""
 
-    def __init__(self, api_client: Any, namespace: str) -> None:
+    def __init__(self, open_transport: Callable[[float], SyncTransport], namespace: str) -> None:
+        """`open_transport` returns a transport whose requests time out after the given seconds."""
         self.namespace = namespace
-        self._api_client = api_client
-        self._client = SyncKubeClient(
-            SyncApiTransport(api_client, response_seconds=REQUEST_TIMEOUT_SECONDS), CLI_FIELD_MANAGER
-        )
+        self._open_transport = open_transport
+        self._client = SyncKubeClient(open_transport(REQUEST_TIMEOUT_SECONDS), CLI_FIELD_MANAGER)
 
     @classmethod
     def connect(cls, kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":
@@ -47,12 +46,16 @@ class RemoteCluster:
 
         settings = client.Configuration()
         settings.retries = 1
+
+        def open_transport(seconds: float) -> SyncTransport:
+            return SyncApiTransport(client.ApiClient(settings), response_seconds=seconds)
+
         no_kubeconfig = (
             not kubeconfig and not os.environ.get("KUBECONFIG") and not Path("~/.kube/config").expanduser().exists()
         )
         if no_kubeconfig and os.environ.get("KUBERNETES_SERVICE_HOST"):
             config.load_incluster_config(settings)
-            return cls(client.ApiClient(settings), namespace or NAMESPACE_FILE.read_text().strip())
+            return cls(open_transport, namespace or NAMESPACE_FILE.read_text().strip())
         file = str(kubeconfig) if kubeconfig else None
         if kubeconfig and not kubeconfig.is_file():
             raise CliError(f"the kubeconfig {kubeconfig} does not exist", "correct --kubeconfig", code=INVALID)
@@ -74,7 +77,7 @@ class RemoteCluster:
                 code=INVALID,
             ) from problem
         default_namespace = (chosen.get("context") or {}).get("namespace") or "default"
-        return cls(client.ApiClient(settings), namespace or default_namespace)
+        return cls(open_transport, namespace or default_namespace)
 
     def list(self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False) -> "list[Obj]":
         """Return all objects of a kind that have these labels."""
@@ -115,7 +118,7 @@ class RemoteCluster:
         """Return the source from which garbage collection reads this cluster."""
         from rlrun.garbage_collection.cluster_source import ClusterSource
 
-        return ClusterSource(SyncKubeClient(SyncApiTransport(self._api_client)))
+        return ClusterSource(SyncKubeClient(self._open_transport(RESPONSE_SECONDS)))
 
 
 @contextmanager

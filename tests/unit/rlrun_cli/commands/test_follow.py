@@ -2,12 +2,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rlrun.kube.errors import UNREACHABLE, ApiError
 from rlrun.kube.objects import Obj
 from rlrun_cli.commands.follow import MAX_OUTAGE_SECONDS, ProgressDisplay, RewardHistory, describe, watch_until_finished
+from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.run_summary import RunSummary, summarize
-from rlrun_cli.terminal.errors import CliError, NotFoundError, UnreachableError
+from rlrun_cli.terminal.errors import CliError, UnreachableError
 
-from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
+from tests.support.fake_cluster import FakeCluster
+from tests.unit.rlrun_cli.conftest import Rlrun
 
 
 def run_object(phase: str, step: int = 0, reward: float | None = None, **status: Any) -> Obj:
@@ -19,7 +22,9 @@ def run_object(phase: str, step: int = 0, reward: float | None = None, **status:
     }
 
 
-UNTIL_COMPLETED: list[Obj | BaseException] = [
+READ = "get RLRun team/first"
+UNANSWERED = ApiError(0, UNREACHABLE, "no answer")
+UNTIL_COMPLETED = [
     run_object("Pending", reason="WaitingForTrainer", message="the trainer is loading"),
     run_object("Running", 1, 0.25),
     run_object("Running", 1, 0.25),
@@ -29,7 +34,7 @@ UNTIL_COMPLETED: list[Obj | BaseException] = [
 
 
 def test_lines_without_a_terminal(rlrun: Rlrun, api: FakeCluster) -> None:
-    api.run_responses = list(UNTIL_COMPLETED)
+    api.answers[READ] = list(UNTIL_COMPLETED)
     answer = rlrun("follow", "first")
     assert answer.code == 0
     lines = answer.out.splitlines()
@@ -43,7 +48,7 @@ def test_lines_without_a_terminal(rlrun: Rlrun, api: FakeCluster) -> None:
 
 @pytest.mark.parametrize("phase", ["Failed", "Stopped"])
 def test_any_other_final_phase_is_a_failure(rlrun: Rlrun, api: FakeCluster, phase: str) -> None:
-    api.run_responses = [
+    api.answers[READ] = [
         run_object("Running", 1, 0.1),
         run_object(phase, 1, 0.1, reason="TrainerOutOfMemory", message="needs more"),
     ]
@@ -53,7 +58,7 @@ def test_any_other_final_phase_is_a_failure(rlrun: Rlrun, api: FakeCluster, phas
 
 
 def test_ctrl_c_detaches_without_stopping_the_run(rlrun: Rlrun, api: FakeCluster) -> None:
-    api.run_responses = [run_object("Running", 1, 0.1), KeyboardInterrupt()]
+    api.answers[READ] = [run_object("Running", 1, 0.1), KeyboardInterrupt()]
     answer = rlrun("follow", "first")
     assert answer.code == 130
     assert "the run continues" in answer.err
@@ -91,26 +96,25 @@ class Clock:
         self.now += seconds
 
 
-def test_a_short_outage_is_tolerated(api: FakeCluster) -> None:
-    outage = UnreachableError("no answer")
-    api.run_responses = [run_object("Running", 1), outage, outage, run_object("Completed", 4)]
+def test_a_short_outage_is_tolerated(api: FakeCluster, remote: RemoteCluster) -> None:
+    api.answers[READ] = [run_object("Running", 1), UNANSWERED, UNANSWERED, run_object("Completed", 4)]
     display, clock = RecordingDisplay(), Clock()
-    assert watch_until_finished(api, "first", display, clock.sleep, clock).phase == "Completed"
+    assert watch_until_finished(remote, "first", display, clock.sleep, clock).phase == "Completed"
     assert len(display.notes) == 1
 
 
-def test_a_long_outage_is_an_error(api: FakeCluster) -> None:
-    api.run_responses = [run_object("Running", 1), UnreachableError("no answer")]
+def test_a_long_outage_is_an_error(api: FakeCluster, remote: RemoteCluster) -> None:
+    api.answers[READ] = [run_object("Running", 1), UNANSWERED]
     clock = Clock()
     with pytest.raises(UnreachableError):
-        watch_until_finished(api, "first", RecordingDisplay(), clock.sleep, clock)
+        watch_until_finished(remote, "first", RecordingDisplay(), clock.sleep, clock)
     assert MAX_OUTAGE_SECONDS < clock.now < MAX_OUTAGE_SECONDS + 5
 
 
-def test_deletion_of_the_run_is_an_error(api: FakeCluster) -> None:
-    api.run_responses = [run_object("Running", 1), NotFoundError("gone")]
+def test_deletion_of_the_run_is_an_error(api: FakeCluster, remote: RemoteCluster) -> None:
+    api.answers[READ] = [run_object("Running", 1), ApiError(404, "NotFound", "gone", details={"name": "first"})]
     with pytest.raises(CliError, match="was deleted while"):
-        watch_until_finished(api, "first", RecordingDisplay(), lambda s: None)
+        watch_until_finished(remote, "first", RecordingDisplay(), lambda s: None)
 
 
 def test_a_rewind_discards_later_rewards() -> None:
@@ -124,7 +128,7 @@ def test_bar_on_a_terminal() -> None:
     console = Console(force_terminal=True, width=120, record=True, legacy_windows=False)
     bar, history = ProgressDisplay("first", console), RewardHistory()
     for item in UNTIL_COMPLETED:
-        summary = summarize(item)  # type: ignore[arg-type]
+        summary = summarize(item)
         history.add(summary)
         bar.show(summary, history)
     bar.close()

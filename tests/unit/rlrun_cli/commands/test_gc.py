@@ -1,59 +1,50 @@
-"""`rlrun gc` against a real S3 and a cluster of lists."""
+"""`rlrun gc` against a real S3 and the cluster in memory."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rlrun.garbage_collection.planner import GarbageItem
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
 from rlrun.garbage_collection.report import parse_age
-from rlrun.garbage_collection.snapshot import Artifact, Child, Run
 from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import JOB, RLADAPTER, RLCHECKPOINT, RLRUN, ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import Verb
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store, StoreError, Unreachable
 
-from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
+from tests.support.fake_cluster import FakeCluster
+from tests.unit.rlrun_cli.conftest import Rlrun, custom_object
 
 GONE, DONE, LIVE, KEPT = (f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5))
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@dataclass
-class Lists:
-    """Source of the cluster's objects."""
+FORBIDDEN = ApiError(403, "Forbidden", "no")
 
-    run_list: list[Run] = field(default_factory=lambda: [Run(DONE, True), Run(LIVE, False)])
-    artifact_list: list[Artifact] = field(default_factory=list)
-    child_list: list[Child] = field(default_factory=list)
-    deleted: list[GarbageItem] = field(default_factory=list)
-    run_lists: int = 0
-    problem: ApiError | None = None
-    asked: list[str | None] = field(default_factory=list)
 
-    def runs(self, namespace: str | None) -> list[Run]:
-        self.run_lists += 1
-        self.asked.append(namespace)
-        if self.problem:
-            raise self.problem
-        return list(self.run_list)
+def run(name: str, uid: str, phase: str) -> Obj:
+    return cluster_object(RLRUN, name, uid, status={"phase": phase})
 
-    def artifacts(self, namespace: str | None) -> list[Artifact]:
-        return list(self.artifact_list)
 
-    def children(self, namespace: str | None) -> tuple[list[Child], list[str]]:
-        return list(self.child_list), ["secrets were skipped: forbidden"]
+def artifact(kind: ResourceKind, name: str, uri: S3Uri) -> Obj:
+    return cluster_object(kind, name, f"uid-{name}", spec={"runUid": KEPT, "uri": str(uri)})
 
-    def delete(self, item: GarbageItem) -> None:
-        self.deleted.append(item)
+
+def cluster_object(kind: ResourceKind, name: str, uid: str, **parts: Any) -> Obj:
+    found = custom_object(kind, name, created="2026-01-01T00:00:00Z", **parts)
+    found["metadata"]["uid"] = uid
+    return found
 
 
 @dataclass
 class World:
-    lists: Lists
+    cluster: FakeCluster
     store: Store
     root: S3Uri
     rlrun: Rlrun
@@ -69,30 +60,37 @@ class World:
     def layout(self, uid: str) -> RunLayout:
         return RunLayout(self.root / "team" / uid)
 
+    @property
+    def deleted(self) -> list[str]:
+        """Names of the objects whose deletion was requested."""
+        return [str(request.name) for request in self.cluster.requests if request.verb is Verb.DELETE]
+
     def stored(self) -> list[str]:
         return [name for name, _ in self.store.list_files(self.root)]
 
 
 @pytest.fixture
-def world(
-    on_s3: Rlrun, api: FakeCluster, store: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
+def world(on_s3: Rlrun, api: FakeCluster, store: Store, bucket: str, tmp_path: Path) -> Iterator[World]:
     """A deleted run, a finished one, an active one, and a deleted one whose checkpoint object remains."""
-    lists = Lists()
-    monkeypatch.setattr(api, "garbage_source", lambda: lists, raising=False)
-    seen = World(lists, store, S3Uri(bucket, f"gc/{tmp_path.name}"), on_s3)
+    seen = World(api, store, S3Uri(bucket, f"gc/{tmp_path.name}"), on_s3)
     for uid in (GONE, DONE, LIVE, KEPT):
         layout = seen.layout(uid)
         store.put_bytes(layout.run_json, b"{}")
         store.put_bytes(layout.policy(1, "deadbeef") / "adapter_model.safetensors", b"p" * 10)
         store.upload_artifact({"a": b"x" * 20}, layout.checkpoint(10), ArtifactKind.checkpoint)
         store.put_bytes(layout.checkpoint(20) / "torn", b"t" * 30)
-    kept = str(seen.layout(KEPT).checkpoint(10))
-    lists.artifact_list = [
-        Artifact("RLCheckpoint", "team", "kept-10", KEPT, kept, LONG_AGO),
-        Artifact("RLAdapter", "team", "lost-10", KEPT, str(seen.layout(KEPT).adapter(10)), LONG_AGO),
-    ]
-    lists.child_list = [Child("Job", "team", "gone-orchestrator-a1", GONE, LONG_AGO)]
+    labels = {RUN_UID_LABEL: GONE, MANAGED_BY_LABEL: FIELD_MANAGER}
+    job = cluster_object(JOB, "gone-orchestrator-a1", "uid-job")
+    job["metadata"]["labels"] = labels
+    for obj in (
+        run("done", DONE, "Completed"),
+        run("live", LIVE, "Running"),
+        artifact(RLCHECKPOINT, "kept-10", seen.layout(KEPT).checkpoint(10)),
+        artifact(RLADAPTER, "lost-10", seen.layout(KEPT).adapter(10)),
+        job,
+    ):
+        api.put(obj)
+    api.answers["list secrets"] = [FORBIDDEN]
     store.put_bytes(seen.root / "environments/me/pkg/1.0/pkg.whl", b"w")
     yield seen
     store.delete_prefix(seen.root)
@@ -113,7 +111,7 @@ def test_listing_deletes_nothing(world: World) -> None:
     before = world.stored()
     assert world.names("--older-than", "0s") == EXPECTED
     answer = world.gc("--older-than", "0s")
-    assert (answer.code, world.stored(), world.lists.deleted) == (0, before, [])
+    assert (answer.code, world.stored(), world.deleted) == (0, before, [])
     header, first, *_ = answer.out.splitlines()
     assert header.split() == ["KIND", "NAMESPACE", "NAME", "SIZE", "AGE", "REASON"]
     assert first.split()[:3] == ["Folder", "team", f"{world.root}/team/{GONE}"]
@@ -135,10 +133,8 @@ def test_delete_removes_exactly_the_listed_items(world: World) -> None:
     found = json.loads(answer.out)["items"]
     assert [i["removed"] for i in found] == [True] * 7
     assert world.stored() == expected
-    assert [d.name for d in world.lists.deleted] == ["lost-10", "gone-orchestrator-a1"]
+    assert world.deleted == ["lost-10", "gone-orchestrator-a1"]
     assert world.store.is_complete(world.layout(KEPT).checkpoint(10))
-    world.lists.artifact_list.pop()
-    world.lists.child_list.clear()
     assert world.names("--older-than", "0s") == []
     assert "No unreferenced items in all namespaces" in world.gc("--older-than", "0s").err
 
@@ -150,7 +146,7 @@ def test_deletion_needs_confirmation(world: World, answer: str, code: int, messa
     assert done.code == code
     assert message in done.err
     assert "Permanently delete 7 items" in done.err
-    assert (world.stored(), world.lists.deleted) == (before, [])
+    assert (world.stored(), world.deleted) == (before, [])
 
 
 def test_confirmed_deletion(world: World) -> None:
@@ -160,26 +156,23 @@ def test_confirmed_deletion(world: World) -> None:
 
 def test_nothing_is_deleted_without_the_complete_list_of_runs(world: World) -> None:
     before = world.stored()
-    world.lists.problem = ApiError(410, "Expired", "the continue token is too old", action="list rlruns")
+    world.cluster.answers["list rlruns"] = [ApiError(410, "Expired", "the continue token is too old")]
     for options in ([], ["--delete", "--yes"]):
         answer = world.gc("--older-than", "0s", *options)
         assert answer.code == 1
         assert "410" in answer.err
-    assert (world.stored(), world.lists.deleted) == (before, [])
+    assert (world.stored(), world.deleted) == (before, [])
 
 
-def test_an_item_referenced_again_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = world.lists.runs
-
-    def later(namespace: str | None) -> list[Run]:
-        return runs(namespace) + ([Run(GONE, False)] if world.lists.run_lists > 1 else [])
-
-    monkeypatch.setattr(world.lists, "runs", later)
+def test_an_item_referenced_again_is_kept(world: World) -> None:
+    before = world.cluster.all("RLRun")
+    later = [*before, run("back", GONE, "Running")]
+    world.cluster.answers["list rlruns"] = [{"items": before}, {"items": later}]
     answer = world.gc("--older-than", "0s", "--delete", "--yes")
     assert answer.code == 1
     assert "it has changed meanwhile" in answer.err
     assert f"team/{GONE}/run.json" in world.stored()
-    assert [d.name for d in world.lists.deleted] == ["lost-10"]
+    assert world.deleted == ["lost-10"]
 
 
 def test_one_failed_deletion_does_not_prevent_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +188,7 @@ def test_one_failed_deletion_does_not_prevent_the_others(world: World, monkeypat
     assert answer.code == 1
     assert "1 of 7 items could not be deleted" in answer.err
     assert "S3 is away" in answer.err
-    assert len(world.lists.deleted) == 2
+    assert len(world.deleted) == 2
 
 
 def test_an_s3_outage_deletes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +199,7 @@ def test_an_s3_outage_deletes_nothing(world: World, monkeypatch: pytest.MonkeyPa
     answer = world.gc("--older-than", "0s", "--delete", "--yes")
     assert answer.code == 1
     assert "S3 is away" in answer.err
-    assert world.lists.deleted == []
+    assert world.deleted == []
 
 
 def test_unfinished_uploads(world: World, store: Store) -> None:
@@ -229,7 +222,7 @@ def test_one_namespace(world: World) -> None:
     found = world.names("--older-than", "0s", "-n", "other")
     assert found[0] == ("RunGone", f"other/{GONE}")
     assert not any(name.startswith("team/") for _, name in found)
-    assert world.lists.asked == ["other"]
+    assert {request.namespace for request in world.cluster.requests if request.verb is Verb.LIST} == {"other"}
 
 
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1.5h", "1w", "9999999d"])

@@ -10,7 +10,8 @@ from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 
-from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
+from tests.support.fake_cluster import FakeCluster
+from tests.unit.rlrun_cli.conftest import Rlrun, custom_object
 
 
 def line(step: int, **values: object) -> str:
@@ -21,9 +22,9 @@ def line(step: int, **values: object) -> str:
 def layout(api: FakeCluster, store: Store, bucket: str, request: pytest.FixtureRequest) -> RunLayout:
     """A finished run with metrics of three steps (the second one written twice), rollouts of one, and an adapter."""
     layout = RunLayout.of(bucket, request.node.name[:20], "team", "uid-first")
-    api.put(RLRUN, "first", spec={}, status={"phase": "Completed"})
+    api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Completed"}))
     spec = {"runName": "first", "runUid": "uid-first", "step": 3}
-    api.put(RLADAPTER, "first-3", spec=spec | {"uri": str(layout.adapter(3))})
+    api.put(custom_object(RLADAPTER, "first-3", spec=spec | {"uri": str(layout.adapter(3))}))
     store.put_bytes(layout.metrics("part-1-00000"), (line(1, **{"reward/mean": 0.1}) + line(2)).encode())
     store.put_bytes(
         layout.metrics("part-2-00000"),
@@ -58,7 +59,7 @@ def test_metrics(on_s3: Rlrun, layout: RunLayout) -> None:
 
 
 def test_metrics_of_a_deleted_run(on_s3: Rlrun, layout: RunLayout, api: FakeCluster) -> None:
-    del api.stored["RLRun"]["first"]
+    del api.objects["RLRun", "team", "first"]
     assert len(json.loads(on_s3("metrics", "first", "-o", "json").out)) == 3
 
 
@@ -88,5 +89,5 @@ def test_a_download_is_complete_or_absent(
     assert "its manifest has" in broken.err
     assert not (tmp_path / "b").exists()
     assert on_s3("download", "first-4", tmp_path / "c").code == 1
-    api.put(RLCHECKPOINT, "first-3", spec={"uri": str(layout.checkpoint(3))})
+    api.put(custom_object(RLCHECKPOINT, "first-3", spec={"uri": str(layout.checkpoint(3))}))
     assert "checkpoints/step-000003" in on_s3("download", "first-3", tmp_path / "d", "--kind", "checkpoint").err

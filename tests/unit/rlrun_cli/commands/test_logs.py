@@ -1,27 +1,39 @@
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from rlrun.constants import Role
+from rlrun.kube.errors import UNREACHABLE, ApiError
 from rlrun.kube.kinds import RLADAPTER, RLRUN
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout
 from rlrun_cli.commands import logs
 from rlrun_cli.commands.logs import LogFollower, main_container, sources
+from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.stored_logs import MAIN_CONTAINERS, select_logs
-from rlrun_cli.terminal.errors import CliError, NotReadyError, UnreachableError
+from rlrun_cli.terminal.errors import CliError
 from rlrun_operator.resources.naming import RunIdentity
 
+from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
-from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
+from tests.unit.rlrun_cli.conftest import Rlrun, custom_object
 
 
-def pod(name: str, *containers: str, created: str = "2026-01-01T00:00:00Z", default: str | None = None) -> Obj:
+def pod(
+    name: str,
+    *containers: str,
+    created: str = "2026-01-01T00:00:00Z",
+    default: str | None = None,
+    role: str = "orchestrator",
+) -> Obj:
     names = containers or ("main",)
     return {
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {
             "name": name,
+            "namespace": "team",
+            "labels": {"rlrun.dev/run": "first", "rlrun.dev/role": role},
             "creationTimestamp": created,
             "annotations": {"kubectl.kubernetes.io/default-container": default} if default else {},
         },
@@ -32,22 +44,25 @@ def pod(name: str, *containers: str, created: str = "2026-01-01T00:00:00Z", defa
 
 @pytest.fixture
 def one(api: FakeCluster) -> FakeCluster:
-    api.put(RLRUN, "first", spec={}, status={"phase": "Running"})
-    api.pod_list = [pod("first-orchestrator-a1-x", "orchestrator")]
-    api.logs["first-orchestrator-a1-x"] = ["one", "[two]", "three"]
+    api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Running"}))
+    api.put(pod("first-orchestrator-a1-x", "orchestrator"))
+    api.logs["first-orchestrator-a1-x/orchestrator"] = b"one\n[two]\nthree\n"
+    api.put(pod("first-trainer-x", "trainer", role="trainer"))
+    api.logs["first-trainer-x/trainer"] = b"of the trainer\n"
     return api
 
 
 def test_lines_of_one_pod_have_no_prefix(rlrun: Rlrun, one: FakeCluster) -> None:
     assert rlrun("logs", "first").out == "one\n[two]\nthree\n"
-    assert "list Pod rlrun.dev/run=first,rlrun.dev/role=orchestrator" in one.calls
     assert rlrun("logs", "first", "--tail", "1").out == "three\n"
 
 
 def test_lines_of_several_pods_have_a_prefix(rlrun: Rlrun, one: FakeCluster) -> None:
-    one.pod_list = [pod("b", created="2026-01-02T00:00:00Z"), pod("a", created="2026-01-01T00:00:00Z")]
-    one.logs = {"a": ["x"], "b": ["y"]}
-    assert rlrun("logs", "first", "--role", "inference").out == "[a] x\n[b] y\n"
+    # By age, neither by name nor as listed.
+    one.put(pod("b", created="2026-01-01T00:00:00Z", role="inference"))
+    one.put(pod("a", created="2026-01-02T00:00:00Z", role="inference"))
+    one.logs |= {"a/main": b"x\n", "b/main": b"y\n"}
+    assert rlrun("logs", "first", "--role", "inference").out == "[b] y\n[a] x\n"
 
 
 def test_main_container() -> None:
@@ -58,7 +73,7 @@ def test_main_container() -> None:
 
 
 def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster) -> None:
-    api.put(RLRUN, "first", spec={}, status={"phase": "Pending"})
+    api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Pending"}))
     answer = rlrun("logs", "first", "--role", "trainer")
     assert answer.code == 1
     assert "no trainer pod" in answer.err
@@ -82,9 +97,9 @@ KEPT = {
 @pytest.fixture
 def ended(api: FakeCluster, s3: InMemoryStore) -> FakeCluster:
     """A finished run without pods, whose bucket is known from its adapter."""
-    api.put(RLRUN, "first", spec={}, status={"phase": "Completed"})
+    api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Completed"}))
     uri = "s3://b/p/team/uid-first/adapters/step-000004"
-    api.put(RLADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri})
+    api.put(custom_object(RLADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri}))
     for name, text in KEPT.items():
         s3.objects[f"s3://b/p/team/uid-first/logs/{name}"] = text.encode()
     return api
@@ -110,11 +125,10 @@ def test_copies_are_read_after_the_end(rlrun: Rlrun, ended: FakeCluster, options
 
 
 def test_the_copies_of_a_deleted_run(rlrun: Rlrun, ended: FakeCluster) -> None:
-    del ended.stored["RLRun"]["first"]
+    del ended.objects["RLRun", "team", "first"]
     assert rlrun("logs", "first").out == "over\n"
-    ended.put(
-        RLADAPTER, "other", spec={"runName": "first", "runUid": "another", "uri": "s3://b/p/team/another/adapters/s"}
-    )
+    other = {"runName": "first", "runUid": "another", "uri": "s3://b/p/team/another/adapters/s"}
+    ended.put(custom_object(RLADAPTER, "other", spec=other))
     answer = rlrun("logs", "first")
     assert answer.code == 1
     assert "2 deleted runs of that name" in answer.err
@@ -122,8 +136,8 @@ def test_the_copies_of_a_deleted_run(rlrun: Rlrun, ended: FakeCluster) -> None:
 
 
 def test_pods_that_are_there_are_asked_first(rlrun: Rlrun, ended: FakeCluster) -> None:
-    ended.pod_list = [pod("first-orchestrator-a2-w", "orchestrator")]
-    ended.logs["first-orchestrator-a2-w"] = ["from the pod"]
+    ended.put(pod("first-orchestrator-a2-w", "orchestrator"))
+    ended.logs["first-orchestrator-a2-w/orchestrator"] = b"from the pod\n"
     assert rlrun("logs", "first").out == "from the pod\n"
     assert rlrun("logs", "first", "--attempt", "2").out == "over\n"
 
@@ -133,7 +147,7 @@ def test_a_missing_copy_is_an_error(rlrun: Rlrun, ended: FakeCluster) -> None:
     assert answer.code == 1
     assert "no log of a trainer pod in attempt 7" in answer.err
     assert "attempt 1: first-trainer-7d9-abc" in answer.err
-    ended.stored["RLAdapter"].clear()
+    del ended.objects["RLAdapter", "team", "first-4"]
     answer = rlrun("logs", "first")
     assert answer.code == 2
     assert "RLRUN_S3_BUCKET" in answer.err
@@ -160,37 +174,30 @@ def test_names_and_places_are_those_that_the_operator_uses() -> None:
                 assert not any(select_logs([file], "first", other, None, previous) for other in others)
 
 
-class Scripted(FakeCluster):
-    """Logs that are interrupted and start late."""
-
-    def __init__(self, script: list[list[str | Exception]]) -> None:
-        super().__init__()
-        self.script = script
-
-    def log(self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
-        self.calls.append(f"log tail={tail}")
-        for line in self.script.pop(0) if self.script else []:
-            if isinstance(line, Exception):
-                raise line
-            yield line
-
-
-def follow(api: FakeCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
+def follow(remote: RemoteCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
     monkeypatch.setattr(logs, "POLL_SECONDS", 0.05)
-    follower = LogFollower(api, "first", Role.trainer, options.get("tail"), lambda seconds: time.sleep(0.01))
+    follower = LogFollower(remote, "first", Role.trainer, options.get("tail"), lambda seconds: time.sleep(0.01))
     return list(follower.lines())
 
 
-def test_following_waits_for_the_start_and_survives_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = Scripted([[NotReadyError("not yet")], ["one", "two", UnreachableError("cut")], ["one", "two", "three"]])
-    running: Obj = {"metadata": {"name": "first"}, "spec": {}, "status": {"phase": "Running"}}
-    api.run_responses = [*[running] * 6, {**running, "status": {"phase": "Completed"}}]
-    api.pod_list = [pod("p")]
-    assert follow(api, monkeypatch) == ["one", "two", "three"]
+def test_following_waits_for_the_start_and_survives_an_interruption(
+    api: FakeCluster, remote: RemoteCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put(pod("p", role="trainer"))
+    api.answers["read the log of team/p (main)"] = [
+        ApiError(400, "BadRequest", 'container "main" is waiting to start'),
+        [b"one\ntw", b"o\n", ApiError(0, UNREACHABLE, "cut")],
+        [b"one\ntwo\nthree\n"],
+    ]
+    running = custom_object(RLRUN, "first", status={"phase": "Running"})
+    api.answers["get RLRun team/first"] = [*[running] * 6, {**running, "status": {"phase": "Completed"}}]
+    assert follow(remote, monkeypatch) == ["one", "two", "three"]
 
 
-def test_following_a_run_without_pods_times_out(api: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_a_run_without_pods_times_out(
+    api: FakeCluster, remote: RemoteCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "START_SECONDS", 0.2)
-    api.put(RLRUN, "first", spec={}, status={"phase": "Pending"})
+    api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Pending"}))
     with pytest.raises(CliError, match="no trainer pod"):
-        follow(api, monkeypatch)
+        follow(remote, monkeypatch)

@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 import yaml
 from rlrun.api.run import RLRun
-from rlrun.kube.kinds import RLRUN
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
 from rlrun_cli.commands.run import slug
-from rlrun_cli.terminal.errors import CliError
 
+from tests.support.fake_cluster import FakeCluster
 from tests.unit.rlrun_cli.commands.test_follow import run_object
-from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
+from tests.unit.rlrun_cli.conftest import Rlrun
 
 TOML = """
 name = "Reverse Text!"
@@ -32,9 +33,16 @@ def toml(tmp_path: Path) -> Path:
     return file
 
 
-def created(api: FakeCluster) -> dict[str, object]:
-    (item,) = api.stored["RLRun"].values()
+def created(api: FakeCluster) -> Obj:
+    (item,) = api.all("RLRun")
     return item
+
+
+def variables(api: FakeCluster, name: str) -> dict[str, str]:
+    """The variables in a Secret."""
+    found = api.find("Secret", name)
+    assert found is not None
+    return {key: base64.b64decode(value).decode() for key, value in found["data"].items()}
 
 
 @pytest.mark.proves("name")
@@ -42,7 +50,7 @@ def test_toml_becomes_a_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
     answer = rlrun("run", toml)
     assert answer.code == 0
     item = created(api)
-    name = item["metadata"]["name"]  # type: ignore[index]
+    name = item["metadata"]["name"]
     assert answer.out == f"rlruns.rlrun.dev/{name} created\n"
     assert name.startswith("reverse-text-")
     assert item["spec"] == {
@@ -54,12 +62,12 @@ def test_toml_becomes_a_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
         "sampling": {"maxTokens": 16},
         "env": [{"id": "me/reverse", "args": {"split": "train"}}],
     }
-    assert api.secrets == {}
+    assert api.all("Secret") == []
 
 
 def test_each_invocation_creates_a_new_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
     assert rlrun("run", toml).code == rlrun("run", toml).code == 0
-    assert len(api.stored["RLRun"]) == 2
+    assert len(api.all("RLRun")) == 2
 
 
 def test_the_name_option_sets_the_name(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
@@ -104,36 +112,38 @@ def test_variables_are_stored_in_a_secret_owned_by_the_run(rlrun: Rlrun, api: Fa
         env={"KEY": "hunter3"},
     )  # fmt: skip
     assert answer.code == 0
-    stored = api.secrets["first-env"]
-    assert {k: base64.b64decode(v).decode() for k, v in stored["data"].items()} == {
+    assert variables(api, "first-env") == {
         "A": "inner",
         "B": "outer",
         "C": "hunter2",
         "D": "inner",
         "KEY": "hunter3",
     }
-    assert stored["metadata"]["ownerReferences"][0]["uid"] == "uid-first"
-    assert created(api)["spec"]["envFrom"] == [{"secretRef": {"name": "first-env"}}]  # type: ignore[index]
-    assert api.calls == ["create Secret first-env", "create RLRun first", "patch Secret first-env"]
+    (secret,) = api.all("Secret")
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == created(api)["metadata"]["uid"]
+    assert created(api)["spec"]["envFrom"] == [{"secretRef": {"name": "first-env"}}]
+    assert api.calls == ["create Secret team/first-env", "create RLRun team/first", "change Secret team/first-env"]
     assert "hunter" not in answer.out + answer.err
 
 
 def test_the_secret_is_deleted_when_the_run_is_rejected(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
-    api.failures["create RLRun first"] = CliError("the API server rejected it", details=["spec.batchSize: no"])
+    causes = [{"field": "spec.batchSize", "message": "no"}]
+    api.answers["create RLRun team/first"] = [ApiError(422, "Invalid", "no", details={"causes": causes})]
     answer = rlrun("run", toml, "--name", "first", "-e", "A=hunter2")
     assert answer.code == 1
     assert "  - spec.batchSize: no" in answer.err
-    assert api.secrets == {}
+    assert api.all("Secret") == []
     assert "hunter2" not in answer.out + answer.err
 
 
 def test_an_existing_secret_is_not_changed(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
-    api.secrets["first-env"] = {"data": {"A": "x"}, "metadata": {}}
+    metadata = {"name": "first-env", "namespace": "team"}
+    api.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"A": "eA=="}})
     answer = rlrun("run", toml, "--name", "first", "-e", "A=1")
     assert answer.code == 1
     assert "first-env already exists" in answer.err
-    assert api.secrets["first-env"]["data"] == {"A": "x"}
-    assert "RLRun" not in api.stored
+    assert variables(api, "first-env") == {"A": "x"}
+    assert api.all("RLRun") == []
 
 
 def test_a_missing_variable_or_file_is_reported_before_any_request(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
@@ -175,9 +185,9 @@ def test_yaml_keeps_its_name_labels_and_references(rlrun: Rlrun, api: FakeCluste
     file.write_text(yaml.safe_dump(body))
     assert rlrun("run", file, "-e", "A=1").code == 0
     item = created(api)
-    assert item["metadata"]["labels"] == {"a": "b"}  # type: ignore[index]
-    assert api.namespace == "lab"
-    assert [e["secretRef"]["name"] for e in item["spec"]["envFrom"]] == ["other", "mine-env"]  # type: ignore[index]
+    assert item["metadata"]["labels"] == {"a": "b"}
+    assert item["metadata"]["namespace"] == "lab"
+    assert [e["secretRef"]["name"] for e in item["spec"]["envFrom"]] == ["other", "mine-env"]
     assert rlrun("run", file, "-n", "elsewhere").code == 2
 
 
@@ -206,16 +216,16 @@ def test_a_missing_file_is_rejected(rlrun: Rlrun) -> None:
 
 
 def test_run_and_follow(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
-    api.run_responses = [run_object("Running", 1, 0.1), run_object("Completed", 4, 0.9)]
+    api.answers["get RLRun team/first"] = [run_object("Running", 1, 0.1), run_object("Completed", 4, 0.9)]
     assert rlrun("run", toml, "--name", "first", "--follow").code == 0
-    api.run_responses = [run_object("Failed", 1, 0.1)]
+    api.answers["get RLRun team/second"] = [run_object("Failed", 1, 0.1)]
     assert rlrun("run", toml, "--name", "second", "--follow").code == 1
 
 
 @pytest.mark.parametrize("option", ["yaml", "json"])
-def test_output_is_the_created_object(rlrun: Rlrun, toml: Path, option: str) -> None:
+def test_output_is_the_created_object(rlrun: Rlrun, api: FakeCluster, toml: Path, option: str) -> None:
     answer = rlrun("run", toml, "--name", "first", "-o", option)
-    assert yaml.safe_load(answer.out)["metadata"]["uid"] == "uid-first"
+    assert yaml.safe_load(answer.out)["metadata"]["uid"] == created(api)["metadata"]["uid"]
 
 
 def test_the_template_is_a_valid_run(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
@@ -229,11 +239,9 @@ def test_the_template_is_a_valid_run(rlrun: Rlrun, api: FakeCluster, tmp_path: P
     full.write_text("\n".join(line for line in on if not line.startswith("env_file")))
     answer = rlrun("run", full)
     assert answer.code == 0, answer.err
-    assert created_last(api)["eval"]["env"][0]["args"] == {"split": "test"}  # type: ignore[index]
-
-
-def created_last(api: FakeCluster) -> dict[str, object]:
-    return list(api.stored[RLRUN.kind].values())[-1]["spec"]  # type: ignore[no-any-return]
+    item = api.find("RLRun", answer.out.removeprefix("rlruns.rlrun.dev/").removesuffix(" created\n"))
+    assert item is not None
+    assert item["spec"]["eval"]["env"][0]["args"] == {"split": "test"}
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,16 @@ import pytest
 import rlrun_cli
 import yaml
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
+from rlrun.kube.objects import Obj
 
-from tests.unit.rlrun_cli.conftest import FakeCluster, Rlrun
+from tests.support.fake_cluster import FakeCluster
+from tests.unit.rlrun_cli.conftest import Rlrun, custom_object
 
 
 @pytest.fixture
 def runs(api: FakeCluster) -> FakeCluster:
-    first = api.put(RLRUN, "first", spec={"model": "a/b", "maxSteps": 10, "env": [{"id": "me/reverse"}]})
-    first["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    first["status"] = {
+    spec = {"model": "a/b", "maxSteps": 10}
+    status = {
         "phase": "Failed",
         "reason": "TrainerOutOfMemory",
         "message": "give it more memory",
@@ -26,9 +27,16 @@ def runs(api: FakeCluster) -> FakeCluster:
         "conditions": [{"type": "TrainerReady", "status": "False", "reason": "TrainerOutOfMemory", "message": "m"}],
         "checkpoints": [{"step": 2, "name": "first-step-000002-abc", "uri": "s3://b/c"}],
     }
-    second = api.put(RLRUN, "second", spec={"model": "a/b", "maxSteps": 10})
-    second["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    first = spec | {"env": [{"id": "me/reverse"}]}
+    api.put(custom_object(RLRUN, "first", created="2026-01-01T00:00:00Z", spec=first, status=status))
+    api.put(custom_object(RLRUN, "second", created="2026-01-02T00:00:00Z", spec=spec))
     return api
+
+
+def spec_of(api: FakeCluster, run: str) -> Obj:
+    found = api.find("RLRun", run)
+    assert found is not None
+    return dict(found["spec"])
 
 
 def test_list(rlrun: Rlrun, runs: FakeCluster) -> None:
@@ -41,9 +49,13 @@ def test_list(rlrun: Rlrun, runs: FakeCluster) -> None:
 
 
 def test_list_of_all_namespaces_has_a_namespace_column(rlrun: Rlrun, runs: FakeCluster) -> None:
+    other = custom_object(RLRUN, "third", spec={"model": "a/b", "maxSteps": 10})
+    other["metadata"]["namespace"] = "lab"
+    runs.put(other)
     answer = rlrun("list", "-A")
     assert answer.out.startswith("NAMESPACE")
-    assert "list RLRun everywhere" in runs.calls
+    assert {line.split()[0] for line in answer.out.splitlines()[1:]} == {"team", "lab"}
+    assert "third" not in rlrun("list").out
 
 
 def test_list_in_machine_readable_formats(rlrun: Rlrun, runs: FakeCluster) -> None:
@@ -81,35 +93,35 @@ def test_cluster_options_are_accepted_before_and_after_the_command(
 def test_stop(rlrun: Rlrun, runs: FakeCluster) -> None:
     answer = rlrun("stop", "second")
     assert answer.code == 0
-    assert runs.stored["RLRun"]["second"]["spec"]["stop"] is True
+    assert spec_of(runs, "second")["stop"] is True
     assert "nothing changed" in rlrun("stop", "first").err
-    assert "stop" not in runs.stored["RLRun"]["first"]["spec"]
+    assert "stop" not in spec_of(runs, "first")
 
 
 def test_delete_needs_confirmation(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert rlrun("delete", "first", input="n\n").code == 1
-    assert "first" in runs.stored["RLRun"]
+    assert runs.find("RLRun", "first")
     refused = rlrun("delete", "first")
     assert refused.code == 2
     assert "--yes" in refused.err
     assert rlrun("delete", "first", input="y\n").code == 0
     assert rlrun("delete", "second", "--yes").out == "rlruns.rlrun.dev/second deleted\n"
-    assert runs.stored["RLRun"] == {}
+    assert runs.all("RLRun") == []
 
 
 @pytest.mark.parametrize(("policy", "message"), [("Delete", "all its files in S3"), ("Retain", "files in S3 are kept")])
 def test_the_delete_prompt_names_the_artifact_policy(
     rlrun: Rlrun, runs: FakeCluster, policy: str, message: str
 ) -> None:
-    runs.stored["RLRun"]["first"]["spec"]["artifactPolicy"] = policy
+    runs.put(custom_object(RLRUN, "first", spec=spec_of(runs, "first") | {"artifactPolicy": policy}))
     assert message in rlrun("delete", "first", input="n\n").err
 
 
 def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
-    api.put(RLMODEL, "b", spec={"id": "z/b", "source": "s3://x/y", "trainer": {"gpus": 0}, "inference": {"gpus": 0}})
-    api.put(
-        RLMODEL, "a", spec={"id": "a/a", "source": "hf://a/a", "seqLen": 4096, "inference": {"replicas": 2, "gpus": 4}}
-    )
+    small = {"id": "z/b", "source": "s3://x/y", "trainer": {"gpus": 0}, "inference": {"gpus": 0}}
+    large = {"id": "a/a", "source": "hf://a/a", "seqLen": 4096, "inference": {"replicas": 2, "gpus": 4}}
+    api.put(custom_object(RLMODEL, "b", spec=small))
+    api.put(custom_object(RLMODEL, "a", spec=large))
     _, first, second = rlrun("models").out.splitlines()
     assert first.split()[:2] == ["a/a", "4096"]
     assert "1x1 GPU" in first
@@ -119,13 +131,14 @@ def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
 
 @pytest.fixture
 def artifacts(api: FakeCluster) -> FakeCluster:
-    api.put(RLRUN, "first", spec={"model": "a/b"})
-    api.put(RLRUN, "empty", spec={"model": "a/b"})
+    api.put(custom_object(RLRUN, "first", spec={"model": "a/b"}))
+    api.put(custom_object(RLRUN, "empty", spec={"model": "a/b"}))
     for kind in (RLCHECKPOINT, RLADAPTER):
         for step in (10, 9):
             spec = {"runName": "first", "step": step, "uri": f"s3://b/{step}"}
-            api.put(kind, f"first-{step}", spec=spec, status={"phase": "Ready", "sizeBytes": 2048, "reward": 0.5})
-        api.put(kind, "other-1", spec={"runName": "other", "step": 1, "uri": "s3://b/o"})
+            status = {"phase": "Ready", "sizeBytes": 2048, "reward": 0.5}
+            api.put(custom_object(kind, f"first-{step}", spec=spec, status=status))
+        api.put(custom_object(kind, "other-1", spec={"runName": "other", "step": 1, "uri": "s3://b/o"}))
     return api
 
 

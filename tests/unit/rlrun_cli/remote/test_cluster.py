@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 from rlrun.kube.kinds import RLRUN, SECRET
+from rlrun.kube.sync_client import SyncApiTransport
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.terminal.errors import ConflictError, NotFoundError, NotReadyError, UnreachableError
 
@@ -21,7 +22,7 @@ def remote(host: str) -> RemoteCluster:
     settings = client.Configuration()
     settings.host = host
     settings.retries = 0
-    return RemoteCluster(client.ApiClient(settings), "team")
+    return RemoteCluster(lambda seconds: SyncApiTransport(client.ApiClient(settings)), "team")
 
 
 async def call_server(call: Callable[[RemoteCluster], Any], **answers: Answer) -> tuple[Any, ApiServer]:
