@@ -114,31 +114,37 @@ def models(
     _show(items, RLMODEL, fmt, headers, model_row, "No models. An administrator adds them as RLModel objects.")
 
 
-def checkpoints(
-    ctx: typer.Context,
-    run: RunName = None,
-    fmt: Output = None,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """List the checkpoints of a run or namespace. A new run can start from one."""
-    items = _artifacts_of(cluster(ctx, kubeconfig, context, namespace), RLCHECKPOINT, run)
-    headers = ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "AGE", "URI"]
-    _show(items, RLCHECKPOINT, fmt, headers, artifact_row, "No checkpoints yet.")
+def _artifact_command(
+    kind: ResourceKind, headers: list[str], row: Callable[[Obj], list[output.Cell]], *, empty: str, summary: str
+) -> Callable[..., None]:
+    """Return the command that lists the artifacts of one kind. `summary` is its help."""
+
+    def command(
+        ctx: typer.Context,
+        run: RunName = None,
+        fmt: Output = None,
+        namespace: Namespace = None,
+        kubeconfig: Kubeconfig = None,
+        context: Context = None,
+    ) -> None:
+        items = _artifacts_of(cluster(ctx, kubeconfig, context, namespace), kind, run)
+        _show(items, kind, fmt, headers, row, empty)
+
+    command.__doc__ = summary
+    return command
 
 
-def adapters(
-    ctx: typer.Context,
-    run: RunName = None,
-    fmt: Output = None,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """List the adapters of a run or namespace."""
-    items = _artifacts_of(cluster(ctx, kubeconfig, context, namespace), RLADAPTER, run)
-    headers = ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "DEPLOYMENT", "AGE", "URI"]
-    _show(
-        items, RLADAPTER, fmt, headers, adapter_row, "No adapters yet. By default a run saves one after its last step."
-    )
+checkpoints = _artifact_command(
+    RLCHECKPOINT,
+    ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "AGE", "URI"],
+    artifact_row,
+    empty="No checkpoints yet.",
+    summary="List the checkpoints of a run or namespace. A new run can start from one.",
+)
+adapters = _artifact_command(
+    RLADAPTER,
+    ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "DEPLOYMENT", "AGE", "URI"],
+    adapter_row,
+    empty="No adapters yet. By default a run saves one after its last step.",
+    summary="List the adapters of a run or namespace.",
+)

@@ -10,8 +10,7 @@ from rlrun.storage.metric_files import Line, merge_lines, parse_lines
 from rlrun.storage.store import Store
 
 from rlrun_cli.commands.runs import Name, Output
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, find_run_layout, open_store, s3_operation
+from rlrun_cli.remote.run_storage import RunFiles, s3_operation, with_run_files
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError
 
@@ -74,26 +73,19 @@ def _write(value: Any, fmt: output.Format) -> None:
     sys.stdout.write(output.to_yaml(value) if fmt is output.Format.yaml else as_json)
 
 
+@with_run_files
 def metrics(
-    ctx: typer.Context,
+    files: RunFiles,
     name: Name,
     metric: Annotated[list[str] | None, typer.Option("-m", "--metric", help="Metric to show. Repeatable.")] = None,
     min_step: Annotated[int | None, typer.Option(min=0, help="First step to show.")] = None,
     max_step: Annotated[int | None, typer.Option(min=0, help="Last step to show.")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Number of last steps to show.")] = None,
     fmt: Output = None,
-    bucket: Bucket = "",
-    prefix: Prefix = "",
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Show the metrics of a run by step, also after its end."""
-    api = cluster(ctx, kubeconfig, context, namespace)
-    layout = find_run_layout(api, name, bucket, prefix)
     with s3_operation(f"read the metrics of {name}"):
-        lines = read_metrics(open_store(ctx, endpoint), layout)
+        lines = read_metrics(files.open_store(), files.layout)
     low, high = min_step or 0, max_step if max_step is not None else sys.maxsize
     lines = [line for line in lines if low <= int(line["step"]) <= high]
     lines = lines[-last:] if last else lines
@@ -110,7 +102,7 @@ def metrics(
         keep = {"step", "time", *metric} if metric else known
         _write([{k: v for k, v in line.items() if k in keep} for line in lines], fmt)
     elif not lines:
-        output.notice(f"{layout.root} has no metrics yet.")
+        output.notice(f"{files.layout.root} has no metrics yet.")
     else:
         rows = [[str(line["step"]), *(_cell(line.get(m)) for m in chosen)] for line in lines]
         output.print_table(["STEP", *(m.upper() for m in chosen)], rows)
@@ -122,8 +114,9 @@ def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+@with_run_files
 def rollouts(
-    ctx: typer.Context,
+    files: RunFiles,
     name: Name,
     step: Annotated[
         int | None, typer.Option("-s", "--step", min=0, help="Step that was trained on them. Default: the newest.")
@@ -131,18 +124,10 @@ def rollouts(
     count: Annotated[int, typer.Option("--num", min=1, help="Rollouts per page.")] = 100,
     page: Annotated[int, typer.Option(min=1, help="Number of the page.")] = 1,
     fmt: Output = None,
-    bucket: Bucket = "",
-    prefix: Prefix = "",
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Show the rollouts that a step was trained on, with their rewards, also after the run's end."""
-    api = cluster(ctx, kubeconfig, context, namespace)
-    layout = find_run_layout(api, name, bucket, prefix)
     with s3_operation(f"read the rollouts of {name}"):
-        found = read_rollouts(open_store(ctx, endpoint), layout, step)
+        found = read_rollouts(files.open_store(), files.layout, step)
     shown = found[(page - 1) * count : page * count]
     if fmt is output.Format.name:
         sys.stdout.write("".join(f"{r['rollout']}\n" for r in shown))

@@ -4,10 +4,12 @@ Credentials come from the AWS_* variables. Bucket and prefix are those of the op
 for a run that has an artifact, because the URI of the artifact contains the location of all files of its run.
 """
 
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
@@ -15,7 +17,7 @@ from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout, S3Uri
 
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.context import cli_context
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 
 if TYPE_CHECKING:
@@ -40,6 +42,51 @@ ARTIFACT_DEPTH = 2
 def open_store(ctx: typer.Context, endpoint: str | None) -> "Store":
     """Return the S3 client without sending a request. Raises StoreError."""
     return cli_context(ctx).store(endpoint or os.environ.get("AWS_ENDPOINT_URL"))
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Files of one run in S3."""
+
+    layout: RunLayout
+    open_store: "Callable[[], Store]"
+    """Returns the S3 client without sending a request. Raises StoreError."""
+
+
+def with_run_files(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select a run's files to a command. It takes the files as `files`, the run as `name`."""
+    own = [parameter for parameter in _signature(command) if parameter.name != "files"]
+    shared = [parameter for parameter in _signature(_find_run_files) if parameter.name != "name"]
+
+    def extended(**given: Any) -> None:
+        selection = {parameter.name: given.pop(parameter.name) for parameter in shared}
+        command(files=_find_run_files(name=given["name"], **selection), **given)
+
+    # Typer reads the options of a command from its signature.
+    context, *options = shared
+    parameters = [context, *own, *options]
+    extended.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    extended.__name__, extended.__doc__ = command.__name__, command.__doc__
+    return extended
+
+
+def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function, eval_str=True).parameters.values())
+
+
+def _find_run_files(
+    ctx: typer.Context,
+    name: str,
+    bucket: Bucket = "",
+    prefix: Prefix = "",
+    endpoint: Endpoint = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> RunFiles:
+    api = cluster(ctx, kubeconfig, context, namespace)
+    return RunFiles(find_run_layout(api, name, bucket, prefix), lambda: open_store(ctx, endpoint))
 
 
 @contextmanager
