@@ -1,122 +1,107 @@
-"""Inference pod of a run: vLLM's chat and tokenize routes, and the routes of its sidecar."""
+"""Engine as its sidecar sees it: vLLM's routes for adapters and for whole weights."""
 
 import asyncio
-import itertools
 import json
-import random
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from rlrun.protocol.inference import LoadRequest
+from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 
-
-def chat_answer(model: str, prompt_ids: list[int], completion_ids: list[int], text: str) -> dict[str, Any]:
-    """The shape of vLLM 0.32's answer to a chat request with logprobs and return_token_ids."""
-    content = [
-        {"token": f"t{t}", "logprob": -0.25 - t / 1000, "bytes": [t % 256], "top_logprobs": []} for t in completion_ids
-    ]
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1790000000,
-        "model": model,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": text, "refusal": None, "annotations": None},
-                "logprobs": {"content": content},
-                "finish_reason": "stop",
-                "stop_reason": None,
-                "token_ids": completion_ids,
-                "routed_experts": None,
-            }
-        ],
-        "service_tier": None,
-        "usage": {"prompt_tokens": len(prompt_ids), "total_tokens": 9, "completion_tokens": len(completion_ids)},
-        "prompt_logprobs": None,
-        "prompt_token_ids": prompt_ids,
-        "kv_transfer_params": None,
-    }
+LOAD_SECONDS = 0.05
+"""So that requests overlap."""
 
 
 @dataclass
 class FakeEngine:
-    """One inference pod: the engine's API and its sidecar on one port."""
+    """vLLM with the base model `base`. Paths that do not hold the weights' file fail the test."""
 
-    adapters: set[str] = field(default_factory=set)
-    requests: list[dict[str, Any]] = field(default_factory=list)
-    loads: list[str] = field(default_factory=list)
-    unloads: list[str] = field(default_factory=list)
-    broken: bool = False
-    """Every answer is 500."""
-    refuses_loads: bool = False
-    delay: float = 0.002
-    jitter: random.Random | None = None
-    """Answers take up to ten times the delay, as this says."""
-    seeded: bool = False
-    """Answers follow from the request's seed, as an engine's do; else each is another one."""
-    tokenizations: list[dict[str, Any]] = field(default_factory=list)
-    thoughtful: bool = False
-    """Its chat template puts something into the prompt once the answer follows."""
-    numbers: Any = field(default_factory=lambda: itertools.count(100))
+    base: str = "base"
+    loaded: dict[str, str] = field(default_factory=dict)
+    """Paths of adapters by name."""
+    loads: int = 0
+    refuse: tuple[int, str] | None = None
+    """Status and message of every load."""
+    lists: bool = True
+    """Whether loaded adapters appear in the list."""
+    list_status: int = 200
+    keeps: bool = False
+    """Whether unloads fail."""
+    version: str = "default"
+    weights: bytes = b"base"
+    paused: bool = False
+    calls: list[str] = field(default_factory=list)
+    """Routes for weights, in the order in which they were called."""
+    breaks_at: str = ""
+    busy: bool = False
+    """Blocks of requests are held: the prefix cache cannot be emptied."""
 
-    def application(self) -> web.Application:
+    def app(self) -> web.Application:
         app = web.Application()
-        app.router.add_post("/v1/chat/completions", self.chat)
-        app.router.add_post("/tokenize", self.tokenize)
-        app.router.add_get("/adapters", self.listed)
-        app.router.add_put("/adapters/{name}", self.load)
-        app.router.add_delete("/adapters/{name}", self.unload)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/load_lora_adapter", self._load)
+        app.router.add_post("/v1/unload_lora_adapter", self._unload)
+        app.router.add_get("/weight_info", self._weight_info)
+        for path in ("/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/resume"):
+            app.router.add_post(path, self._weight_order)
         return app
 
     def restart(self) -> None:
-        self.adapters.clear()
+        self.version, self.weights, self.paused = "default", b"base", False
+        self.loaded.clear()
 
-    async def chat(self, request: web.Request) -> web.Response:
-        if self.broken:
-            return web.json_response({"error": "engine dead"}, status=500)
-        body = json.loads(await request.read())
-        self.requests.append(body)
-        if body["model"] not in self.adapters:
-            message = f"The model `{body['model']}` does not exist."
-            return web.json_response({"error": {"message": message, "code": 404}}, status=404)
-        await asyncio.sleep(self.delay * (10 * self.jitter.random() if self.jitter else 1))
-        words = " ".join(str(m["content"]) for m in body["messages"])
-        prompt_ids = [ord(c) for c in words]
-        number = 100 + body["seed"] % 900 if self.seeded and "seed" in body else next(self.numbers)
-        text = f"<{number}>"
-        return web.json_response(chat_answer(body["model"], prompt_ids, [ord(c) for c in text], text))
+    async def _models(self, _: web.Request) -> web.Response:
+        names = self.loaded if self.lists else {}
+        models: list[dict[str, Any]] = [{"id": self.base, "root": "/models/base", "parent": None}]
+        models += [{"id": name, "root": path, "parent": self.base} for name, path in names.items()]
+        return web.json_response({"data": models}, status=self.list_status)
 
-    async def tokenize(self, request: web.Request) -> web.Response:
-        """A template that writes `role:content;` and asks with `assistant:`; one token per character."""
-        body = json.loads(await request.read())
-        self.tokenizations.append(body)
-        messages = body["messages"]
-        text = "".join(f"{message['role']}:{message['content']};" for message in messages)
-        if body["add_generation_prompt"]:
-            text += "assistant:"
-        elif self.thoughtful:
-            text = "thought;" + text
-        tokens = [ord(c) for c in text]
-        return web.json_response({"count": len(tokens), "max_model_len": 256, "tokens": tokens})
+    async def _load(self, request: web.Request) -> web.Response:
+        self.loads += 1
+        body = await request.json()
+        await asyncio.sleep(LOAD_SECONDS)
+        if self.refuse:
+            return refusal(*self.refuse)
+        if body["lora_name"] in self.loaded:
+            return refusal(400, f"The lora adapter '{body['lora_name']}' has already been loaded.")
+        assert (Path(body["lora_path"]) / ADAPTER_WEIGHTS).is_file()
+        self.loaded[body["lora_name"]] = body["lora_path"]
+        return web.Response(text="Success")
 
-    async def listed(self, request: web.Request) -> web.Response:
-        if self.broken:
-            return web.json_response({"reason": "EngineDead", "message": "no answer"}, status=503)
-        return web.json_response({"adapters": sorted(self.adapters)})
+    async def _unload(self, request: web.Request) -> web.Response:
+        if self.keeps:
+            return refusal(500, "busy")
+        name = (await request.json())["lora_name"]
+        if self.loaded.pop(name, None) is None:
+            return refusal(404, f"The lora adapter '{name}' cannot be found.")
+        return web.Response(text="Success")
 
-    async def load(self, request: web.Request) -> web.Response:
-        if self.broken or self.refuses_loads:
-            return web.json_response({"reason": "LoadFailed", "message": "cannot load"}, status=500)
-        ref = LoadRequest.model_validate_json(await request.read())
-        assert ref.name == request.match_info["name"]
-        self.adapters.add(ref.name)
-        self.loads.append(ref.name)
-        return web.json_response({"adapters": sorted(self.adapters), "loadSeconds": 0.01})
+    async def _weight_info(self, _: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self.version})
 
-    async def unload(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        self.adapters.discard(name)
-        self.unloads.append(name)
-        return web.json_response({"adapters": sorted(self.adapters)})
+    async def _weight_order(self, request: web.Request) -> web.Response:
+        self.calls.append(request.path)
+        if request.path == self.breaks_at:
+            return refusal(500, "size mismatch for lm_head")
+        body = json.loads(await request.read() or b"{}")
+        match request.path:
+            case "/pause":
+                assert request.query["mode"] == "keep", "requests under way must not be aborted"
+                self.paused = True
+            case "/update_weight_version":
+                self.version = body["new_version"]
+            case "/collective_rpc":
+                assert self.paused
+                assert body["method"] == "reload_weights"
+                self.weights = (Path(body["kwargs"]["weights_path"]) / MODEL_WEIGHTS).read_bytes()
+            case "/reset_prefix_cache":
+                assert request.query["reset_running_requests"] == "true"
+                return web.json_response({"success": not self.busy})
+            case "/resume":
+                self.paused = False
+        return web.json_response({})
+
+
+def refusal(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": "x"}}, status=status)

@@ -17,8 +17,8 @@ from rlrun_orchestrator.app import attempt
 from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.inference.replica_pool import Endpoint
 
-from tests.support.fake_engine import FakeEngine
 from tests.support.fake_environment import FakeEnvironment
+from tests.support.fake_replica import FakeReplica
 from tests.support.fake_teacher import FakeTeacher
 from tests.support.fake_trainer import FakeTrainer
 from tests.support.ports import claimed_ports
@@ -34,7 +34,7 @@ class World:
 
     folder: Path
     store: RunStore = field(default_factory=RunStore)
-    engines: list[FakeEngine] = field(default_factory=lambda: [FakeEngine(), FakeEngine()])
+    engines: list[FakeReplica] = field(default_factory=lambda: [FakeReplica(), FakeReplica()])
     environments: dict[str, FakeEnvironment] = field(default_factory=lambda: {"words": FakeEnvironment("words")})
     eval_environments: dict[str, FakeEnvironment] = field(default_factory=dict)
     spec: dict[str, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from rlrun.storage.manifest import FileEntry
 from rlrun.storage.store import AccessDenied, Unreachable
 from rlrun_adapter_sidecar.engine import trainer_fallback as fallback_module
 
-from tests.unit.rlrun_adapter_sidecar.conftest import manifest_of
+from tests.support.fake_policy_server import manifest_of
 
 
 async def test_s3_goes_first_and_the_trainer_is_not_asked(sidecar):

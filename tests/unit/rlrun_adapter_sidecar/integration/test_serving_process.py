@@ -15,10 +15,11 @@ from rlrun.protocol.serving import DesiredAdapters, LoadState, ServedAdapter, Se
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 
+from tests.support.fake_engine import FakeEngine
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
 from tests.support.source_tree import PYTHONPATH
-from tests.unit.rlrun_adapter_sidecar.serving.conftest import BASE, FakeEngine
+from tests.unit.rlrun_adapter_sidecar.serving.conftest import BASE
 
 SECONDS = 30
 
@@ -58,7 +59,7 @@ class Pod:
 
 @pytest.fixture
 async def pod(tmp_path: Path, s3_server: S3Server) -> AsyncIterator[Pod]:
-    engine = FakeEngine()
+    engine = FakeEngine(BASE)
     server = TestServer(engine.app())
     await server.start_server()
     for name in ("adapters", "credentials"):

@@ -1,9 +1,8 @@
 """Whole weights: put in place of the ones before, named by the engine, repaired after its restart."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -17,55 +16,8 @@ from rlrun_adapter_sidecar.engine.vllm_client import UNNAMED, Engine
 from rlrun_adapter_sidecar.policies.settings import settings_from
 from rlrun_adapter_sidecar.policies.weights import FullWeightsLoader
 
+from tests.support.fake_engine import FakeEngine
 from tests.unit.rlrun_adapter_sidecar.conftest import PolicyStore
-
-
-@dataclass
-class FakeEngine:
-    """vLLM's routes for replacing weights, in the order in which they were called."""
-
-    version: str = "default"
-    weights: bytes = b"base"
-    paused: bool = False
-    calls: list[str] = field(default_factory=list)
-    breaks_at: str = ""
-    busy: bool = False
-    """Blocks of requests are held: the prefix cache cannot be emptied."""
-
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/weight_info", self._info)
-        for path in ("/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/resume"):
-            app.router.add_post(path, self._order)
-        return app
-
-    async def _info(self, _: web.Request) -> web.Response:
-        return web.json_response({"weight_version": self.version})
-
-    async def _order(self, request: web.Request) -> web.Response:
-        self.calls.append(request.path)
-        if request.path == self.breaks_at:
-            return web.json_response({"error": {"message": "size mismatch for lm_head"}}, status=500)
-        body = json.loads(await request.read() or b"{}")
-        match request.path:
-            case "/pause":
-                assert request.query["mode"] == "keep", "requests under way must not be aborted"
-                self.paused = True
-            case "/update_weight_version":
-                self.version = body["new_version"]
-            case "/collective_rpc":
-                assert self.paused
-                assert body["method"] == "reload_weights"
-                self.weights = (Path(body["kwargs"]["weights_path"]) / "model.safetensors").read_bytes()
-            case "/reset_prefix_cache":
-                assert request.query["reset_running_requests"] == "true"
-                return web.json_response({"success": not self.busy})
-            case "/resume":
-                self.paused = False
-        return web.json_response({})
-
-    def restart(self) -> None:
-        self.version, self.weights, self.paused = "default", b"base", False
 
 
 class WeightsStore(PolicyStore):

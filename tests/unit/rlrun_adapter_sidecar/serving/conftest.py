@@ -8,58 +8,18 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
+from rlrun.storage.layout import ADAPTER_WEIGHTS
 from rlrun.storage.manifest import ArtifactKind
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
 from rlrun_adapter_sidecar.serving.settings import ServingSettings
 
+from tests.support.fake_engine import FakeEngine
 from tests.support.fake_s3 import InMemoryStore
 
 BASE = "a/b"
-WEIGHTS = "adapter_model.safetensors"
-
-
-@dataclass
-class FakeEngine:
-    """vLLM's three routes, with a list that a restart empties."""
-
-    loaded: dict[str, str] = field(default_factory=dict)
-    loads: int = 0
-    refuse: str | None = None
-    keeps: bool = False
-    """Whether unloads fail."""
-    status: int = 200
-
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/v1/load_lora_adapter", self._load)
-        app.router.add_post("/v1/unload_lora_adapter", self._unload)
-        return app
-
-    async def _models(self, _: web.Request) -> web.Response:
-        models: list[dict[str, Any]] = [{"id": BASE, "parent": None}]
-        return web.json_response(
-            {"data": models + [{"id": n, "parent": BASE} for n in self.loaded]}, status=self.status
-        )
-
-    async def _load(self, request: web.Request) -> web.Response:
-        self.loads += 1
-        body = await request.json()
-        if self.refuse:
-            return web.json_response({"error": {"message": self.refuse}}, status=400)
-        assert (Path(body["lora_path"]) / WEIGHTS).is_file()
-        self.loaded[body["lora_name"]] = body["lora_path"]
-        return web.Response(text="Success")
-
-    async def _unload(self, request: web.Request) -> web.Response:
-        if self.keeps:
-            return web.json_response({"error": {"message": "busy"}}, status=500)
-        self.loaded.pop((await request.json())["lora_name"], None)
-        return web.Response(text="Success")
 
 
 class AdapterStore(InMemoryStore):
@@ -70,7 +30,7 @@ class AdapterStore(InMemoryStore):
         name: str,
         weights: bytes = b"weights",
         kind: ArtifactKind = ArtifactKind.adapter,
-        file: str = WEIGHTS,
+        file: str = ADAPTER_WEIGHTS,
         **details: Any,
     ) -> ServedAdapter:
         uri = f"s3://bucket/{name}"
@@ -126,7 +86,7 @@ class Setup:
 
 @pytest.fixture
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
-    engine = FakeEngine()
+    engine = FakeEngine(BASE)
     server = TestServer(engine.app())
     await server.start_server()
     folder = tmp_path / "adapters"

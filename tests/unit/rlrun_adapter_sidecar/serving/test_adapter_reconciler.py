@@ -150,7 +150,7 @@ async def test_adapter_the_engine_cannot_load_is_not_downloaded(
 
 
 async def test_engine_error_is_passed_on(setup: Setup) -> None:
-    setup.engine.refuse = "Call to add_lora failed"
+    setup.engine.refuse = (400, "Call to add_lora failed")
     keeper = setup.keeper(setup.artifacts.publish_adapter("one", rank=16))
     await setup.settle(keeper)
     (report,) = keeper.report().adapters
@@ -161,7 +161,7 @@ async def test_engine_error_is_passed_on(setup: Setup) -> None:
 async def test_unreachable_engine_leaves_adapter_states_unchanged(setup: Setup) -> None:
     keeper = setup.keeper(setup.artifacts.publish_adapter("one"))
     await setup.settle(keeper)
-    setup.engine.status = 500
+    setup.engine.list_status = 500
     await setup.look(keeper)
     assert keeper.not_ready is not None
     assert keeper.not_ready.reason == "EngineUnreachable"

@@ -33,8 +33,8 @@ from rlrun_orchestrator.rollouts.environments import PooledEnvironment
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 
-from tests.support.fake_engine import FakeEngine
 from tests.support.fake_environment import FakeEnvironment
+from tests.support.fake_replica import FakeReplica
 from tests.support.policy_refs import policy
 from tests.support.run_processes import World
 
@@ -168,7 +168,7 @@ async def test_a_run_that_starts_from_a_checkpoint_measures_the_base_model_and_n
     world: World,
 ) -> None:
     world.eval_environments = {"exam": Exam("exam")}
-    world.engines = [FakeEngine(adapters={BASE_MODEL})]
+    world.engines = [FakeReplica(adapters={BASE_MODEL})]
     world.spec["eval"] = {"env": [{"id": "owner/exam"}]}
     resolved = world.resolved
 
@@ -318,7 +318,7 @@ async def test_with_a_seed_evaluations_draw_the_same_whatever_training_does(worl
     def reward(text: str) -> float:
         return (hash(text) % 100) / 100
 
-    world.engines = [FakeEngine(seeded=True), FakeEngine(seeded=True)]
+    world.engines = [FakeReplica(seeded=True), FakeReplica(seeded=True)]
     world.eval_environments = {"exam": Exam("exam", reward_of=reward)}
     world.spec |= {
         "sampling": {"maxTokens": 16, "seed": 3},

@@ -12,7 +12,7 @@ from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
 
-from tests.support.fake_engine import FakeEngine
+from tests.support.fake_replica import FakeReplica
 from tests.support.policy_refs import policy
 from tests.support.run_processes import serve
 from tests.support.waiting import until
@@ -157,8 +157,8 @@ async def test_closing_in_the_moment_of_a_wake_up_ends(setup: Setup) -> None:
     await asyncio.wait_for(setup.pool.close(), 5)
 
 
-class HeldEngine(FakeEngine):
-    """An engine whose loads wait for a sign, and which remembers how it was asked."""
+class HeldReplica(FakeReplica):
+    """A replica whose loads wait for a sign, and which remembers how it was asked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class HeldEngine(FakeEngine):
 class RestartSetup:
     groups: LiveGroups
     pool: ReplicaPool
-    engines: list[HeldEngine]
+    engines: list[HeldReplica]
     endpoints: list[Endpoint]
 
     async def until_serving(self, name: str, count: int) -> None:
@@ -192,7 +192,7 @@ class RestartSetup:
 
 @pytest.fixture
 async def restarting() -> AsyncIterator[RestartSetup]:
-    engines = [HeldEngine(), HeldEngine()]
+    engines = [HeldReplica(), HeldReplica()]
     servers = [await serve(engine.application()) for engine in engines]
     endpoints = [Endpoint(*[str(server.make_url("")).rstrip("/")] * 2) for server in servers]
 

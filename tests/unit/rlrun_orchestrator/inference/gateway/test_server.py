@@ -34,7 +34,7 @@ from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, Replica
 from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 from yarl import URL
 
-from tests.support.fake_engine import FakeEngine, chat_answer
+from tests.support.fake_replica import FakeReplica, chat_answer
 from tests.support.policy_refs import policy
 from tests.support.run_processes import serve
 from tests.support.run_store import RunStore
@@ -563,7 +563,7 @@ def test_a_new_group_goes_to_the_idlest_that_has_the_policy() -> None:
 
 
 async def test_publishing_waits_for_confirmation_and_not_for_the_failing_one() -> None:
-    engines = [FakeEngine(), FakeEngine(refuses_loads=True)]
+    engines = [FakeReplica(), FakeReplica(refuses_loads=True)]
     servers = [await serve(engine.application()) for engine in engines]
     endpoints = [Endpoint(*[str(s.make_url("")).rstrip("/")] * 2) for s in servers]
 
