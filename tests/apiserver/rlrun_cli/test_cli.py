@@ -3,19 +3,17 @@
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from kubernetes import client
-from rlrun_cli.main import app
 from rlrun_cli.remote.context import CliContext
-from typer.testing import CliRunner
 
 from local_cluster.control_plane.api_server_only import ControlPlane
+from tests.support.command_line import Answer, Rlrun, call
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"
 TOML = """
@@ -31,16 +29,6 @@ id = "me/reverse"
 """
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Rlrun = Callable[..., Answer]
-
-
 @pytest.fixture
 def rlrun(control_plane: ControlPlane, namespace: str) -> Rlrun:
     """Commands as administrator, in the test's own namespace."""
@@ -52,10 +40,7 @@ def rlrun(control_plane: ControlPlane, namespace: str) -> Rlrun:
         obj: CliContext | None = None,
     ) -> Answer:
         options = ["--kubeconfig", str(kubeconfig), "-n", namespace]
-        result = CliRunner().invoke(app, [*options, *map(str, args)], env=env, obj=obj)
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Answer(result.exit_code, result.stdout, result.stderr)
+        return call(*options, *args, context=obj, env=env)
 
     return invoke
 

@@ -1,7 +1,5 @@
 """Command line with in-memory fakes of the cluster and S3."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +7,10 @@ import pytest
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Obj
 from rlrun.storage.store import Store
-from rlrun_cli.main import app
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import CliContext
-from typer.testing import CliRunner
 
+from tests.support.command_line import Answer, Rlrun, call
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.seaweedfs import S3Server
@@ -31,18 +28,6 @@ def custom_object(kind: ResourceKind, name: str, *, created: str | None = None, 
     if created:
         metadata["creationTimestamp"] = created
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": {}, **parts}
-
-
-@dataclass
-class Answer:
-    """Result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-
-Rlrun = Callable[..., Answer]
 
 
 @pytest.fixture
@@ -81,10 +66,7 @@ def commands(api: FakeCluster, store: Store, chosen: list[Any]) -> Rlrun:
     def invoke(*args: object, env: dict[str, str | None] | None = None, input: str | None = None) -> Answer:
         given = CliContext(connect=connect, store=lambda endpoint: store, sleep=lambda seconds: None)
         cleared = {"RLRUN_S3_BUCKET": None, "RLRUN_S3_PREFIX": None, "AWS_ENDPOINT_URL_S3": None}
-        result = CliRunner().invoke(app, [str(a) for a in args], obj=given, env=cleared | (env or {}), input=input)
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Answer(result.exit_code, result.stdout, result.stderr)
+        return call(*args, context=given, env=cleared | (env or {}), input=input)
 
     return invoke
 

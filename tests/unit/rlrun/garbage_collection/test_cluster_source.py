@@ -1,6 +1,5 @@
 """What garbage collection reads of the cluster is what the operator puts there, complete or not at all."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -10,10 +9,11 @@ from rlrun.garbage_collection.planner import GarbageItem, GarbageReason
 from rlrun.garbage_collection.snapshot import Artifact, Child, Run
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CHILDREN
-from rlrun.kube.objects import Obj, label
-from rlrun.kube.requests import KubeRequest, Verb
+from rlrun.kube.objects import label
 from rlrun.kube.sync_client import SyncKubeClient
 
+from tests.support.fake_cluster import FakeCluster
+from tests.support.sync_fake_transport import SyncFakeTransport
 from tests.unit.rlrun_operator.resources.test_children import build
 
 UID = "00000001-0000-4000-8000-000000000000"
@@ -21,23 +21,11 @@ CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 METADATA = {"name": "first", "namespace": "team", "uid": UID, "creationTimestamp": "2026-01-01T00:00:00Z"}
 
 
-class Lists:
-    """A transport that answers lists by plural, and forbids what it has no list for."""
+FORBIDDEN = ApiError(403, "Forbidden", "no")
 
-    def __init__(self, **lists: list[Obj]) -> None:
-        self.lists = lists
-        self.requests: list[KubeRequest] = []
 
-    def send(self, request: KubeRequest) -> Obj:
-        self.requests.append(request)
-        if request.verb is Verb.DELETE:
-            raise ApiError(404, "NotFound", "gone", details={"name": request.name})
-        if request.kind.plural not in self.lists:
-            raise ApiError(403, "Forbidden", "no", action=str(request))
-        return {"items": self.lists[request.kind.plural]}
-
-    def stream(self, request: KubeRequest) -> Iterator[bytes]:
-        raise NotImplementedError
+def source(cluster: FakeCluster) -> ClusterSource:
+    return ClusterSource(SyncKubeClient(SyncFakeTransport(cluster)))
 
 
 def test_every_kind_of_child_is_listed() -> None:
@@ -63,30 +51,39 @@ def test_finished_is_what_the_schema_calls_finished() -> None:
 
 
 def test_runs_and_artifacts_are_read_from_their_objects() -> None:
-    run = {"metadata": METADATA, "spec": {"checkpointId": "other/c-1"}, "status": {"phase": "Completed"}}
-    adapter = {"metadata": METADATA, "spec": {"runUid": UID, "uri": "s3://b/a", "deployed": True}}
-    source = ClusterSource(SyncKubeClient(Lists(rlruns=[run], rlcheckpoints=[], rladapters=[adapter])))
-    assert source.runs(None) == [Run(UID, True, "c-1")]
-    assert source.artifacts("team") == [Artifact("RLAdapter", "team", "first", UID, "s3://b/a", CREATED, True)]
+    run = {
+        "kind": "RLRun",
+        "metadata": METADATA,
+        "spec": {"checkpointId": "other/c-1"},
+        "status": {"phase": "Completed"},
+    }
+    adapter = {"kind": "RLAdapter", "metadata": METADATA, "spec": {"runUid": UID, "uri": "s3://b/a", "deployed": True}}
+    found = source(FakeCluster(run, adapter))
+    assert found.runs(None) == [Run(UID, True, "c-1")]
+    assert found.artifacts("team") == [Artifact("RLAdapter", "team", "first", UID, "s3://b/a", CREATED, True)]
 
 
 def test_a_list_of_runs_that_is_refused_is_an_error() -> None:
+    cluster = FakeCluster()
+    cluster.answers["list rlruns in namespace team"] = [FORBIDDEN]
     with pytest.raises(ApiError, match="cannot list rlruns in namespace team: 403 Forbidden"):
-        ClusterSource(SyncKubeClient(Lists())).runs("team")
+        source(cluster).runs("team")
 
 
 def test_a_kind_of_children_that_is_refused_is_noted() -> None:
-    owned = {"metadata": {**METADATA, "labels": {"rlrun.dev/run-uid": UID}}}
-    lists = Lists(**{kind.plural: [] for kind in CHILDREN if kind.kind != "Secret"})
-    lists.lists["jobs"] = [owned]
-    children, notes = ClusterSource(SyncKubeClient(lists)).children(None)
+    labels = {"rlrun.dev/run-uid": UID, "app.kubernetes.io/managed-by": "rlrun-operator"}
+    owned = {"kind": "Job", "metadata": {**METADATA, "labels": labels}}
+    others = {"kind": "Job", "metadata": {**METADATA, "name": "other", "labels": {"rlrun.dev/run-uid": UID}}}
+    cluster = FakeCluster(owned, others)
+    cluster.answers["list secrets"] = [FORBIDDEN]
+    children, notes = source(cluster).children(None)
     assert children == [Child("Job", "team", "first", UID, CREATED)]
     assert notes == ["secrets were skipped: cannot list secrets: 403 Forbidden: no"]
     selector = "rlrun.dev/run-uid,app.kubernetes.io/managed-by=rlrun-operator"
-    assert {request.query["labelSelector"] for request in lists.requests} == {selector}
+    assert {request.query["labelSelector"] for request in cluster.requests} == {selector}
 
 
 def test_deletion_of_an_object_that_is_gone_is_no_error() -> None:
-    lists = Lists()
-    ClusterSource(SyncKubeClient(lists)).delete(GarbageItem("Job", "team", "first", GarbageReason.run_gone, CREATED))
-    assert lists.requests[0].path == "/apis/batch/v1/namespaces/team/jobs/first"
+    cluster = FakeCluster()
+    source(cluster).delete(GarbageItem("Job", "team", "first", GarbageReason.run_gone, CREATED))
+    assert cluster.requests[0].path == "/apis/batch/v1/namespaces/team/jobs/first"

@@ -1,17 +1,17 @@
 """The command line's client: over HTTP against an API server, and over a transport that cuts as it likes."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kubernetes import client
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLMODEL, RLRUN, SECRET
-from rlrun.kube.objects import Obj
-from rlrun.kube.requests import KubeRequest
 from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
 
+from tests.support.fake_cluster import FakeCluster
+from tests.support.sync_fake_transport import SyncFakeTransport
 from tests.unit.rlrun.kube.api_server import Answer, ApiServer, not_found, serving
 
 RUNS = "/apis/rlrun.dev/v1alpha1/namespaces/team/rlruns"
@@ -110,19 +110,10 @@ def test_an_api_server_that_does_not_listen_is_unanswered() -> None:
     assert caught.value.is_unanswered
 
 
-class Chunks:
-    """A transport whose logs arrive in given chunks."""
-
-    def __init__(self, *chunks: bytes) -> None:
-        self._chunks = chunks
-
-    def send(self, request: KubeRequest) -> Obj:
-        raise NotImplementedError
-
-    def stream(self, request: KubeRequest) -> Iterator[bytes]:
-        yield from self._chunks
-
-
 def test_log_lines_that_arrive_in_pieces_are_put_together() -> None:
-    kube = SyncKubeClient(Chunks(b"on", b"e\ntw", b"o\n\xe2\x82", b"\xac\n"))
-    assert list(kube.log("team", "first", "main", previous=False, tail=None, follow=False)) == ["one", "two", "€"]
+    cluster = FakeCluster()
+    cluster.answers["read the log of team/first (main)"] = [[b"on", b"e\ntw", b"o\n\xe2\x82", b"\xac\n"]]
+    log = SyncKubeClient(SyncFakeTransport(cluster)).log(
+        "team", "first", "main", previous=False, tail=None, follow=False
+    )
+    assert list(log) == ["one", "two", "€"]

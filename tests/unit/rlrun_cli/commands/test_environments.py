@@ -6,8 +6,8 @@ import pytest
 from rlrun.storage.store import AccessDenied
 from rlrun_cli.inputs.wheel_builder import content_digest, package_owner, read_wheel
 
+from tests.support.command_line import Rlrun
 from tests.support.fake_s3 import InMemoryStore
-from tests.unit.rlrun_cli.conftest import Rlrun
 
 PYPROJECT = """
 [build-system]

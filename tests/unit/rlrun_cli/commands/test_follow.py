@@ -9,8 +9,8 @@ from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.run_summary import RunSummary, summarize
 from rlrun_cli.terminal.errors import CliError, UnreachableError
 
+from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
-from tests.unit.rlrun_cli.conftest import Rlrun
 
 
 def run_object(phase: str, step: int = 0, reward: float | None = None, **status: Any) -> Obj:

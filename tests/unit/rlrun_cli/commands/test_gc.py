@@ -18,8 +18,9 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store, StoreError, Unreachable
 
+from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
-from tests.unit.rlrun_cli.conftest import Rlrun, custom_object
+from tests.unit.rlrun_cli.conftest import custom_object
 
 GONE, DONE, LIVE, KEPT = (f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5))
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,8 +10,9 @@ from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 
+from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
-from tests.unit.rlrun_cli.conftest import Rlrun, custom_object
+from tests.unit.rlrun_cli.conftest import custom_object
 
 
 def line(step: int, **values: object) -> str:

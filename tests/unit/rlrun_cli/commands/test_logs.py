@@ -14,9 +14,10 @@ from rlrun_cli.remote.stored_logs import MAIN_CONTAINERS, select_logs
 from rlrun_cli.terminal.errors import CliError
 from rlrun_operator.resources.naming import RunIdentity
 
+from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
-from tests.unit.rlrun_cli.conftest import Rlrun, custom_object
+from tests.unit.rlrun_cli.conftest import custom_object
 
 
 def pod(

@@ -8,9 +8,9 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun_cli.commands.run import slug
 
+from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.rlrun_cli.commands.test_follow import run_object
-from tests.unit.rlrun_cli.conftest import Rlrun
 
 TOML = """
 name = "Reverse Text!"

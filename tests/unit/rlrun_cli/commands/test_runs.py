@@ -11,8 +11,9 @@ import yaml
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
 from rlrun.kube.objects import Obj
 
+from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
-from tests.unit.rlrun_cli.conftest import Rlrun, custom_object
+from tests.unit.rlrun_cli.conftest import custom_object
 
 
 @pytest.fixture
