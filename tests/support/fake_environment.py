@@ -35,6 +35,8 @@ class FakeEnvironment:
     """Of the text of the last answer, instead of the wheel."""
     shows: bool = True
     """Whether it has demonstrations."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """Tools of its demonstrations."""
     demonstrated: list[int] = field(default_factory=list)
     turned_away: int = 0
     """Requests that got no answer because it is away."""
@@ -90,6 +92,7 @@ class FakeEnvironment:
         shown = Demonstration(
             prompt=[{"role": "user", "content": f"example {asked.example_index}"}],
             completion=[{"role": "assistant", "content": f"answer {asked.example_index}"}],
+            tools=self.tools,
         )
         return web.json_response(shown.to_json_dict())
 

@@ -145,6 +145,8 @@ class Demonstration(Schema):
 
     prompt: list[dict[str, Any]] = Field(min_length=1)
     completion: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    """Tools that the environment's rollouts send with the prompt, as in the OpenAI API."""
 
 
 class RolloutResult(Schema):

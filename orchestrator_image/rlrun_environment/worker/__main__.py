@@ -21,6 +21,7 @@ from aiohttp import web
 from rlrun.constants import Reason
 from rlrun.protocol.environment import (
     MAX_REQUEST_BYTES,
+    Demonstration,
     DemonstrationRequest,
     EnvironmentConfig,
     EnvironmentInfo,
@@ -31,7 +32,6 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import json_response, make_runner, problem_middleware, stop_event
 
-from rlrun_environment.worker.demonstrations import demonstrate
 from rlrun_environment.worker.loaded import Loaded
 from rlrun_environment.worker.loading import LoadError, load
 
@@ -52,6 +52,9 @@ class Runner(Protocol):
 
     async def run(self, request: GroupRequest) -> GroupResult:
         """Run one group. Failures are part of its rollouts."""
+
+    async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
+        """Return an example's prompt and answer. Raises ProblemError."""
 
     async def close(self) -> None:
         """Release connections."""
@@ -119,9 +122,9 @@ async def _serve(
         return json_response(await groups.run(GroupRequest.model_validate_json(await request.read())))
 
     async def post_demonstration(request: web.Request) -> web.Response:
-        if loaded is None:
+        if groups is None:
             raise ProblemError(503, problem or Problem(reason=Reason.ENVIRONMENT_LOAD_FAILED, message="not loaded"))
-        return json_response(demonstrate(loaded, DemonstrationRequest.model_validate_json(await request.read())))
+        return json_response(await groups.demonstrate(DemonstrationRequest.model_validate_json(await request.read())))
 
     app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
     app.add_routes([web.get("/info", get_info), web.post("/groups", post_group)])

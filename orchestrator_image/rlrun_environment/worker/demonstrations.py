@@ -14,7 +14,8 @@ REASON = Reason.DEMONSTRATIONS_MISSING
 
 
 def demonstrate(loaded: Loaded, request: DemonstrationRequest) -> Demonstration:
-    """Return prompt and answer: the row's `completion` (messages or a string), else the string in its `answer`.
+    """Return prompt and answer: the row's `completion` (messages or a string), else the string in its `answer`. Its
+    tools are those in the row's column `tools`, else in the environment's attribute `tools`.
 
     Raises ProblemError (404): ExampleNotFound, or DemonstrationsMissing with the columns that the row lacks.
     """
@@ -27,7 +28,15 @@ def demonstrate(loaded: Loaded, request: DemonstrationRequest) -> Demonstration:
     if not any(message["role"] == "assistant" for message in completion):
         lack = "neither a `completion` (messages with one of the assistant, or a string) nor a string in `answer`"
         raise _missing(which, row, lack, "Add one of the two, or train without supervised steps.")
-    return Demonstration(prompt=prompt, completion=completion)
+    tools = _tools(row.get("tools")) or _tools(getattr(loaded.environment, "tools", None))
+    return Demonstration(prompt=prompt, completion=completion, tools=tools)
+
+
+def _tools(value: Any) -> list[dict[str, Any]]:
+    """Return tools as in the OpenAI API. Empty for anything else, such as the functions themselves."""
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, Mapping) for entry in value):
+        return []
+    return [dict(entry) for entry in value]
 
 
 def _messages(value: Any, role: str) -> list[dict[str, Any]]:

@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.constants import Reason
-from rlrun.protocol.environment import GroupRequest, GroupResult, RolloutResult, failed_rollouts, timed_out
+from rlrun.protocol.environment import (
+    Demonstration,
+    DemonstrationRequest,
+    GroupRequest,
+    GroupResult,
+    RolloutResult,
+    failed_rollouts,
+    timed_out,
+)
 from rlrun.protocol.problem import Problem
 
 from rlrun_environment.worker import sanitize
+from rlrun_environment.worker.demonstrations import demonstrate
 from rlrun_environment.worker.isolation import (
     GroupLimits,
     RolloutFailedError,
@@ -55,6 +64,10 @@ class PlainRunner:
         except TimeoutError:
             rollouts = failed_rollouts(request, timed_out(request))
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
+        """Return an example's prompt and answer. Raises ProblemError."""
+        return demonstrate(self.loaded, request)
 
     async def _group(self, request: GroupRequest, row: dict[str, Any]) -> list[RolloutResult]:
         limits = GroupLimits.of(request)

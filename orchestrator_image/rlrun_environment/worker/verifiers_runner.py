@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI, DefaultAioHttpClient
-from rlrun.constants import Reason
+from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.environment import (
     ROLLOUT_ID_HEADER,
+    Demonstration,
+    DemonstrationRequest,
     GroupRequest,
     GroupResult,
     RolloutResult,
@@ -20,10 +22,14 @@ from rlrun.protocol.environment import (
     timed_out,
 )
 from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+from verifiers import EnvGroup
 from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import ClientConfig
+from verifiers.utils.message_utils import normalize_messages
 
 from rlrun_environment.worker import sanitize
+from rlrun_environment.worker.demonstrations import demonstrate
 from rlrun_environment.worker.isolation import (
     GROUP_LIMITS,
     PROBLEM_KEY,
@@ -102,6 +108,30 @@ class VerifiersRunner:
             rollouts = failed_rollouts(request, timed_out(request))
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
 
+    async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
+        """Return an example's prompt and answer as a rollout would send them: with the tools of the environment, or of
+        the example, and with messages in the client's form. Raises ProblemError.
+
+        Messages and tools that the environment adds when a rollout begins (`setup_state`) are not part of it.
+        """
+        shown = demonstrate(self.loaded, request)
+        client = GatewayClient(ClientConfig(client_type="openai_chat_completions"), self._http)
+        try:
+            environment, row = _of_group(
+                self.loaded.environment, row_of(self.loaded, request.split, request.example_index)
+            )
+            state = await environment.init_state(row, client, "")
+            prompt, _ = await client.to_native_prompt(state.get("prompt") or normalize_messages(shown.prompt))
+            completion, _ = await client.to_native_prompt(normalize_messages(shown.completion))
+            tools = [await client.to_native_tool(tool) for tool in state["tool_defs"]]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            message = (
+                f"verifiers cannot read example {request.example_index} of the {request.split} split as messages and "
+                f"tools: {sanitize.truncate_text(str(error), 600)}. Correct its `prompt`, `completion` and `info`."
+            )
+            raise ProblemError(UNPROCESSABLE, Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message)) from error
+        return Demonstration(prompt=_present(prompt), completion=_present(completion), tools=_present(tools))
+
     async def _outputs(self, request: GroupRequest, row: dict[str, Any]) -> list[dict[str, Any]]:
         config = ClientConfig(
             client_type="openai_chat_completions",
@@ -129,6 +159,18 @@ class VerifiersRunner:
             log.exception("Group %s failed", request.group_id)
             problem = user_code_problem(Reason.ROLLOUT_FAILED, "Scoring the group failed: ", error, self.folder)
             return [{PROBLEM_KEY: problem.to_json_dict()} for _ in range(request.rollouts)]
+
+
+def _of_group(environment: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the environment in a group of environments that the row belongs to, and the row as that one gets it."""
+    while isinstance(environment, EnvGroup):
+        name, row, _ = environment._route_child_input(row)
+        environment = environment.get_env_for_name(name)
+    return environment, row
+
+
+def _present(entries: Any) -> list[dict[str, Any]]:
+    return [{key: value for key, value in entry.items() if value is not None} for entry in entries]
 
 
 def _result(output: dict[str, Any]) -> RolloutResult:

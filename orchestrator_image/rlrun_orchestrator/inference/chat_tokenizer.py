@@ -30,13 +30,16 @@ class ChatTokenizer:
         self._pool = pool
         self._deadline = deadline
 
-    async def encode(self, messages: Messages, *, add_generation_prompt: bool) -> list[int]:
-        """Return the token ids of a conversation, with the generation prompt of the next answer if requested.
+    async def encode(self, messages: Messages, *, tools: Messages = (), add_generation_prompt: bool) -> list[int]:
+        """Return the token ids of a conversation, with the generation prompt of the next answer if requested. `tools`
+        are those that the template describes in the prompt.
 
         Raises FatalError if no engine responds in time or the template rejects the messages.
         """
-        messages_body = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
-        body = json.dumps(messages_body).encode()
+        question: dict[str, Any] = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
+        if tools:
+            question["tools"] = list(tools)
+        body = json.dumps(question).encode()
         deadline = time.monotonic() + self._deadline
         problem = self._pool.problem()
         while time.monotonic() < deadline:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rlrun.constants import ExitCode, Reason
@@ -143,13 +144,15 @@ class DemonstrationLoader:
             )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         last = answers[-1] + 1
-        token_ids = await self._tokenizer.encode(messages[:last], add_generation_prompt=False)
+        # With its tools, as the engine renders the prompts of rollouts.
+        encode = partial(self._tokenizer.encode, tools=shown.tools)
+        token_ids = await encode(messages[:last], add_generation_prompt=False)
         sequence = TokenSequence(token_ids, [False] * len(token_ids), [0.0] * len(token_ids))
         for answer in answers:
-            begin = await self._tokenizer.encode(messages[:answer], add_generation_prompt=True)
+            begin = await encode(messages[:answer], add_generation_prompt=True)
             end = token_ids
             if answer + 1 < last:
-                end = await self._tokenizer.encode(messages[: answer + 1], add_generation_prompt=False)
+                end = await encode(messages[: answer + 1], add_generation_prompt=False)
             if token_ids[: len(begin)] != begin or token_ids[: len(end)] != end or len(end) <= len(begin):
                 raise FatalError(_mismatch(), ExitCode.CONFIGURATION)
             sequence.loss_mask[len(begin) : len(end)] = [True] * (len(end) - len(begin))

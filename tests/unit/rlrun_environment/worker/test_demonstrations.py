@@ -1,5 +1,8 @@
 """The right answer to an example: from `completion`, else from `answer`, else a refusal that says what is missing."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 from rlrun.protocol.environment import DemonstrationRequest
 from rlrun.service.errors import ProblemError
@@ -13,9 +16,49 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "
 TOOL = {"role": "tool", "content": "3", "tool_call_id": "1"}
 
 
-def of(*rows: dict, **request) -> dict:
+CALCULATOR = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+TOOLS = """
+import json
+
+async def add(a: int, b: int) -> str:
+    "Add two numbers."
+    return str(a + b)
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [
+    {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}]}
+ANSWERED = [CALL, {"role": "tool", "content": "3", "tool_call_id": "1"}, {"role": "assistant", "content": "3"}]
+ROWS = Dataset.from_list([{"question": "1+2", "answer": "3", "completion": ANSWERED}])
+
+def tool_environment():
+    return vf.ToolEnv(dataset=ROWS, tools=[add], system_prompt="Use the tools.", max_turns=3)
+"""
+ENVIRONMENT = """
+def load_environment():
+    return tool_environment()
+"""
+EXAMPLE = """
+def load_environment():
+    own = [{"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}]
+    return vf.ToolEnv(dataset=ROWS.map(lambda row: {"info": json.dumps({"tool_defs": own})}), tools=[add], max_turns=3)
+"""
+GROUP = """
+def load_environment():
+    plain = vf.SingleTurnEnv(dataset=rows("abc"), rubric=vf.Rubric())
+    return vf.EnvGroup(envs=[tool_environment(), plain], env_names=["tools", "plain"])
+"""
+
+
+def of(*rows: dict, environment: object = None, **request) -> dict:
     wanted = DemonstrationRequest.model_validate({"example_index": 0, **request})
-    return demonstrate(Loaded(None, list(rows), None, plain=True), wanted).to_json_dict()
+    found = demonstrate(Loaded(environment, list(rows), None, plain=True), wanted).to_json_dict()
+    return found if found["tools"] else {key: value for key, value in found.items() if key != "tools"}
+
+
+def template(messages: list[dict], tools: list[dict] | None, generation: bool) -> list[str]:
+    """A chat template that describes tools before the first message, as those of Qwen do. One token per character."""
+    first = f"<tools>{json.dumps(tools, sort_keys=True)}</tools>" if tools else ""
+    said = "".join(f"<{m['role']}>{m.get('content') or ''}{json.dumps(m.get('tool_calls') or [])}" for m in messages)
+    return list(first + said + ("<assistant>" if generation else ""))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +75,55 @@ def of(*rows: dict, **request) -> dict:
 )
 def test_prompt_and_answer(row, prompt, completion):
     assert of(row) == {"prompt": prompt, "completion": completion}
+
+
+@pytest.mark.parametrize(
+    ("row", "attribute", "expected"),
+    [
+        ({"tools": [CALCULATOR]}, None, [CALCULATOR]),
+        ({}, [CALCULATOR], [CALCULATOR]),
+        ({"tools": [CALCULATOR]}, [{"type": "other"}], [CALCULATOR]),
+        ({}, [print], []),
+        ({"tools": "add"}, None, []),
+    ],
+)
+def test_tools_of_a_plain_environment(row, attribute, expected):
+    environment = SimpleNamespace(tools=attribute)
+    assert of({"prompt": "1+2", "answer": "3"} | row, environment=environment).get("tools", []) == expected
+
+
+@pytest.mark.proves("algorithm.sftSteps")
+@pytest.mark.parametrize("ending", [ENVIRONMENT, EXAMPLE, GROUP], ids=["environment", "example", "group"])
+async def test_a_demonstration_has_the_tokens_of_a_rollouts_prompts(make_runner, make_group, upstream, ending):
+    # The engine gives the demonstration's answers, so that both conversations are the same.
+    calls = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}]
+    upstream.reply = lambda n, body: (
+        {"role": "assistant", "content": "", "tool_calls": calls} if body["messages"][-1]["role"] == "user" else "3"
+    )
+    runner = make_runner(TOOLS + ending)
+    await runner.run(make_group(rollouts=1))
+    shown = await runner.demonstrate(DemonstrationRequest(example_index=0))
+    assert len(shown.tools) == 1
+    demonstrated = template([*shown.prompt, *shown.completion], shown.tools, False)
+    asked = [body for _, body in upstream.requests]
+    assert asked
+    for body in asked:
+        prompt = template(body["messages"], body.get("tools"), True)
+        assert demonstrated[: len(prompt)] == prompt
+        # Planted mistake: the same messages without their tools.
+        assert template([*shown.prompt, *shown.completion], None, False)[: len(prompt)] != prompt
+
+
+async def test_a_demonstration_that_verifiers_cannot_read_is_refused(make_runner):
+    runner = make_runner("""
+    def load_environment():
+        rows = [{"question": "a", "answer": "b", "info": {"oai_tools": ["x"]}}]
+        return vf.SingleTurnEnv(dataset=Dataset.from_list(rows), rubric=vf.Rubric())
+    """)
+    with pytest.raises(ProblemError, match="DemonstrationsInvalid") as refusal:
+        await runner.demonstrate(DemonstrationRequest(example_index=0))
+    assert refusal.value.status == 422
+    assert "oai_tools" in refusal.value.problem.message
 
 
 @pytest.mark.parametrize(
@@ -69,6 +161,6 @@ def test_verifiers_data_sets_with_system_prompt_and_both_splits(write_environmen
     loaded = load(write_environment(code), tmp_path)
     system = {"role": "system", "content": "Reverse it."}
     train = demonstrate(loaded, DemonstrationRequest(example_index=0)).to_json_dict()
-    assert train == {"prompt": [system, USER], "completion": [ANSWER]}
+    assert train == {"prompt": [system, USER], "completion": [ANSWER], "tools": []}
     held_out = demonstrate(loaded, DemonstrationRequest.model_validate({"example_index": 0, "split": "eval"}))
     assert held_out.completion == [{"role": "assistant", "content": "zyx"}]

@@ -39,6 +39,21 @@ async def test_warm_up_on_demonstrations_then_rollouts(world: World) -> None:
     ] * 3
 
 
+@pytest.mark.proves("algorithm.sftSteps")
+async def test_demonstrations_are_rendered_with_the_tools_of_their_environment(world: World) -> None:
+    world.spec |= {"maxSteps": 1, "algorithm": {"name": "sft"}}
+    world.environments["words"].tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    await world.start()
+    assert await world.run() == 0
+    [(_, batch)] = world.trainer.batches
+    for sample in batch.samples:
+        text = "".join(map(chr, sample.token_ids))
+        number = text.removeprefix("tool add;user:example ").partition(";")[0]
+        assert text == f"tool add;user:example {number};assistant:answer {number};"
+        learnt = "".join(c for c, mask in zip(text, sample.loss_mask, strict=True) if mask)
+        assert learnt == f"answer {number};"
+
+
 @pytest.mark.proves("algorithm.name", "batchSize")
 async def test_a_run_of_demonstrations_only(world: World) -> None:
     world.spec |= {"algorithm": {"name": "sft"}, "batchSize": 12}
