@@ -89,11 +89,12 @@ class FakeReplica:
         return web.json_response(chat_answer(body["model"], prompt_ids, [ord(c) for c in text], text))
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        """A template that writes `role:content;` and asks with `assistant:`; one token per character."""
+        """A template that writes `tool name;`, `role:content;`, and asks with `assistant:`; one token per character."""
         body = json.loads(await request.read())
         self.tokenizations.append(body)
         messages = body["messages"]
-        text = "".join(f"{message['role']}:{message['content']};" for message in messages)
+        text = "".join(f"tool {tool['function']['name']};" for tool in body.get("tools") or [])
+        text += "".join(f"{message['role']}:{message['content']};" for message in messages)
         if body["add_generation_prompt"]:
             text += "assistant:"
         elif self.thoughtful:

@@ -3,6 +3,8 @@
     adapter_model.safetensors, adapter_config.json   the adapter, loadable by stock peft
     model.safetensors, config.json, tokenizer ...    instead, for a run that trains all weights: in float32
     optimizer.safetensors                            AdamW's moments, by parameter
+    reference.safetensors                            reference of the KL penalty, if it is not the base model: the
+                                                     adapter in float32, or all weights in the trainer's dtype
     rng.safetensors                                  states of torch's generators, of every process
     trainer.json                                     counters and the settings that have to match
     orchestrator_state.json                          state of the orchestrator: progress, example buffer
@@ -26,10 +28,11 @@ from safetensors.torch import load_file, save, save_file
 
 from rlrun_trainer.artifacts import full_weights
 from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing
-from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 
 OPTIMIZER = "optimizer.safetensors"
+REFERENCE = "reference.safetensors"
 RNG = "rng.safetensors"
 TRAINER = "trainer.json"
 ORCHESTRATOR = "orchestrator_state.json"
@@ -71,6 +74,14 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
         except ProblemError as error:
             # The other processes would wait for this one in the next collective operation.
             refusal = error
+    reference = _reference(base, slot)
+    if folder is not None and reference:
+        try:
+            with writing(folder):
+                save_file(reference, folder.path / REFERENCE)
+        except ProblemError as error:
+            folder, refusal = None, error
+        reference = {}
     state = slot.optimizer.state
     moments: dict[str, torch.Tensor] = {}
     for name, parameter in slot.parameters.items():
@@ -89,6 +100,7 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
         "orchestrator_step": progress.step if progress.state_step is None else progress.state_step,
         "updates": slot.updates,
         "kl_beta": slot.kl_beta,
+        "reference": slot.reference.value,
         "made": asdict(progress.made) if progress.made else None,
     }
     small = {
@@ -97,6 +109,8 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
         ORCHESTRATOR: json.dumps(progress.orchestrator_state).encode(),
     }
     if folder is None:
+        if reference:
+            small[REFERENCE] = save(reference)
         return slot.files() | small | {OPTIMIZER: save(moments)}
     with writing(folder):
         save_file(moments, folder.path / OPTIMIZER)
@@ -105,8 +119,11 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
     return folder
 
 
-def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None) -> CheckpointProgress:
+def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: bool = True) -> CheckpointProgress:
     """Load a checkpoint into a slot that was just opened. All processes must call it; the first one has the folder.
+
+    `resume` continues the run that saved it, with the same reference of the KL penalty. Another run, in a warm start,
+    gets a reference of its own: the weights that its reinforcement learning starts from.
 
     Raises ProblemError on all processes if the checkpoint has another shape or is damaged.
     """
@@ -115,7 +132,7 @@ def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None) -> Checkpoi
     problem: ProblemError | None = None
     if folder is not None:
         try:
-            source = _Source(slot, folder)
+            source = _Source(slot, folder, resume)
         except ProblemError as error:
             problem = error
     problem = world.broadcast(problem)
@@ -133,7 +150,14 @@ def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None) -> Checkpoi
     for device in slot.rng:
         slot.rng[device] = saved.get(_generator(device, world.rank), slot.rng[device])
     slot.updates = int(facts["updates"])
-    slot.kl_beta = facts.get("kl_beta")
+    if resume:
+        slot.kl_beta = facts.get("kl_beta")
+        # Checkpoints without the entry are older. Their runs measured the distance from the base model.
+        slot.reference = Reference(facts.get("reference", Reference.base))
+        if slot.reference is Reference.copy:
+            slot.copied = {name: p.detach().clone() for name, p in slot.parameters.items() if slot.shape is not None}
+            for name, frozen in (slot.copied or base.frozen_parameters()).items():
+                _fill(world, frozen, source.reference.pop(name) if source else None)
     step = int(facts["step"])
     made = StepOutcome(**facts["made"]) if facts.get("made") else None
     return CheckpointProgress(
@@ -144,30 +168,44 @@ def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None) -> Checkpoi
 class _Source:
     """Validated content of a checkpoint's folder. Raises ProblemError if it does not fit the slot."""
 
-    def __init__(self, slot: AdapterSlot, folder: Path) -> None:
+    def __init__(self, slot: AdapterSlot, folder: Path, resume: bool) -> None:
         main = ADAPTER_WEIGHTS if slot.shape is not None else MODEL_WEIGHTS
         if not (folder / TRAINER).is_file():
             raise _mismatch(f"The checkpoint has no {TRAINER}.")
         self.facts = json.loads((folder / TRAINER).read_bytes())
         _check_shape(slot, self.facts)
-        missing = [name for name in (main, OPTIMIZER, RNG) if not (folder / name).is_file()]
+        compared = resume and self.facts.get("reference") == Reference.copy
+        needed = (main, OPTIMIZER, RNG, *([REFERENCE] if compared else []))
+        missing = [name for name in needed if not (folder / name).is_file()]
         if missing:
             raise _mismatch(f"The checkpoint has no {', '.join(missing)}.")
         try:
             self.tensors = load_file(folder / main) if slot.shape is not None else full_weights.read_model(folder)
             self.generators = load_file(folder / RNG)
             self.moments: Any = safe_open(folder / OPTIMIZER, "pt")
+            self.reference = load_file(folder / REFERENCE) if compared else {}
         except SafetensorError as error:
             raise _mismatch(f"The checkpoint is damaged: {error}") from error
         self.moved = [key.removesuffix(f"/{STEP}") for key in self.moments.keys() if key.endswith(f"/{STEP}")]  # noqa: SIM118
         state = folder / ORCHESTRATOR
         self.orchestrator: dict[str, Any] = json.loads(state.read_bytes()) if state.is_file() else {}
-        if self.tensors.keys() != slot.parameters.keys():
+        if any(found.keys() != slot.parameters.keys() for found in (self.tensors, self.reference) if found):
             raise _mismatch("The checkpoint has other layers than the model.")
         for name, parameter in slot.parameters.items():
             there = self.tensors[name].shape
             if there != parameter.shape:
                 raise _mismatch(f"{name} is {list(there)} in the checkpoint and {list(parameter.shape)} in the model.")
+
+
+def _reference(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor]:
+    """Return the copy that is the slot's reference, on the CPU of the first process. All processes must call it."""
+    found: dict[str, torch.Tensor] = {}
+    if slot.reference is Reference.copy:
+        for name, parameter in (slot.copied or base.frozen_parameters()).items():
+            tensor = full_tensor(parameter.detach())
+            if base.world.is_leader:
+                found[name] = tensor.cpu().contiguous()
+    return found
 
 
 def _fill(world: ProcessGroup, target: torch.Tensor, value: torch.Tensor | None) -> None:

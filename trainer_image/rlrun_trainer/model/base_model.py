@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loader import DECODE, Loader, at_rest
 from rlrun_trainer.model.peft_format import ALL_LINEAR, AdapterShape, adapter_files, peft_name
-from rlrun_trainer.runtime.process_group import ProcessGroup
+from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 from rlrun_trainer.runtime.settings import TrainerSettings
 
 Head = Callable[[torch.Tensor], torch.Tensor]
@@ -35,6 +36,17 @@ EPSILON = 1e-8
 CHECK_TOKENS = 8
 RANK_STRIDE = 1_000_003
 """Difference between the seeds of processes that train together."""
+
+
+class Reference(StrEnum):
+    """Weights that a KL penalty measures the distance from."""
+
+    pending = "pending"
+    """Those before the first step of reinforcement learning, which has not begun."""
+    base = "base"
+    """Those of the base model."""
+    copy = "copy"
+    """A frozen copy: `AdapterSlot.copied`, or `BaseModel.start` for all weights."""
 
 
 @dataclass
@@ -54,6 +66,9 @@ class AdapterSlot:
     """Number of optimizer steps made, including those before a warm start."""
     kl_beta: float | None = None
     """Current weight of the KL penalty. None before its controller set one."""
+    reference: Reference = Reference.pending
+    copied: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Frozen copy of the adapter's parameters, if that is the reference."""
 
     def files(self) -> dict[str, bytes]:
         """Return the adapter as peft files."""
@@ -74,7 +89,9 @@ class BaseModel:
     loader: Loader
     slots: dict[str, AdapterSlot] = field(default_factory=dict)
     start: Any = None
-    """Frozen copy of the initial model, for the KL penalty of a run that trains all weights. None without one."""
+    """Frozen model for the KL penalty of a run that trains all weights: the base model, until `fix_reference` copies
+    the trained weights into it. None without a penalty.
+    """
 
     @property
     def world(self) -> ProcessGroup:
@@ -139,7 +156,7 @@ class BaseModel:
         return slot
 
     def open_weights(self, name: str, model: str, seed: int, compared: bool) -> AdapterSlot:
-        """Claim the whole trainer for a run that trains all weights. `compared` keeps a copy of the initial model.
+        """Claim the whole trainer for a run that trains all weights. `compared` loads a second model for its penalty.
 
         Weights are stored in float32 and computed with in the trainer's dtype. Raises ProblemError.
         """
@@ -179,24 +196,53 @@ class BaseModel:
         if slot.shape is not None:
             self.model.set_adapter(slot.name)
 
+    def fix_reference(self, slot: AdapterSlot) -> None:
+        """Make the slot's weights the reference of its KL penalty, if it has none yet. All processes must call it."""
+        if slot.reference is not Reference.pending:
+            return
+        if slot.updates == 0:
+            # A new adapter changes nothing: no copy is needed.
+            slot.reference = Reference.base
+            return
+        if slot.shape is not None:
+            slot.copied = {name: parameter.detach().clone() for name, parameter in slot.parameters.items()}
+        else:
+            frozen = self.frozen_parameters()
+            for name, parameter in slot.parameters.items():
+                copy_into(frozen[name], full_tensor(parameter.detach()))
+        slot.reference = Reference.copy
+
+    def frozen_parameters(self) -> dict[str, torch.Tensor]:
+        """Return the parameters of the reference of a run that trains all weights. Empty without a penalty."""
+        if self.start is None:
+            return {}
+        at_rest(self.start)
+        return dict(self.start.named_parameters())
+
     @contextmanager
     def reference(self, slot: AdapterSlot) -> Iterator[None]:
-        """Context in which forward passes use the slot's initial model, without gradients."""
-        if slot.shape is None:
-            trained, self.model = self.model, self.start
-            try:
-                with torch.no_grad():
+        """Context in which forward passes use the slot's reference, without gradients and dropout."""
+        with torch.no_grad():
+            if slot.shape is None:
+                trained, self.model = self.model, self.start
+                try:
                     yield
-            finally:
-                self.model = trained
-            return
-        self.model.disable_adapters()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            self.model.enable_adapters()
-            self.model.set_adapter(slot.name)
+                finally:
+                    self.model = trained
+            elif slot.reference is Reference.copy:
+                with _without_dropout(self.model if slot.shape.dropout else None):
+                    _swap(slot.parameters, slot.copied)
+                    try:
+                        yield
+                    finally:
+                        _swap(slot.parameters, slot.copied)
+            else:
+                self.model.disable_adapters()
+                try:
+                    yield
+                finally:
+                    self.model.enable_adapters()
+                    self.model.set_adapter(slot.name)
 
     def _check_unshared(self) -> None:
         whole = [name for name, slot in self.slots.items() if slot.shape is None]
@@ -246,6 +292,24 @@ class BaseModel:
         if self.device.type == "cuda":
             states["cuda"] = torch.Generator(self.device).manual_seed(seed).get_state()
         return states
+
+
+def _swap(parameters: dict[str, torch.nn.Parameter], others: dict[str, torch.Tensor]) -> None:
+    # Exchanges storage instead of values: one adapter's memory is enough, and nothing is copied.
+    for name, parameter in parameters.items():
+        parameter.data, others[name] = others[name], parameter.data
+
+
+@contextmanager
+def _without_dropout(model: Any) -> Iterator[None]:
+    modules = [] if model is None else [m for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.training]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.train()
 
 
 def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:

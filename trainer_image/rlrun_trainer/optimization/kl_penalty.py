@@ -1,24 +1,41 @@
-"""KL penalty against the initial model, and the controller of its weight.
+"""KL penalty against the model that reinforcement learning starts from, and the controller of its weight.
 
-The divergence is estimated on the policy's own tokens with Schulman's k3 (joschu.net/blog/kl-approx.html), which is
-never negative and has low variance. The controller is that of Ziegler et al. 2019 (arXiv 1909.08593, section 2.2).
+With policy p, reference q and a token x that the engine sampled with probability m(x):
+
+    w = min(p/m, WEIGHT_LIMIT)      importance weight, a constant
+    value     w (q/p - log(q/p) - 1)        Schulman's k3 (joschu.net/blog/kl-approx.html): its mean is KL(p, q)
+    gradient  w log(p/q) d log p            its mean is the gradient of KL(p, q)
+
+The gradient is not that of k3 taken as a loss, whose mean is the gradient of KL(q, p), the other direction: the
+expectation depends on p as well (Tang and Munos 2025, arXiv 2506.09477). It is that of k1 in the reward, of
+w (log(p/q))^2 / 2, and of k3 times a ratio that is differentiated too (DeepSeek-V3.2, arXiv 2512.02556); all three are
+equal. Like these it is per token, in the contexts that were sampled: the effect of a token on the divergence of later
+ones is left out. The controller is that of Ziegler et al. 2019 (arXiv 1909.08593, section 2.2).
 """
 
 import torch
 from rlrun.api.run_sections.training import KlPenalty
 
 LOG_RATIO_LIMIT = 20.0
-"""Limit that keeps the estimate finite, without gradient, for a token with probability 0 under one model."""
+"""Limit that keeps value and gradient finite for a token with probability 0 under one model."""
+WEIGHT_LIMIT = 8.0
+"""Limit of the importance weight, equal to the default of `loss.ratioHigh`. Larger ones would only add variance."""
 ERROR_LIMIT = 0.2
 """Largest relative error, in both directions, that the controller reacts to."""
 GAIN = 0.1
 """Share of the error by which beta changes in a step."""
 
 
-def divergence(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Return k3 of every token, q/p - log(q/p) - 1 with policy p and reference q: [N], in nats."""
-    log_ratio = (reference.detach() - logprobs).nan_to_num(nan=0.0).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return log_ratio.expm1() - log_ratio
+def divergence(logprobs: torch.Tensor, reference: torch.Tensor, engine_logprobs: torch.Tensor) -> torch.Tensor:
+    """Return the estimate of every token with the gradient of KL(policy, reference): [N], in nats. All are [N]."""
+    p = logprobs.detach()
+    log_ratio = (p - reference.detach()).nan_to_num(nan=0.0).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    weight = (p - engine_logprobs).exp().clamp(max=WEIGHT_LIMIT)
+    value = (-log_ratio).expm1() + log_ratio
+    # Zero with the gradient of log p. A token with probability 0 in the trainer has none that is finite.
+    finite = p.isfinite()
+    moving = torch.where(finite, logprobs, 0.0) - torch.where(finite, p, 0.0)
+    return weight * (value + log_ratio * moving)
 
 
 def first_beta(penalty: KlPenalty, kept: float | None) -> float:

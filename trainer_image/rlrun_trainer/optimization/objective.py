@@ -1,6 +1,6 @@
 """Objective of a step, and one micro-batch's share of its gradient and metrics.
 
-The loss of a batch is the policy gradient's, plus beta times the divergence from the initial model, plus the
+The loss of a batch is the policy gradient's, plus beta times the divergence from the reference, plus the
 cross-entropy of supervised samples. Each is summed over its tokens and divided by the trainable tokens of the batch.
 """
 
@@ -93,7 +93,7 @@ def _backward_to(
         }
         maxima = {"mismatch": kl.max(), "ratio": result.ratio.max()}
         if reference is not None and objective.beta is not None:
-            sums["kl"] = divergence(logprobs, reference).sum()
+            sums["kl"] = divergence(logprobs, reference, batch.engine_logprobs[:n]).sum()
             loss = loss + objective.beta * sums["kl"]
     if n < len(batch.targets):
         logprobs, entropy = token_logprobs(hidden[n:], batch.targets[n:], base.head, PLAIN, _chunk(base))

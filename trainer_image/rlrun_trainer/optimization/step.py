@@ -78,6 +78,8 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)
         with world.all_or_none():
+            if penalty is not None and any(batch.policy_tokens for batch in batches):
+                base.fix_reference(slot)
             parts = _backward_share(base, slot, batches, objective)
         world.all_reduce_gradients(parameters)
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))

@@ -94,10 +94,13 @@ class Restore(Command[checkpoint_format.CheckpointProgress]):
     name: str
     folder: Path
     """Folder of the checkpoint. Only the first process has it."""
+    resume: bool = True
+    """True if this run saved the checkpoint."""
 
     @override
     def run(self, base: BaseModel) -> checkpoint_format.CheckpointProgress:
-        return checkpoint_format.restore(base, base.slots[self.name], self.folder if base.world.is_leader else None)
+        folder = self.folder if base.world.is_leader else None
+        return checkpoint_format.restore(base, base.slots[self.name], folder, self.resume)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ async def open_session(
             with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
                 there = Path(temporary) / "checkpoint"
                 await asyncio.to_thread(_download, store, found, there)
-                start = _start(spec, await compute.run(crew.run_on_all, Restore(name, there)))
+                restored = Restore(name, there, resume=spec.resume_from is not None)
+                start = _start(spec, await compute.run(crew.run_on_all, restored))
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
         publisher = Publisher(store, spec, settings.keep_policies, published)
         uploads = UploadQueue(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)

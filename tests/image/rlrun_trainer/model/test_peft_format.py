@@ -1,16 +1,18 @@
 """What stock tools make of our files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
+from rlrun.api.run_sections.training import KlPenalty
 from rlrun.protocol.trainer import SampleLoss
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS
 from rlrun_trainer.artifacts import checkpoint_format
-from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.model.peft_format import CONFIG, AdapterShape, digest
 from rlrun_trainer.optimization.step import StepPlan, train_step
 from transformers import AutoModelForCausalLM
@@ -219,6 +221,77 @@ def test_dropout_goes_on_from_a_checkpoint_where_it_was(model_dir: Path, tmp_pat
     checkpoint_format.restore(base, again, tmp_path)
     train_step(base, again, tiny_model.samples(8, 1), PLAN)
     assert again.files() == slot.files()
+
+
+def compared(base: BaseModel, shape: AdapterShape = tiny_model.SHAPE) -> tuple[AdapterSlot, dict[str, bytes]]:
+    """A slot after a demonstration and two steps with a KL penalty, and its checkpoint."""
+    slot = base.open("a", tiny_model.MODEL, shape, 0)
+    plan = replace(PLAN, kl_penalty=KlPenalty())
+    demonstrations = [s.model_copy(update={"loss": SampleLoss.cross_entropy}) for s in tiny_model.samples(8)]
+    train_step(base, slot, demonstrations, plan)
+    for seed in range(2):
+        train_step(base, slot, tiny_model.samples(8, seed), plan)
+    files = checkpoint_format.snapshot(base, slot, checkpoint_format.CheckpointProgress(3, "uid", {}))
+    assert isinstance(files, dict)
+    return slot, files
+
+
+def restored(base: BaseModel, folder: Path, files: dict[str, bytes], **how: bool) -> AdapterSlot:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    base.close("b")
+    slot = base.open("b", tiny_model.MODEL, tiny_model.SHAPE, 9)
+    checkpoint_format.restore(base, slot, folder, **how)
+    return slot
+
+
+def test_a_checkpoint_has_the_reference_of_the_kl_penalty(model_dir: Path, tmp_path: Path) -> None:
+    base = tiny_model.load(model_dir)
+    slot, files = compared(base)
+    assert slot.reference is Reference.copy
+    resumed = restored(base, tmp_path, files)
+    assert resumed.reference is Reference.copy
+    assert resumed.copied.keys() == resumed.parameters.keys()
+    assert all(torch.equal(tensor, slot.copied[name]) for name, tensor in resumed.copied.items())
+    assert any(not torch.equal(tensor, slot.parameters[name]) for name, tensor in resumed.copied.items())
+    assert restored(base, tmp_path, files, resume=False).reference is Reference.pending
+
+
+def test_an_older_checkpoint_keeps_the_base_model_as_reference(model_dir: Path, tmp_path: Path) -> None:
+    base = tiny_model.load(model_dir)
+    _, files = compared(base)
+    facts = json.loads(files[checkpoint_format.TRAINER])
+    del facts["reference"], files[checkpoint_format.REFERENCE]
+    older = files | {checkpoint_format.TRAINER: json.dumps(facts).encode()}
+    resumed = restored(base, tmp_path, older)
+    assert (resumed.reference, resumed.copied) == (Reference.base, {})
+    base.fix_reference(resumed)
+    assert resumed.reference is Reference.base
+
+
+def test_a_checkpoint_without_its_reference_is_refused(model_dir: Path, tmp_path: Path) -> None:
+    base = tiny_model.load(model_dir)
+    _, files = compared(base)
+    del files[checkpoint_format.REFERENCE]
+    with pytest.raises(ProblemError, match=r"has no reference\.safetensors"):
+        restored(base, tmp_path, files)
+
+
+def test_the_reference_is_computed_without_dropout_and_leaves_the_adapter(model_dir: Path) -> None:
+    base = tiny_model.load(model_dir)
+    slot, _ = compared(base, AdapterShape(4, 8.0, tiny_model.TARGETS, dropout=0.5))
+    base.activate(slot)
+    ids = torch.arange(12)[None]
+    before = slot.files()
+    state = torch.get_rng_state()
+    found = []
+    for _ in range(2):
+        with base.reference(slot):
+            found.append(base.hidden(ids, ids))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert slot.files() == before
+    assert not torch.equal(base.hidden(ids, ids), base.hidden(ids, ids)), "the policy keeps its dropout"
 
 
 def test_a_mixture_of_experts_trains_and_stock_peft_loads_its_adapter(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from rlrun.api.run_sections.training import KlPenalty
 from rlrun.protocol.trainer import SampleLoss
-from rlrun_trainer.model.base_model import BaseModel
-from rlrun_trainer.optimization.kl_penalty import divergence, next_beta
+from rlrun_trainer.model.base_model import BaseModel, Reference
+from rlrun_trainer.optimization.kl_penalty import WEIGHT_LIMIT, divergence, next_beta
 from rlrun_trainer.optimization.step import StepPlan, train_step
 
 from tests.image.rlrun_trainer.optimization.test_objective import gradients_of, mixed
@@ -17,6 +18,10 @@ from tests.support import tiny_model
 
 PLAN = StepPlan(learning_rate=1e-2, temperature=0.7, micro_batch_tokens=64, max_grad_norm=1e9)
 FIXED = KlPenalty(beta=0.3)
+CATEGORICAL = torch.randn(2, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+"""Logits of a policy and of a reference over six tokens."""
+OLDER = torch.randn(6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) / 2
+"""Difference to the logits of the policy that sampled."""
 
 
 def passes(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
@@ -32,30 +37,71 @@ def passes(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
+def k3(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Schulman's estimator of the value, differentiated through as an earlier version did."""
+    return (reference - logprobs).expm1() - (reference - logprobs)
+
+
+def expected_gradient(estimate: Any, sampler: torch.Tensor) -> torch.Tensor:
+    """Gradient of a categorical's logits, as tokens from `sampler` give it on average: exactly, over all tokens."""
+    logits, q = CATEGORICAL
+    moving = logits.clone().requires_grad_()
+    logp = moving.log_softmax(-1)
+    [gradient] = torch.autograd.grad((sampler * estimate(logp, q.log_softmax(-1))).sum(), moving)
+    return gradient
+
+
 def test_the_estimate_by_hand() -> None:
-    logprobs = torch.tensor([math.log(0.5), math.log(0.2), -1.0, -200.0], requires_grad=True)
-    reference = torch.tensor([math.log(0.25), math.log(0.4), -1.0, -1.0])
-    kl = divergence(logprobs, reference)
-    # q/p - log(q/p) - 1 for q/p = 1/2, 2, 1; the last one is bounded.
-    assert kl[:3].tolist() == pytest.approx([0.5 + math.log(2) - 1, 2 - math.log(2) - 1, 0.0], abs=1e-6)
+    logprobs = torch.tensor([math.log(0.5), math.log(0.2), -1.0, -200.0, -1.0], requires_grad=True)
+    reference = torch.tensor([math.log(0.25), math.log(0.4), -1.0, -1.0, -200.0])
+    engine = torch.tensor([math.log(0.5), math.log(0.1), -9.0, -200.0, -1.0])
+    kl = divergence(logprobs, reference, engine)
+    # w (q/p - log(q/p) - 1) for q/p = 1/2, 2, 1 and w = 1, 2, at most 8; the others are bounded.
+    assert kl[:3].tolist() == pytest.approx([0.5 + math.log(2) - 1, 2 * (2 - math.log(2) - 1), 0.0], abs=1e-6)
     [gradient] = torch.autograd.grad(kl.sum(), logprobs)
-    # d/d log p = 1 - q/p.
-    assert gradient.tolist() == pytest.approx([0.5, -1.0, 0.0, 0.0], abs=1e-6)
+    # w log(p/q).
+    assert gradient.tolist() == pytest.approx([math.log(2), -2 * math.log(2), 0.0, -20.0, 20.0], abs=1e-5)
     assert kl.isfinite().all()
 
 
+def test_a_token_that_the_trainer_finds_impossible_has_no_gradient() -> None:
+    logprobs = torch.tensor([-torch.inf, -1.0], requires_grad=True)
+    kl = divergence(logprobs, torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -1.0]))
+    [gradient] = torch.autograd.grad(kl.sum(), logprobs)
+    assert kl.isfinite().all()
+    assert gradient.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("sampler", ["policy", "older policy"])
+def test_expected_gradient_is_that_of_the_divergence(sampler: str) -> None:
+    logits, q = CATEGORICAL
+    moving = logits.clone().requires_grad_()
+    logp = moving.log_softmax(-1)
+    [exact] = torch.autograd.grad((logp.exp() * (logp - q.log_softmax(-1))).sum(), moving)
+    drawn = (logits if sampler == "policy" else logits + OLDER).log_softmax(-1)
+    assert (logits.log_softmax(-1) - drawn).exp().max() < WEIGHT_LIMIT
+    ours = expected_gradient(lambda p, r: divergence(p, r, drawn), drawn.exp())
+    assert torch.allclose(ours, exact, atol=1e-7, rtol=1e-5)
+    # Planted mistake: the gradient of k3 itself is that of the other direction, KL(reference, policy).
+    backwards = expected_gradient(k3, logits.softmax(-1))
+    [other] = torch.autograd.grad(-(q.softmax(-1) * moving.log_softmax(-1)).sum(), moving)
+    assert torch.allclose(backwards, other, atol=1e-6)
+    assert not torch.allclose(backwards, exact, atol=1e-2)
+
+
 def test_its_mean_is_the_divergence() -> None:
-    torch.manual_seed(0)
-    p, q = torch.softmax(torch.randn(2, 6), -1)
-    drawn = torch.multinomial(p, 200_000, replacement=True)
-    exact = float((p * (p / q).log()).sum())
-    assert float(divergence(p.log()[drawn], q.log()[drawn]).mean()) == pytest.approx(exact, rel=0.02)
+    logits, q = CATEGORICAL
+    logp, drawn = logits.log_softmax(-1), (logits + OLDER).log_softmax(-1)
+    exact = float((logp.exp() * (logp - q.log_softmax(-1))).sum())
+    estimated = (drawn.exp() * divergence(logp, q.log_softmax(-1), drawn)).sum()
+    assert float(estimated) == pytest.approx(exact, rel=1e-5)
 
 
 def test_gradient_equals_autograd_of_the_definition(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
     slot = opened(base)
     batch = mixed(seed=8)
     policy = [s for s in batch if s.loss is SampleLoss.policy]
+    slot.reference = Reference.base
     without, plain = gradients_of(base, batch, PLAN, monkeypatch)
     got, metrics = gradients_of(base, batch, replace(PLAN, kl_penalty=FIXED), monkeypatch)
     price = torch.zeros(())
@@ -68,7 +114,11 @@ def test_gradient_equals_autograd_of_the_definition(base: BaseModel, monkeypatch
             base.model.enable_adapters()
         base.activate(slot)
         logp = tiny_model.plain_logprobs(base, sample, PLAN.temperature)[drawn]
-        price = price + ((reference - logp).exp() - (reference - logp) - 1).sum()
+        # The ratio times k3, differentiated through both; at the ratio's limit the gradient of k2 with k3's value.
+        ratio = (logp - torch.tensor([sample.logprobs[i + 1] for i in drawn])).exp()
+        value, square = k3(logp, reference), (logp - reference) ** 2 / 2
+        limited = WEIGHT_LIMIT * (square - square.detach() + value.detach())
+        price = price + torch.where(ratio < WEIGHT_LIMIT, ratio * value, limited).sum()
         tokens += len(drawn)
     gradients = torch.autograd.grad(price, list(slot.parameters.values()))
     for ours, bare, theirs in zip(got, without, gradients, strict=True):

@@ -18,7 +18,7 @@ import pytest
 import torch
 from rlrun.api.run_sections.training import KlPenalty
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult, TrainBatch
+from rlrun.protocol.trainer import SampleLoss, SessionSpec, SessionState, StepResult, TrainBatch
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 from rlrun_trainer.runtime.compute_thread import Compute
@@ -188,19 +188,25 @@ async def test_two_processes_equal_one(
     compare(store, ours, await alone(model_dir, store, tiny_model.spec(run_uri + "-alone", **changes), batches))
 
 
-@pytest.mark.parametrize("changes", [{"lora_dropout": 0.2}, FULL])
+@pytest.mark.parametrize("changes", [{"lora_dropout": 0.2} | PENALTY, FULL | PENALTY])
 def test_two_processes_resume_to_the_bit(
     dense: Trainer, store: Store, run_uri: str, changes: dict[str, Any], wait_for: Callable[..., None]
 ) -> None:
+    shown = batch(9, 0)
+    for sample in shown.samples:
+        sample.loss, sample.logprobs = SampleLoss.cross_entropy, [0.0] * len(sample.token_ids)
     dense.open(tiny_model.spec(run_uri, **changes))
-    dense.step(0, batch(9, 0))
-    assert dense.call("POST", "/sessions/run/checkpoints/1", "{}")[0] == 202
-    expected = dense.step(1, batch(9, 1))
-    uri = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)
+    dense.step(0, shown)
+    dense.step(1, batch(9, 1))
+    assert dense.call("POST", "/sessions/run/checkpoints/2", "{}")[0] == 202
+    expected = dense.step(2, batch(9, 2))
+    uri = RunLayout(S3Uri.parse(run_uri)).checkpoint(2)
     wait_for(lambda: store.is_complete(uri))
     dense.call("DELETE", "/sessions/run")
-    assert dense.open(tiny_model.spec(run_uri, resume_from=str(uri), **changes)).step == 1
-    assert dense.step(1, batch(9, 1)).policy.digest == expected.policy.digest
+    assert dense.open(tiny_model.spec(run_uri, resume_from=str(uri), **changes)).step == 2
+    again = dense.step(2, batch(9, 2))
+    assert again.metrics["kl_penalty/kl"] == expected.metrics["kl_penalty/kl"] > 0
+    assert again.policy.digest == expected.policy.digest
     dense.call("DELETE", "/sessions/run")
 
 

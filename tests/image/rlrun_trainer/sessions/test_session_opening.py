@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from rlrun.protocol.trainer import SampleLoss
+from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.trainer import Sample, SampleLoss
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 from rlrun_trainer.model.base_model import BaseModel
@@ -13,6 +14,7 @@ from rlrun_trainer.optimization.sampling_distribution import SamplingDistributio
 from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.session_registry import Sessions
+from rlrun_trainer.sessions.training_session import TrainingSession
 from transformers import GenerationConfig
 
 from tests.image.rlrun_trainer.optimization.test_sampling_distribution import STOPS, WAYS, rollout
@@ -123,6 +125,61 @@ async def test_beta_goes_on_from_a_checkpoint(sessions: Sessions, run_uri: str) 
         (await resumed.train(step, tiny_model.samples(8, seed=step))).metrics["kl_penalty/beta"] for step in range(2, 4)
     ]
     assert again == betas[2:]
+
+
+def demonstrations(seed: int) -> list[Sample]:
+    return [
+        sample.model_copy(update={"loss": SampleLoss.cross_entropy, "logprobs": [0.0] * len(sample.token_ids)})
+        for sample in tiny_model.samples(8, seed)
+    ]
+
+
+async def distance(session: TrainingSession, step: int) -> float:
+    """Divergence from the reference before a step of reinforcement learning."""
+    return (await session.train(step, tiny_model.samples(8, seed=step))).metrics["kl_penalty/kl"]
+
+
+@pytest.mark.proves("klPenalty.enabled")
+@pytest.mark.parametrize("kind", PolicyKind)
+async def test_a_warm_start_begins_at_its_own_reference(sessions: Sessions, run_uri: str, kind: PolicyKind) -> None:
+    changes: dict[str, Any] = {"kind": kind, "kl_penalty": {"beta": 0.3}}
+    first = await sessions.open("run", tiny_model.spec(run_uri, **changes))
+    assert await distance(first, 0) == pytest.approx(0.0, abs=1e-9)
+    assert await distance(first, 1) > 1e-4
+    await first.save_checkpoint(2, {})
+    assert await sessions.drain(30) == 0
+    await sessions.close("run")
+    source = str(RunLayout(S3Uri.parse(run_uri)).checkpoint(2))
+    spec = tiny_model.spec(run_uri + "-second", uid="uid-2", warm_start_from=source, **changes)
+    second = await sessions.open("second", spec)
+    assert await distance(second, 0) == pytest.approx(0.0, abs=1e-9)
+    assert await distance(second, 1) > 1e-4
+
+
+@pytest.mark.proves("algorithm.sftSteps")
+@pytest.mark.parametrize("kind", PolicyKind)
+async def test_the_reference_is_the_end_of_the_demonstrations_and_survives_a_resume(
+    sessions: Sessions, run_uri: str, kind: PolicyKind
+) -> None:
+    spec = tiny_model.spec(run_uri, kind=kind, kl_penalty={"beta": 0.3})
+    session = await sessions.open("run", spec)
+    for step in range(2):
+        await session.train(step, demonstrations(step))
+    await session.save_checkpoint(2, {})
+    assert await distance(session, 2) == pytest.approx(0.0, abs=1e-9)
+    await session.save_checkpoint(3, {})
+    third = await distance(session, 3)
+    assert third > 1e-4
+    digest = session.state.policy.digest
+    assert await sessions.drain(30) == 0
+    await sessions.close("run")
+    for saved in (2, 3):
+        source = str(RunLayout(S3Uri.parse(run_uri)).checkpoint(saved))
+        resumed = await sessions.open("run", spec.model_copy(update={"resume_from": source}))
+        again = [await distance(resumed, step) for step in range(saved, 4)]
+        assert again[-1] == third
+        assert resumed.state.policy.digest == digest
+        await sessions.close("run")
 
 
 async def test_the_last_result_is_kept_for_who_missed_it(
