@@ -53,7 +53,7 @@ class RLRunSpec(Spec):
     loss: Loss = Field(default_factory=Loss)
     """Use of the importance ratio in the policy gradient."""
     kl_penalty: KlPenalty | None = None
-    """KL penalty against the initial model. Unset: no penalty."""
+    """KL penalty against the model that reinforcement learning starts from. Unset: no penalty."""
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)
     """Number of rollouts in flight, as a multiple of batchSize."""
     max_async_level: int = Field(default=2, ge=0, le=32)

@@ -181,7 +181,8 @@ def test_a_session_is_as_the_model_says_where_the_run_says_nothing(world: World)
     "lora.rank", "lora.dropout", "lora.targetModules", "lora.enabled", "loraAlpha", "learningRate", "warmupSteps",
     "gradientAccumulationSteps", "sampling.temperature", "sampling.topP", "sampling.repetitionPenalty",
     "sampling.minTokens", "loss.ratioType", "loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh",
-    "loss.sequenceMeanLow", "loss.sequenceMeanHigh", "klPenalty.enabled", "klPenalty.beta", "klPenalty.targetKl",
+    "loss.sequenceMeanLow", "loss.sequenceMeanHigh", "loss.sequenceTokenLow", "loss.sequenceTokenHigh",
+    "klPenalty.enabled", "klPenalty.beta", "klPenalty.targetKl",
 )  # fmt: skip
 def test_a_session_has_the_runs_own_wishes(world: World) -> None:
     loss = {
@@ -191,6 +192,8 @@ def test_a_session_has_the_runs_own_wishes(world: World) -> None:
         "ratioHigh": 1.2,
         "sequenceMeanLow": 0.5,
         "sequenceMeanHigh": 2.0,
+        "sequenceTokenLow": 0.01,
+        "sequenceTokenHigh": 50.0,
     }
     sampling = {"maxTokens": 16, "temperature": 0.7, "topP": 0.9, "repetitionPenalty": 1.1, "minTokens": 2}
     spec = session(

@@ -2,10 +2,14 @@
 
 Tokens were sampled by another program, the inference engine, and often by an older policy. Each token is therefore
 weighted by the ratio of its two probabilities, and tokens with too large or too small ratios are masked. The default is
-REINFORCE with masked importance weights as in prime-rl 0.4 (`default_loss_fn`, with adv_tau 1 and kl_tau 0), with two
-corrections of its successors: the sum is divided by the trainable tokens of the whole batch, not of one worker, and the
-mismatch is measured over all tokens of the policy, before masking. The estimator r - log r - 1 is Schulman's k3
-(joschu.net/blog/kl-approx.html).
+REINFORCE with masked importance weights as in prime-rl 0.4.0 (`default_loss_fn` with its default bounds on tokens,
+sequence means and single tokens of a sequence), with two corrections of its successors: the sum is divided by the
+trainable tokens of the whole batch, not of one worker, and the mismatch is measured over all tokens of the policy,
+before masking. The estimator r - log r - 1 is Schulman's k3 (joschu.net/blog/kl-approx.html).
+
+The ratio of a sequence is the geometric mean of its tokens' ratios, as in GSPO (arXiv 2507.18071, equation 7). The
+product, which prime-rl 0.4.0 uses, is the exact weight of the sequence, but its logarithm grows with the length: at a
+mismatch of only 0.001 nats per token, that of 16,384 tokens is -16 +- 6, outside of any bounds. The mean's is -0.001.
 """
 
 from dataclasses import dataclass
@@ -41,9 +45,9 @@ def policy_loss(
 ) -> PolicyLoss:
     """Return the policy gradient's loss, summed over tokens. All tensors are [N], `sample_of` is in [0, samples).
 
-    r is exp(log p - engine's log p) of the token (`token`), or the product of these over its sample (`sequence`), as a
-    constant; A is the advantage. Samples are masked if the geometric mean of their tokens' ratios is outside of the
-    sequence bounds. For all others:
+    r is exp(log p - engine's log p) of the token (`token`), or the geometric mean of these over its sample
+    (`sequence`), as a constant; A is the advantage. Samples are masked if that mean is outside of the bounds of
+    sequence means, or the ratio of one token outside of those of a sequence's tokens. For all others:
 
         mask   -r A log p             of tokens with low <= r <= high (the default)
         clip   -clamp(r) A log p      of all tokens: truncated importance sampling, as in CISPO (arXiv 2506.13585)
@@ -53,11 +57,15 @@ def policy_loss(
     how = how or Loss()
     low, high = how.ratio_low, how.ratio_high
     log_ratio = (logprobs - engine_logprobs).detach()
-    sums = torch.zeros(2, samples, device=logprobs.device)
+    sums = log_ratio.new_zeros(2, samples)
     sums = sums.index_add(1, sample_of, torch.stack([log_ratio, torch.ones_like(log_ratio)]))
-    mean_ratio = (sums[0] / sums[1].clamp_min(1)).exp()
+    mean = sums[0] / sums[1].clamp_min(1)
+    mean_ratio = mean.exp()
     sample_kept = (mean_ratio >= how.sequence_mean_low) & (mean_ratio <= how.sequence_mean_high)
-    own = sums[0][sample_of] if how.ratio_type is RatioType.sequence else log_ratio
+    token_ratio = log_ratio.exp()
+    far = (token_ratio < how.sequence_token_low) | (token_ratio > how.sequence_token_high)
+    sample_kept &= sums.new_zeros(samples).index_add(0, sample_of, far.to(sums.dtype)) == 0
+    own = mean[sample_of] if how.ratio_type is RatioType.sequence else log_ratio
     ratio = own.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     # A token with probability 0 in the trainer has no finite gradient.
     kept = sample_kept[sample_of] & logprobs.detach().isfinite()

@@ -44,7 +44,7 @@ class Algorithm(Spec):
     """Training algorithm: where rewards and advantages come from."""
 
     name: AlgorithmName = Field(default=AlgorithmName.grpo, strict=False)
-    """Algorithm: grpo learns from the rewards of the environments, distillation from a teacher's log-probabilities of the policy's own rollouts (on-policy), sft from the demonstrations of the environments."""  # noqa: E501
+    """Algorithm: grpo learns from the rewards of the environments, distillation from a teacher's log-probabilities of the policy's own rollouts (on-policy, reverse KL between both models without sampling settings), sft from the demonstrations of the environments."""  # noqa: E501
     sft_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Number of supervised steps on the demonstrations of the environments before the algorithm starts."""
     teacher: Teacher | None = None
@@ -61,12 +61,12 @@ class Algorithm(Spec):
 
 
 class KlPenalty(Spec):
-    """KL penalty against the initial model."""
+    """KL penalty against the model that reinforcement learning starts from: the base model, the weights of checkpointId, or after sftSteps the weights at the end of the supervised steps."""  # noqa: E501
 
     enabled: bool = True
     """Enables the KL penalty."""
     beta: float = Field(default=0.1, gt=0, le=100)
-    """Weight of the divergence in the loss. With targetKl, the initial weight."""
+    """Weight of KL(policy, reference) in the loss, per token under the run's sampling settings. With targetKl, the initial weight."""  # noqa: E501
     target_kl: float | None = Field(default=None, gt=0, le=100)
     """Target divergence in nats per token. beta is raised when the divergence is above the target and lowered when it is below. Unset: beta is constant."""  # noqa: E501
 
@@ -75,17 +75,21 @@ class Loss(Spec):
     """Use of the importance ratio between trainer and inference engine in the policy gradient."""
 
     ratio_type: RatioType = Field(default=RatioType.token, strict=False)
-    """Importance ratio of a token: token uses the token's own ratio, sequence uses the ratio of the whole sequence."""
+    """Importance ratio of a token: token uses the token's own ratio, sequence uses the geometric mean of the ratios of its sequence, as in GSPO."""  # noqa: E501
     ratio_limit: RatioLimit = Field(default=RatioLimit.mask, strict=False)
     """Treatment of ratios outside ratioLow and ratioHigh: mask excludes them from the loss, clip limits them to the bounds, ppo uses the lower of the clipped and the unclipped objective."""  # noqa: E501
     ratio_low: float = Field(default=0.125, ge=0, le=1)
-    """Lower bound of the ratio."""
+    """Lower bound of the ratio. With both ratio types it is a ratio per token, independent of a sequence's length."""
     ratio_high: float = Field(default=8.0, ge=1, le=1000)
-    """Upper bound of the ratio."""
+    """Upper bound of the ratio. With both ratio types it is a ratio per token, independent of a sequence's length."""
     sequence_mean_low: float = Field(default=0.1, ge=0, le=1)
     """Minimum geometric mean ratio of a sequence. Sequences below it are excluded from the loss."""
     sequence_mean_high: float = Field(default=10.0, ge=1, le=1000)
     """Maximum geometric mean ratio of a sequence. Sequences above it are excluded from the loss."""
+    sequence_token_low: float = Field(default=0.0, ge=0, le=1)
+    """Minimum ratio of each token of a sequence. Sequences with a token below it are excluded from the loss."""
+    sequence_token_high: float = Field(default=100.0, ge=1, le=1_000_000)
+    """Maximum ratio of each token of a sequence. Sequences with a token above it are excluded from the loss."""
 
 
 class RunLora(Spec):

@@ -63,18 +63,86 @@ def test_ppo_takes_the_pessimistic_objective() -> None:
 
 
 @pytest.mark.proves("loss.ratioType")
-def test_a_sequence_weighs_by_the_product_of_its_ratios() -> None:
-    result, gradient = by_hand(ratio_type=RatioType.sequence, ratio_low=0.01, ratio_high=10, **WIDE)
-    assert result.ratio.tolist() == pytest.approx([9, 9, 9, 0.02, 0.02])
-    assert gradient == pytest.approx([-9, -9, -9, 0.02, 0.02])
+def test_a_sequence_weighs_by_the_geometric_mean_of_its_ratios() -> None:
+    first, second = 9 ** (1 / 3), 0.02**0.5
+    result, gradient = by_hand(ratio_type=RatioType.sequence, ratio_low=0.1, ratio_high=3, **WIDE)
+    assert result.ratio.tolist() == pytest.approx([first] * 3 + [second] * 2)
+    assert gradient == pytest.approx([-first] * 3 + [second] * 2)
     # The mismatch remains each token's own.
     assert float(result.mismatch_kl[0]) == pytest.approx(1 - math.log(2), rel=1e-6)
-    result, gradient = by_hand(ratio_type=RatioType.sequence, ratio_low=0.1, ratio_high=8, **WIDE)
+    result, gradient = by_hand(ratio_type=RatioType.sequence, ratio_low=0.15, ratio_high=2, **WIDE)
     assert not result.kept.any()
     result, gradient = by_hand(
-        ratio_type=RatioType.sequence, ratio_limit=RatioLimit.clip, ratio_low=0.1, ratio_high=8, **WIDE
+        ratio_type=RatioType.sequence, ratio_limit=RatioLimit.clip, ratio_low=0.2, ratio_high=2, **WIDE
     )
-    assert gradient == pytest.approx([-8, -8, -8, 0.1, 0.1])
+    assert gradient == pytest.approx([-2, -2, -2, 0.2, 0.2])
+
+
+@pytest.mark.proves("loss.ratioType")
+@pytest.mark.parametrize("kind", RatioType)
+@pytest.mark.parametrize("length", [1, 16, 1024, 4096, 16384])
+def test_a_small_mismatch_excludes_no_sequence_of_any_length(kind: RatioType, length: int) -> None:
+    # log p - log m normal with this mean and variance has a mismatch of 0.001 nats per token.
+    noise = torch.randn(32, length, generator=torch.Generator().manual_seed(length)) * math.sqrt(0.002)
+    log_ratio = (noise - 0.001).flatten()
+    result = policy_loss(
+        log_ratio,
+        torch.zeros(32 * length),
+        torch.ones(32 * length),
+        torch.arange(32).repeat_interleave(length),
+        32,
+        Loss(ratio_type=kind),
+    )
+    assert float(result.mismatch_kl.mean()) == pytest.approx(0.001, rel=0.4)
+    assert result.kept.all()
+    # Kept and weighted by next to nothing would be as bad as excluded.
+    assert 0.5 < float(result.ratio.min()) <= float(result.ratio.max()) < 2
+
+
+@pytest.mark.parametrize("limit", RatioLimit)
+def test_a_large_mismatch_excludes_whole_sequences(limit: RatioLimit) -> None:
+    log_ratio = torch.tensor([-2.5, -2.5, 0.1, -0.1])
+    how = Loss(ratio_type=RatioType.sequence, ratio_limit=limit)
+    result = policy_loss(log_ratio, torch.zeros(4), torch.ones(4), torch.tensor([0, 0, 1, 1]), 2, how)
+    assert result.kept.tolist() == [False, False, True, True]
+
+
+@pytest.mark.proves("loss.sequenceTokenLow", "loss.sequenceTokenHigh")
+@pytest.mark.parametrize("kind", RatioType)
+@pytest.mark.parametrize("limit", RatioLimit)
+def test_one_far_token_excludes_its_sequence(limit: RatioLimit, kind: RatioType) -> None:
+    bounds: dict[str, Any] = {"ratio_type": kind, "ratio_limit": limit, "ratio_low": 0.0, "ratio_high": 100, **WIDE}
+    first, second = [True] * 3, [True] * 2
+    for low, high, kept in (
+        (0.0, 100.0, first + second),
+        (0.0, 8.9, [False] * 3 + second),
+        (0.15, 9.1, first + [False] * 2),
+    ):
+        result, gradient = by_hand(sequence_token_low=low, sequence_token_high=high, **bounds)
+        assert result.kept.tolist() == kept
+        assert [g != 0 for g in gradient] == kept
+
+
+def prime_rl(logprobs: torch.Tensor, engine: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    """`default_loss_fn` of prime-rl 0.4.0 with its defaults, for one sample."""
+    log_ratio = logprobs - engine
+    ratio, mean = log_ratio.exp(), log_ratio.mean().exp()
+    masked = (ratio < 0.125) | (ratio > 8.0) | (mean < 0.1) | (mean > 10.0)
+    masked = masked | (ratio.min() < 0.0) | (ratio.max() > 100.0)
+    return -((ratio * advantages).detach() * logprobs)[~masked].sum()
+
+
+def test_the_default_is_that_of_prime_rl() -> None:
+    ratios = torch.tensor([2.0, 0.5, 9.0, 0.1, 1.1, 101.0, 1.0, 0.01, 0.02, 0.03])
+    sample_of = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
+    advantages = torch.linspace(-1, 1, 10)
+    logprobs = torch.linspace(-2, -1, 10, requires_grad=True)
+    engine = logprobs.detach() - ratios.log()
+    [ours] = torch.autograd.grad(policy_loss(logprobs, engine, advantages, sample_of, 3).loss, logprobs)
+    parts = [prime_rl(logprobs[sample_of == i], engine[sample_of == i], advantages[sample_of == i]) for i in range(3)]
+    [theirs] = torch.autograd.grad(torch.stack(parts).sum(), logprobs)
+    assert torch.allclose(ours, theirs)
+    assert theirs.count_nonzero() == 2, "the second sample has a ratio of 101, the third a mean of 0.02"
 
 
 @pytest.mark.proves("loss.sequenceMeanLow", "loss.sequenceMeanHigh")
@@ -128,9 +196,11 @@ def objective(base: BaseModel, batch: list[Sample], how: Loss) -> torch.Tensor:
         mean = math.exp(log_ratios.mean().item())
         if not how.sequence_mean_low <= mean <= how.sequence_mean_high:
             continue
+        if not how.sequence_token_low <= log_ratios.min().exp() <= log_ratios.max().exp() <= how.sequence_token_high:
+            continue
         for n, i in enumerate(drawn):
             advantage = sample.advantage if sample.token_advantages is None else sample.token_advantages[i]
-            own = log_ratios.sum() if how.ratio_type is RatioType.sequence else log_ratios[n]
+            own = log_ratios.mean() if how.ratio_type is RatioType.sequence else log_ratios[n]
             ratio = math.exp(own.item())
             if how.ratio_limit is RatioLimit.ppo:
                 # Differentiable in this token's log p, the others being constants.
@@ -179,16 +249,19 @@ def gradients_of(
 def test_gradient_equals_autograd_of_the_definition(
     base: BaseModel, monkeypatch: pytest.MonkeyPatch, kind: RatioType, limit: RatioLimit
 ) -> None:
+    torch.manual_seed(0)
     slot = opened(base)
-    # Products lie further from 1 than their factors.
-    low, high = (0.5, 2.0) if kind is RatioType.token else (0.02, 50.0)
+    # Means lie nearer to 1 than their factors.
+    low, high = (0.5, 2.0) if kind is RatioType.token else (0.3, 1.5)
     how = Loss(
         ratio_type=kind,
         ratio_limit=limit,
         ratio_low=low,
         ratio_high=high,
-        sequence_mean_low=0.4,
-        sequence_mean_high=1.6,
+        sequence_mean_low=0.2,
+        sequence_mean_high=2.5,
+        sequence_token_low=0.002,
+        sequence_token_high=20.0,
     )
     batch = mixed(seed=6)
     wanted = torch.autograd.grad(objective(base, batch, how), list(slot.parameters.values()))
