@@ -6,7 +6,8 @@ opening     opening of a session                     shelf         newest polici
 slots       base model and adapter slots             step          one optimizer step
 packing     samples to micro-batches                 objective     loss and gradient of a micro-batch
 loss        policy gradient with importance ratios   distribution  the engine's log-probs from the trainer's logits
-schedule    learning rate                            kl_penalty    KL penalty against the initial model
+distillation  policy gradient towards a teacher
+schedule    learning rate                            kl_penalty    KL penalty and its controller
 adapters    file format of peft                      checkpoint    all state needed to continue bit for bit
 publish     policy versions in S3                    uploads       bounded queue with retries
 weights     all weights as a model folder            files         files of artifacts, in memory or on disk

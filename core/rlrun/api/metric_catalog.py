@@ -55,11 +55,6 @@ SECTIONS = (
             ("reward/histogram/bounds", "", "Upper bounds of all buckets except the last: a list of numbers."),
             ("reward/<environment>/histogram", "rollouts", "Number of rewards of one environment per bucket."),
             ("metrics/<name>/mean", "", "Mean of a metric that the environment reports under this name."),
-            (
-                "teacher_kl/mean",
-                "nats per token",
-                "Distillation: divergence of the policy from the teacher on the rollouts.",
-            ),
         ),
     ),
     Section(
@@ -164,7 +159,16 @@ SECTIONS = (
             ("mismatch_kl/on_policy/mean", "nats per token", "Mean over tokens sampled by the policy of the step."),
             ("importance_ratio/<spread>", "", "Probability of the trainer over that of the engine."),
             ("is_masked/mean", "share", "Tokens excluded from the loss for their importance ratio."),
-            ("kl_penalty/kl", "nats per token", "Divergence from the initial model."),
+            (
+                "teacher_kl/mean",
+                "nats per token",
+                "Distillation: divergence of the policy of the step from the teacher, both without sampling settings.",
+            ),
+            (
+                "kl_penalty/kl",
+                "nats per token",
+                "Divergence from the model at the start of reinforcement learning (see klPenalty).",
+            ),
             ("kl_penalty/beta", "", "Weight of the KL penalty in the loss."),
             ("optim/lr", "", "Learning rate."),
             ("optim/grad_norm", "", "Norm of the gradient before clipping."),

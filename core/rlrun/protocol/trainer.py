@@ -108,8 +108,10 @@ class Sample(Schema):
     """Log-probability of each sampled token in the engine's sampling distribution. 0.0 where the mask is False."""
     advantage: float
     """Advantage of the whole sequence: its reward minus the mean reward of its group."""
-    token_advantages: list[float] | None = None
-    """Advantage per token, from a teacher, in place of `advantage`. 0.0 where the mask is False."""
+    teacher_logprobs: list[float] | None = None
+    """Log-probability of each token in the unmodified distribution of a teacher, in place of `advantage`: the trainer
+    compares it with the policy's. 0.0 where the mask is False.
+    """
     loss: SampleLoss = SampleLoss.policy
     policy_version: int
     """Version of the policy that sampled the tokens, the oldest if there are several."""

@@ -76,8 +76,8 @@ class Rollout:
     truncated: bool
     error: Problem | None = None
     advantage: float = 0.0
-    token_advantages: list[list[float]] | None = None
-    """Advantages from a teacher: one per token of each sequence, 0.0 where the policy did not sample the token."""
+    teacher_logprobs: list[list[float]] | None = None
+    """A teacher's log-probabilities: one per token of each sequence, 0.0 where the policy did not sample the token."""
 
     @property
     def prompt_tokens(self) -> int:

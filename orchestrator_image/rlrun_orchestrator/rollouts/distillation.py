@@ -1,13 +1,10 @@
 """On-policy distillation: a teacher scores the policy's own rollouts.
 
 One request per training sequence asks stock vLLM for the log probability of every token of the sequence
-(`prompt_logprobs`). The advantage of a sampled token is
-
-    log p_teacher(token) - log p_policy(token)        in nats, clipped to +-LIMIT
-
-whose mean over the policy's own tokens is minus the reverse KL divergence from the teacher (Agarwal et al. 2023,
-"On-Policy Distillation of Language Models"). The limit keeps one token that the teacher considers impossible from
-outweighing all others of a batch.
+(`prompt_logprobs`). vLLM computes these from the logits alone: at temperature 1 and without truncation, independent of
+the request's sampling parameters. The trainer compares them with its own of the same distribution, for the policy that
+it is training (`rlrun_trainer.optimization.distillation`); those of the engine belong to an older policy and to the
+run's sampling distribution.
 """
 
 import asyncio
@@ -31,8 +28,8 @@ from rlrun_orchestrator.data.trajectories import TokenSequence
 
 log = logging.getLogger(__name__)
 
-LIMIT = 5.0
-"""Limit in nats. Beyond a factor of 150 between the two probabilities the size carries no information."""
+LOWEST = -100.0
+"""Log probability of a token that the teacher considers impossible: vLLM reports -9999 or minus infinity."""
 PARALLEL = 32
 """Number of concurrent requests to the teacher. Its engine batches them."""
 TIMEOUT_SECONDS = 300.0
@@ -64,14 +61,14 @@ class DistillationTeacher:
         self._semaphore = asyncio.Semaphore(PARALLEL)
 
     async def score(self, group: Group) -> None:
-        """Set the token advantages of every valid rollout of the group. Raises FatalError."""
+        """Set the teacher's log probabilities of every valid rollout of the group. Raises FatalError."""
         rollouts = group.valid_rollouts
         sequences = [sequence for rollout in rollouts for sequence in rollout.trajectory.sequences]
-        advantages = iter(await asyncio.gather(*(self._token_advantages(sequence) for sequence in sequences)))
+        found = iter(await asyncio.gather(*(self._logprobs(sequence) for sequence in sequences)))
         for rollout in rollouts:
-            rollout.token_advantages = [next(advantages) for _ in rollout.trajectory.sequences]
+            rollout.teacher_logprobs = [next(found) for _ in rollout.trajectory.sequences]
 
-    async def _token_advantages(self, sequence: TokenSequence) -> list[float]:
+    async def _logprobs(self, sequence: TokenSequence) -> list[float]:
         body = {
             "model": self._model,
             "prompt": sequence.token_ids,
@@ -81,7 +78,7 @@ class DistillationTeacher:
         }
         async with self._semaphore:
             answer = await self._request_with_retries(json.dumps(body, separators=(",", ":")).encode())
-        return token_advantages(sequence, self._parse(answer, sequence.token_ids))
+        return sampled_logprobs(sequence, self._parse(answer, sequence.token_ids))
 
     async def _request_with_retries(self, body: bytes) -> bytes:
         first_failure: float | None = None
@@ -130,27 +127,14 @@ class DistillationTeacher:
             raise FatalError(_problem(Reason.TEACHER_ANSWER_UNUSABLE, message), ExitCode.CONFIGURATION) from error
 
 
-def token_advantages(sequence: TokenSequence, teacher: Sequence[float]) -> list[float]:
-    """Return teacher minus policy in nats on sampled tokens, within +-LIMIT, and 0.0 elsewhere. `teacher` has an entry
-    per token.
+def sampled_logprobs(sequence: TokenSequence, teacher: Sequence[float]) -> list[float]:
+    """Return the teacher's log probabilities on sampled tokens, at least LOWEST, and 0.0 elsewhere. `teacher` has an
+    entry per token.
     """
     return [
-        max(-LIMIT, min(LIMIT, teacher_logprob - policy_logprob))
-        if mask and math.isfinite(teacher_logprob)
-        else (-LIMIT if mask else 0.0)
-        for teacher_logprob, policy_logprob, mask in zip(teacher, sequence.logprobs, sequence.loss_mask, strict=True)
+        0.0 if not mask else max(LOWEST, logprob) if math.isfinite(logprob) else LOWEST
+        for logprob, mask in zip(teacher, sequence.loss_mask, strict=True)
     ]
-
-
-def teacher_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Return the reverse KL divergence on the batch in nats per token, clipped as the advantages are."""
-    total, count = 0.0, 0
-    for group in groups:
-        for rollout in group.valid_rollouts:
-            for sequence, advantages in zip(rollout.trajectory.sequences, rollout.token_advantages or [], strict=False):
-                total += math.fsum(advantages)
-                count += sum(sequence.loss_mask)
-    return {"teacher_kl/mean": -total / count} if count else {}
 
 
 def _problem(reason: str, message: str) -> Problem:

@@ -15,7 +15,6 @@ from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.groups import Group
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.rollouts.demonstrations import DemonstrationSample, demonstration_metrics, demonstration_samples
-from rlrun_orchestrator.rollouts.distillation import teacher_metrics
 from rlrun_orchestrator.training.serialization import trained_tokens, training_samples
 
 
@@ -62,7 +61,7 @@ class Batch:
             trained_tokens(groups),
             groups,
             mean(reward for group in groups for reward in group.rewards),
-            batch_metrics(groups, step, rollouts_per_example) | teacher_metrics(groups),
+            batch_metrics(groups, step, rollouts_per_example),
         )
 
     @classmethod

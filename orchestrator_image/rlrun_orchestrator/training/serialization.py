@@ -17,7 +17,7 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
             "logprobs": sequence.logprobs,
             "advantage": rollout.advantage,
             "policyVersion": group.version,
-            **({"tokenAdvantages": rollout.token_advantages[index]} if rollout.token_advantages is not None else {}),
+            **({"teacherLogprobs": rollout.teacher_logprobs[index]} if rollout.teacher_logprobs is not None else {}),
         }
         for group in groups
         for rollout in group.valid_rollouts

@@ -10,13 +10,19 @@ import torch
 from rlrun.api.run_sections.training import Loss
 
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.optimization.distillation import distilled
 from rlrun_trainer.optimization.kl_penalty import divergence
 from rlrun_trainer.optimization.packing import MicroBatch
 from rlrun_trainer.optimization.policy_loss import policy_loss
 from rlrun_trainer.optimization.sampling_distribution import PLAIN, SamplingDistribution, token_logprobs
 
-SUMS = ("policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "present", "present_mismatch", "kl")
-"""Sums over the tokens of a micro-batch. `present` counts tokens sampled by the current version of the policy."""
+SUMS = (
+    "policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "present", "present_mismatch", "kl",
+    "taught", "teacher_kl",
+)  # fmt: skip
+"""Sums over the tokens of a micro-batch. `present` counts tokens sampled by the current version of the policy, `taught`
+those with a teacher.
+"""
 MAXIMA = ("mismatch", "ratio")
 CHUNK_ELEMENTS = 2**25
 """Largest number of logits (tokens * vocabulary) on a GPU at a time: 128 MiB in float32."""
@@ -71,10 +77,14 @@ def _backward_to(
     loss = torch.zeros((), device=base.device)
     if n:
         logprobs, entropy = _policy_logprobs(base, hidden, batch, objective.distribution)
+        scored, advantages = logprobs, batch.advantages[:n]
+        if batch.teacher_logprobs is not None:
+            scored, advantages, taught = _taught(base, hidden, batch, objective.distribution, logprobs)
+            sums |= {"taught": taught.sum(), "teacher_kl": -advantages[taught].sum()}
         result = policy_loss(
-            logprobs,
+            scored,
             batch.engine_logprobs[:n],
-            batch.advantages[:n],
+            advantages,
             batch.sample_of[:n],
             batch.samples,
             objective.loss,
@@ -102,6 +112,25 @@ def _backward_to(
         loss = loss + sums["cross_entropy"]
     (loss / objective.trainable).backward()
     return _stack([sums[name] for name in SUMS]), _stack([maxima[name] for name in MAXIMA])
+
+
+def _taught(
+    base: BaseModel,
+    hidden: torch.Tensor,
+    batch: MicroBatch,
+    distribution: SamplingDistribution,
+    logprobs: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return log-probabilities and advantages of the policy's tokens, and which of these have a teacher: [N] each."""
+    n = batch.policy_tokens
+    assert batch.teacher_logprobs is not None
+    teacher = batch.teacher_logprobs[:n]
+    taught = ~teacher.isnan()
+    plain = logprobs
+    if distribution.temperature != 1 or distribution.needs_token_history:
+        plain, _ = token_logprobs(hidden[:n], batch.targets[:n], base.head, PLAIN, _chunk(base))
+    scored, advantages = distilled(logprobs, plain, teacher)
+    return torch.where(taught, scored, logprobs), torch.where(taught, advantages, batch.advantages[:n]), taught
 
 
 def _hidden(base: BaseModel, batch: MicroBatch) -> torch.Tensor:

@@ -38,6 +38,8 @@ class MicroBatch:
     """[N] float32"""
     advantages: torch.Tensor
     """[N] float32"""
+    teacher_logprobs: torch.Tensor | None
+    """[N] float32: the teacher's log-probabilities, NaN for tokens without one. None if all are."""
     versions: torch.Tensor
     """[N] int64: policy version that sampled the token."""
     sample_of: torch.Tensor
@@ -64,6 +66,7 @@ class _Arrays:
     """Positions of trainable tokens in the sample."""
     logprobs: np.ndarray
     advantages: np.ndarray
+    teacher: np.ndarray
     version: int
     policy: bool
 
@@ -99,13 +102,15 @@ def _check_signal(index: int, sample: Sample, mask: np.ndarray) -> None:
     drawn = np.asarray(sample.logprobs, dtype=np.float64)[mask]
     if not np.isfinite(drawn).all() or (drawn > 1e-3).any():
         raise _bad(index, "logprobs has a value that is not the logarithm of a probability")
-    if sample.token_advantages is None:
+    if sample.teacher_logprobs is None:
         if not np.isfinite(sample.advantage):
             raise _bad(index, "advantage is not finite")
-    elif len(sample.token_advantages) != len(mask):
-        raise _bad(index, "tokenAdvantages and tokenIds differ in length")
-    elif not np.isfinite(np.asarray(sample.token_advantages, dtype=np.float32)[mask]).all():
-        raise _bad(index, "tokenAdvantages has a value that is not finite")
+        return
+    if len(sample.teacher_logprobs) != len(mask):
+        raise _bad(index, "teacherLogprobs and tokenIds differ in length")
+    taught = np.asarray(sample.teacher_logprobs, dtype=np.float64)[mask]
+    if not np.isfinite(taught).all() or (taught > 1e-3).any():
+        raise _bad(index, "teacherLogprobs has a value that is not the logarithm of a probability")
 
 
 def pack(
@@ -171,6 +176,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
     placed.sort(key=lambda place: not place[1].policy)
     order = [sample for _, sample in placed]
     counts = np.array([len(sample.columns) for sample in order])
+    teacher = _joined([sample.teacher for sample in order])
     past = HistoryBuilder()
     for sample in order if history else ():
         past.add(sample.token_ids, sample.columns)
@@ -181,6 +187,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
         targets=_joined([sample.token_ids[sample.columns] for sample in order]),
         engine_logprobs=_joined([sample.logprobs for sample in order]),
         advantages=_joined([sample.advantages for sample in order]),
+        teacher_logprobs=teacher if not teacher.isnan().all() else None,
         versions=torch.from_numpy(np.repeat([sample.version for sample in order], counts)),
         sample_of=torch.from_numpy(np.repeat(np.arange(len(order)), counts)),
         policy_tokens=int(sum(count for count, sample in zip(counts, order, strict=True) if sample.policy)),
@@ -198,15 +205,16 @@ def _arrays(sample: Sample) -> _Arrays:
     columns = np.flatnonzero(np.asarray(sample.loss_mask, dtype=bool))
     tokens = np.asarray(sample.token_ids, dtype=np.int64)
     policy = sample.loss is SampleLoss.policy
+    untaught = np.full(len(columns), np.nan, dtype=np.float32)
     if not policy:
         nothing = np.zeros(len(columns), dtype=np.float32)
-        return _Arrays(tokens, columns, nothing, nothing, sample.policy_version, policy)
+        return _Arrays(tokens, columns, nothing, nothing, untaught, sample.policy_version, policy)
     logprobs = np.asarray(sample.logprobs, dtype=np.float32)[columns]
-    if sample.token_advantages is None:
+    if sample.teacher_logprobs is None:
         advantages = np.full(len(columns), sample.advantage, dtype=np.float32)
-    else:
-        advantages = np.asarray(sample.token_advantages, dtype=np.float32)[columns]
-    return _Arrays(tokens, columns, logprobs, advantages, sample.policy_version, policy)
+        return _Arrays(tokens, columns, logprobs, advantages, untaught, sample.policy_version, policy)
+    teacher = np.asarray(sample.teacher_logprobs, dtype=np.float32)[columns]
+    return _Arrays(tokens, columns, logprobs, np.zeros_like(teacher), teacher, sample.policy_version, policy)
 
 
 def _bad(index: int, what: str) -> ProblemError:

@@ -171,6 +171,8 @@ def _learning_metrics(
         }
         if beta is not None:
             metrics |= {"kl_penalty/kl": total["kl"] / policy, "kl_penalty/beta": beta}
+        if total["taught"]:
+            metrics["teacher_kl/mean"] = total["teacher_kl"] / total["taught"]
         if total["present"]:
             metrics["mismatch_kl/on_policy/mean"] = total["present_mismatch"] / total["present"]
     if 0 < policy < trainable:

@@ -193,34 +193,40 @@ def objective(base: BaseModel, batch: list[Sample], how: Loss) -> torch.Tensor:
         logp = tiny_model.plain_logprobs(base, sample, PLAN.temperature)[[i - 1 for i in drawn]]
         engine = torch.tensor([sample.logprobs[i] for i in drawn])
         log_ratios = logp - engine
+        plain = tiny_model.plain_logprobs(base, sample)[[i - 1 for i in drawn]]
         mean = math.exp(log_ratios.mean().item())
         if not how.sequence_mean_low <= mean <= how.sequence_mean_high:
             continue
         if not how.sequence_token_low <= log_ratios.min().exp() <= log_ratios.max().exp() <= how.sequence_token_high:
             continue
         for n, i in enumerate(drawn):
-            advantage = sample.advantage if sample.token_advantages is None else sample.token_advantages[i]
+            advantage, gradient = sample.advantage, logp[n]
+            if sample.teacher_logprobs is not None:
+                weight = min(math.exp(plain[n].item() - logp[n].item()), 8.0)
+                advantage = weight * max(-5.0, min(5.0, sample.teacher_logprobs[i] - plain[n].item()))
+                gradient = plain[n]
             own = log_ratios.mean() if how.ratio_type is RatioType.sequence else log_ratios[n]
             ratio = math.exp(own.item())
             if how.ratio_limit is RatioLimit.ppo:
                 # Differentiable in this token's log p, the others being constants.
-                moving = (own.detach() + logp[n] - logp[n].detach()).exp()
+                moving = (own.detach() + gradient - gradient.detach()).exp()
                 total = total - torch.minimum(
                     moving * advantage, moving.clamp(how.ratio_low, how.ratio_high) * advantage
                 )
             elif how.ratio_limit is RatioLimit.clip:
-                total = total - min(max(ratio, how.ratio_low), how.ratio_high) * advantage * logp[n]
+                total = total - min(max(ratio, how.ratio_low), how.ratio_high) * advantage * gradient
             elif how.ratio_low <= ratio <= how.ratio_high:
-                total = total - ratio * advantage * logp[n]
+                total = total - ratio * advantage * gradient
     return total / trainable
 
 
 def mixed(seed: int) -> list[Sample]:
-    """Samples with one advantage, with one per token, and demonstrations."""
+    """Samples with one advantage, with a teacher, and demonstrations."""
     batch = tiny_model.samples(24, seed, noise=1.0)
     for index, sample in enumerate(batch):
         if index % 3 == 1:
-            sample.token_advantages = [math.sin(i + index) if m else 0.0 for i, m in enumerate(sample.loss_mask)]
+            told = [3 * math.sin(i + index) - 3.7 for i in range(len(sample.token_ids))]
+            sample.teacher_logprobs = [value * mask for value, mask in zip(told, sample.loss_mask, strict=True)]
             sample.advantage = float("nan")
         if index % 3 == 2:
             sample.loss = SampleLoss.cross_entropy

@@ -112,8 +112,9 @@ def test_packed_equals_unpacked(base: BaseModel, single_row: bool) -> None:
         ({"logprobs": [0.0, float("nan"), -1.0]}, "logprobs"),
         ({"logprobs": [0.0, 2.0, -1.0]}, "logprobs"),
         ({"advantage": float("inf")}, "advantage"),
-        ({"token_advantages": [0.0, 1.0]}, "tokenAdvantages"),
-        ({"token_advantages": [0.0, float("nan"), 1.0]}, "tokenAdvantages"),
+        ({"teacher_logprobs": [0.0, -1.0]}, "teacherLogprobs"),
+        ({"teacher_logprobs": [0.0, float("nan"), -1.0]}, "teacherLogprobs"),
+        ({"teacher_logprobs": [0.0, 1.0, -1.0]}, "teacherLogprobs"),
         ({"loss": "cross_entropy", "logprobs": [0.0]}, "differ in length"),
         ({"loss": "cross_entropy", "token_ids": [1, 2, tiny_model.VOCABULARY]}, "vocabulary"),
     ],
@@ -126,7 +127,7 @@ def test_a_bad_sample_is_named(changes: dict[str, Any], words: str) -> None:
 def test_demonstrations_need_no_log_probs_and_no_advantage() -> None:
     nothing = float("nan")
     check([sample(3, loss="cross_entropy", logprobs=[nothing] * 3, advantage=nothing)], 64, tiny_model.VOCABULARY)
-    check([sample(3, token_advantages=[nothing, 0.5, -0.5], advantage=nothing)], 64, tiny_model.VOCABULARY)
+    check([sample(3, teacher_logprobs=[nothing, -0.5, -1.5], advantage=nothing)], 64, tiny_model.VOCABULARY)
 
 
 def test_tokens_of_demonstrations_come_last() -> None:
@@ -141,9 +142,14 @@ def test_tokens_of_demonstrations_come_last() -> None:
 
 
 @pytest.mark.proves("algorithm.name")
-def test_every_token_has_its_own_advantage() -> None:
-    [batch] = pack([sample(4, prompt=2, token_advantages=[9.0, 9.0, 0.5, -2.0])], 1000)
-    assert batch.advantages.tolist() == [0.5, -2.0]
+def test_every_token_has_its_teachers_log_probability() -> None:
+    [batch] = pack([sample(4, prompt=2, teacher_logprobs=[0.0, 0.0, -0.5, -2.0]), sample(3, advantage=0.25)], 1000)
+    assert batch.teacher_logprobs is not None
+    assert batch.teacher_logprobs[:2].tolist() == [-0.5, -2.0]
+    assert batch.teacher_logprobs[2:].isnan().all()
+    assert batch.advantages.tolist() == [0.0, 0.0, 0.25, 0.25]
+    [batch] = pack([sample(3), sample(3, loss="cross_entropy")], 1000)
+    assert batch.teacher_logprobs is None
 
 
 def test_a_batch_has_something_to_train_on() -> None:

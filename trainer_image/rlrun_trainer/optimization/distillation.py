@@ -1,0 +1,38 @@
+"""On-policy distillation: the policy gradient that minimizes KL(policy, teacher) on the policy's own tokens.
+
+With p and t the probabilities that policy and teacher give to a token in their unmodified distributions (temperature 1,
+no truncation), s the policy's in the run's sampling distribution and m that of the engine, which sampled the token:
+
+    weight     min(p/s, WEIGHT_LIMIT), times the ratio s/m of the policy loss
+    advantage  log t - log p of the policy that is trained now, a constant within +-LIMIT
+    gradient   weight * advantage * d log p
+
+Its mean over tokens of m is that of -KL(p, t), per token in the contexts that were sampled: the estimator of prime-rl
+(`ref_kl_loss_fn`) and of Agarwal et al. 2023 (arXiv 2306.13649) with reverse KL and student sampling. Both sides are
+in their unmodified distributions because that is what an engine can tell: vLLM computes `prompt_logprobs` from the
+logits alone, and a temperature or a nucleus cannot be applied to the probability of one token. A policy that equals
+the teacher has the advantage 0 at every temperature. Tokens outside of a nucleus are never sampled and have no
+gradient.
+"""
+
+import torch
+
+LIMIT = 5.0
+"""Limit of the advantage in nats. Beyond a factor of 150 between the two probabilities the size carries no information,
+and one token that the teacher considers impossible would outweigh all others of a batch.
+"""
+WEIGHT_LIMIT = 8.0
+"""Limit of the weight between the two distributions, equal to the default of `loss.ratioHigh`."""
+
+
+def distilled(logprobs: torch.Tensor, plain: torch.Tensor, teacher: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `policy_loss` takes as log-probabilities and advantages: [N] each.
+
+    `logprobs` are the policy's in the sampling distribution, `plain` in its unmodified one, `teacher` the teacher's.
+    The result has the value of `logprobs`, so that ratios stay those of the sampling distribution, and the gradient of
+    `plain`.
+    """
+    p, s = plain.detach(), logprobs.detach()
+    weight = (p - s).exp().clamp(max=WEIGHT_LIMIT)
+    advantages = weight * (teacher - p).clamp(-LIMIT, LIMIT)
+    return s + (plain - p), advantages.nan_to_num(nan=0.0)
