@@ -58,6 +58,8 @@ class FakeTrainer:
         """Seconds that a copy for a checkpoint takes."""
         self.unpublished = False
         """The newest step is made, and its policy not published until the step is asked for again."""
+        self.warnings: list[Problem] = []
+        """Findings about model and adapter in every state of the session."""
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=2**30)
@@ -94,6 +96,7 @@ class FakeTrainer:
             checkpoints=sorted(self.checkpoints),
             adapters=sorted(self.adapters),
             orchestrator_state=self.resumed_state,
+            warnings=self.warnings,
             last=None if self.unpublished else self.results.get(self.step - 1, self._told_of_this_step),
         )
 

@@ -139,6 +139,11 @@ SECTIONS = (
             ("batch/tokens", "tokens", "Tokens of all sequences."),
             ("batch/trainable_tokens", "tokens", "Tokens that count in the loss."),
             ("batch/micro_batches", "", "Forward and backward passes of the step."),
+            (
+                "batch/samples_per_row",
+                "",
+                "Training sequences that share a row of a pass. 1 for models whose layers would mix them.",
+            ),
             ("batch/padding", "share", "Positions of the passes without a token."),
         ),
     ),

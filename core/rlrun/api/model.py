@@ -39,11 +39,9 @@ class Lora(Spec):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the adapters' input during training. Above 0, trainer and engine probabilities differ slightly."""
     target_modules: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(
-        default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        min_length=1,
-        max_length=64,
+        default_factory=lambda: ["all-linear"], min_length=1, max_length=64
     )
-    """Names of the linear layers that receive an adapter."""
+    """Names of the linear layers that receive an adapter. all-linear selects every layer that can be trained and served: attention, linear attention, convolution, dense and shared MLPs. Routers and routed experts of a mixture of experts never receive one."""  # noqa: E501
 
 
 class Pods(Spec):

@@ -372,6 +372,17 @@ TRAINER = _section(
         "Use another model, or follow the message.",
     ),
     (
+        Reason.SAMPLES_NOT_SEPARATED,
+        "The model computes other log probabilities for a sample in a batch than for the sample alone, whatever the "
+        "layout of the batch.",
+        "Use another model.",
+    ),
+    (
+        Reason.PACKING_DISABLED,
+        "The model mixes samples that share a row of a batch, so the trainer computes one sample per row.",
+        "Nothing. Steps are correct and slower; `batch/padding` is the share of positions without a token.",
+    ),
+    (
         Reason.MODEL_MISMATCH,
         "The trainer serves another model than the run trains.",
         "Make the trainer's `--model` and the run's `spec.model` agree.",
@@ -384,8 +395,14 @@ TRAINER = _section(
     (Reason.NO_FREE_SLOT, "All adapter slots of the trainer are in use.", "Wait until another session ends."),
     (
         Reason.ADAPTER_INVALID,
-        "`targetModules` names modules that are not linear layers of the model.",
-        "Choose among those that the message lists.",
+        "`lora.targetModules` names layers that the model does not have, or that cannot be trained and served with "
+        "LoRA, such as routers and routed experts.",
+        "Choose among those that the message lists, or write `all-linear`.",
+    ),
+    (
+        Reason.LORA_TARGETS_INCOMPLETE,
+        "`lora.targetModules` leaves out whole layers of a model that consists of several kinds of layers.",
+        "Write `all-linear`, or add the names in the message. Without a change these layers stay as in the base model.",
     ),
     (
         Reason.SESSION_INVALID,
@@ -944,6 +961,8 @@ CONDITIONS = (
             Reason.CHECKPOINT_SKIPPED,
             Reason.ADAPTER_SKIPPED,
             Reason.UPLOAD_FAILED,
+            Reason.PACKING_DISABLED,
+            Reason.LORA_TARGETS_INCOMPLETE,
             S3,
             SURROUNDINGS,
             ENVIRONMENTS,

@@ -77,6 +77,8 @@ class SessionState(Schema):
     uploads_pending: int = 0
     problem: Problem | None = None
     """Cause if uploads or policies do not reach S3, cleared when they do."""
+    warnings: list[Problem] = Field(default_factory=list)
+    """Findings about model and adapter that users should know. They do not change while the session is open."""
     orchestrator_state: dict[str, Any] | None = None
     """State that the orchestrator stored in the checkpoint that this session started from. None without one."""
     orchestrator_state_step: int | None = None

@@ -144,7 +144,10 @@ class TrainerSession:
                 "opening the session; a new one starts from %s", checkpoint or self._run.warm_start_from or "the base"
             )
             try:
-                return await self._published(await self._open(spec, deadline), deadline)
+                state = await self._published(await self._open(spec, deadline), deadline)
+                for warning in state.warnings:
+                    self._conditions.add_warning(warning)
+                return state
             except SessionLost as error:
                 problem = Problem(
                     reason=Reason.SESSION_CONFLICT, message=f"the trainer did not open the session: {error}"

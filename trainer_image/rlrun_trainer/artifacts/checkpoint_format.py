@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save, save_file
 
 from rlrun_trainer.artifacts import full_weights
 from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing
+from rlrun_trainer.model.adapter_targets import ALL_LINEAR
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 
@@ -190,7 +191,9 @@ class _Source:
         state = folder / ORCHESTRATOR
         self.orchestrator: dict[str, Any] = json.loads(state.read_bytes()) if state.is_file() else {}
         if any(found.keys() != slot.parameters.keys() for found in (self.tensors, self.reference) if found):
-            raise _mismatch("The checkpoint has other layers than the model.")
+            raise _mismatch(
+                "The checkpoint has other layers than the model, or was trained with other `lora.targetModules`."
+            )
         for name, parameter in slot.parameters.items():
             there = self.tensors[name].shape
             if there != parameter.shape:
@@ -245,6 +248,9 @@ def _check_shape(slot: AdapterSlot, facts: Mapping[str, Any]) -> None:
     here = _shape(slot)
     if there["kind"] != here["kind"]:
         here = {"kind": here["kind"]}
+    elif ALL_LINEAR in (*here.get("target_modules", ()), *there.get("target_modules", ())):
+        # Another spelling may select the same layers, which are compared by the names of their tensors.
+        here.pop("target_modules", None)
     differing = [
         f"{key} is {there.get(key)} in the checkpoint and {value} in this run"
         for key, value in here.items()

@@ -9,19 +9,23 @@ import gc
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import torch
+from peft import LoraConfig, inject_adapter_in_model
 from rlrun.constants import LATER, UNPROCESSABLE, Reason
+from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
+from rlrun_trainer.model import row_layout
+from rlrun_trainer.model.adapter_targets import file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loader import DECODE, Loader, at_rest
-from rlrun_trainer.model.peft_format import ALL_LINEAR, AdapterShape, adapter_files, peft_name
+from rlrun_trainer.model.peft_format import AdapterShape, adapter_files, peft_name
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 from rlrun_trainer.runtime.settings import TrainerSettings
 
@@ -69,11 +73,15 @@ class AdapterSlot:
     reference: Reference = Reference.pending
     copied: dict[str, torch.Tensor] = field(default_factory=dict)
     """Frozen copy of the adapter's parameters, if that is the reference."""
+    config: LoraConfig | None = None
+    """Configuration in the adapter's files. None if all weights are trained."""
+    warnings: list[Problem] = field(default_factory=list)
+    """Findings about the adapter that its users should know."""
 
     def files(self) -> dict[str, bytes]:
         """Return the adapter as peft files."""
-        assert self.shape is not None
-        return adapter_files(self.parameters, self.shape.peft_config(self.model), self.model)
+        assert self.config is not None
+        return adapter_files(self.parameters, self.config, self.model)
 
 
 @dataclass
@@ -88,6 +96,10 @@ class BaseModel:
     """True if attention supports variable lengths in one long row (flash) instead of a mask per row."""
     loader: Loader
     slots: dict[str, AdapterSlot] = field(default_factory=dict)
+    shares_rows: bool = True
+    """True if several samples may share a row of a micro-batch (see `row_layout`)."""
+    warnings: list[Problem] = field(default_factory=list)
+    """Findings about the model that the users of every session should know."""
     start: Any = None
     """Frozen model for the KL penalty of a run that trains all weights: the base model, until `fix_reference` copies
     the trained weights into it. None without a penalty.
@@ -143,15 +155,20 @@ class BaseModel:
             )
         taken = {slot.name for slot in self.slots.values()}
         adapter = next(name for name in (f"slot{i}" for i in range(self.capacity)) if name not in taken)
-        self._check_targets(shape)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.model.add_adapter(shape.peft_config(model), adapter)
+        layers = linear_layers(self.model)
+        targets = resolve(shape.target_modules, layers)
+        self._inject(adapter, shape, model, targets)
         marker = f".{adapter}."
         named = {peft_name(n, adapter): p for n, p in self.model.named_parameters() if marker in n and ".lora_" in n}
         parameters = dict(sorted(named.items()))
         _initialise(parameters, seed)
         slot = AdapterSlot(adapter, model, shape, parameters, self._optimizer(parameters), self._rng(seed))
+        names = (*layers.served, *layers.named, *layers.refused)
+        slot.config = shape.peft_config(model, *file_targets(targets, names, layers.experts))
+        found = warning(targets, layers)
+        if found is not None:
+            log.warning("%s: %s", name, found.message)
+            slot.warnings.append(found)
         self.slots[name] = slot
         return slot
 
@@ -268,17 +285,15 @@ class BaseModel:
             warnings.simplefilter("ignore")
             self.model.delete_adapter(adapter)
 
-    def _check_targets(self, shape: AdapterShape) -> None:
-        # peft ignores an unknown name as long as another one matches.
-        linear = {name for name, module in self.model.named_modules() if isinstance(module, torch.nn.Linear)}
-        ends = {name.removesuffix(".base_layer").rsplit(".", 1)[-1] for name in linear if ".lora_" not in name}
-        unknown = [target for target in shape.target_modules if target != ALL_LINEAR and target not in ends]
-        if unknown:
-            raise ProblemError.of(
-                UNPROCESSABLE,
-                Reason.ADAPTER_INVALID,
-                f"targetModules {unknown} are not linear layers of this model. It has {sorted(ends)}.",
-            )
+    def _inject(self, adapter: str, shape: AdapterShape, model: str, targets: Sequence[str]) -> None:
+        # From names in a configuration, peft would choose the routed experts. It takes names of tensors as they are.
+        tensors = {f"{name}.lora_A.weight": torch.empty(0) for name in targets}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            inject_adapter_in_model(shape.peft_config(model, [adapter]), self.model, adapter, state_dict=tensors)
+        # As `add_adapter` of transformers does: without it, the model refuses to switch adapters.
+        self.model._hf_peft_config_loaded = True
+        self.model.set_adapter(adapter)
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
@@ -335,6 +350,7 @@ def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> B
         loader,
     )
     _check_head(base)
+    _choose_rows(base)
     at_rest(base.model)
     log.info("base model %s on %s, %s, %s attention", settings.model_dir, base.device, loader.dtype, loader.attention)
     return base
@@ -353,3 +369,17 @@ def _check_head(base: BaseModel) -> None:
             f"{type(base.model).__name__} computes its logits in a way that the trainer does not support "
             f"(difference {(ours - theirs).abs().max():.3g}). Use another model.",
         )
+
+
+def _choose_rows(base: BaseModel) -> None:
+    mixing = row_layout.mixing_layers(getattr(base.model.config.get_text_config(), "layer_types", None))
+    found = row_layout.measure(base.hidden, base.head, base.vocab_size, base.device)
+    base.guard.settle()
+    # All processes must pack alike: the first one's measurement counts.
+    found = base.world.broadcast(found)
+    base.shares_rows, warning = row_layout.decide(found, mixing, base.loader.dtype)
+    if warning is not None:
+        log.warning("%s", warning.message)
+        base.warnings.append(warning)
+    elif not base.shares_rows:
+        log.info("One sample per row: layers of type %s may carry a sample into the next one", ", ".join(mixing))

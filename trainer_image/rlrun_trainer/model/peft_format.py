@@ -5,7 +5,7 @@ Equal tensors give equal bytes: the SHA-256 of the safetensors file is the polic
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,6 @@ from rlrun.storage.layout import ADAPTER_WEIGHTS
 from safetensors.torch import load, save
 
 CONFIG = "adapter_config.json"
-ALL_LINEAR = "all-linear"
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,16 @@ class AdapterShape:
     target_modules: tuple[str, ...]
     dropout: float = 0.0
 
-    def peft_config(self, model: str) -> LoraConfig:
-        """Return the peft configuration. `model` is the base model's id as users know it."""
+    def peft_config(self, model: str, modules: Sequence[str], parameters: Sequence[str] = ()) -> LoraConfig:
+        """Return the peft configuration for these modules and parameters. `model` is the base model's id for users."""
         alpha = int(self.alpha) if float(self.alpha).is_integer() else self.alpha
-        every = ALL_LINEAR in self.target_modules
         return LoraConfig(
             r=self.rank,
             lora_alpha=alpha,
-            lora_dropout=self.dropout,
-            target_modules=ALL_LINEAR if every else list(self.target_modules),
+            # peft has no dropout on parameters; files are for inference, where it has no effect.
+            lora_dropout=0.0 if parameters else self.dropout,
+            target_modules=list(modules),
+            target_parameters=list(parameters) or None,
             bias="none",
             task_type="CAUSAL_LM",
             base_model_name_or_path=model,

@@ -3,7 +3,8 @@
 A micro-batch is a matrix of token ids, rows x width. Each row contains one or more samples in sequence. Positions
 restart at 0 with every sample, and attention separates samples at these restarts: transformers derives the
 block-diagonal causal mask, or the variable lengths of flash attention, from them. Attention with a mask costs width
-squared, so rows are as wide as the longest sample; flash attention needs a single long row.
+squared, so rows are as wide as the longest sample; flash attention needs a single long row. A model with layers that
+ignore positions gets one sample per row (`row_layout`).
 """
 
 from collections.abc import Sequence
@@ -114,29 +115,42 @@ def _check_signal(index: int, sample: Sample, mask: np.ndarray) -> None:
 
 
 def pack(
-    samples: Sequence[Sample], budget: int, single_row: bool = False, at_least: int = 1, history: bool = False
+    samples: Sequence[Sample],
+    budget: int,
+    single_row: bool = False,
+    at_least: int = 1,
+    history: bool = False,
+    share_rows: bool = True,
 ) -> list[MicroBatch]:
     """Return micro-batches of at most `budget` tokens (rows * width). Only a longer sample exceeds it.
 
     First fit, longest samples first: the samples of a micro-batch have similar lengths and need little padding. Samples
     without trainable tokens are dropped. There are `at_least` micro-batches unless there are fewer samples. `history`
-    adds the tokens' history. The result depends on the arguments only.
+    adds the tokens' history. Without `share_rows` every sample has a row of its own, whatever `single_row` says. The
+    result depends on the arguments only.
     """
     arrays = [_arrays(s) for s in samples]
     waiting = sorted((a for a in arrays if len(a.columns)), key=lambda a: -len(a.token_ids))
-    batches = _pack(waiting, budget, single_row, history)
+    batches = _pack(waiting, budget, single_row, history, share_rows)
     if len(batches) < at_least:
         parts = min(at_least, len(waiting))
-        batches = [batch for i in range(parts) for batch in _pack(waiting[i::parts], budget, single_row, history)]
+        batches = [
+            batch for i in range(parts) for batch in _pack(waiting[i::parts], budget, single_row, history, share_rows)
+        ]
     return batches
 
 
-def _pack(waiting: list[_Arrays], budget: int, single_row: bool, history: bool) -> list[MicroBatch]:
+def _pack(waiting: list[_Arrays], budget: int, single_row: bool, history: bool, share_rows: bool) -> list[MicroBatch]:
     batches = []
     while waiting:
         longest = len(waiting[0].token_ids)
-        width, most = (max(budget, longest), 1) if single_row else (longest, max(1, budget // longest))
-        rows, waiting = _fill(waiting, width, most)
+        most = max(1, budget // longest)
+        if not share_rows:
+            rows, waiting = [[sample] for sample in waiting[:most]], waiting[most:]
+        elif single_row:
+            rows, waiting = _fill(waiting, max(budget, longest), 1)
+        else:
+            rows, waiting = _fill(waiting, longest, most)
         batches.append(_rectangle(rows, max(sum(len(a.token_ids) for a in row) for row in rows), history))
     return batches
 

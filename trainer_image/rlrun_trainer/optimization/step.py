@@ -69,7 +69,8 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
     world = base.world
     # At least one micro-batch per process, if there are enough samples.
     at_least = max(plan.micro_batches, world.size)
-    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, distribution.needs_token_history)
+    history = distribution.needs_token_history
+    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, history, base.shares_rows)
     trainable = sum(len(batch.targets) for batch in batches)
     parameters = list(slot.parameters.values())
     beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
@@ -114,6 +115,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         "batch/tokens": float(tokens),
         "batch/trainable_tokens": float(trainable),
         "batch/micro_batches": float(len(batches)),
+        "batch/samples_per_row": sum(b.samples for b in batches) / sum(len(b.input_ids) for b in batches),
         "batch/padding": 1 - tokens / sum(batch.input_ids.numel() for batch in batches),
     }
     if base.device.type == "cuda":

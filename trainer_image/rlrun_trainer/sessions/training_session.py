@@ -113,6 +113,7 @@ class TrainingSession:
             adapters=self.uploads.completed.get(ArtifactKind.adapter, []),
             uploads_pending=self.uploads.pending,
             problem=self.uploads.problem or self._publisher.problem,
+            warnings=[*self._crew.base.warnings, *self._slot.warnings],
             orchestrator_state=self._start.orchestrator_state,
             orchestrator_state_step=self._start.state_step,
             last=self.last if self.last is not None and self.last.step == self._step else None,

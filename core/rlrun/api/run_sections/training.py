@@ -104,7 +104,7 @@ class RunLora(Spec):
     target_modules: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(
         default_factory=list, max_length=64, json_schema_extra={LIST_TYPE: "set"}
     )
-    """Linear layers that receive an adapter, a subset of those in the RLModel. Empty: all of them."""
+    """Linear layers that receive an adapter, a subset of those in the RLModel. all-linear in the RLModel allows every layer that can be trained and served. Empty: all of the RLModel's."""  # noqa: E501
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -18,7 +18,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.observation import RunObservation
 
 ALL = "all-linear"
-"""Value of an RLModel's targetModules that allows every linear layer."""
+"""Value of an RLModel's targetModules that allows every name. The trainer refuses those that it cannot adapt."""
 
 
 @dataclass(frozen=True)

@@ -260,6 +260,37 @@ async def test_a_session_that_cannot_open_leaves_its_slot_free(
     await client.open(tiny_model.spec(run_uri + "-2", uid="uid-3"), "second")
 
 
+async def test_a_checkpoint_fits_another_spelling_of_the_same_layers(client: Client, run_uri: str) -> None:
+    await client.open(tiny_model.spec(run_uri))
+    await client.save("checkpoints", 0)
+    await client.settled()
+    await client.call("DELETE", "/sessions/run")
+    resumed = {"target_modules": ["all-linear"], "resume_from": str(layout(run_uri).checkpoint(0))}
+    await client.open(tiny_model.spec(run_uri, **resumed))
+    await client.call("DELETE", "/sessions/run")
+    # Layers are compared, not names: a part of the layers does not fit.
+    await client.open(tiny_model.spec(run_uri + "-2", uid="uid-2", target_modules=["q_proj"]), "second")
+    await client.save("checkpoints", 0, name="second")
+    await client.settled("second")
+    await client.call("DELETE", "/sessions/second")
+    other = {"target_modules": ["all-linear"], "warm_start_from": str(layout(run_uri + "-2").checkpoint(0))}
+    status, text = await client.call(
+        "PUT", "/sessions/third", tiny_model.spec(run_uri + "-3", uid="uid-3", **other).model_dump_json(by_alias=True)
+    )
+    problem = Problem.model_validate_json(text)
+    assert (status, problem.reason) == (422, "CheckpointMismatch")
+    assert "lora.targetModules" in problem.message
+
+
+async def test_findings_about_model_and_adapter_are_in_the_state(client: Client, run_uri: str) -> None:
+    base = client.sessions._crew.base
+    base.warnings.append(Problem(reason="PackingDisabled", message="one sample per row"))
+    state = await client.open(tiny_model.spec(run_uri))
+    base.slots["run"].warnings.append(Problem(reason="LoraTargetsIncomplete", message="conv"))
+    assert state.warnings == base.warnings
+    assert [w.reason for w in (await client.state()).warnings] == ["PackingDisabled", "LoraTargetsIncomplete"]
+
+
 async def test_the_same_session_with_another_spec_is_refused(client: Client, run_uri: str) -> None:
     state = await client.open(tiny_model.spec(run_uri))
     body = tiny_model.spec(run_uri, learning_rate=5e-3).model_dump_json(by_alias=True)

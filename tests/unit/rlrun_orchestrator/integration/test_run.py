@@ -168,6 +168,19 @@ async def test_failing_rewards_are_counted_shown_and_not_trained_on(world: World
     assert all(len(batch.samples) == 4 for _, batch in world.trainer.batches)
 
 
+async def test_warnings_of_the_trainer_are_shown(world: World) -> None:
+    world.trainer.warnings = [
+        Problem(reason="PackingDisabled", message="one sample per row"),
+        Problem(reason="LoraTargetsIncomplete", message="2 of linear_attn"),
+    ]
+    await world.start()
+    assert await world.run() == 0
+    assert {w.reason: w.message for w in world.last_word.warnings} == {
+        "PackingDisabled": "one sample per row",
+        "LoraTargetsIncomplete": "2 of linear_attn",
+    }
+
+
 async def test_five_empty_batches_end_the_run_with_the_last_error(world: World) -> None:
     world.spec |= {"batchSize": 4, "rolloutsPerExample": 2}
     environment = world.environments["words"]

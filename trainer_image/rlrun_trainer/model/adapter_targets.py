@@ -1,0 +1,155 @@
+"""Layers of a model that get an adapter.
+
+A name in `targetModules` selects the linear layers of the decoder whose full name ends with it, and `all-linear` every
+layer that the trainer trains and vLLM serves. No name selects a router or a routed expert: the trainer does not write
+the formats in which vLLM serves adapters on experts, and vLLM's CPU engine serves none of them. peft would replace
+names like `gate_proj` by the experts of a mixture, so it gets the full names of layers.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+
+from rlrun_trainer.model.row_layout import mixing_layers
+
+ALL_LINEAR = "all-linear"
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Fields of configurations with the number of routed experts."""
+EXPERT = "layers of routed experts"
+ROUTER = "a router or gate"
+ABSORBED = "a projection that vLLM folds into its attention, where it ignores an adapter"
+DIRECT = "a layer whose weights mamba kernels read directly, without its adapter"
+NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+"""Names that peft takes for those of routed experts or their router in a mixture of experts."""
+
+
+@dataclass(frozen=True)
+class LinearLayers:
+    """Linear layers of a model, by full name."""
+
+    served: tuple[str, ...]
+    """Layers that can be trained and served."""
+    named: tuple[str, ...]
+    """Layers that get an adapter only if they are named: the output head."""
+    refused: Mapping[str, str]
+    """Layers that get no adapter, with the reason."""
+    experts: bool
+    """True for a mixture of experts."""
+    kinds: int
+    """Number of kinds of layers that mix tokens, such as attention and convolution."""
+
+
+def linear_layers(model: Any) -> LinearLayers:
+    """Return the linear layers of a transformers model, which may have adapters already."""
+    config = model.config.get_text_config()
+    experts = any(getattr(config, field, None) for field in EXPERT_COUNTS)
+    head, decoder = model.get_output_embeddings(), {id(module) for module in model.get_decoder().modules()}
+    served, named, refused = [], [], {}
+    for full, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear) or ".lora_" in full:
+            continue
+        name = full.removesuffix(".base_layer")
+        if module is head or getattr(head, "base_layer", None) is module:
+            named.append(name)
+        elif id(module) in decoder:
+            why = _refusal(model, name)
+            if why is None:
+                served.append(name)
+            else:
+                refused[name] = why
+    types = getattr(config, "layer_types", None)
+    return LinearLayers(tuple(served), tuple(named), refused, experts, 2 if mixing_layers(types) else 1)
+
+
+def resolve(targets: Sequence[str], layers: LinearLayers) -> tuple[str, ...]:
+    """Return the full names of the layers that `targets` select, sorted. Raises ProblemError (AdapterInvalid)."""
+    chosen: set[str] = set()
+    unknown = []
+    for target in targets:
+        found = layers.served if target == ALL_LINEAR else _ending(target, (*layers.served, *layers.named))
+        chosen.update(found)
+        if not found:
+            unknown.append(target)
+    if unknown:
+        raise _unknown(unknown, layers)
+    return tuple(sorted(chosen))
+
+
+def missed_layers(chosen: Iterable[str], layers: LinearLayers) -> dict[str, tuple[tuple[str, ...], int]]:
+    """Return the blocks without any adapter: by name of the block its linear layers, and the number of such blocks."""
+    adapted = {name.rpartition(".")[0] for name in chosen}
+    missed: dict[str, tuple[set[str], set[str]]] = {}
+    for name in layers.served:
+        block, _, leaf = name.rpartition(".")
+        if block not in adapted:
+            leaves, blocks = missed.setdefault(block.rpartition(".")[2], (set(), set()))
+            leaves.add(leaf)
+            blocks.add(block)
+    return {kind: (tuple(sorted(leaves)), len(blocks)) for kind, (leaves, blocks) in missed.items()}
+
+
+def warning(chosen: Iterable[str], layers: LinearLayers) -> Problem | None:
+    """Return a warning if a model of several kinds of layers has blocks without an adapter."""
+    missed = missed_layers(chosen, layers)
+    if layers.kinds == 1 or not missed:
+        return None
+    blocks = "; ".join(f"{count} of {kind} ({', '.join(leaves)})" for kind, (leaves, count) in missed.items())
+    return Problem(
+        reason=Reason.LORA_TARGETS_INCOMPLETE,
+        message=f"`lora.targetModules` selects no layer in these blocks, which stay as in the base model: {blocks}. "
+        "Write `all-linear`, or add these names. If it is intended, nothing is to be done.",
+    )
+
+
+def file_targets(chosen: Iterable[str], every: Iterable[str], experts: bool) -> tuple[list[str], list[str]]:
+    """Return the shortest target modules and target parameters by which stock peft finds exactly the chosen layers.
+
+    In a mixture of experts, layers with names of experts are listed by their weights: peft replaces such modules by the
+    routed experts, and leaves parameters as they are. `every` are the names of all linear layers.
+    """
+    wanted, others = set(chosen), set(every) - set(chosen)
+    modules, parameters = set(), set()
+    for name in wanted:
+        parts = name.split(".")
+        ends = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
+        is_parameter = experts and parts[-1] in NAMES_OF_EXPERTS
+        short = next((end for end in ends[1 if is_parameter else 0 : 2] if not _ending(end, others)), name)
+        (parameters if is_parameter else modules).add(f"{short}.weight" if is_parameter else short)
+    return sorted(modules), sorted(parameters)
+
+
+def _unknown(targets: Sequence[str], layers: LinearLayers) -> ProblemError:
+    reasons = dict.fromkeys(layers.refused[name] for target in targets for name in _ending(target, layers.refused))
+    why = "; ".join(reasons) or "not linear layers of this model"
+    if layers.experts:
+        why += ". Routers and routed experts of a mixture of experts get no adapter"
+    leaves = sorted({name.rpartition(".")[2] for name in layers.served})
+    return ProblemError.of(
+        UNPROCESSABLE,
+        Reason.ADAPTER_INVALID,
+        f"`lora.targetModules` has {', '.join(targets)}: {why}. Write `all-linear` for all layers that can be trained "
+        f"and served, or choose from {', '.join(leaves)}.",
+    )
+
+
+def _ending(target: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name == target or name.endswith(f".{target}")]
+
+
+def _refusal(model: Any, name: str) -> str | None:
+    parts = name.split(".")
+    block = model.get_submodule(name.rpartition(".")[0])
+    if "experts" in parts:
+        return EXPERT
+    if "router" in parts or hasattr(block, "experts"):
+        return ROUTER
+    if parts[-1] == "kv_b_proj":
+        return ABSORBED
+    if parts[-1] in ("dt_proj", "out_proj") and hasattr(block, "A_log") and hasattr(block, "D"):
+        return DIRECT
+    return None

@@ -1,0 +1,114 @@
+"""Whether several samples may share a row of a micro-batch.
+
+Attention separates the samples of a row at the restarts of their positions. Layers of linear attention, convolution or
+mamba ignore positions: they carry a state from one sample into the next. Models with such layers, and models whose log
+probabilities change when two samples share a row, get one sample per row, with padding after it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+
+NOT_MIXING = frozenset({"moe", "mlp", "minimax_m3_sparse"})
+"""Types of layers without `attention` in their name that do not mix tokens, or mix them by attention."""
+LENGTHS = (24, 16)
+"""Tokens of the two samples of the check."""
+EXACT, ROUNDED = 1e-3, 0.05
+"""Largest mean difference of log probabilities, in nats, for computation in float32 and in lower precision."""
+NOISE = 3.0
+"""Multiple of the difference with one sample per row, which is rounding, that counts as rounding in a shared row."""
+REFUSAL = 5.0
+"""Multiple of the tolerance above which the model is refused: a wrong fallback costs speed, a wrong refusal the run."""
+
+Hidden = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Head = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """Mean absolute difference of log probabilities from those of each sample alone, in nats per token."""
+
+    shared: float
+    """With both samples in one row."""
+    separate: float
+    """With each sample in a row of its own, the shorter one padded."""
+
+
+def mixing_layers(types: Sequence[str] | None) -> list[str]:
+    """Return the types of layers that may mix samples in a row, from a configuration's `layer_types`."""
+    return [kind for kind in dict.fromkeys(types or ()) if not _separates(kind)]
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Return the largest mean difference, in nats, that counts as rounding in that precision."""
+    return EXACT if dtype == torch.float32 else ROUNDED
+
+
+def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -> RowDifference:
+    """Compute two samples of random tokens alone and in both layouts. All processes that share the model must call it.
+
+    `hidden` maps token ids and positions [rows, width] to hidden states, `head` hidden states to logits.
+    """
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.randint(vocab_size, (n,), generator=generator).to(device) for n in LENGTHS)
+
+    def logprobs(*rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        ids = torch.zeros(len(rows), max(sum(map(len, row)) for row in rows), dtype=torch.int64, device=device)
+        positions = torch.zeros_like(ids)
+        places = []
+        for r, row in enumerate(rows):
+            start = 0
+            for sample in row:
+                end = start + len(sample)
+                ids[r, start:end] = sample
+                positions[r, start:end] = torch.arange(len(sample), device=device)
+                places.append((r, slice(start, end - 1), sample[1:, None]))
+                start = end
+            positions[r, start:] = torch.arange(ids.shape[1] - start, device=device)
+        states = hidden(ids, positions)
+        return [torch.log_softmax(head(states[r, part]).float(), -1).gather(-1, next_) for r, part, next_ in places]
+
+    with torch.no_grad():
+        alone = logprobs([first]) + logprobs([second])
+        return RowDifference(
+            shared=_difference(logprobs([first, second]), alone),
+            separate=_difference(logprobs([first], [second]), alone),
+        )
+
+
+def decide(found: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> tuple[bool, Problem | None]:
+    """Return whether samples share rows, and a warning if the measurement forbids what the layers' types allow.
+
+    Raises ProblemError (SamplesNotSeparated) if samples differ even with one per row.
+    """
+    limit = tolerance(dtype)
+    if not found.separate <= REFUSAL * limit:
+        raise ProblemError.of(
+            UNPROCESSABLE,
+            Reason.SAMPLES_NOT_SEPARATED,
+            f"Log probabilities of two samples differ by {found.separate:.2g} nats per token from those of each sample "
+            f"alone, even with one sample per row (at most {REFUSAL * limit:g} is rounding). Training would use wrong "
+            "probabilities. Use another model.",
+        )
+    if mixing:
+        return False, None
+    if found.shared <= max(limit, NOISE * found.separate):
+        return True, None
+    return False, Problem(
+        reason=Reason.PACKING_DISABLED,
+        message=f"Log probabilities of two samples in one row differ by {found.shared:.2g} nats per token from those "
+        "of each sample alone, so this model mixes the samples of a row. The trainer computes one sample per row "
+        "instead, which is correct and slower. No action is needed.",
+    )
+
+
+def _separates(kind: str) -> bool:
+    return kind in NOT_MIXING or (kind.endswith("attention") and kind != "linear_attention")
+
+
+def _difference(found: Sequence[torch.Tensor], alone: Sequence[torch.Tensor]) -> float:
+    return max(float((ours - theirs).abs().mean()) for ours, theirs in zip(found, alone, strict=True))
