@@ -3,6 +3,9 @@
 The trainer computes the policy's probabilities under the run's own sampling section. Any other change of the
 distribution would silently make its importance ratios wrong. Each field of a request is therefore forwarded, rejected
 with an explanation, or (all others) replaced by the run's value or dropped.
+
+Several fields make the engine restrict tokens to a grammar, which renormalizes its distribution and its
+log-probabilities. docs/design/016 lists them all, with the decision on each.
 """
 
 import hashlib
@@ -32,12 +35,15 @@ FORWARDED_FIELDS: dict[CompletionKind, frozenset[str]] = {
 }  # fmt: skip
 REJECTED_FIELDS = frozenset(
     {
-        "logit_bias", "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "allowed_token_ids", "bad_words", "use_beam_search", "prompt_embeds",
+        "logit_bias", "response_format", "structured_outputs", "structural_tag", "guided_json", "guided_json_object",
+        "guided_regex", "guided_choice", "guided_grammar", "allowed_token_ids", "bad_words", "use_beam_search",
+        "prompt_embeds",
     }
 )  # fmt: skip
 IGNORED_FIELDS: dict[str, Any] = {"response_format": {"type": "text"}, "use_beam_search": False}
 """Values of rejected fields that have no effect and are accepted."""
+FREE_TOOL_CHOICES = (None, "none", "auto")
+"""Values of `tool_choice` that leave it to the model which tokens follow."""
 
 
 class BadRequest(ValueError):
@@ -82,6 +88,10 @@ class SamplingRules:
         check(kind, body)
         forwarded = FORWARDED_FIELDS[kind]
         requested = {name: value for name, value in body.items() if name in forwarded and value is not None}
+        if requested.get("parallel_tool_calls") is not True:
+            requested.pop("parallel_tool_calls", None)
+        if isinstance(requested.get("tools"), list):
+            requested["tools"] = [_without_strict(tool) for tool in requested["tools"]]
         limit = self._limit(body)
         request = requested | {
             "model": model,
@@ -128,6 +138,8 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
                 f"{name} is not available in a training run: it changes the distribution that tokens are drawn from, "
                 "and the trainer cannot follow; leave it out and check the answer in the environment"
             )
+    if kind is CompletionKind.chat:
+        _check_tools(body)
     stop = body.get("stop")
     if stop is not None and not isinstance(stop, str) and not (isinstance(stop, list) and all(map(_is_text, stop))):
         raise BadRequest(f"stop must be one text or a list of texts, not {stop!r}"[:300])
@@ -143,6 +155,43 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
     prompt = body.get("prompt")
     if kind is CompletionKind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
         raise BadRequest("prompt must be one text or one list of token ids")
+
+
+def ignored_constraints(body: dict[str, Any]) -> list[str]:
+    """Return the fields that the engine does not receive although a client may rely on them, to warn of them."""
+    tools = body.get("tools")
+    strict = isinstance(tools, list) and any(_is_strict(tool) for tool in tools)
+    return ["tools[].function.strict"] if strict else []
+
+
+def _check_tools(body: dict[str, Any]) -> None:
+    """Reject what makes the engine force tokens of tool calls. Raises BadRequest."""
+    choice = body.get("tool_choice")
+    if not any(choice is free or choice == free for free in FREE_TOOL_CHOICES):
+        raise BadRequest(
+            f"tool_choice {repr(choice)[:100]} is not available in a training run: the engine would force the tokens "
+            'of a call, and the trainer cannot follow; leave it out or send "auto", and reward the calls that you want'
+        )
+    parallel = body.get("parallel_tool_calls")
+    if body.get("tools") and choice != "none" and parallel not in (None, True):
+        raise BadRequest(
+            f"parallel_tool_calls {repr(parallel)[:100]} is not available in a training run: the engine would forbid "
+            "the tokens of a second call, and the trainer cannot follow; leave it out, and answer or penalize further "
+            "calls in the environment"
+        )
+
+
+def _is_strict(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    # The engine reads 1 and "yes" as true.
+    return isinstance(function, dict) and function.get("strict") not in (None, False)
+
+
+def _without_strict(tool: Any) -> Any:
+    """Return the tool without `strict`, for which the engine would force arguments to follow their schema."""
+    if not _is_strict(tool):
+        return tool
+    return tool | {"function": {name: value for name, value in tool["function"].items() if name != "strict"}}
 
 
 def _is_text(value: object) -> bool:

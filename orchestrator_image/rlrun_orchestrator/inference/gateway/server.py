@@ -41,6 +41,7 @@ from rlrun_orchestrator.inference.gateway.sampling_rules import (
     CompletionKind,
     SamplingRules,
     SamplingSeedKey,
+    ignored_constraints,
 )
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,8 @@ class Gateway:
         self._limits = limits or Limits()
         self._prefix_bridge = PrefixBridge(router, enabled=exact_prefixes)
         self._stats = router.stats
+        self._warned: set[str] = set()
+        """Fields whose omission was logged. Once is enough: environments send them with every request."""
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
@@ -147,7 +150,18 @@ class Gateway:
         turn = session.requests
         session.requests += 1
         requested = await self._body(request)
+        if kind is CompletionKind.chat:
+            self._warn_of_ignored(requested)
         return Exchange(kind, rollout, session, arrival, turn, requested)
+
+    def _warn_of_ignored(self, requested: dict[str, Any]) -> None:
+        for name in set(ignored_constraints(requested)) - self._warned:
+            self._warned.add(name)
+            log.warning(
+                "%s is ignored in all requests of this run: the engine would draw tokens from another distribution "
+                "than the trainer computes. Calls may not follow their schema; check the arguments in the environment",
+                name,
+            )
 
     async def _body(self, request: web.Request) -> dict[str, Any]:
         try:

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun_orchestrator.config_mapping import exact_prefixes, sampling_rules
-from rlrun_orchestrator.inference.gateway.sampling_rules import BadRequest, CompletionKind, SamplingSeedKey
+from rlrun_orchestrator.inference.gateway.sampling_rules import (
+    BadRequest,
+    CompletionKind,
+    SamplingRules,
+    SamplingSeedKey,
+    ignored_constraints,
+)
 
 
 def resolved(inference: dict[str, Any] | None = None, **spec: Any) -> ResolvedRun:
@@ -74,3 +80,98 @@ def test_turns_are_bridged_only_where_they_are_joined_and_answers_are_not_rewrit
     assert not exact_prefixes(resolved(trajectoryStrategy="branching"))
     assert not exact_prefixes(resolved({"extraArgs": ["--reasoning-parser", "qwen3"]}))
     assert not exact_prefixes(resolved({"extraArgs": ["--reasoning-parser=qwen3"]}))
+
+
+# --- constrained decoding ---------------------------------------------------------------------------------------------
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
+def tool(**function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": SCHEMA, **function}}
+
+
+NAMED = {"type": "function", "function": {"name": "f"}}
+JSON = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
+TOOLS = {"tools": [tool()]}
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("response_format", {"response_format": {"type": "json_object"}}),
+    ("response_format", {"response_format": JSON}),
+    ("response_format", {"response_format": {"type": "structural_tag", "structures": [], "triggers": []}}),
+    ("structured_outputs", {"structured_outputs": {"choice": ["a", "b"]}}),
+    ("structural_tag", {"structural_tag": "{}"}),
+    ("guided_json", {"guided_json": SCHEMA}),
+    ("guided_regex", {"guided_regex": "[ab]"}),
+    ("guided_choice", {"guided_choice": ["a", "b"]}),
+    ("guided_grammar", {"guided_grammar": 'root ::= "a"'}),
+    ("guided_json_object", {"guided_json_object": True}),
+    ("tool_choice", {**TOOLS, "tool_choice": "required"}),
+    ("tool_choice", {**TOOLS, "tool_choice": NAMED}),
+    ("tool_choice", {**TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required"}}}),
+    ("parallel_tool_calls", {**TOOLS, "parallel_tool_calls": False}),
+    # The engine's parser reads these as false, too.
+    ("parallel_tool_calls", {**TOOLS, "tool_choice": "auto", "parallel_tool_calls": "off"}),
+    ("parallel_tool_calls", {**TOOLS, "parallel_tool_calls": 0}),
+]
+"""Requests that the engine answers with constrained tokens and that mean something else without the constraint."""
+
+STRIPPED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"tools": [tool(strict=True)]}, TOOLS),
+    ({"tools": [tool(strict="yes"), tool(strict=1)]}, {"tools": [tool(), tool()]}),
+    ({"tools": [tool(strict=True)], "tool_choice": "auto"}, {**TOOLS, "tool_choice": "auto"}),
+    ({"parallel_tool_calls": False}, {}),
+    ({**TOOLS, "tool_choice": "none", "parallel_tool_calls": False}, {**TOOLS, "tool_choice": "none"}),
+    ({"guided_decoding_backend": "xgrammar", "guided_whitespace_pattern": " "}, {}),
+    ({"response_format": {"type": "text"}, "structured_outputs": None, "guided_choice": []}, {}),
+]
+"""Requests from which something is left out, and what remains of it for the engine."""
+
+FORWARDED: list[dict[str, Any]] = [
+    {"tools": [tool()]},
+    {"tools": [tool(strict=False)], "tool_choice": "auto", "parallel_tool_calls": True},
+    {"tools": [tool()], "tool_choice": "none"},
+]
+
+PLAIN = SamplingRules(max_tokens=8)
+
+
+def sent(changes: dict[str, Any], kind: CompletionKind = CompletionKind.chat) -> dict[str, Any]:
+    body = {"messages": [{"role": "user", "content": "hi"}]} if kind is CompletionKind.chat else {"prompt": "hi"}
+    return PLAIN.to_engine_request(kind, body | changes, "m", SamplingSeedKey(0, 0, 0))
+
+
+@pytest.mark.parametrize(("field", "changes"), REFUSED, ids=[f"{i}-{field}" for i, (field, _) in enumerate(REFUSED)])
+def test_a_request_that_needs_constrained_decoding_is_refused_by_name(field: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match=f"^{field} .*is not available in a training run"):
+        sent(changes)
+
+
+@pytest.mark.parametrize(("changes", "remains"), STRIPPED)
+def test_a_constraint_without_which_a_request_means_the_same_is_left_out(
+    changes: dict[str, Any], remains: dict[str, Any]
+) -> None:
+    assert sent(changes) == sent({}) | remains
+
+
+def test_the_request_of_the_client_keeps_its_strict_tools() -> None:
+    changes = {"tools": [tool(strict=True)]}
+    sent(changes)
+    assert changes == {"tools": [tool(strict=True)]}
+
+
+@pytest.mark.parametrize("changes", FORWARDED)
+def test_a_request_with_tools_and_no_constraint_is_forwarded_unchanged(changes: dict[str, Any]) -> None:
+    assert sent(changes) == sent({}) | changes
+
+
+@pytest.mark.parametrize("changes", [changes for field, changes in REFUSED if "tool" not in field])
+def test_text_completions_with_a_constraint_are_refused_too(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest):
+        sent(changes, CompletionKind.text)
+
+
+def test_only_a_left_out_strict_is_worth_a_warning() -> None:
+    assert ignored_constraints({"tools": [tool(), tool(strict=True)]}) == ["tools[].function.strict"]
+    for changes in (*FORWARDED, {"parallel_tool_calls": False}, {"tools": "x"}, {"tools": [5, {"function": 5}]}):
+        assert ignored_constraints(changes) == []

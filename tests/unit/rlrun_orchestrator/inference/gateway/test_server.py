@@ -455,6 +455,27 @@ def test_requests_that_cannot_be_trained_on_are_refused(changes: dict[str, Any],
         rules.to_engine_request(CompletionKind.chat, {"messages": MESSAGES, **changes}, "m", SamplingSeedKey(0, 0, 0))
 
 
+async def test_strict_tools_reach_no_engine_and_are_warned_of_once(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, client = setup.open()
+    strict: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}
+    for _ in range(2):
+        await client.chat.completions.create(model="m", messages=MESSAGES, tools=[strict])
+        assert "strict" not in setup.newest()["tools"][0]["function"]
+    (warning,) = [record.getMessage() for record in caplog.records if "strict" in record.getMessage()]
+    assert warning.startswith("tools[].function.strict is ignored")
+
+
+async def test_a_client_reads_why_a_forced_call_is_refused(setup: Setup) -> None:
+    _, client = setup.open()
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    with pytest.raises(openai.BadRequestError, match="tool_choice 'required' is not available in a training run"):
+        await client.chat.completions.create(model="m", messages=MESSAGES, tools=[tool], tool_choice="required")
+    assert not setup.asked
+    assert setup.router.stats.refusals == {"invalid_request_error": 1}
+
+
 def test_harmless_and_unknown_fields_do_no_harm() -> None:
     rules = SamplingRules(max_tokens=8, seed=5, min_tokens=20)
     body = {"messages": MESSAGES, "response_format": {"type": "text"}, "n": 1, "top_k": 3, "presence_penalty": 1.5, "echo": True}  # fmt: skip  # noqa: E501
