@@ -21,12 +21,37 @@ OWNED_FLAGS = (
     "--served-model-name",
     "--host",
     "--port",
+    "--uds",
+    "--config",
     "--enable-lora",
+    "--no-enable-lora",
+    "--max-loras",
     "--max-lora-rank",
     "--max-model-len",
+    "--logprobs-mode",
     "--api-key",
 )
-"""Flags of the inference engine that only the operator may set."""
+"""Flags of the inference engine that only the operator may set. A file of `--config` could contain any of them."""
+DISTRIBUTION_FLAGS = ("--logits-processors", "--tool-strict-level")
+"""Flags that change the distribution of tokens, which the trainer computes from the run's sampling section alone."""
+
+
+def _sets_flag(flags: tuple[str, ...]) -> str:
+    """Return a CEL expression that is true if `_flags_of` would return an argument."""
+    names = ", ".join(f"'{flag}'" for flag in flags)
+    name = "a.split('=')[0].replace('_', '-')"
+    return f"self.extraArgs.exists(a, a.startsWith('--') && [{names}].exists(f, f.startsWith({name})))"
+
+
+def _flags_of(arguments: list[str], flags: tuple[str, ...]) -> list[str]:
+    """Return the arguments that set one of the flags as vLLM reads them: abbreviated, or with underscores."""
+    return [
+        argument
+        for argument in arguments
+        if argument.startswith("--")
+        and any(flag.startswith(argument.partition("=")[0].replace("_", "-")) for flag in flags)
+    ]
+
 
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")]
 
@@ -92,11 +117,16 @@ class Inference(Pods):
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "extraArgs",
-            "!self.extraArgs.exists(a, "
-            + " || ".join(f"a == '{f}' || a.startsWith('{f}=')" for f in OWNED_FLAGS)
-            + ")",
+            f"!{_sets_flag(OWNED_FLAGS)}",
             "extraArgs must not set what the operator sets itself: " + ", ".join(OWNED_FLAGS),
-            lambda i: not any(a.partition("=")[0] in OWNED_FLAGS for a in i.extra_args),
+            lambda i: not _flags_of(i.extra_args, OWNED_FLAGS),
+        ),
+        Rule(
+            "extraArgs",
+            f"!{_sets_flag(DISTRIBUTION_FLAGS)}",
+            "extraArgs must not change the distribution of tokens, which the trainer could not follow: "
+            + ", ".join(DISTRIBUTION_FLAGS),
+            lambda i: not _flags_of(i.extra_args, DISTRIBUTION_FLAGS),
         ),
     )
 

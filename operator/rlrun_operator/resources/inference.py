@@ -53,7 +53,7 @@ def lora_args(model: RLModelSpec, adapters: int) -> list[str]:
 
 
 def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
-    """Return vLLM's arguments with those for LoRA. The RLModel's arguments come last and take precedence."""
+    """Return vLLM's arguments with those for LoRA. Those of the RLModel come last; it cannot set `OWNED_FLAGS`."""
     return [
         MODEL_DIR,
         "--served-model-name", model.id,

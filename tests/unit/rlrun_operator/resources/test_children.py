@@ -3,7 +3,7 @@ import json
 from typing import Any
 
 import pytest
-from rlrun.api.model import RLModelSpec
+from rlrun.api.model import OWNED_FLAGS, RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun_operator.config.settings import OperatorSettings
@@ -131,6 +131,8 @@ def test_engine_is_called_as_the_stock_image_wants_it() -> None:
     assert args[args.index("--max-model-len") + 1] == "512"
     assert args[args.index("--logprobs-mode") + 1] == "processed_logprobs"
     assert args[-1] == "--enforce-eager"
+    ours = {argument for argument in args[:-1] if argument.startswith("--")}
+    assert ours <= set(OWNED_FLAGS), "an RLModel's extraArgs come later and would win"
 
 
 def environment(template: Obj, name: str) -> Obj:
