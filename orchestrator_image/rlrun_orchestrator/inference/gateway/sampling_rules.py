@@ -101,6 +101,8 @@ class SamplingRules:
             "top_p": self.top_p if self.top_p is not None else 1.0,
             "top_k": 0,
             "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
             "repetition_penalty": self.repetition_penalty if self.repetition_penalty is not None else 1.0,
             "n": 1,
             "stream": False,

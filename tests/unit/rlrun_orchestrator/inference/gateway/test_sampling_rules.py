@@ -64,6 +64,7 @@ def test_every_field_of_sampling_reaches_the_engine() -> None:
     names = ("max_tokens", "temperature", "top_p", "stop", "min_tokens", "repetition_penalty")
     assert [asked[name] for name in names] == [8, 0.7, 0.9, ["END"], 2, 1.1]
     assert (asked["top_k"], asked["min_p"]) == (0, 0.0), "nothing else may bend the distribution"
+    assert (asked["presence_penalty"], asked["frequency_penalty"]) == (0.0, 0.0), "nor the model's own defaults"
 
 
 def test_stop_tokens_of_a_client_that_the_engine_would_ban_unseen_are_refused() -> None:
