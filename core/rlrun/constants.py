@@ -219,6 +219,7 @@ class Reason(StrEnum):
     CHECKPOINT_REQUEST_INVALID = "CheckpointRequestInvalid"
     CHECKPOINT_MISMATCH = "CheckpointMismatch"
     STEP_CONFLICT = "StepConflict"
+    STEP_RESULT_INVALID = "StepResultInvalid"
     STEP_NOT_FINITE = "StepNotFinite"
     BATCH_INVALID = "BatchInvalid"
     RUN_COMPLETE = "RunComplete"

@@ -38,12 +38,14 @@ class FakeTrainer:
         self.told: StepResult | None = None
         self.die_before: set[int] = set()
         """Steps at which the trainer is replaced, once each, instead of doing them."""
-        self.answer: tuple[int, Problem] | None = None
+        self.answer: tuple[int, Problem | StepResult] | None = None
         """What every step is answered with instead, when set."""
         self.hold: set[int] = set()
         """Steps that are made and whose answer nobody gets until `released` is set."""
         self.computing: set[int] = set()
         """Steps that are not made until `released` is set; whoever asked for them may be gone by then."""
+        self.at_work: set[asyncio.Task[web.Response]] = set()
+        """Steps that this life has begun or will begin."""
         self.asked = asyncio.Event()
         """It has begun one of these."""
         self.turn = asyncio.Lock()
@@ -72,6 +74,8 @@ class FakeTrainer:
 
     def restart(self) -> None:
         self.spec, self.results, self.lives = None, {}, self.lives + 1
+        for step in self.at_work - {asyncio.current_task()}:
+            step.cancel()
 
     def preempt(self) -> None:
         """SIGTERM: a checkpoint of where it is, which knows its newest step and nothing of the orchestrator's, and the
@@ -128,8 +132,16 @@ class FakeTrainer:
         return web.json_response(self.state().to_json_dict())
 
     async def train(self, request: web.Request) -> web.Response:
-        # As the real one, which makes the step whoever hangs up meanwhile.
-        return await asyncio.shield(self._in_turn(request))
+        # As the real one, which makes the step whoever hangs up meanwhile, but not after its own death.
+        step = asyncio.create_task(self._in_turn(request))
+        self.at_work.add(step)
+        step.add_done_callback(self.at_work.discard)
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            if not step.cancelled():
+                raise
+            return hung_up(request)
 
     async def _in_turn(self, request: web.Request) -> web.Response:
         async with self.turn:
@@ -181,7 +193,10 @@ class FakeTrainer:
         if step in self.behind:
             return behind()
         body = CheckpointRequest.model_validate_json(await request.read())
+        life = self.lives
         await asyncio.sleep(self.copying)
+        if self.lives != life:
+            return hung_up(request)
         place = RunLayout(S3Uri.parse(self.spec.run_uri)).checkpoint(step)
         self.saved[str(place)] = body.orchestrator_state
         self.store.objects[str(place / "manifest.json")] = CHECKPOINT_MANIFEST

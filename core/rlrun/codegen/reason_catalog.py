@@ -438,6 +438,12 @@ TRAINER = _section(
         "Nothing: the orchestrator continues at the trainer's step.",
     ),
     (
+        Reason.STEP_RESULT_INVALID,
+        "The trainer answered a request for a step with the result of another step. The result was not used.",
+        "Nothing the first time: the orchestrator restarts at the trainer's step, up to `maxRestarts` times. If it "
+        "repeats, use images of the same version, and report it with the trainer's log.",
+    ),
+    (
         Reason.STEP_NOT_FINITE,
         "Loss, mismatch or gradient norm of a step is not finite. The update was not applied.",
         "Lower `learningRate`, or continue from an older checkpoint.",

@@ -183,7 +183,7 @@ class TrainerSession:
         """
         if state.policy.version >= state.step:
             return state
-        result = await self._with_retries(lambda: self._client.step(state.step - 1, NO_BATCH, deadline), deadline)
+        result = await self._step(state.step - 1, NO_BATCH, deadline, deadline)
         return state.model_copy(update={"policy": result.policy, "last": result})
 
     async def extend(self) -> SessionState:
@@ -209,9 +209,21 @@ class TrainerSession:
         return await self._with_retries(self._client.state, self._timeouts.unreachable)
 
     async def step(self, step: int, batch: bytes) -> StepResult:
-        """Make optimizer step `step`. A repeated request does not repeat the step."""
-        limit = self._timeouts.step
-        return await self._with_retries(lambda: self._client.step(step, batch, limit), self._timeouts.unreachable)
+        """Make optimizer step `step`. A repeated request does not repeat the step.
+
+        Raises FatalError if the result is another step's: going on with it would repeat or skip steps without end.
+        """
+        return await self._step(step, batch, self._timeouts.step, self._timeouts.unreachable)
+
+    async def _step(self, step: int, batch: bytes, limit: float, deadline: float) -> StepResult:
+        result = await self._with_retries(lambda: self._client.step(step, batch, limit), deadline)
+        if result.step != step + 1:
+            message = (
+                f"the trainer answered step {step} with a result of step {result.step} instead of {step + 1}, which "
+                "was not used: if restarts do not help, check that trainer and orchestrator have the same version"
+            )
+            raise FatalError(Problem(reason=Reason.STEP_RESULT_INVALID, message=message), ExitCode.RESTART)
+        return result
 
     async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
         """Start a checkpoint in the background. Returns once the trainer has copied the state. Raises UploadsBehind."""

@@ -7,8 +7,10 @@ import aiohttp
 import pytest
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import StepResult
 
 from tests.support.fake_environment import FakeEnvironment
+from tests.support.policy_refs import policy
 from tests.support.run_processes import RUN_URI, World
 
 
@@ -218,6 +220,19 @@ async def test_a_trainer_out_of_memory_ends_the_run_in_its_own_words(world: Worl
     await world.start()
     assert await world.run() == 64
     assert world.last_word.problem == told
+
+
+@pytest.mark.parametrize("step", [0, 2, 5], ids=["the step before", "the step after", "the last"])
+async def test_a_result_of_another_step_ends_the_attempt_and_is_not_reported(world: World, step: int) -> None:
+    await world.start()
+    world.trainer.answer = (200, StepResult(step=step, policy=policy(step, RUN_URI), metrics={"loss/mean": 0.1}))
+    assert await world.run() == 1
+    problem = world.last_word.problem
+    assert problem is not None
+    assert problem.reason == "StepResultInvalid"
+    assert f"answered step 0 with a result of step {step}" in problem.message
+    assert world.lines() == []
+    assert world.last_word.step == 0
 
 
 async def test_a_restarted_orchestrator_goes_on_where_the_trainer_is(world: World) -> None:
