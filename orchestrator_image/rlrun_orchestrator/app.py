@@ -91,7 +91,11 @@ class Orchestrator:
         )
         self._closing_deadline = settings.drain_deadline
         self._router = RequestRouter(
-            http, self._pool, self._groups, wait=settings.request_wait, deadline=settings.group_deadline
+            http,
+            self._pool,
+            self._groups,
+            wait=settings.request_wait,
+            deadline=config_mapping.longest_group_deadline(run),
         )
         self._rules = config_mapping.sampling_rules(run)
         self._rewards = RewardHistograms()
@@ -108,7 +112,7 @@ class Orchestrator:
         )
         self._environments = {
             use: EnvironmentPool(
-                [EnvironmentClient(http, e.name, e.url) for e in run.endpoints.environments if e.use is use],
+                _environment_clients(http, run, use),
                 self._conditions.set_waiting,
                 poll_interval=settings.poll_interval,
                 grace=settings.configuration_grace,
@@ -216,7 +220,7 @@ class Orchestrator:
             self.progress,
             self._conditions,
             self._schedule,
-            config_mapping.evaluation(run, settings),
+            config_mapping.evaluation(run),
             self._reporter.measured,
             save_state,
         )
@@ -232,7 +236,7 @@ class Orchestrator:
             self.progress,
             self._conditions,
             self._schedule,
-            config_mapping.loop_timeouts(settings),
+            config_mapping.loop_timeouts(run, settings),
             config_mapping.publish_timeouts(settings),
             spec.rollouts_per_example,
         )
@@ -278,6 +282,15 @@ class Orchestrator:
         finally:
             for runner, _ in runners:
                 await runner.cleanup()
+
+
+def _environment_clients(http: aiohttp.ClientSession, run: ResolvedRun, use: EnvironmentUse) -> list[EnvironmentClient]:
+    deadlines = config_mapping.group_deadlines(run, use)
+    return [
+        EnvironmentClient(http, e.name, e.url, group_deadline=deadlines[e.name])
+        for e in run.endpoints.environments
+        if e.use is use
+    ]
 
 
 async def attempt(

@@ -45,10 +45,9 @@ class OrchestratorSettings:
     """Time for an unreachable environment to return."""
     teacher_deadline: float = 900.0
     """Time for an unreachable teacher of a distillation to return."""
-    group_deadline: float = 1800.0
-    """Time for one group of rollouts, all turns and scoring included."""
     finish_deadline: float = 1800.0
-    """Time for the last checkpoint and adapter to be complete in S3."""
+    """Time for the last checkpoint and adapter to be complete in S3, and for the last evaluation. An environment's
+    rolloutTimeoutSeconds may extend the latter."""
     drain_deadline: float = 60.0
     """Time for the remaining uploads at the end of the run."""
     stop_deadline: float = 40.0

@@ -1,13 +1,15 @@
 """Mapping of a run's spec to the settings of the components: one function per component, no I/O."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT, Environment
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 from rlrun.api.run_sections.training import AlgorithmName
 from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.environment import ROLLOUT_SHARE
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.service.errors import FatalError
 
 from rlrun_orchestrator.config import OrchestratorSettings
@@ -66,9 +68,23 @@ def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
     )
 
 
-def loop_timeouts(settings: OrchestratorSettings) -> LoopTimeouts:
+def group_deadlines(run: ResolvedRun, use: EnvironmentUse) -> dict[str, float]:
+    """Return the seconds for one group of each environment, all turns and scoring included."""
+    evaluated = run.spec.eval.env if run.spec.eval is not None else []
+    entries: Sequence[Environment] = run.spec.env if use is EnvironmentUse.train else evaluated
+    return {entry.effective_name: entry.rollout_timeout_seconds / ROLLOUT_SHARE for entry in entries}
+
+
+def longest_group_deadline(run: ResolvedRun) -> float:
+    """Return the seconds for one group of the slowest environment, which one response of the engine may take."""
+    return max(deadline for use in EnvironmentUse for deadline in group_deadlines(run, use).values())
+
+
+def loop_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> LoopTimeouts:
     """Return the limits of the waits of the training loop itself."""
-    return LoopTimeouts(finish=settings.finish_deadline, state_saved=settings.record_wait)
+    # The final evaluation takes at least one group.
+    longer = max(0.0, longest_group_deadline(run) - DEFAULT_ROLLOUT_TIMEOUT / ROLLOUT_SHARE)
+    return LoopTimeouts(finish=settings.finish_deadline + longer, state_saved=settings.record_wait)
 
 
 def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) -> GroupTracker:
@@ -163,19 +179,17 @@ def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettin
         gateway_url=run.endpoints.gateway_url,
         rollouts_per_example=run.spec.rollouts_per_example,
         sampling=client_sampling(run),
-        group_deadline=settings.group_deadline,
         inference_deadline=settings.inference_deadline,
         empty_batch_backoff=settings.empty_batch_backoff,
     )
 
 
-def evaluation(run: ResolvedRun, settings: OrchestratorSettings) -> EvaluatorSettings:
+def evaluation(run: ResolvedRun) -> EvaluatorSettings:
     """Return the contents of every evaluation request."""
     spec = run.spec
     return EvaluatorSettings(
         gateway_url=run.endpoints.gateway_url,
         sampling=client_sampling(run),
-        group_deadline=settings.group_deadline,
         rollouts_in_flight=int(spec.batch_size * spec.oversampling_factor),
         base_model=spec.eval is not None and spec.eval.eval_base_model,
         warm_start=run.warm_start_from is not None,

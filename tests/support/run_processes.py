@@ -140,7 +140,6 @@ class World:
                 "finish_deadline": 5.0,
                 "drain_deadline": 5.0,
                 "request_wait": 5.0,
-                "group_deadline": 20.0,
                 "empty_batch_backoff": 0.01,
                 "environment_backoff": 0.01,
                 **self.settings,

@@ -8,7 +8,7 @@ from pydantic import Field
 from rlrun.api.base.kubernetes_types import EnvFrom, KubernetesObject
 from rlrun.api.base.names import LABEL, CheckpointId, ModelId, ObjectName
 from rlrun.api.base.rules import Rule, Spec, Transition
-from rlrun.api.run_sections.environments import TrainEnvironment, unique_names
+from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT, TrainEnvironment, unique_names
 from rlrun.api.run_sections.evaluation import Evaluation, Validation
 from rlrun.api.run_sections.example_selection import Buffer, DifficultyFilter
 from rlrun.api.run_sections.failure_policy import FailurePolicy
@@ -172,6 +172,19 @@ class RLRunSpec(Spec):
             "self.algorithm.sftSteps <= self.maxSteps",
             "algorithm.sftSteps must not exceed maxSteps",
             lambda s: s.algorithm.sft_steps <= s.max_steps,
+        ),
+        Rule(
+            "env",
+            # Runs with a short stallDeadlineSeconds keep the default: few of their rollouts come near it.
+            f"self.env.all(e, e.rolloutTimeoutSeconds <= {DEFAULT_ROLLOUT_TIMEOUT}"
+            " || e.rolloutTimeoutSeconds < self.stallDeadlineSeconds)",
+            f"env[].rolloutTimeoutSeconds above {DEFAULT_ROLLOUT_TIMEOUT} must be below stallDeadlineSeconds, because "
+            "a run whose steps wait longer for rollouts fails: raise both",
+            lambda s: all(
+                e.rollout_timeout_seconds <= DEFAULT_ROLLOUT_TIMEOUT
+                or e.rollout_timeout_seconds < s.stall_deadline_seconds
+                for e in s.env
+            ),
         ),
         unique_names("env"),
     )

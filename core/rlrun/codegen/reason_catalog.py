@@ -555,7 +555,8 @@ ENVIRONMENTS = _section(
     (
         Reason.ENVIRONMENT_TIMEOUT,
         "A rollout or a group timed out.",
-        "Look for calls that hang, or use a larger `infrastructure.computeSize`.",
+        "Look for calls that hang, raise `rolloutTimeoutSeconds` of the environment, or use a larger "
+        "`infrastructure.computeSize`.",
     ),
     (Reason.ENVIRONMENT_BUSY, "The environment did not return a demonstration in time.", "The request is repeated."),
     (

@@ -24,6 +24,8 @@ from rlrun.protocol.problem import Problem
 VARIABLE = "RLRUN_ENVIRONMENT"
 MAX_REQUEST_BYTES = 16 * 1024**2
 """Largest request body that the server and its workers accept."""
+ROLLOUT_SHARE = 0.9
+"""Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
 
 
 class EnvironmentConfig(Schema):
@@ -181,7 +183,7 @@ def timed_out(request: GroupRequest) -> Problem:
     return Problem(
         reason=Reason.ENVIRONMENT_TIMEOUT,
         message=f"the group did not end within {request.deadline_seconds:g} s: look for rollouts or reward functions "
-        "that hang, or use a larger infrastructure.computeSize",
+        "that hang, raise the environment's rolloutTimeoutSeconds, or use a larger infrastructure.computeSize",
     )
 
 

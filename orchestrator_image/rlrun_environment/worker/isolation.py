@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.constants import Reason
-from rlrun.protocol.environment import GroupRequest
+from rlrun.protocol.environment import ROLLOUT_SHARE, GroupRequest
 from rlrun.protocol.problem import Problem
 
 from rlrun_environment.worker.sanitize import describe_exception
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 PROBLEM_KEY = "rlrun_problem"
 """Field of a rollout's state, and so column of verifiers' output, with its first problem as a dict."""
-ROLLOUT_SHARE = 0.9
-"""Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,10 @@ async def run_isolated(work: Awaitable[Any], limits: GroupLimits, folder: Path) 
         raise
     except BaseException as error:
         if limit.expired() and isinstance(error, TimeoutError):
-            message = f"The rollout did not end within {limits.seconds:g} s, nine tenths of its group's deadline."
+            message = (
+                f"The rollout did not end within {limits.seconds:g} s, the environment's rolloutTimeoutSeconds. "
+                "Look for calls that hang, or raise it."
+            )
             raise RolloutFailedError(Problem(reason=Reason.ENVIRONMENT_TIMEOUT, message=message)) from None
         if cancelled_from_outside(error):
             raise

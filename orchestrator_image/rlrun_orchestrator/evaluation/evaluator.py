@@ -93,8 +93,6 @@ class EvaluatorSettings:
     gateway_url: str
     sampling: Mapping[str, object]
     """Sampling parameters that environments request in training."""
-    group_deadline: float
-    """Seconds for one example."""
     rollouts_in_flight: int
     """Rollouts that training may have in flight: batchSize times oversamplingFactor."""
     base_model: bool
@@ -342,7 +340,7 @@ class Evaluator:
             base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live_group.id}/v1",
             model=live_group.model,
             sampling=dict(self._settings.sampling),
-            deadline_seconds=self._settings.group_deadline,
+            deadline_seconds=member.client.group_deadline,
         )
         try:
             # More rollouts than requested would give this example a higher weight.

@@ -43,7 +43,6 @@ class DispatchSettings:
     gateway_url: str
     rollouts_per_example: int
     sampling: dict[str, object]
-    group_deadline: float
     inference_deadline: float
     empty_batch_backoff: float
 
@@ -248,7 +247,7 @@ class Dispatcher:
             base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live_group.id}/v1",
             model=live_group.model,
             sampling=self._settings.sampling,
-            deadline_seconds=self._settings.group_deadline,
+            deadline_seconds=member.client.group_deadline,
             score=self._scoring.verify,
         )
         answered = True

@@ -22,8 +22,10 @@ class EnvironmentClient:
     Raises ServiceUnavailable while the server does not respond and RequestRejected when it cannot serve the request.
     """
 
-    def __init__(self, http: aiohttp.ClientSession, name: str, url: str) -> None:
+    def __init__(self, http: aiohttp.ClientSession, name: str, url: str, *, group_deadline: float) -> None:
+        """`group_deadline`: seconds for one group of rollouts, all turns and scoring included."""
         self.name = name
+        self.group_deadline = group_deadline
         self._http = http
         self._url = url.rstrip("/")
 

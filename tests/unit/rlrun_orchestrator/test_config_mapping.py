@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyKind
-from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.protocol.trainer import SessionSpec
 from rlrun.storage.layout import S3Uri
 from rlrun_orchestrator import config_mapping
@@ -98,6 +98,24 @@ def test_the_difficulty_filter_is_as_the_run_says(world: World) -> None:
     assert config_mapping.filtering(resolved(world, difficultyFilter={**rules, "enabled": False})) == GroupFilter()
     online = {"onlineDifficultyFiltering": True}
     assert config_mapping.filtering(resolved(world, buffer=online)) == GroupFilter(online=True)
+
+
+@pytest.mark.proves("env.rolloutTimeoutSeconds", "eval.env.rolloutTimeoutSeconds")
+def test_every_deadline_follows_the_time_for_a_rollout(world: World) -> None:
+    default = resolved(world, eval={"env": [{"id": "owner/exam"}]})
+    for use, name in ((EnvironmentUse.train, "a"), (EnvironmentUse.eval, "exam")):
+        assert config_mapping.group_deadlines(default, use)[name] == pytest.approx(1800)
+    run = resolved(
+        world,
+        env=[{"id": "owner/a", "rolloutTimeoutSeconds": 90}, {"id": "owner/b", "rolloutTimeoutSeconds": 3000}],
+        eval={"env": [{"id": "owner/exam", "rolloutTimeoutSeconds": 7200}]},
+    )
+    assert config_mapping.group_deadlines(run, EnvironmentUse.train) == pytest.approx({"a": 100, "b": 10_000 / 3})
+    assert config_mapping.group_deadlines(run, EnvironmentUse.eval) == pytest.approx({"exam": 8000})
+    # One response of the engine, and what waits for the last evaluation.
+    assert config_mapping.longest_group_deadline(run) == pytest.approx(8000)
+    assert config_mapping.loop_timeouts(run, OrchestratorSettings()).finish == pytest.approx(8000)
+    assert config_mapping.loop_timeouts(default, OrchestratorSettings()).finish == 1800
 
 
 @pytest.mark.proves("batchSize", "rolloutsPerExample", "oversamplingFactor", "maxAsyncLevel", "algorithm.sftSteps")

@@ -10,6 +10,9 @@ from rlrun.api.base.rules import Rule, Spec
 EFFECTIVE_NAME = "(has({e}.name) ? {e}.name : {e}.id.substring({e}.id.indexOf('/') + 1))"
 """CEL expression for an environment's name, equivalent to `Environment.effective_name`."""
 
+DEFAULT_ROLLOUT_TIMEOUT = 1620
+"""Seconds: with its scoring, a group of rollouts has half an hour."""
+
 
 class Environment(Spec):
     """Environment of a run: a package and its arguments."""
@@ -26,6 +29,8 @@ class Environment(Spec):
     """Settings of the taskset, used by packages that consist of a taskset and a harness."""
     harness: dict[str, Any] = Field(default_factory=dict, max_length=64)
     """Settings of the harness, used by packages that consist of a taskset and a harness."""
+    rollout_timeout_seconds: int = Field(default=DEFAULT_ROLLOUT_TIMEOUT, ge=1, le=604_800)
+    """Seconds that one rollout may take, with all its turns and tools. A rollout that takes longer fails and is not trained on. Scoring a group of rollouts may take a ninth of this time in addition."""  # noqa: E501
 
     @property
     def effective_name(self) -> str:

@@ -364,7 +364,7 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=0.1)
 
     info = EnvironmentInfo(name="exam", id="owner/exam", ready=True, eval_examples=1)
-    client: Any = SimpleNamespace(name="exam", roll_out=roll_out)
+    client: Any = SimpleNamespace(name="exam", roll_out=roll_out, group_deadline=5.0)
     environments: Any = {EnvironmentUse.eval: SimpleNamespace(environments={"exam": PooledEnvironment(client, info)})}
     evaluator = Evaluator(
         [EvaluationTask(EnvironmentUse.eval, "exam", 4, -1, 1)],
@@ -373,7 +373,7 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
         progress,
         StatusConditions(),
         schedule,
-        EvaluatorSettings("http://gateway", {}, 5.0, 8, base_model=False, warm_start=False),
+        EvaluatorSettings("http://gateway", {}, 8, base_model=False, warm_start=False),
         lambda step, values: told.append(values),
         lambda: saved.append(len(evaluator.state()["measured"])),
     )

@@ -63,7 +63,7 @@ async def test_a_run_survives_an_environment_that_contradicts_itself(world: Worl
 
 async def test_a_group_that_hangs_is_given_up_at_its_deadline(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_client, "GRACE_SECONDS", 0.1)
-    world.settings["group_deadline"] = 0.3
+    world.spec["env"] = [{"id": "owner/words", "rolloutTimeoutSeconds": 1}]
     environment = world.environments["words"]
     honest = environment.roll_out
     hung = asyncio.Event()

@@ -264,11 +264,19 @@ async def test_a_finished_run_that_is_started_again_completes_at_once(world: Wor
 async def test_evaluation_and_validation_run_beside_training(world: World) -> None:
     world.eval_environments["exam"] = FakeEnvironment("exam", rewards=[1.0, 0.0])
     world.spec |= {
-        "eval": {"interval": 2, "rolloutsPerExample": 2, "env": [{"id": "owner/exam"}]},
+        "env": [{"id": "owner/words", "rolloutTimeoutSeconds": 2700}],
+        "eval": {
+            "interval": 2,
+            "rolloutsPerExample": 2,
+            "env": [{"id": "owner/exam", "rolloutTimeoutSeconds": 7200}],
+        },
         "val": {"interval": 5, "numExamples": 2},
     }
     await world.start()
     assert await world.run() == 0
+    deadlines = {request.deadline_seconds for request in world.environments["words"].requests}
+    assert deadlines == {3000}, "in training and in validation"
+    assert {request.deadline_seconds for request in world.eval_environments["exam"].requests} == {8000}
     lines = world.lines()
     measured = {line["step"]: line for line in lines if "eval/exam/avg@2" in line}
     assert 5 in measured, "the final policy is always evaluated"

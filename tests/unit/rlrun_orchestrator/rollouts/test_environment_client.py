@@ -31,7 +31,7 @@ async def ask() -> AsyncIterator[Ask]:
     app.router.add_post("/groups", groups)
     server = await serve(app)
     async with aiohttp.ClientSession() as http:
-        client = EnvironmentClient(http, "env", str(server.make_url("")))
+        client = EnvironmentClient(http, "env", str(server.make_url("")), group_deadline=5.0)
 
         async def asking(text: str) -> Any:
             nonlocal said
