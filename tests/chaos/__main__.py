@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.chaos.catalog import scenarios
-from tests.chaos.report import PATH, Report, failures, read, table
+from tests.chaos.report import PATH, Report, failures, read, table, this_call
 from tests.chaos.runner import run_all
 from tests.chaos.scenario import LEVELS, Level, Outcome, Result, Scenario
 from tests.chaos.stages import stage
@@ -19,7 +19,11 @@ levels (all three without --level):
   apiserver  the operator against a real kube-apiserver and etcd, through a proxy that breaks calls
   e2e        real runs on the local cluster, which must be up (`make up`)
 
-Each scenario has a deadline; a hang is an outcome. Exit code 1 if any scenario did not survive."""
+Each scenario has a deadline; a hang is an outcome, and so is a fault that never happened. Exit code 1 if any
+scenario did not survive.
+
+--self-test tests the oracle instead: it plants bugs in the operator and in the store, one at a time, and prints which
+scenario of a sample of the unit level reported each. Exit code 1 if one was not reported."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--scenario", metavar="NAME", action="append", help="only these: a name, or a pattern with *")
     found.add_argument("--seed", type=int, default=0, metavar="N", help="where seeds count from (0)")
     found.add_argument("--list", action="store_true", help="print the names, play nothing")
+    found.add_argument("--self-test", action="store_true", help="plant bugs and check that the oracle reports each")
     found.add_argument("--output", type=Path, default=PATH, help=f"where results go ({PATH})")
     found.add_argument("--keep", action="store_true", help="keep the results of other scenarios that are there already")
     return found
@@ -47,6 +52,11 @@ def chosen(level: Level, seed: int, patterns: list[str] | None) -> list[Scenario
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 when all survived, 1 when one did not, 2 when there is no such scenario."""
     asked = parser().parse_args(arguments)
+    if asked.self_test:
+        logging.disable(logging.ERROR)
+        from tests.chaos import self_test
+
+        return int(self_test.run() > 0)
     levels: list[Level] = list(asked.level or LEVELS)
     picked = {level: chosen(level, asked.seed, asked.scenario) for level in levels}
     if not any(picked.values()):
@@ -59,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     # What the operator logs of errors that are made on purpose says nothing.
     logging.disable(logging.ERROR)
-    report = Report(asked.output, read(asked.output) if asked.keep else ())
+    report = Report(asked.output, read(asked.output) if asked.keep else (), this_call(asked.seed))
     played: list[Result] = []
     for level, found in picked.items():
         if not found:
@@ -76,7 +86,7 @@ def _tell(report: Report, result: Result) -> None:
     report.add(result)
     if result.level != "unit" or result.outcome is not Outcome.survived:
         first = result.detail.strip().splitlines()[-1][:200] if result.detail.strip() else ""
-        print(f"{result.outcome.value:<9} {result.seconds:7.1f} s  {result.name}  {first}", flush=True)
+        print(f"{result.outcome.value:<10} {result.seconds:7.1f} s  {result.name}  {first}", flush=True)
 
 
 if __name__ == "__main__":

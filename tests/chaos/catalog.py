@@ -1,19 +1,16 @@
 """All scenarios by level. Those that are exhaustive play the undisturbed story first, to know what can be broken."""
 
-import asyncio
 from collections.abc import Iterator
-from functools import cache
 
 from tests.chaos.scenario import Level, Scenario
 from tests.chaos.unit import clocks, kills, names, pods, storms, uploads
-from tests.chaos.unit.faults import Call
 
 
 def scenarios(level: Level, seed: int = 0) -> Iterator[Scenario]:
     """The scenarios of one level; seeds count from `seed` on."""
     if level == "unit":
         yield from uploads.scenarios()
-        yield from kills.scenarios(_calls)
+        yield from kills.scenarios()
         yield from storms.scenarios(seed)
         yield from pods.scenarios(seed)
         yield from clocks.scenarios()
@@ -26,8 +23,3 @@ def scenarios(level: Level, seed: int = 0) -> Iterator[Scenario]:
         from tests.chaos import e2e
 
         yield from e2e.scenarios(seed)
-
-
-@cache
-def _calls(name: str) -> list[Call]:
-    return list(asyncio.run(kills.undisturbed(name)).gate.calls)

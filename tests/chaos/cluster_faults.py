@@ -21,7 +21,7 @@ from local_cluster.host.paths import paths
 from local_cluster.providers.embedded_cluster import EmbeddedCluster
 from local_cluster.providers.selection import provider
 from tests.chaos.cluster_run import ClusterRun
-from tests.chaos.scenario import Lost
+from tests.chaos.scenario import Lost, NotStruck, require_strike
 from tests.e2e.conftest import Platform
 
 OPERATOR = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=operator"
@@ -44,7 +44,7 @@ PROCESSES: dict[str, tuple[str, str, str]] = {
 
 
 def kill_process(run: ClusterRun, name: str) -> None:
-    """SIGKILL to a process of the run. Raises Lost where there is none."""
+    """SIGKILL to a process of the run. Raises NotStruck where there is none."""
     role, mark, without = PROCESSES[name]
     _kill(run.pods(role), mark, without)
 
@@ -54,7 +54,7 @@ def kill_engine_in_a_call(run: ClusterRun) -> None:
     role, mark, without = PROCESSES["engine"]
     engines = processes_of(run.pods(role), mark, without)
     if not engines:
-        raise Lost("there is no engine to kill")
+        raise NotStruck("there is no engine to kill")
     os.kill(engines[0], signal.SIGSTOP)
     time.sleep(CALL_SECONDS)
     os.kill(engines[0], signal.SIGKILL)
@@ -72,7 +72,7 @@ def _kill(pods: list[Object], mark: str, without: str) -> None:
             os.kill(pid, signal.SIGKILL)
             return
         if time.monotonic() > deadline:
-            raise Lost(f"no process {mark!r} in pods {[p['metadata']['name'] for p in pods]}: nothing was killed")
+            raise NotStruck(f"no process {mark!r} in pods {[p['metadata']['name'] for p in pods]}: nothing was killed")
         time.sleep(0.2)
 
 
@@ -101,11 +101,13 @@ def delete_pod(run: ClusterRun, role: str) -> None:
         name = pod["metadata"]["name"]
         run.platform.kubectl("delete", "pod", name, "-n", run.namespace, "--grace-period=0", "--force", "--wait=false")
         return
-    raise Lost(f"there is no {role} pod to delete")
+    raise NotStruck(f"there is no {role} pod to delete")
 
 
 def delete_operator_pod(platform: Platform) -> None:
     """The operator's pod goes without a goodbye."""
+    pods = platform.kubectl.list("pods", SYSTEM_NAMESPACE, OPERATOR)
+    require_strike(bool(pods), "the operator's pod is deleted")
     platform.kubectl(
         "delete", "pod", "-n", SYSTEM_NAMESPACE, "-l", OPERATOR, "--grace-period=0", "--force", "--wait=false"
     )
@@ -113,7 +115,9 @@ def delete_operator_pod(platform: Platform) -> None:
 
 def evict_all(run: ClusterRun) -> None:
     """What `kubectl drain` does to the run's pods."""
-    for pod in run.pods():
+    pods = run.pods()
+    require_strike(bool(pods), "the run's pods are evicted")
+    for pod in pods:
         name = pod["metadata"]["name"]
         eviction = {
             "apiVersion": "policy/v1",
@@ -179,7 +183,7 @@ def restart_api_server(seconds_down: float) -> None:
     """SIGKILL, a pause, and the same daemon again. Only the embedded cluster's."""
     chosen = provider()
     if not isinstance(chosen, EmbeddedCluster):
-        raise Lost("the API server of this provider cannot be restarted from here: set RLRUN_CLUSTER=embedded")
+        raise NotStruck("the API server of this provider cannot be restarted from here: set RLRUN_CLUSTER=embedded")
     directories = paths()
     daemons = ControlPlaneDaemons(directories, directories.state, Ports(), node_address())
     chosen.supervisor.stop("kube-apiserver", grace=0.0)
@@ -205,7 +209,7 @@ def disk_full(run: ClusterRun) -> Iterator[None]:
     role, mark, _ = PROCESSES["trainer"]
     pids = processes_of(run.pods(role), mark)
     if not pids:
-        raise Lost("there is no trainer whose disk could be filled")
+        raise NotStruck("there is no trainer whose disk could be filled")
     enter = ["nsenter", "-t", str(pids[0]), "-m", "-r", "--", "python", "-c", FULL]
     subprocess.run([*enter, "fill"], check=True, timeout=30)
     try:

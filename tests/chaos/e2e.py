@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.chaos import cluster_faults as faults
 from tests.chaos.cluster_run import INTERVAL, NAME, STEPS, ClusterRun
-from tests.chaos.scenario import Scenario
+from tests.chaos.scenario import Scenario, require_strike
 from tests.e2e.conftest import Platform
 
 SECONDS = 420.0
@@ -91,6 +91,7 @@ def deleting(role: str) -> Strike:
 
 def everything(run: ClusterRun, _: random.Random) -> None:
     """All pods go in one moment, without a goodbye."""
+    require_strike(bool(run.pods()), "all pods are deleted")
     run.platform.kubectl(
         "delete",
         "pods",

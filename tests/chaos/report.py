@@ -1,21 +1,37 @@
-"""What was played and how it came out: build/chaos.json after every scenario, and a table for people at the end."""
+"""What was played and how it came out: build/chaos.json after every scenario, and a table for people at the end.
+
+Results of several calls stand side by side in the file, so each names the call that it comes from: commit, time,
+machine and seed.
+"""
 
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.scenario import Outcome, Result
+from bench.report import commit, machine
+from tests.chaos.scenario import Origin, Outcome, Result
 
 PATH = Path("build/chaos.json")
+
+
+def this_call(seed: int) -> Origin:
+    """Where results of this process come from."""
+    found = machine()
+    described = f"{found['cores']} cores ({found['cpu']}), {found['memory_gib']:.0f} GiB, Python {found['python']}"
+    return Origin(commit(), datetime.now(UTC).isoformat(timespec="seconds"), described, seed)
 
 
 class Report:
     """Results so far; each one is on disk before the next scenario begins."""
 
-    def __init__(self, path: Path = PATH, earlier: Iterable[Result] = ()) -> None:
+    def __init__(self, path: Path = PATH, earlier: Iterable[Result] = (), origin: Origin | None = None) -> None:
         self.path = path
+        self.origin = origin
         self.results: list[Result] = list(earlier)
         self._write()
 
@@ -23,25 +39,47 @@ class Report:
         """Keeps the result; one of the same level, name and seed is replaced."""
         key = (result.level, result.name, result.seed)
         self.results = [r for r in self.results if (r.level, r.name, r.seed) != key]
-        self.results.append(result)
+        self.results.append(replace(result, origin=self.origin or result.origin))
         self._write()
 
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"scenarios": [r.to_json() for r in self.results]}, indent=1)
+        text = json.dumps(to_json(self.results), indent=1)
         # By rename: whoever cuts this off finds the list as it was after the last scenario.
         beside = self.path.with_suffix(".tmp")
         beside.write_text(text + "\n", encoding="utf-8")
         os.replace(beside, self.path)
 
 
+def to_json(results: Sequence[Result]) -> dict[str, Any]:
+    """The calls that results come from, and the results with the index of their call."""
+    calls = origins(results)
+    scenarios = [r.to_json() | {"call": calls.index(r.origin) if r.origin else None} for r in results]
+    return {"calls": [vars(call) for call in calls], "scenarios": scenarios}
+
+
+def from_json(found: Mapping[str, Any]) -> list[Result]:
+    """The results in what `to_json` gives. Raises KeyError, ValueError or TypeError for anything else."""
+    calls = [Origin(**call) for call in found["calls"]]
+    results = []
+    for entry in found["scenarios"]:
+        known = {name: value for name, value in entry.items() if name != "call"}
+        origin = None if entry["call"] is None else calls[entry["call"]]
+        results.append(Result(**(known | {"outcome": Outcome(entry["outcome"]), "origin": origin})))
+    return results
+
+
+def origins(results: Iterable[Result]) -> list[Origin]:
+    """The calls that results come from, each once, in their order."""
+    return list(dict.fromkeys(r.origin for r in results if r.origin is not None))
+
+
 def read(path: Path = PATH) -> list[Result]:
     """The results of an earlier call; empty where there are none."""
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["scenarios"]
-    except (OSError, ValueError, KeyError):
+        return from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [Result(**(entry | {"outcome": Outcome(entry["outcome"])})) for entry in entries]
 
 
 def family(name: str) -> str:

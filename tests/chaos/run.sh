@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 read -ra options <<<"${CHAOS:-}"
 wants=" ${options[*]} "
 
-if [[ "$wants" != *" --list "* && "$wants" != *" --help "* && "$wants" != *" -h "* ]] &&
+if [[ "$wants" != *" --list "* && "$wants" != *" --self-test "* && "$wants" != *" --help "* && "$wants" != *" -h "* ]] &&
     [[ "$wants" != *" --level "* || "$wants" == *" e2e "* ]]; then
     finish() {
         code=$?

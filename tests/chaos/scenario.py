@@ -1,7 +1,8 @@
 """One scenario: something breaks, and the run has to come out of it.
 
 A scenario is a function that plays its story on the stage of its level and returns when all invariants hold at the
-end. It raises `Lost` with what was violated, and `Hung` where the story did not come to its end.
+end. It raises `Lost` with what was violated, `Hung` where the story did not come to its end, and `NotStruck` where all
+invariants hold but the fault was never injected: such a story proves nothing.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,12 +22,18 @@ class Outcome(StrEnum):
     """An invariant does not hold."""
     hung = "hung"
     """It did not end before its deadline."""
+    not_struck = "not struck"
+    """Everything holds, but the fault of the scenario never happened."""
     broken = "broken"
     """Code raised what nobody expected: a mistake in the project, or in the scenario."""
 
 
 class Lost(Exception):
     """An invariant does not hold; the message says which, and how."""
+
+
+class NotStruck(Exception):
+    """The fault of the scenario was not injected; the message says which."""
 
 
 class Hung(BaseException):
@@ -47,6 +54,16 @@ class Scenario:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """One call of `python -m tests.chaos`."""
+
+    commit: str
+    date: str
+    machine: str
+    seed: int
+
+
+@dataclass(frozen=True)
 class Result:
     """What a scenario came to."""
 
@@ -57,10 +74,14 @@ class Result:
     detail: str = ""
     """Empty where it survived."""
     seconds: float = 0.0
+    origin: Origin | None = None
+    """The call that has played it. None: not recorded."""
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of build/chaos.json."""
-        return asdict(self) | {"outcome": self.outcome.value, "seconds": round(self.seconds, 3)}
+        """One entry of build/chaos.json, without its origin."""
+        entry = asdict(self) | {"outcome": self.outcome.value, "seconds": round(self.seconds, 3)}
+        del entry["origin"]
+        return entry
 
 
 def require(violations: Iterable[str]) -> None:
@@ -68,3 +89,9 @@ def require(violations: Iterable[str]) -> None:
     found = list(violations)
     if found:
         raise Lost("; ".join(found))
+
+
+def require_strike(struck: bool, fault: str) -> None:
+    """Raises NotStruck if the fault was not injected. Call it after the invariants, because a violation says more."""
+    if not struck:
+        raise NotStruck(f"{fault}: this never happened, so the scenario shows nothing")

@@ -15,7 +15,7 @@ from tests.support.seaweedfs import S3Server
 SAMPLE = (
     "undisturbed",
     "operator-killed-after-write/05",
-    "operator-killed-before-write/30",
+    "operator-killed-before-writing/07",
     "operator-killed-after-write/50",
     "watch/410-gone-again-and-again",
     "storm/everything-at-once",

@@ -13,11 +13,12 @@ from typing import Any
 from rlrun.kube.async_client import AsyncApiTransport, load_configuration
 from rlrun.kube.kinds import RLRUN
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.storage.errors import NotFound
 from rlrun.storage.manifest import ArtifactKind
 
 from tests.chaos import invariants
 from tests.chaos.apiserver.place import Obj, Place, Site
-from tests.chaos.invariants import Picture, Stored
+from tests.chaos.invariants import Expected, Picture, Stored
 from tests.chaos.scenario import Hung, Lost, require
 
 MAX_STEPS = 4
@@ -28,6 +29,8 @@ SPEC: dict[str, Any] = {
     "artifactPolicy": "Delete",
 }
 LIFE_SECONDS = 180.0
+SETTLE_SECONDS = 30.0
+"""So long the user waits for retention and the end of the pods before the finished run is deleted."""
 
 
 @dataclass
@@ -43,7 +46,16 @@ class Life:
     answer: RunStatus | None = None
     """What the orchestrator says of itself; None while there is none."""
     trainer: str = ""
+    made: dict[str, set[int]] = field(default_factory=lambda: {kind: set() for kind in invariants.CATALOGUE})
+    """Steps that were uploaded, by kind of their object."""
+    seen: Picture | None = None
+    """Everything as it was when the run was deleted."""
+    status: Obj = field(default_factory=dict)
+    """The run's status as it was last seen."""
+    violations: list[str] = field(default_factory=list)
+    """What was seen to be wrong on the way."""
     _began: float = field(default_factory=time.monotonic)
+    _ended: float = 0.0
 
     async def tick(self) -> None:
         """Everybody but the operator does what is to be done now."""
@@ -56,10 +68,18 @@ class Life:
                 await site.play_node()
             return
         self.uid = run["metadata"]["uid"]
-        phase = (run.get("status") or {}).get("phase")
+        status = run.get("status") or {}
+        self.violations += invariants.regressed(self.status, status)
+        self.status, phase = status, status.get("phase")
         if phase in invariants.FINISHED and not self.deleted:
-            self.finished, self.deleted = run, True
+            await site.play_node()
+            self._ended = self._ended or time.monotonic()
+            self.seen = await self.picture()
+            self.finished = self.seen.run("reverse")
+            if self.unsettled() and time.monotonic() - self._ended < SETTLE_SECONDS:
+                return
             await site.cluster.delete(RLRUN, site.namespace, "reverse")
+            self.deleted = True
             return
         await site.play_node()
         if self.deleted or phase is None:
@@ -98,6 +118,7 @@ class Life:
         uri = layout.checkpoint(self.step) if kind is ArtifactKind.checkpoint else layout.adapter(self.step)
         files = {"adapter.safetensors": f"{self.uid} {self.step}".encode() * 100}
         self.site.store.upload_artifact(files, uri, kind, step=self.step, policy_version=self.step)
+        self.made["RLCheckpoint" if kind is ArtifactKind.checkpoint else "RLAdapter"].add(self.step)
 
     async def over(self) -> bool:
         """Whether the run was deleted and nothing of it is left."""
@@ -112,7 +133,22 @@ class Life:
 
     async def check_moment(self) -> None:
         """What must hold at any moment."""
-        require(invariants.partly_ready(await self.picture()))
+        seen = await self.picture()
+        require([*self.violations, *invariants.partly_ready(seen), *invariants.unprotected(seen)])
+
+    def unsettled(self) -> list[str]:
+        """What does not hold of the finished run before its deletion; the operator may still be at work."""
+        if self.finished is None or self.seen is None:
+            return ["the run was never finished"]
+        root = self.site.layout(self.finished).root.key
+        found = invariants.uncatalogued(self.seen, root) + invariants.orphans(self.seen)
+        found += invariants.counters(self.finished, self.seen, Expected())
+        for kind, keep in (
+            ("RLCheckpoint", SPEC["checkpoints"]["keepCloud"]),
+            ("RLAdapter", SPEC["adapters"]["keepLast"]),
+        ):
+            found += invariants.retention(self.seen, root, kind, keep, self.made[kind])
+        return found
 
     async def picture(self) -> Picture:
         """Objects first: what became Ready after the files were looked at must not look partial."""
@@ -122,7 +158,10 @@ class Life:
             root = self.site.layout({"metadata": {"uid": self.uid}}).root
             store = self.site.store
             for name, size in await asyncio.to_thread(store.list_files, root):
-                data = await asyncio.to_thread(store.get_bytes, root / name)
+                try:
+                    data = await asyncio.to_thread(store.get_bytes, root / name)
+                except NotFound:
+                    continue  # It went after it was listed.
                 files[f"{root.key}/{name}"] = Stored(size, hashlib.sha256(data).hexdigest())
                 folder, _, last = name.rpartition("/")
                 if last == "manifest.json":
@@ -131,20 +170,17 @@ class Life:
                         manifests[f"{root.key}/{folder}"] = manifest
         return Picture(objects, files, manifests)
 
-    async def check_end(self, restarts: tuple[int, int] = (1, 4)) -> None:
-        """All invariants, after the run is gone; `restarts` is how many may be counted, at least and at most."""
-        if self.finished is None:
+    async def check_end(self, restarts: int | tuple[int, int] = 1) -> None:
+        """All invariants, after the run is gone; `restarts` is how many are counted of the one that happened."""
+        if self.finished is None or self.seen is None:
             raise Lost("the run was never finished")
         seen = await self.picture()
-        found = invariants.badly_ended(self.finished, {"Completed": ["Completed"]})
+        found = [*self.violations, *invariants.badly_ended(self.finished, {"Completed": ["Completed"]})]
+        found += self.unsettled() + invariants.partly_ready(self.seen)
+        found += invariants.counters(self.finished, self.seen, Expected(restarts, run_restarts=0, attempts=1))
         found += invariants.orphans(seen)
         found += invariants.left_after_deletion(seen, self.site.layout(self.finished).root.key)
-        status = self.finished["status"]
-        if not restarts[0] <= int(status.get("restarts") or 0) <= restarts[1]:
-            found.append(f"{status.get('restarts')} restarts are counted, one pod was killed")
-        if status.get("progress", {}).get("step") != MAX_STEPS:
-            found.append(f"completed at step {status.get('progress')}")
-        require(found)
+        require(dict.fromkeys(found))
 
 
 async def new_site(place: Place) -> tuple[Site, AsyncApiTransport]:

@@ -23,7 +23,7 @@ import yaml
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place
 from tests.chaos.apiserver.proxy import Answer, Proxy, Request, passes, running
-from tests.chaos.scenario import Hung, Lost, Scenario
+from tests.chaos.scenario import Hung, Lost, NotStruck, Scenario, require_strike
 from tests.support.source_tree import PYTHONPATH, ROOT
 
 TICK_SECONDS = 0.3
@@ -130,7 +130,8 @@ def every_step(do: Callable[[Story], object]) -> Act:
         key = (id(story), story.life.step)
         if key not in done:
             done.add(key)
-            do(story)
+            # Without an open watch there was nothing to end.
+            story.struck = bool(do(story)) or story.struck
 
     return act
 
@@ -169,7 +170,9 @@ def storm(make: Callable[[random.Random, Request], Answer], share: float) -> Act
         def decide(request: Request) -> Answer:
             # A look at a run is twenty calls: at a share of 0.3 next to none succeeds, and the backoff grows.
             now = share if request.index < STORM_REQUESTS else share / 10
-            return Answer() if request.lease or dice.random() >= now else make(dice, request)
+            answer = Answer() if request.lease or dice.random() >= now else make(dice, request)
+            story.struck = story.struck or answer != Answer()
+            return answer
 
         story.proxy.decide = decide
 
@@ -204,8 +207,9 @@ def told(act: Act, begin: Act = lambda _: None) -> Callable[[Any], Coroutine[Any
                 await _live(story, act)
                 proxy.decide = passes
                 # An operator that starts takes seconds: a pod may have come and gone, and the run ended, meanwhile.
-                await life.check_end(restarts=(0, 4))
-            except (Lost, Hung) as error:
+                await life.check_end(restarts=(0, 1))
+                require_strike(story.struck, "the fault of the scenario")
+            except (Lost, Hung, NotStruck) as error:
                 error.args = (f"{error}\n{_logs(story)}",)
                 raise
             finally:

@@ -1,6 +1,7 @@
 """The cluster in memory, as strict as an API server where a crash or a clock could make the operator write nonsense."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -25,13 +26,22 @@ def copied(value: Any) -> Any:
 
 
 class StrictCluster(FakeCluster):
-    """Refuses a status that the schema does not know, and knows the time of a deletion."""
+    """Refuses a status that the schema does not know, and knows the time of a deletion. Shows writes to the oracle."""
 
     clone = staticmethod(copied)
 
     def __init__(self, clock: Clock, *objects: Obj) -> None:
         super().__init__(*objects)
         self._clock = clock
+        self.on_apply: Callable[[Obj], None] = lambda _: None
+        """Called with every object that the operator is about to write."""
+        self.on_status: Callable[[Obj, Obj], None] = lambda old, new: None
+        """Called with an object as it was and the status that it gets."""
+
+    async def apply(self, request: KubeRequest) -> Obj:
+        """Server-side apply."""
+        self.on_apply(request.body or {})
+        return await super().apply(request)
 
     async def apply_status(self, request: KubeRequest) -> Obj:
         """Validates the status as the CRD's schema does."""
@@ -42,6 +52,9 @@ class StrictCluster(FakeCluster):
                 model.model_validate(obj["status"], by_alias=True, by_name=False)
             except ValidationError as error:
                 raise ApiError(422, "Invalid", f"{obj['kind']} {obj['metadata']['name']}: {error}") from error
+        held = self.objects.get(self._key(obj))
+        if held is not None and obj["metadata"].get("uid") in (None, held["metadata"]["uid"]):
+            self.on_status(held, obj["status"])
         return await super().apply_status(request)
 
     def request_deletion(self, obj: Obj, now: datetime = START) -> None:

@@ -17,7 +17,7 @@ from rlrun.kube.requests import KubeRequest
 
 from tests.support.fake_cluster import Crash
 
-READS = frozenset({"get", "list", "logs", "get_object", "head_object", "list_objects_v2", "list_multipart_uploads"})
+READS = frozenset({"get", "list", "log", "get_object", "head_object", "list_objects_v2", "list_multipart_uploads"})
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,41 @@ class CrashAt(Rule):
 
     def after(self, call: Call) -> None:
         if call.index == self.index and self.after_effect:
+            raise Crash
+
+
+@dataclass
+class CrashAfterWrite(Rule):
+    """The process dies when its n-th write has taken effect."""
+
+    n: int
+    seen: int = 0
+    struck: bool = False
+
+    def after(self, call: Call) -> None:
+        if not call.writes or self.struck:
+            return
+        if self.seen == self.n:
+            self.struck = True
+            raise Crash
+        self.seen += 1
+
+
+@dataclass
+class CrashBeforeWriting(Rule):
+    """The process dies before the first write of its n-th tick that writes: what it has read has changed nothing."""
+
+    n: int
+    seen: int = -1
+    tick: int = -1
+    struck: bool = False
+
+    def before(self, call: Call) -> None:
+        if not call.writes or call.tick == self.tick or self.struck:
+            return
+        self.tick, self.seen = call.tick, self.seen + 1
+        if self.seen == self.n:
+            self.struck = True
             raise Crash
 
 

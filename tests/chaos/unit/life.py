@@ -3,9 +3,13 @@
 A tick is five seconds: the user acts, the node looks at its pods, trainer and orchestrator make a step when all roles
 are ready, and the operator reconciles once. What users and processes do depends on what is there, never on how often
 the operator was asked, hence an operator that died and lost some ticks finds the same story going on. After every tick,
-and at the instant of every crash, what must hold at any moment is checked.
+at the instant of every crash and with every write of a workload or a status, what must hold at any moment is checked.
+What a user who deletes the run can see then is kept and checked at the end, so that it counts under both artifact
+policies.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,10 +28,10 @@ from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 from tests.chaos import invariants
-from tests.chaos.invariants import Picture
+from tests.chaos.invariants import Expected, Picture
 from tests.chaos.scenario import Hung, Lost, require
 from tests.chaos.unit.bucket import BUCKET, BucketArtifacts, MemoryBucket, store_of
-from tests.chaos.unit.cluster import StrictCluster
+from tests.chaos.unit.cluster import StrictCluster, copied
 from tests.chaos.unit.faults import FaultyTransport, Gate, Rule
 from tests.chaos.unit.kubelet import Kubelet
 from tests.support.clocks import Clock
@@ -63,6 +67,8 @@ class Life:
     def __post_init__(self) -> None:
         self.clock = Clock()
         self.cluster = StrictCluster(self.clock, model_object(), source_secret())
+        self.cluster.on_apply = self._watch_apply
+        self.cluster.on_status = self._watch_status
         self.bucket = MemoryBucket()
         self.bucket.on_delete = self._watch_deletion
         self.trainer_store: Store = store_of(self.bucket)
@@ -76,10 +82,14 @@ class Life:
         self.crashes = 0
         self.errors: list[str] = []
         self.violations: list[str] = []
+        self.made: set[str] = set()
+        """Keys of artifact folders that were uploaded, whole."""
         self.deleted: list[str] = []
-        """Keys of artifact folders that the operator has deleted."""
+        """Keys of artifact folders that retention has deleted, in time."""
         self.finished: Obj | None = None
         """The run as it was when its user deleted it."""
+        self.seen: Picture | None = None
+        """Everything as it was then."""
         self.protected: list[str] = []
         """Keys of the folders that were deployed then."""
         self._away_until = 0
@@ -148,6 +158,22 @@ class Life:
         """Everything now."""
         return Picture(list(self.cluster.objects.values()), self.bucket.files(), self.bucket.manifests())
 
+    def steps_of(self, kind: str, folders: Iterable[str]) -> set[int]:
+        """The steps of those of the folders that are of this run and kind."""
+        prefix = f"{self.root}/{invariants.FOLDERS[kind]}/step-"
+        return {int(f.removeprefix(prefix)) for f in folders if f.startswith(prefix)}
+
+    def fingerprint(self) -> str:
+        """Hash of everything outside of the operator but the versions of objects, which it does not decide by."""
+        objects = [
+            {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}}
+            for _, obj in sorted(self.cluster.objects.items())
+        ]
+        files = sorted((key, stored.sha256) for key, stored in self.bucket.files().items())
+        parts = sorted((key, sorted(held)) for key, held in self.bucket.uploads.values())
+        world = [self.now, self.step, objects, self.cluster.events, files, parts]
+        return hashlib.sha256(json.dumps(world, sort_keys=True).encode()).hexdigest()
+
     def cluster_is_quiet(self) -> bool:
         """Whether no pod of any run is left."""
         return not self.cluster.all("Pod")
@@ -176,11 +202,17 @@ class Life:
     def delete(self) -> None:
         """kubectl delete."""
         if self.run is not None:
-            self.finished = self.run
-            self.protected = [
-                S3Uri.parse(o["spec"]["uri"]).key for o in self.cluster.all("RLAdapter") if o["spec"].get("deployed")
-            ]
+            self.look_back()
             self.cluster.request_deletion(self.run)
+
+    def look_back(self) -> None:
+        """Keeps the picture of the run before it goes."""
+        seen = self.picture()
+        self.seen = Picture(copied(list(seen.objects)), seen.files, seen.manifests)
+        self.finished = self.seen.run(NAME)
+        self.protected = [
+            S3Uri.parse(o["spec"]["uri"]).key for o in self.cluster.all("RLAdapter") if o["spec"].get("deployed")
+        ]
 
     # --- what the run's processes do --------------------------------------------------------------------------------
 
@@ -189,9 +221,6 @@ class Life:
         if not orchestrators:
             self.poller.answer = None
             return
-        attempts = {p["metadata"]["labels"]["rlrun.dev/attempt"] for p in self.kubelet.living()}
-        if len(attempts) > 1:
-            self.violations.append(f"pods of attempts {sorted(attempts)} run at the same time")
         trainers = self.kubelet.ready("trainer")
         if all(self.kubelet.ready(role) for role in ROLES):
             identity = (trainers[0]["metadata"]["uid"], trainers[0]["status"]["containerStatuses"][0]["restartCount"])
@@ -230,6 +259,10 @@ class Life:
                 self.poller.answer = None
         except StoreError as error:
             self.errors.append(f"upload: {error}")
+        except Crash:
+            # The trainer's process died in the middle of an upload.
+            self.trainer_store = store_of(self.bucket)
+            self.kubelet.crash("trainer", 137)
 
     def _upload(self, kind: ArtifactKind, uri: S3Uri) -> None:
         step = self.step
@@ -241,6 +274,8 @@ class Life:
             )
         finally:
             self._uploading = False
+            if uri.key in self.bucket.manifests():
+                self.made.add(uri.key)
 
     def _max_steps(self) -> int:
         return int(((self.run or {}).get("spec") or {}).get("maxSteps", MAX_STEPS))
@@ -277,9 +312,23 @@ class Life:
     # --- what must hold at any moment -------------------------------------------------------------------------------
 
     def _check_moment(self) -> None:
-        found = [*self.violations, *invariants.partly_ready(self.picture())]
+        seen = self.picture()
+        found = [*self.violations, *invariants.partly_ready(seen), *invariants.unprotected(seen)]
+        found += invariants.doubled(seen) + invariants.overlapping(seen) + invariants.promised_too_much(seen)
         if found:
             raise Lost(f"in tick {self.now}, call {len(self.gate.calls)}: {'; '.join(found)}")
+
+    def _watch_apply(self, obj: Obj) -> None:
+        """Called when the operator is about to write an object."""
+        self.violations += invariants.started_late(obj, self.cluster.all("RLRun"))
+
+    def _watch_status(self, obj: Obj, status: Obj) -> None:
+        """Called when the operator is about to write a status."""
+        if obj["kind"] != "RLRun":
+            return
+        self.violations += invariants.regressed(obj.get("status") or {}, status)
+        if ((status.get("progress") or {}).get("step") or 0) > self.steps_made:
+            self.violations.append(f"step {status['progress']['step']} is told after {self.steps_made} steps")
 
     def _watch_deletion(self, key: str) -> None:
         """Called when a file is about to be deleted by anybody."""
@@ -289,10 +338,15 @@ class Life:
         if self._uploading:
             # The trainer writes a folder of its own anew.
             return
-        self.deleted.append(folder)
-        for obj in self.cluster.all("RLAdapter"):
-            if obj["spec"].get("deployed") and S3Uri.parse(obj["spec"]["uri"]).key == folder:
-                self.violations.append(f"{folder} was deleted although it is deployed")
+        run = self.run or {}
+        if not run["metadata"].get("deletionTimestamp"):
+            part = "checkpoints" if folder.startswith(f"{self.layout.checkpoints.key}/") else "adapters"
+            keep = run["spec"][part]["keepCloud" if part == "checkpoints" else "keepLast"]
+            early = invariants.expired_early(self.picture(), folder, keep)
+            self.violations += early
+            self.deleted += [] if early else [folder]
+        elif folder in self.protected:
+            self.violations.append(f"{folder} was deleted although it is deployed")
         unfinished = self.phase not in invariants.FINISHED and not (self.run or {})["metadata"].get("deletionTimestamp")
         if unfinished and folder == self.layout.checkpoint(max(self._whole_steps(), default=0)).key:
             self.violations.append(f"{folder} was deleted although the run would continue from it")
@@ -371,24 +425,32 @@ def _finished_for(life: Life, seconds: float) -> bool:
 def check_end(
     life: Life,
     allowed: dict[str, Iterable[str]],
-    *,
-    restarts: tuple[int, int] | None = None,
-    attempts: int | None = None,
-    keep: tuple[int, int] | None = (2, 1),
+    expected: Expected | None = None,
 ) -> None:
-    """All invariants of a run that finished and was then deleted. Raises Lost."""
-    run = life.finished
-    if run is None:
+    """All invariants of a run that finished and was then deleted, before and after its deletion. Raises Lost."""
+    run, before = life.finished, life.seen
+    if run is None or before is None:
         raise Lost("the run was never finished")
-    seen = life.picture()
+    after = life.picture()
     found = invariants.badly_ended(run, {phase: list(reasons) for phase, reasons in allowed.items()})
-    found += invariants.orphans(seen)
+    found += invariants.orphans(after)
+    found += kept(life, before) + invariants.uncatalogued(before, life.root) + invariants.orphans(before)
+    found += invariants.counters(run, before, expected or Expected())
     if (run["spec"].get("artifactPolicy") or "Retain") == "Delete":
-        found += invariants.left_after_deletion(seen, life.root, life.protected)
+        found += invariants.left_after_deletion(after, life.root, life.protected)
     else:
-        found += invariants.uncatalogued(seen, life.root)
-        if keep is not None:
-            found += invariants.retention(seen, life.root, "RLCheckpoint", keep[0])
-            found += invariants.retention(seen, life.root, "RLAdapter", keep[1])
-        found += invariants.counters(run, seen, restarts=restarts, attempts=attempts)
-    require(found)
+        found += kept(life, after) + invariants.uncatalogued(after, life.root)
+    require(dict.fromkeys(found))
+
+
+def kept(life: Life, seen: Picture, needed: Iterable[int] = ()) -> list[str]:
+    """What retention has lost, or kept beyond what the run's spec says; `needed` are steps that others start from."""
+    spec = (life.finished or {})["spec"]
+    checkpoints, adapters = (life.steps_of(kind, life.made) for kind in invariants.CATALOGUE)
+    keep_checkpoints, keep_adapters = spec["checkpoints"]["keepCloud"], spec["adapters"]["keepLast"]
+    # An adapter that is deployed when it is the only one left no longer counts, and the ones before it are gone.
+    gone = life.steps_of("RLAdapter", life.deleted)
+    return [
+        *invariants.retention(seen, life.root, "RLCheckpoint", keep_checkpoints, checkpoints, needed=set(needed)),
+        *invariants.retention(seen, life.root, "RLAdapter", keep_adapters, adapters, expired=gone),
+    ]

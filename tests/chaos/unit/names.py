@@ -4,8 +4,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from tests.chaos import invariants
-from tests.chaos.scenario import Lost, Scenario, require
-from tests.chaos.unit.life import NAME, NAMESPACE, Event, Life, check_end, usual_events
+from tests.chaos.invariants import Expected
+from tests.chaos.scenario import Lost, NotStruck, Scenario, require
+from tests.chaos.unit.life import NAME, NAMESPACE, Event, Life, check_end, kept, usual_events
 from tests.support.cluster_objects import run_object
 from tests.support.fake_cluster import Crash
 
@@ -48,7 +49,7 @@ def made_anew(policy: str, tick: int) -> Callable[[Any], Coroutine[Any, Any, Non
         life.step = 0
         life.events = usual_events()[-1:]
         await life.live()
-        check_end(life, {"Completed": ["Completed"]}, attempts=1)
+        check_end(life, {"Completed": ["Completed"]}, Expected(restarts=0, run_restarts=0, attempts=1))
         seen = life.picture()
         if policy == "Delete":
             require(invariants.left_after_deletion(seen, first_root))
@@ -69,19 +70,28 @@ def warm_start(keep: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
     async def play(_: Any) -> None:
         life = Life(spec={"checkpoints": {"interval": 1, "keepCloud": keep}}, checkpoint_every=1)
 
+        first_step = 0
+
         def start_another(life: Life) -> None:
-            source = life.cluster.all("RLCheckpoint")[0]["metadata"]["name"]
+            nonlocal first_step
+            checkpoint = life.cluster.all("RLCheckpoint")[0]
+            source, first_step = checkpoint["metadata"]["name"], int(checkpoint["spec"]["step"])
             other = run_object("follower", NAMESPACE, "uid-follower", checkpointId=source)
             life.cluster.put({**other, "status": {"phase": "Pending", "attempt": 1}})
 
-        life.events = usual_events(Event(lambda life: bool(life.cluster.all("RLCheckpoint")), start_another))
+        follows = Event(lambda life: bool(life.cluster.all("RLCheckpoint")), start_another)
+        life.events = usual_events(follows)[:-1]
         await life.live(lambda life: life.phase == "Completed")
         await life.settle(2)
         follower = life.cluster.find("RLRun", "follower")
-        wanted = (follower or {})["spec"]["checkpointId"]
-        if not any(o["metadata"]["name"] == wanted for o in life.cluster.all("RLCheckpoint")):
-            raise Lost(f"{wanted} is gone though run follower starts from it")
-        require(invariants.partly_ready(life.picture()))
+        if follower is None:
+            raise NotStruck("no run starts from a checkpoint")
+        life.look_back()
+        require(kept(life, life.picture(), needed=[first_step]))
+        # When the other run has ended, the checkpoint is one of many again.
+        life.cluster.put({**follower, "status": {**follower["status"], "phase": "Completed"}})
+        await life.settle(3)
+        require(kept(life, life.picture()))
 
     return play
 

@@ -1,5 +1,7 @@
 """Pods die at random moments: their process, their object, their node. Every role, seeded.
 
+A trainer also dies after each write of its uploads: the operator sees every state of a folder that is not whole.
+
 None of this is a reason to fail: evictions and deletions do not count, and a few crashes stay below maxRestarts.
 """
 
@@ -7,7 +9,10 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from tests.chaos.scenario import Scenario
+from tests.chaos.invariants import Expected
+from tests.chaos.scenario import Scenario, require_strike
+from tests.chaos.unit.bucket import store_of
+from tests.chaos.unit.faults import CrashAfterWrite, Gate
 from tests.chaos.unit.life import ROLES, Event, Life, check_end, usual_events
 
 WAYS: dict[str, Callable[[Life, str], object]] = {
@@ -18,8 +23,11 @@ WAYS: dict[str, Callable[[Life, str], object]] = {
 }
 COUNTED = ("crash", "out-of-memory")
 DEATHS = 4
-LATEST_TICK = 24
+LATEST_TICK = 16
+"""Early enough for all of them to happen before the last step."""
 MAX_STEPS = 16
+UPLOAD_WRITES = 15
+"""Three checkpoints and two adapters, each of two files and a manifest."""
 
 
 def scenarios(seed: int) -> Iterator[Scenario]:
@@ -33,6 +41,8 @@ def scenarios(seed: int) -> Iterator[Scenario]:
         yield Scenario(f"pods-die-at-random/{i:02d}", "unit", mixture(seed + i), seed + i)
     for i in range(6):
         yield Scenario(f"node-drained/{i:02d}", "unit", drained(seed + i), seed + i)
+    for n in range(UPLOAD_WRITES):
+        yield Scenario(f"trainer-dies-in-an-upload/after-write-{n:02d}", "unit", in_an_upload(n))
     for role in ROLES:
         yield Scenario(f"crash-loop-fails-the-run/{role}", "unit", crash_loop(role))
 
@@ -42,7 +52,7 @@ def single(seed: int, role: str, way: str) -> Callable[[Any], Coroutine[Any, Any
 
     async def play(_: Any) -> None:
         dice = random.Random(f"{seed} {role} {way}")
-        await _live([(dice.randint(3, 16), role, way) for _ in range(2)])
+        await _live([(dice.randint(3, LATEST_TICK), role, way) for _ in range(2)])
 
     return play
 
@@ -62,8 +72,22 @@ def drained(seed: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
     """All pods are evicted in one tick."""
 
     async def play(_: Any) -> None:
-        tick = random.Random(seed).randint(3, 16)
+        tick = random.Random(seed).randint(3, LATEST_TICK)
         await _live([(tick, role, "evict") for role in ROLES])
+
+    return play
+
+
+def in_an_upload(n: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """The trainer's n-th write of a file is its last; the next trainer continues from what is whole."""
+
+    async def play(_: Any) -> None:
+        rule = CrashAfterWrite(n)
+        life = Life(events=usual_events())
+        life.trainer_store = store_of(life.bucket, Gate(rule))
+        await life.live()
+        check_end(life, {"Completed": ["Completed"]}, Expected(restarts=1, run_restarts=0, attempts=1))
+        require_strike(rule.struck, f"the trainer writes {n + 1} files")
 
     return play
 
@@ -77,7 +101,7 @@ def crash_loop(role: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
             Event(lambda life: bool(life.kubelet.ready(role)), lambda life: life.kubelet.crash(role), times=20)
         )
         await life.live()
-        check_end(life, {"Failed": [f"{role.capitalize()}Crashed"]}, keep=None)
+        check_end(life, {"Failed": [f"{role.capitalize()}Crashed"]}, Expected(restarts=3, run_restarts=0, attempts=1))
 
     return play
 
@@ -103,4 +127,5 @@ async def _live(deaths: list[tuple[int, str, str]]) -> None:
         *(Event(lambda life, tick=tick: life.now >= tick, strike(role, way)) for tick, role, way in deaths)  # type: ignore[misc]
     )
     await life.live()
-    check_end(life, {"Completed": ["Completed"]}, restarts=(len(done), 2 * len(done)), attempts=1)
+    check_end(life, {"Completed": ["Completed"]}, Expected(restarts=len(done), run_restarts=0, attempts=1))
+    require_strike(len(done) == len(deaths), f"all of {deaths} happen, and not only {done}")

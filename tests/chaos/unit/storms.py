@@ -10,9 +10,10 @@ from typing import Any
 
 from rlrun.kube.errors import ApiError
 
-from tests.chaos.scenario import Scenario
+from tests.chaos.invariants import Expected
+from tests.chaos.scenario import Scenario, require_strike
 from tests.chaos.unit.faults import Call, Rule, s3_500, s3_silent
-from tests.chaos.unit.kills import LIVES, full_life
+from tests.chaos.unit.kills import LIVES, WHOLE, check_full_life, full_life
 from tests.chaos.unit.life import After, Event, Life, check_end, restart_and_pause, usual_events
 from tests.support.fake_cluster import Crash
 
@@ -66,10 +67,16 @@ class Outage(Rule):
 
     where: str
     down: bool = False
+    broken: int = 0
 
     def before(self, call: Call) -> None:
         if self.down and call.where == self.where:
+            self.broken += 1
             raise s3_silent(call.name) if self.where == "s3" else ApiError(0, "Unreachable", "nobody listens")
+
+
+BLIND = Expected(restarts=(0, 2), run_restarts=(0, 1), attempts=(1, 3))
+"""At most what happened; what comes and goes while the operator sees nothing is not counted."""
 
 
 def scenarios(seed: int) -> Iterator[Scenario]:
@@ -92,7 +99,9 @@ def scenarios(seed: int) -> Iterator[Scenario]:
                 f"api-server-down/{rounds:02d}-ticks-from-{start:02d}", "unit", outage("cluster", start, rounds)
             )
     for every in (2, 3, 5):
-        yield Scenario(f"kubelet-reports-late/every-{every}-ticks", "unit", late_kubelet(every))
+        yield Scenario(f"kubelet-reports-late/every-{every}-ticks", "unit", late_kubelet(every, every))
+    for ticks in (4, 8):
+        yield Scenario(f"pods-end-late/{ticks}-ticks", "unit", late_kubelet(1, ticks))
 
 
 def stormy(
@@ -112,8 +121,9 @@ def stormy(
         finished = After(lambda life: life.phase == "Completed", 2)
         life.events[-1:] = [Event(finished, calm), Event(After(finished, 12), Life.delete)]
         await life.live()
-        # A crash and a pause that fall into one blindness of the operator are one new attempt.
-        check_end(life, {"Completed": ["Completed"]})
+        # A crash and a pause that fall into one blindness of the operator are one new attempt. S3 alone blinds nobody.
+        check_end(life, {"Completed": ["Completed"]}, BLIND if "cluster" in where else WHOLE)
+        require_strike(storm.broken > 0, "a call fails in the storm")
 
     return play
 
@@ -140,19 +150,20 @@ def outage(where: str, start: int, ticks: int) -> Callable[[Any], Coroutine[Any,
         )
         await life.live(lambda life: life.now > start + ticks and life.run is None and life.cluster_is_quiet())
         # A run that was deleted just then may have given up on its files: that is what the deadline is for.
-        check_end(life, {"Completed": ["Completed"]}, attempts=3)
+        check_end(life, {"Completed": ["Completed"]}, BLIND if where == "cluster" else WHOLE)
+        require_strike(rule.broken > 0, f"a call to {where} fails")
 
     return play
 
 
-def late_kubelet(every: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """Pods start, end and break while nobody reports it."""
+def late_kubelet(every: int, end_ticks: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """Pods start, end and break while nobody reports it, or take longer to end than the next attempt waits."""
 
     async def play(_: Any) -> None:
         life = full_life("delete")
         life.kubelet.report_every = every
-        life.kubelet.end_ticks = every
+        life.kubelet.end_ticks = end_ticks
         await life.live()
-        check_end(life, {"Completed": ["Completed"]}, attempts=3)
+        check_full_life(life)
 
     return play

@@ -15,7 +15,8 @@ from rlrun.storage.store import Store, StoreError
 from rlrun.storage.transfer import PART_BYTES
 from rlrun_operator.controller.artifact_store import _purge
 
-from tests.chaos.scenario import Lost, Scenario, require
+from tests.chaos.invariants import Picture, promised_too_much
+from tests.chaos.scenario import Lost, Scenario, require, require_strike
 from tests.chaos.unit.bucket import BUCKET, MemoryBucket, store_of
 from tests.chaos.unit.faults import FailAt, Gate, s3_500, s3_silent
 
@@ -117,6 +118,7 @@ def broken(work: Work, prepared: bool, rule: FailAt) -> Callable[[Any], None]:
         except StoreError:
             pass
         else:
+            require_strike(len(gate.calls) > rule.index, f"S3 fails at call {rule.index}")
             raise Lost("an error of S3 was swallowed")
         require(half_artifacts(bucket))
         work(store_of(bucket))
@@ -133,14 +135,7 @@ def broken(work: Work, prepared: bool, rule: FailAt) -> Callable[[Any], None]:
 
 def half_artifacts(bucket: MemoryBucket) -> list[str]:
     """Folders whose manifest promises what is not there."""
-    files = bucket.files()
-    found = []
-    for folder, manifest in bucket.manifests().items():
-        for entry in manifest.files:
-            stored = files.get(f"{folder}/{entry.name}")
-            if stored is None or (stored.size, stored.sha256) != (entry.size, entry.sha256):
-                found.append(f"{folder} has a manifest, and not the {entry.name} in it")
-    return found
+    return promised_too_much(Picture([], bucket.files(), bucket.manifests()))
 
 
 def without_dates(bucket: MemoryBucket) -> dict[str, Any]:

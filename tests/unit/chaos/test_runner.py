@@ -5,14 +5,14 @@ import json
 import time
 from pathlib import Path
 
+from rlrun.constants import FINALIZER
 from rlrun.storage.manifest import FileEntry
 
 from tests.chaos import invariants
-from tests.chaos.document import document
-from tests.chaos.invariants import Picture, Stored
+from tests.chaos.invariants import Expected, Obj, Picture, Stored
 from tests.chaos.report import Report, read, table
 from tests.chaos.runner import run_one
-from tests.chaos.scenario import Outcome, Result, Scenario, require
+from tests.chaos.scenario import Origin, Outcome, Result, Scenario, require, require_strike
 from tests.support.fake_artifacts import manifest
 
 FOLDER = "team/uid-1/checkpoints/step-000002"
@@ -29,8 +29,13 @@ def test_outcomes() -> None:
     async def fail(_: object) -> None:
         raise ValueError("nobody expected this")
 
+    def miss(_: object) -> None:
+        require_strike(False, "the trainer dies")
+
     assert played(lambda _: None).outcome is Outcome.survived
     assert (played(lose).outcome, played(lose).detail) == (Outcome.lost, "one; two")
+    assert played(miss).outcome is Outcome.not_struck
+    assert "the trainer dies" in played(miss).detail
     assert played(fail).outcome is Outcome.broken
     assert "nobody expected this" in played(fail).detail
 
@@ -51,20 +56,19 @@ def test_a_hang_is_an_outcome_whether_it_waits_or_turns_in_a_circle() -> None:
 
 
 def test_results_are_on_disk_after_each_scenario(tmp_path: Path) -> None:
-    report = Report(tmp_path / "chaos.json")
-    report.add(Result("a/1", "unit", 3, Outcome.survived))
-    report.add(Result("a/2", "unit", 4, Outcome.lost, "a checkpoint", 1.5))
+    before = Report(tmp_path / "chaos.json", origin=Origin("c0", "yesterday", "2 cores", 0))
+    before.add(Result("a/1", "unit", 3, Outcome.survived))
+    before.add(Result("a/2", "unit", 4, Outcome.lost, "a checkpoint", 1.5))
+    report = Report(tmp_path / "chaos.json", read(tmp_path / "chaos.json"), Origin("c1", "today", "2 cores", 7))
     report.add(Result("a/1", "unit", 3, Outcome.hung, "again"))
     entries = json.loads((tmp_path / "chaos.json").read_text())["scenarios"]
     assert [(e["name"], e["outcome"]) for e in entries] == [("a/2", "lost"), ("a/1", "hung")]
     assert read(tmp_path / "chaos.json") == report.results
+    assert [r.origin.commit for r in read(tmp_path / "chaos.json") if r.origin] == ["c0", "c1"]
     assert "lost: unit a/2 (seed 4): a checkpoint" in table(report.results)
-    text = document(report.results)
-    assert "| unit | a | 2 | 0 |" in text
-    assert "- lost: unit a/2 (seed 4)" in text
 
 
-def checkpoint(**status: str) -> dict[str, object]:
+def checkpoint(**status: str) -> Obj:
     return {
         "kind": "RLCheckpoint",
         "metadata": {"name": "c", "labels": {"rlrun.dev/run-uid": "uid-1"}},
@@ -97,6 +101,137 @@ def test_what_belongs_to_nothing_is_found() -> None:
     assert invariants.orphans(Picture([checkpoint()]))
     assert invariants.uncatalogued(Picture([], {f"{FOLDER}/a": Stored(1, "x")}), "team/uid-1")
     assert invariants.left_after_deletion(Picture([], {f"{FOLDER}/a": Stored(1, "x")}), "team/uid-1")
+
+
+def artifacts(kind: str, *steps: int, deployed: tuple[int, ...] = (), whole: bool = True) -> Picture:
+    folders = {step: f"team/uid-1/{invariants.FOLDERS[kind]}/step-{step:06d}" for step in steps}
+    objects = [
+        {
+            "kind": kind,
+            "metadata": {"name": f"c{step}"},
+            "spec": {"uri": f"s3://rlrun/{folder}", "step": step, "deployed": step in deployed},
+            "status": {"phase": "Ready"},
+        }
+        for step, folder in folders.items()
+    ]
+    return Picture(objects, {}, {f: manifest(s) for s, f in folders.items()} if whole else {})
+
+
+def kept_of(made: set[int], keep: int, seen: Picture, kind: str = "RLCheckpoint", **more: set[int]) -> list[str]:
+    return invariants.retention(seen, "team/uid-1", kind, keep, made, **more)
+
+
+def test_exactly_the_newest_artifacts_are_kept() -> None:
+    made = {2, 4, 6}
+    assert kept_of(made, 2, artifacts("RLCheckpoint", 4, 6)) == []
+    assert kept_of(made, -1, artifacts("RLCheckpoint", 2, 4, 6)) == []
+    assert kept_of(made, 2, artifacts("RLCheckpoint", 2, 4, 6), needed={2}) == []
+    for keep, there, says in (
+        (2, (6,), "step 4 is lost"),
+        (2, (2, 6), "step 4 is lost"),
+        (2, (2, 4, 6), "step 2 is kept, though not among the newest 2"),
+        (1, (2,), "step 6 is lost"),
+        (-1, (4, 6), "step 2 is lost"),
+    ):
+        assert says in "; ".join(kept_of(made, keep, artifacts("RLCheckpoint", *there))), (keep, there)
+    assert "lost its files" in "; ".join(kept_of({2}, 1, artifacts("RLCheckpoint", 2, whole=False)))
+
+
+def test_a_deployed_adapter_is_kept_and_does_not_count() -> None:
+    kind = "RLAdapter"
+    assert kept_of({3, 6}, 1, artifacts(kind, 3, 6, deployed=(3,)), kind) == []
+    assert kept_of({3, 6}, 1, artifacts(kind, 6, deployed=(6,)), kind)
+    assert kept_of({3, 6}, 1, artifacts(kind, 6, deployed=(6,)), kind, expired={3}) == []
+
+
+def test_an_artifact_expires_only_with_enough_newer_ones_that_stay() -> None:
+    folder = "team/uid-1/adapters/step-000002"
+    assert invariants.expired_early(artifacts("RLAdapter", 2, 4, 6), folder, 2) == []
+    assert invariants.expired_early(artifacts("RLAdapter", 2, 4, 6), folder, 3)
+    assert invariants.expired_early(artifacts("RLAdapter", 2, 4, 6), folder, -1)
+    assert invariants.expired_early(artifacts("RLAdapter", 2, 4, 6, deployed=(4,)), folder, 2)
+    assert invariants.expired_early(artifacts("RLAdapter", 2, 4, 6, deployed=(2,)), folder, 2)
+
+
+def test_counters_are_exact_unless_a_range_is_expected() -> None:
+    status = {"restarts": 2, "runRestarts": 1, "attempt": 3, "phase": "Failed"}
+    run = {"metadata": {"uid": "uid-1"}, "spec": {}, "status": status}
+    seen = Picture([])
+    assert invariants.counters(run, seen, Expected(restarts=2, run_restarts=1, attempts=3)) == []
+    assert invariants.counters(run, seen, Expected(restarts=(0, 2), attempts=(1, 3))) == []
+    for wrong in (Expected(restarts=1), Expected(restarts=3), Expected(run_restarts=0), Expected(attempts=(1, 2))):
+        assert invariants.counters(run, seen, wrong), wrong
+
+
+def test_more_activity_than_time_is_found() -> None:
+    times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:01:00Z"}
+    run: Obj = {"metadata": {"uid": "uid-1"}, "spec": {}, "status": {**times, "pastActiveSeconds": 60}}
+    assert invariants.counters(run, Picture([]), Expected()) == []
+    run["status"]["pastActiveSeconds"] = 61
+    assert invariants.counters(run, Picture([]), Expected())
+    assert invariants.counters(run, Picture([]), Expected(steady_clock=False)) == []
+
+
+def test_a_status_takes_nothing_back() -> None:
+    done = {"phase": "Completed", "restarts": 2, "attempt": 3, "completionTime": "2026-01-01T00:01:00Z"}
+    assert invariants.regressed(done, done) == []
+    assert invariants.regressed({"phase": "Running"}, {"phase": "Pending"}) == []
+    for change in (
+        {"phase": "Running"},
+        {"restarts": 1},
+        {"attempt": None},
+        {"completionTime": "2026-01-02T00:00:00Z"},
+    ):
+        assert invariants.regressed(done, {**done, **change}), change
+
+
+def labelled(kind: str, name: str, *, attempt: str = "1", status: Obj | None = None) -> Obj:
+    labels = {"rlrun.dev/run-uid": "uid-1", "rlrun.dev/component": "trainer", "rlrun.dev/attempt": attempt}
+    return {"kind": kind, "metadata": {"name": name, "labels": labels}, "status": status or {}}
+
+
+def test_a_run_that_takes_its_files_along_has_its_finalizer_first() -> None:
+    metadata: Obj = {"name": "r", "uid": "uid-1"}
+    run: Obj = {"kind": "RLRun", "metadata": metadata, "spec": {"artifactPolicy": "Delete"}}
+    child = labelled("ConfigMap", "c")
+    assert not invariants.unprotected(Picture([run]))
+    assert invariants.unprotected(Picture([run, child]))
+    metadata["finalizers"] = [FINALIZER]
+    assert not invariants.unprotected(Picture([run, child]))
+
+
+def test_pods_of_one_component_or_of_two_attempts_do_not_run_side_by_side() -> None:
+    running: Obj = {"phase": "Running"}
+    one, two = labelled("Pod", "a", status=running), labelled("Pod", "b", status=running)
+    assert invariants.doubled(Picture([one])) == []
+    assert invariants.doubled(Picture([one, two]))
+    next_attempt = labelled("Pod", "b", status=running, attempt="2")
+    leaving = {**one, "metadata": {**one["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert invariants.doubled(Picture([leaving, two])) == []
+    assert invariants.overlapping(Picture([one, two])) == []
+    assert invariants.overlapping(Picture([leaving, next_attempt]))
+    assert invariants.overlapping(Picture([{**one, "status": {"phase": "Failed"}}, next_attempt])) == []
+
+
+def test_no_workload_starts_for_a_run_that_ended() -> None:
+    run: Obj = {"kind": "RLRun", "metadata": {"name": "r", "uid": "uid-1"}, "spec": {}, "status": {"phase": "Running"}}
+    job = labelled("Job", "j")
+    assert invariants.started_late(job, [run]) == []
+    assert invariants.started_late(job, [])
+    assert invariants.started_late(job, [{**run, "status": {"phase": "Failed"}}])
+    assert invariants.started_late(job, [{**run, "spec": {"suspend": True}}])
+    assert invariants.started_late(job, [{**run, "metadata": {**run["metadata"], "deletionTimestamp": "now"}}])
+    assert invariants.started_late(labelled("ConfigMap", "c"), []) == []
+
+
+def test_a_protected_adapter_outlives_its_run_with_object_and_files() -> None:
+    folder = "team/uid-1/adapters/step-000003"
+    files = {f"{folder}/a": Stored(1, "x")}
+    ready = artifacts("RLAdapter", 3, deployed=(3,)).objects
+    assert invariants.left_after_deletion(Picture(ready, files), "team/uid-1", [folder]) == []
+    assert invariants.left_after_deletion(Picture([], files), "team/uid-1", [folder])
+    assert invariants.left_after_deletion(Picture(ready), "team/uid-1", [folder])
+    assert invariants.left_after_deletion(Picture(ready), "team/uid-1")
 
 
 def test_steps_are_told_once_each_but_for_one_gap_that_is_known() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.chaos.catalog import scenarios
 from tests.chaos.report import failures, table
 from tests.chaos.runner import run_all
+from tests.chaos.unit.kills import LIVES, distinct_kills, possible_kills
 
 PARTS = 8
 """So many tests share the scenarios, each takes every eighth: workers have equal shares."""
@@ -36,3 +37,13 @@ def test_a_scenario_can_be_told_again_from_its_name_and_seed() -> None:
     names = [(s.name, s.seed) for s in scenarios("unit", seed=7)]
     assert len(names) == len(set(names))
     assert names == [(s.name, s.seed) for s in scenarios("unit", seed=7)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIVES)
+def test_each_kill_leaves_a_state_of_its_own_and_every_state_has_its_kill(name: str) -> None:
+    worlds = {(k.call.index, k.after_effect): k.world for k in possible_kills(name, all_calls=True)}
+    played = [worlds[k.call.index, k.after_effect] for k in distinct_kills(name)]
+    assert len(played) == len(set(played))
+    # Also the states before and after reads, which are not played because reads change nothing.
+    assert set(played) == set(worlds.values())
