@@ -73,11 +73,11 @@ bench-table: $(VENV)/.complete ## Keep the results of build/bench in docs/bench 
 # --- fault tests -----------------------------------------------------------------------------------------------------
 
 .PHONY: chaos
-chaos: $(VENV)/.complete ## Inject faults at three levels (CHAOS="--level unit --seed 7": only that; --help, --list)
+chaos: $(VENV)/.complete ## Inject faults at three levels (CHAOS="--level unit --seed 7": only that; --self-test, --help, --list)
 	@CHAOS="$(CHAOS)" KEEP=$(KEEP) PY=$(PY) tests/chaos/run.sh
 
 .PHONY: chaos-table
-chaos-table: $(VENV)/.complete ## Write docs/faults.md from the results in build/chaos.json
+chaos-table: $(VENV)/.complete ## Keep the results of build/chaos.json in docs/faults and write docs/faults.md
 	@$(PY) -m tests.chaos.document
 
 # --- one level at a time ---------------------------------------------------------------------------------------------
