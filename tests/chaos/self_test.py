@@ -36,7 +36,7 @@ from tests.chaos.scenario import Outcome, Scenario
 from tests.chaos.unit import kills, names, pods, storms, uploads
 from tests.chaos.unit.faults import CrashAt
 from tests.chaos.unit.life import MAX_STEPS
-from tests.support.operator_world import START
+from tests.support.clocks import START
 
 SAMPLE = (
     "undisturbed/*",

@@ -6,7 +6,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.run_processes import FakeTrainer, RunStore, serve
+from tests.support.fake_trainer import FakeTrainer
+from tests.support.run_processes import serve
+from tests.support.run_store import RunStore
 from tests.support.waiting import until
 
 SESSION = {
