@@ -373,8 +373,8 @@ TRAINER = _section(
     ),
     (
         Reason.SAMPLES_NOT_SEPARATED,
-        "The model computes other log probabilities for a sample in a batch than for the sample alone, whatever the "
-        "layout of the batch.",
+        "The model computes other log probabilities for a sample in a batch than for the sample alone, in every layout "
+        "of the batch.",
         "Use another model.",
     ),
     (

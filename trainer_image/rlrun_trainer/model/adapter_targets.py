@@ -23,6 +23,7 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 EXPERT = "layers of routed experts"
 ROUTER = "a router or gate"
 ABSORBED = "a projection that vLLM folds into its attention, where it ignores an adapter"
+OUTSIDE = "not a layer of the language model"
 DIRECT = "a layer whose weights mamba kernels read directly, without its adapter"
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Names that peft takes for those of routed experts or their router in a mixture of experts."""
@@ -56,12 +57,10 @@ def linear_layers(model: Any) -> LinearLayers:
         name = full.removesuffix(".base_layer")
         if module is head or getattr(head, "base_layer", None) is module:
             named.append(name)
-        elif id(module) in decoder:
-            why = _refusal(model, name)
-            if why is None:
-                served.append(name)
-            else:
-                refused[name] = why
+        elif (why := _refusal(model, name) if id(module) in decoder else OUTSIDE) is not None:
+            refused[name] = why
+        else:
+            served.append(name)
     types = getattr(config, "layer_types", None)
     return LinearLayers(tuple(served), tuple(named), refused, experts, 2 if mixing_layers(types) else 1)
 
@@ -113,7 +112,8 @@ def file_targets(chosen: Iterable[str], every: Iterable[str], experts: bool) -> 
     routed experts, and leaves parameters as they are. `every` are the names of all linear layers.
     """
     wanted, others = set(chosen), set(every) - set(chosen)
-    modules, parameters = set(), set()
+    modules: set[str] = set()
+    parameters: set[str] = set()
     for name in wanted:
         parts = name.split(".")
         ends = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]

@@ -1,4 +1,4 @@
-"""Whether several samples may share a row of a micro-batch.
+"""Check whether several samples may share a row of a micro-batch.
 
 Attention separates the samples of a row at the restarts of their positions. Layers of linear attention, convolution or
 mamba ignore positions: they carry a state from one sample into the next. Models with such layers, and models whose log

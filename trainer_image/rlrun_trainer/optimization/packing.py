@@ -126,7 +126,7 @@ def pack(
 
     First fit, longest samples first: the samples of a micro-batch have similar lengths and need little padding. Samples
     without trainable tokens are dropped. There are `at_least` micro-batches unless there are fewer samples. `history`
-    adds the tokens' history. Without `share_rows` every sample has a row of its own, whatever `single_row` says. The
+    adds the tokens' history. Without `share_rows` every sample has a row of its own, and `single_row` is ignored. The
     result depends on the arguments only.
     """
     arrays = [_arrays(s) for s in samples]
