@@ -6,7 +6,9 @@ keeps the others.
 
     from bench.report import Result, at_most, record
     record("publish", Result("latency", "trainer has the adapter -> all replicas serve it", 0.31, at_most(0.5), "s p50",
-                             samples=[{"step": 1, "seconds": 0.31}]))
+                             samples=[{"step": 1, "seconds": 0.31}], repetitions=[0.30, 0.31, 0.35], cores_busy=[0.1]))
+
+A result measured on a busy machine is recorded as invalid and neither meets nor misses its target.
 """
 
 import json
@@ -22,9 +24,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bench.repetitions import Spread
+from bench.validity import Validity
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
-NAMES = ("trl", "async", "publish", "gateway", "trainer", "checkpoint", "recovery")
+NAMES = ("trl", "async", "publish", "gateway", "trainer", "checkpoint", "recovery", "control")
 """Names of the benchmarks, in the order of the table."""
 DIGITS = 6
 """Significant digits of the numbers in a file; few enough for a readable diff."""
@@ -76,6 +81,12 @@ class Result:
     """Further numbers for the text of the documentation."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of packages, if the measurement ran in another virtual environment or an image."""
+    repetitions: Sequence[float] = ()
+    """The number in each repetition."""
+    with_startup: float | None = None
+    """The number with the start-up of both sides counted. None if there is no start-up to count."""
+    cores_busy: Sequence[float] = ()
+    """Busy cores before each measurement, from `bench.machine_load`."""
 
 
 def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] = ()) -> dict[str, Any]:
@@ -104,6 +115,8 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
         raise ValueError(f"benchmark {benchmark!r} is unknown. Use one of {', '.join(NAMES)}, or add it to NAMES")
     path = folder / f"{benchmark}.json"
     older: list[dict[str, Any]] = json.loads(path.read_text())["results"] if path.exists() else []
+    validity, spread = Validity(result.cores_busy), Spread.of(result.repetitions)
+    met = result.aim.met_by(result.ratio) if result.aim and result.ratio is not None else None
     entry = {
         "name": result.name,
         "what": result.what,
@@ -114,7 +127,11 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
         "ratio": result.ratio,
         "unit": result.unit,
         "aim": f"{result.aim.sign} {result.aim.value:g}" if result.aim else None,
-        "met": result.aim.met_by(result.ratio) if result.aim and result.ratio is not None else None,
+        "met": None if validity.valid is False else met,
+        "valid": validity.valid,
+        "cores_busy_before": list(result.cores_busy),
+        "repetitions": spread.entry() if spread else None,
+        "with_startup": result.with_startup,
         "notes": list(result.notes),
         "figures": dict(result.figures),
         "samples": [dict(sample) for sample in result.samples],
@@ -143,6 +160,8 @@ def line(entry: Mapping[str, Any]) -> str:
     """Return a result as text: `3.4 x (target >= 3: met)`."""
     if entry["ratio"] is None:
         return "not measured"
+    if entry.get("valid") is False:
+        return f"{entry['ratio']:.3g} {entry['unit']}, {Validity(entry['cores_busy_before']).explanation()}"
     outcome = {True: "met", False: "MISSED", None: "no target"}[entry["met"]]
     aim = f" (target {entry['aim']}: {outcome})" if entry["aim"] else ""
     return f"{entry['ratio']:.3g} {entry['unit']}{aim}"

@@ -11,17 +11,28 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from bench.repetitions import P95_FROM, WANTED
 from bench.report import BUILD, NAMES, ROOT
+from bench.validity import Entry, lacking, validity
 
 KEPT = ROOT / "docs" / "bench"
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN = "<!-- table: written by `make bench-table` from docs/bench/*.json -->"
 END = "<!-- end of table -->"
-HEAD = ("benchmark", "measured", "result", "aim", "", "machine")
-
-Entry = Mapping[str, Any]
+HEAD = (
+    "benchmark",
+    "measured",
+    "result",
+    "min, median, max",
+    "with start-up",
+    "aim",
+    "",
+    "cores busy before",
+    "machine",
+)
+NOT_RECORDED = "not recorded"
+NOT_APPLICABLE = "-"
 
 
 def load(folder: Path) -> dict[str, list[Entry]]:
@@ -40,7 +51,12 @@ def table(results: Mapping[str, Sequence[Entry]]) -> str:
     for benchmark, entries in results.items():
         for entry in entries:
             title = f"{benchmark}: {entry['name']}"
-            lines.append("| " + " | ".join(_cell(text) for text in (title, *_cells(entry))) + " |")
+            lines.append("| " + " | ".join(_cell(text) for text in (title, *_cells(entry, entries))) + " |")
+            found = validity(entry, entries)
+            if found.valid is False:
+                notes.append(f"- **{title}**: {found.explanation()}")
+            if "rollouts drawn" in lacking(benchmark, entry):
+                notes.append(f"- **{title}**: rollouts drawn: {NOT_RECORDED}")
             notes += [f"- **{title}**: {note}" for note in entry["notes"]]
     return "\n".join([*lines, "", *notes]).strip() + "\n"
 
@@ -78,18 +94,56 @@ def main() -> int:
     return 0
 
 
-def _cells(entry: Entry) -> tuple[str, str, str, str, str]:
-    number = "not measured" if entry["ratio"] is None else f"{entry['ratio']:.3g} {entry['unit']}"
+def _cells(entry: Entry, others: Sequence[Entry]) -> tuple[str, ...]:
+    found = validity(entry, others)
+    number = "not measured" if entry["ratio"] is None else f"{entry['ratio']:.3g} {unit(entry)}"
     met = {True: "met", False: "missed", None: ""}[entry["met"]]
     where = entry["machine"]
     gpu = f", {where['versions']['gpu']}" if "gpu" in where["versions"] else ""
     return (
         entry["what"],
-        number,
+        f"invalid: {number}" if found.valid is False else number,
+        spread(entry),
+        with_startup(entry),
         entry["aim"] or "",
-        met,
+        "invalid" if found.valid is False else met,
+        f"{found.busiest:.2f}" if found.recorded else NOT_RECORDED,
         f"{where['cores']} cores, {where['memory_gib']:.0f} GiB{gpu}; {entry['commit'][:8]}",
     )
+
+
+def unit(entry: Entry) -> str:
+    """Return the unit. A 95th percentile of too few values is their largest, and is called that."""
+    count = len(entry["samples"])
+    found: str = entry["unit"]
+    return found.replace("p95", f"max of {count}") if count < P95_FROM else found
+
+
+def spread(entry: Entry) -> str:
+    """Return smallest, median and largest value of the repetitions, and their number if there are too few."""
+    if entry["ratio"] is None:
+        return ""
+    if "repetitions" not in entry:
+        seeds = {sample["seed"] for sample in entry["samples"] if "seed" in sample}
+        return f"{NOT_RECORDED} ({_few(len(seeds))})" if 0 < len(seeds) < WANTED else NOT_RECORDED
+    found = entry["repetitions"] or {"count": 0}
+    count = found["count"]
+    few = _few(count) if count < WANTED else ""
+    values = ", ".join(f"{found[name]:.3g}" for name in ("min", "median", "max")) if count else ""
+    return f"{values} ({few})" if values and few else values or few
+
+
+def _few(count: int) -> str:
+    return f"only {count} repetition{'' if count == 1 else 's'}"
+
+
+def with_startup(entry: Entry) -> str:
+    """Return the number with start-up counted."""
+    if entry["ratio"] is None:
+        return ""
+    if "with_startup" not in entry:
+        return NOT_RECORDED
+    return NOT_APPLICABLE if entry["with_startup"] is None else f"{entry['with_startup']:.3g} {unit(entry)}"
 
 
 def _cell(text: str) -> str:

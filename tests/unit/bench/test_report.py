@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import results_table
+from bench.machine_load import LIMIT
 from bench.report import Result, at_least, at_most, machine, record
 
 
@@ -64,9 +65,87 @@ def test_table_has_one_row_per_result_in_a_fixed_order(tmp_path: Path) -> None:
     record("trainer", result("packing", 2.0, aim=None, unit="x | y"), tmp_path)
     record("trl", result("demo", 0.4, aim=at_least(0.5), notes=["profile: vLLM starts"]), tmp_path)
     rows = results_table.table(results_table.load(tmp_path)).splitlines()
-    assert rows[2].startswith("| trl: demo | wall clock to the reward | 0.4 x | >= 0.5 | missed |")
+    assert rows[2].startswith("| trl: demo | wall clock to the reward | 0.4 x |")
+    assert "| >= 0.5 | missed |" in rows[2]
     assert "2 x \\| y" in rows[3]
     assert rows[-1] == "- **trl: demo**: profile: vLLM starts"
+
+
+def table_of(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows of the table by column, and the notes."""
+    lines = results_table.table(results_table.load(folder)).splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]], [line for line in lines if line.startswith("- ")]
+
+
+def test_row_shows_spread_start_up_and_load(tmp_path: Path) -> None:
+    record("trl", result(repetitions=[3.0, 3.9, 3.4], with_startup=1.25, cores_busy=[0.1, 0.05]), tmp_path)
+    [row], _ = table_of(tmp_path)
+    assert row["min, median, max"] == "3, 3.4, 3.9"
+    assert row["with start-up"] == "1.25 x"
+    assert row["cores busy before"] == "0.10"
+    assert row[""] == "met"
+
+
+def test_result_of_a_busy_machine_is_invalid_and_meets_nothing(tmp_path: Path) -> None:
+    [entry] = read(record("trl", result("uneven", 1.82, aim=at_least(1.3), cores_busy=[0.1, 1.97972]), tmp_path))
+    assert (entry["valid"], entry["met"]) == (False, None)
+    [row], notes = table_of(tmp_path)
+    assert row["result"] == "invalid: 1.82 x"
+    assert row[""] == "invalid"
+    assert row["cores busy before"] == "1.98"
+    assert any("1.98 cores were busy" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [([2.0], "2, 2, 2 (only 1 repetition)"), ([2.0, 4.0], "2, 3, 4 (only 2 repetitions)"), ([], "only 0 repetitions")],
+)
+def test_row_with_too_few_repetitions_says_so(values: list[float], shown: str, tmp_path: Path) -> None:
+    record("trl", result(repetitions=values), tmp_path)
+    [row], _ = table_of(tmp_path)
+    assert row["min, median, max"] == shown
+
+
+def old_file(folder: Path, benchmark: str, **changes: object) -> None:
+    """A file of the first format: no load, repetitions or start-up beside the number."""
+    entry = {
+        "name": "uneven", "what": "speed", "command": "python -m bench.trl", "commit": "d6e73af6", "ratio": 1.82,
+        "unit": "x as fast", "aim": ">= 1.3", "met": True, "notes": [], "figures": {},
+        "machine": {"cores": 2, "memory_gib": 23.5, "versions": {}}, "samples": [],
+    }  # fmt: skip
+    (folder / f"{benchmark}.json").write_text(json.dumps({"name": benchmark, "results": [entry | changes]}))
+
+
+def test_row_of_an_old_file_says_what_it_lacks(tmp_path: Path) -> None:
+    old_file(tmp_path, "trl", samples=[{"side": "ours", "seed": 0}, {"side": "trl", "seed": 0}])
+    [row], notes = table_of(tmp_path)
+    assert row["min, median, max"] == "not recorded (only 1 repetition)"
+    assert row["with start-up"] == "not recorded"
+    assert row["cores busy before"] == "not recorded"
+    assert "- **trl: uneven**: rollouts drawn: not recorded" in notes
+
+
+def test_old_file_with_busy_cores_is_invalid(tmp_path: Path) -> None:
+    old_file(tmp_path, "trl", samples=[{"side": "trl", "seed": 0, "cores_busy_before": 1.97972}])
+    [row], _ = table_of(tmp_path)
+    assert (row["result"], row[""]) == ("invalid: 1.82 x as fast", "invalid")
+
+
+def test_percentile_of_three_kills_in_an_old_file_is_called_their_maximum(tmp_path: Path) -> None:
+    old_file(tmp_path, "recovery", unit="s p95", samples=[{"rest": 1.0}] * 3)
+    [row], _ = table_of(tmp_path)
+    assert row["result"] == "1.82 s max of 3"
+    old_file(tmp_path, "recovery", unit="s p95", samples=[{"rest": 1.0}] * 20)
+    [row], _ = table_of(tmp_path)
+    assert row["result"] == "1.82 s p95"
+
+
+def test_committed_rows_of_a_busy_machine_are_invalid() -> None:
+    rows, _ = table_of(results_table.KEPT)
+    loads = {row["benchmark"]: row["cores busy before"] for row in rows}
+    busy = {name for name, load in loads.items() if load != "not recorded" and float(load) > LIMIT}
+    assert {row["benchmark"] for row in rows if row[""] == "invalid"} == busy
 
 
 def test_page_keeps_its_text_around_the_table() -> None:

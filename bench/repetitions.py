@@ -1,0 +1,63 @@
+"""Repetitions of a measurement: median and spread, ratios of pairs, and percentiles. Pure.
+
+The number of a row is the median of its repetitions. Two sides are compared repetition by repetition, because those of
+one repetition ran directly one after the other, with the same seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+WANTED = 3
+"""Repetitions of a row; one with fewer says so."""
+P95_FROM = 20
+"""Values from which the 95th percentile by nearest rank is not simply the largest value."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Smallest, median and largest value of some repetitions."""
+
+    count: int
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """Return the spread of the values; None without a value."""
+        return cls(len(values), min(values), median(values), max(values)) if values else None
+
+    def entry(self) -> dict[str, Any]:
+        """Return the object of a result file."""
+        return {"count": self.count, "min": self.low, "median": self.middle, "max": self.high}
+
+
+def paired_ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
+    """Return above / below for each repetition that both have, in order. A zero below counts as no value."""
+    return [above[at] / below[at] for at in sorted(above.keys() & below.keys()) if below[at]]
+
+
+def paired_differences(left: Mapping[int, float], right: Mapping[int, float]) -> list[float]:
+    """Return left - right for each repetition that both have, in order."""
+    return [left[at] - right[at] for at in sorted(left.keys() & right.keys())]
+
+
+def middle(values: Sequence[float]) -> float | None:
+    """Return the median; None without a value."""
+    return median(values) if values else None
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the smallest value that `percent` of the values do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(0, int(rank) - 1)]
+
+
+def tail(values: Sequence[float]) -> tuple[float, str]:
+    """Return the 95th percentile and `p95`, or with fewer than P95_FROM values the largest and `max of N`."""
+    if len(values) >= P95_FROM:
+        return percentile(values, 95), "p95"
+    return max(values), f"max of {len(values)}"

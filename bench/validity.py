@@ -1,0 +1,74 @@
+"""Validity of a result, and the facts that an old result file does not have. Pure.
+
+A result is invalid if the machine was busy before one of its measurements. Files written before the load, the
+repetitions or the start-up were recorded stay readable: what they lack is named instead of being assumed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.machine_load import LIMIT
+
+Entry = Mapping[str, Any]
+LOAD = "cores_busy_before"
+
+
+@dataclass(frozen=True)
+class Validity:
+    """Readings of the load before the measurements of a result."""
+
+    readings: Sequence[float]
+
+    @property
+    def recorded(self) -> bool:
+        """True if there is a reading."""
+        return bool(self.readings)
+
+    @property
+    def busiest(self) -> float:
+        """Largest number of busy cores; 0 without a reading."""
+        return max(self.readings, default=0.0)
+
+    @property
+    def valid(self) -> bool | None:
+        """False if the machine was busy before a measurement; None if that was not recorded."""
+        # A reading that is not a number is not at most the limit, and so not valid.
+        return all(reading <= LIMIT for reading in self.readings) if self.recorded else None
+
+    def explanation(self) -> str:
+        """Return the cause of an invalid result, and the next step."""
+        return (
+            f"invalid: {self.busiest:.2f} cores were busy with other work before a measurement, and at most {LIMIT} "
+            "may be. Measure it again on an idle machine"
+        )
+
+
+def validity(entry: Entry, others: Sequence[Entry] = ()) -> Validity:
+    """Return the validity of an entry of a result file.
+
+    The load is that of the entry, or in files of the first format that of its samples. A row without any, like
+    `uneven, samples`, is a second figure of the measurement `uneven` and has the load of that row in `others`, if the
+    same command wrote both.
+    """
+    own = _readings(entry)
+    if own or "," not in entry["name"]:
+        return Validity(own)
+    main = entry["name"].partition(",")[0]
+    written = (entry.get("command"), entry.get("commit"))
+    same = [o for o in others if o["name"] == main and (o.get("command"), o.get("commit")) == written]
+    return Validity([reading for other in same for reading in _readings(other)])
+
+
+def _readings(entry: Entry) -> list[float]:
+    if LOAD in entry:
+        return [float(reading) for reading in entry[LOAD]]
+    return [float(sample[LOAD]) for sample in entry.get("samples", ()) if LOAD in sample]
+
+
+def lacking(benchmark: str, entry: Entry) -> list[str]:
+    """Return the facts that the file of an entry does not have: it was written before they were recorded."""
+    facts = [name for key, name in (("repetitions", "spread"), ("with_startup", "start-up")) if key not in entry]
+    if benchmark == "trl" and "drawn" not in entry.get("figures", {}):
+        facts.append("rollouts drawn")
+    return facts
