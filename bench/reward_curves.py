@@ -12,6 +12,9 @@ from typing import Any
 WINDOW = 3
 """Number of steps whose mean reward must reach the target; the reward of one step is noisy."""
 
+UNUSED = ("filtered", "errored", "stale", "inFlight")
+"""Outcomes of groups in an RLRun's status whose rollouts were drawn and not trained on."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -68,6 +71,16 @@ def arrival(steps: Sequence[Step], target: float, window: int = WINDOW) -> Arriv
             count = index + window
             return Arrival(count, steps[count - 1].seconds, sum(s.rollouts for s in steps[:count]))
     return None
+
+
+def drawn_rollouts(trace: Trace, trained: int, per_group: int) -> int:
+    """Return the rollouts that were drawn to train on `trained` of them: also those discarded or not yet used.
+
+    TRL's runs have no groups and train on every rollout. A group in progress counts fully, because its rollouts run
+    side by side. Groups that ended later, before the run was removed, count as well.
+    """
+    groups: dict[str, int] = trace.facts.get("groups", {})
+    return trained + sum(groups.get(outcome, 0) for outcome in UNUSED) * per_group
 
 
 def steps_per_hour(steps: Sequence[Step], skip: int = 1) -> float | None:

@@ -5,31 +5,29 @@
 Both sides have the same model, data, reward and hyper-parameters (bench/tasks.py) and run one after the other, in an
 order that alternates between repetitions. This project runs as an RLRun on the local cluster, whose processes (API
 server, etcd, kubelet) share the two cores. TRL is a single process. On both sides time begins with the first step and
-ends with the step at which the mean reward of the last three steps reaches the target; start-up is reported separately.
+ends with the step at which the mean reward of the last three steps reaches the target; a second figure counts start-up.
+Rollouts are counted twice: those trained on, and all that were drawn for it, whose generation costs the same.
 """
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from statistics import median
 from typing import Any
 
-from bench import trl_runs
+from bench import machine_load, trl_runs
 from bench.cluster_runs import FAILURES, BenchmarkCluster, first_line
+from bench.repetitions import middle, paired_ratios
 from bench.report import Result, at_least, at_most, record
-from bench.reward_curves import Arrival, Trace, arrival
+from bench.reward_curves import Arrival, Trace, arrival, drawn_rollouts
 from bench.tasks import TASKS, Task
 
 SIDES = ("ours", "trl")
 WORTH_NAMING = 0.01
 """CPU seconds per step below which the notes omit a part of the cluster."""
-REPEATS = {"demo": 2, "uneven": 1, "waiting": 2}
-MINUTES = {"demo": 6, "uneven": 12, "waiting": 7}
-"""Minutes of all repetitions on two cores."""
-IDLE_SECONDS = 3.0
+REPEATS = {"demo": 3, "uneven": 3, "waiting": 3}
+MINUTES = {"demo": 8, "uneven": 28, "waiting": 10}
+"""Minutes of all repetitions on two cores, with the calibration of TRL's options."""
 
 Say = Callable[[str], None]
 
@@ -46,26 +44,34 @@ def main() -> int:
     parser.add_argument("--target", type=float, help="another mean reward to reach")
     parser.add_argument("--threads", type=int, help="torch threads of TRL (default: the fastest number)")
     parser.add_argument("--side", choices=SIDES, help="only this side, and nothing is recorded")
+    machine_load.add_option(parser)
     args = parser.parse_args()
+    machine_load.require_idle(args.busy)
     tasks = [TASKS[name] for name in args.task or ("demo", "waiting", "uneven")]
     if args.target is not None:
         tasks = [replace(task, target=args.target) for task in tasks]
     cluster = BenchmarkCluster.ready(tasks) if args.side != "trl" else None
     done = True
-    fastest: dict[str, tuple[trl_runs.Options, dict[str, float]]] = {}
-    tried: dict[str, float] = {}
+    calibrations: dict[str, trl_runs.Calibration] = {}
     for task in tasks:
+        calibration = None
         if args.threads or args.side == "ours":
             options = trl_runs.Options(args.threads or trl_runs.CORES)
         else:
             # Tasks of one model differ only in the reward, which does not depend on the options.
-            if task.model.id not in fastest:
-                fastest[task.model.id] = trl_runs.fastest(task)
-            options, tried = fastest[task.model.id]
+            if task.model.id not in calibrations:
+                try:
+                    calibrations[task.model.id] = trl_runs.fastest(task)
+                except trl_runs.CalibrationFailed as error:
+                    print(f"{task.name} was not measured: {error}", file=sys.stderr, flush=True)
+                    done = False
+                    continue
+            calibration = calibrations[task.model.id]
+            options = calibration.best
         traces, problems = measure(cluster, task, args.repeats or REPEATS[task.name], options, args.side)
         if args.side:
             continue
-        for result in results_of(task, traces["ours"], traces["trl"], problems, tried):
+        for result in results_of(task, traces["ours"], traces["trl"], problems, calibration):
             record("trl", result)
             done = done and result.ratio is not None
     return 0 if done else 1
@@ -81,15 +87,16 @@ def measure(
         for name in SIDES if seed % 2 == 0 else SIDES[::-1]:
             if side not in (None, name):
                 continue
+            before: dict[str, Any] = {"seed": seed, "cores_busy_before": machine_load.settled_load()}
             try:
                 if name == "trl":
-                    idle = idle_cores()
                     trace = trl_runs.run(task, seed, options)
-                    traces[name].append(replace(trace, facts=trace.facts | {"cores_busy_before": idle}))
                 elif cluster is not None:
                     trace, run = cluster.run(task, f"trl-{task.name}-{seed}", seed, target=task.target)
-                    groups = run.get("status", {}).get("groups", {})
-                    traces[name].append(replace(trace, facts=trace.facts | {"groups": groups}))
+                    before["groups"] = run.get("status", {}).get("groups", {})
+                else:
+                    continue
+                traces[name].append(replace(trace, facts=trace.facts | before))
             except (*FAILURES, trl_runs.TrlFailed) as error:
                 print(error, file=sys.stderr, flush=True)
                 problems.append(f"{name}, seed {seed}: {first_line(error)}")
@@ -101,77 +108,91 @@ def results_of(
     ours: Sequence[Trace],
     theirs: Sequence[Trace],
     problems: Sequence[str],
-    tried: Mapping[str, float] | None = None,
+    calibration: trl_runs.Calibration | None = None,
 ) -> list[Result]:
-    """Return two results of a task: the speed, and the number of rollouts, both relative to TRL."""
-    arrivals = {"ours": _arrivals(ours, task.target), "trl": _arrivals(theirs, task.target)}
+    """Return three results of a task relative to TRL: the speed, the rollouts trained on, and the rollouts drawn."""
+    traces = {"ours": ours, "trl": theirs}
+    arrivals = {side: [arrival(trace.steps, task.target) for trace in found] for side, found in traces.items()}
     missed = [
         f"{side}: {len(found) - sum(a is not None for a in found)} of {len(found)} runs did not reach {task.target}"
         for side, found in arrivals.items()
         if None in found
     ]
-    seconds, rollouts = _ratio(arrivals, lambda a: a.seconds), _ratio(arrivals, lambda a: float(a.rollouts))
-    samples = [trace.sample(side="ours", seed=i) for i, trace in enumerate(ours)]
-    samples += [trace.sample(side="trl", seed=i) for i, trace in enumerate(theirs)]
+    # A side that does not always arrive has no typical time: the runs that arrived are the lucky ones.
+    complete = not missed and bool(ours) and bool(theirs)
+    seconds, trained, drawn, whole = (
+        {side: _by_seed(found, arrivals[side], what) if complete else {} for side, found in traces.items()}
+        for what in (
+            lambda _, a: a.seconds,
+            lambda _, a: float(a.rollouts),
+            lambda trace, a: float(drawn_rollouts(trace, a.rollouts, task.rollouts_per_example)),
+            lambda trace, a: trace.startup_seconds + a.seconds,
+        )
+    )
+    faster = paired_ratios(seconds["trl"], seconds["ours"])
+    samples = [t.sample(side=side, seed=i) for side, found in traces.items() for i, t in enumerate(found)]
     versions = next((dict(trace.facts["versions"]) for trace in theirs if "versions" in trace.facts), {})
+    busy = [t.facts["cores_busy_before"] for t in (*ours, *theirs) if "cores_busy_before" in t.facts]
+    busy += calibration.cores_busy if calibration else ()
     figures: dict[str, Any] = {
         "target": task.target,
         "trl_options": next((trace.facts.get("options") for trace in theirs), None),
-        "trl_options_tried": dict(tried or {}),
+        "trl_options_tried": calibration.shown() if calibration else {},
         "steps": {side: [a and a.steps for a in found] for side, found in arrivals.items()},
         "seconds": {side: [a and a.seconds for a in found] for side, found in arrivals.items()},
         "rollouts": {side: [a and a.rollouts for a in found] for side, found in arrivals.items()},
-        "startup_seconds": {"ours": [t.startup_seconds for t in ours], "trl": [t.startup_seconds for t in theirs]},
+        "drawn": {
+            side: [
+                a and drawn_rollouts(t, a.rollouts, task.rollouts_per_example)
+                for t, a in zip(found, arrivals[side], strict=True)
+            ]
+            for side, found in traces.items()
+        },
+        "startup_seconds": {side: [t.startup_seconds for t in found] for side, found in traces.items()},
         "seconds_per_step": {"ours": _per_step(ours), "trl": _per_step(theirs)},
         "cpu_seconds_per_step": _cpu_seconds(ours),
     }
-    notes = [*_story(task, arrivals, figures), *problems, *missed]
+    common: dict[str, Any] = {"versions": versions, "cores_busy": busy}
+
+    def rollouts(name: str, what: str, counts: Mapping[str, Mapping[int, float]], key: str) -> Result:
+        ratios = paired_ratios(counts["ours"], counts["trl"])
+        return Result(
+            name=f"{task.name}, {name}",
+            what=f"rollouts {what} to mean reward {task.target:g}: ours / TRL's",
+            ratio=middle(ratios),
+            aim=at_most(1.0),
+            samples=[{"side": side, "rollouts": count} for side, found in figures[key].items() for count in found],
+            notes=[*problems, *missed],
+            figures={"drawn": figures["drawn"]},
+            repetitions=ratios,
+            **common,
+        )
+
     return [
         Result(
             name=task.name,
             what=f"wall clock to mean reward {task.target:g}: TRL's seconds / ours, {task.title}",
-            ratio=seconds and seconds[1] / seconds[0],
+            ratio=middle(faster),
             aim=at_least(task.aim),
             unit="x as fast",
             samples=samples,
-            notes=notes,
+            notes=[*_story(task, figures, calibration is not None), *problems, *missed],
             figures=figures,
-            versions=versions,
+            repetitions=faster,
+            with_startup=middle(paired_ratios(whole["trl"], whole["ours"])),
+            **common,
         ),
-        Result(
-            name=f"{task.name}, samples",
-            what=f"rollouts trained on to mean reward {task.target:g}: ours / TRL's",
-            ratio=rollouts and rollouts[0] / rollouts[1],
-            aim=at_most(1.0),
-            samples=[{"side": s, "rollouts": a and a.rollouts} for s, found in arrivals.items() for a in found],
-            notes=[*problems, *missed],
-            versions=versions,
-        ),
+        rollouts("samples", "trained on", trained, "rollouts"),
+        rollouts("samples drawn", "drawn", drawn, "drawn"),
     ]
 
 
-def idle_cores(seconds: float = IDLE_SECONDS) -> float:
-    """Return the number of busy cores while the cluster is idle."""
-
-    def busy() -> float:
-        ticks = [int(text) for text in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-        return (sum(ticks[:8]) - ticks[3] - ticks[4]) / 100
-
-    before, began = busy(), time.monotonic()
-    time.sleep(seconds)
-    return (busy() - before) / (time.monotonic() - began)
-
-
-def _arrivals(traces: Sequence[Trace], target: float) -> list[Arrival | None]:
-    return [arrival(trace.steps, target) for trace in traces]
-
-
-def _ratio(arrivals: dict[str, list[Arrival | None]], what: Callable[[Arrival], float]) -> tuple[float, float] | None:
-    """Return medians (ours, TRL's) over the repetitions; None unless every run reached the target."""
-    if not all(arrivals.values()) or any(a is None for found in arrivals.values() for a in found):
-        return None
-    ours, theirs = (median(what(a) for a in arrivals[side] if a) for side in SIDES)
-    return ours, theirs
+def _by_seed(
+    traces: Sequence[Trace], arrivals: Sequence[Arrival | None], what: Callable[[Trace, Arrival], float]
+) -> dict[int, float]:
+    """Return a number of each run by its seed; without one by its place."""
+    pairs = enumerate(zip(traces, arrivals, strict=True))
+    return {trace.facts.get("seed", place): what(trace, a) for place, (trace, a) in pairs if a is not None}
 
 
 def _per_step(traces: Sequence[Trace]) -> list[float]:
@@ -185,18 +206,23 @@ def _cpu_seconds(traces: Sequence[Trace]) -> dict[str, float]:
     return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
-def _story(task: Task, arrivals: dict[str, list[Arrival | None]], figures: dict[str, Any]) -> list[str]:
+def _story(task: Task, figures: dict[str, Any], calibrated: bool) -> list[str]:
     def shown(side: str) -> str:
-        found = [a for a in arrivals[side] if a]
+        runs = zip(*(figures[name][side] for name in ("seconds", "steps", "rollouts", "drawn")), strict=True)
+        found = [run for run in runs if run[0] is not None]
         if not found:
             return "never reached it"
-        return " and ".join(f"{a.seconds:.0f} s ({a.steps} steps, {a.rollouts} rollouts)" for a in found)
+        return " and ".join(
+            f"{seconds:.0f} s ({steps} steps, {rollouts} rollouts trained on of {drawn} drawn)"
+            for seconds, steps, rollouts, drawn in found
+        )
 
     startup = {side: ", ".join(f"{s:.0f}" for s in values) for side, values in figures["startup_seconds"].items()}
+    chosen = "the fastest of what it offers without a GPU" if calibrated else "as named on the command line"
     notes = [
-        f"ours {shown('ours')}, TRL {shown('trl')}; start-up, which does not count: ours {startup['ours']} s (pods of "
-        f"trainer, engine and environment), TRL {startup['trl']} s (imports and model)",
-        f"TRL generates with transformers ({figures['trl_options']}, the fastest of what it offers without a GPU), "
+        f"ours {shown('ours')}, TRL {shown('trl')}; start-up, counted in its own column: ours {startup['ours']} s "
+        f"(pods of trainer, engine and environment), TRL {startup['trl']} s (imports and model)",
+        f"TRL generates with transformers ({figures['trl_options']}, {chosen}), "
         "alone on the two cores but for the idle cluster; ours shares them with its cluster",
     ]
     if shares := figures["cpu_seconds_per_step"]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import trl_venv
+from bench.machine_load import settled_load
 from bench.prepare import folder_of
 from bench.report import BUILD
 from bench.reward_curves import Step, Trace
@@ -22,7 +23,8 @@ CORES = 2
 """Cores of both sides: the default of torch on a machine with two cores."""
 LAST_LINES = 2000
 CALIBRATION_STEPS = 4
-CALIBRATION_SECONDS = 75
+CALIBRATION_SECONDS = 240
+"""Deadline of each calibration, start-up included: four steps of the largest model take up to three minutes."""
 
 Say = Callable[[str], None]
 Event = dict[str, Any]
@@ -45,31 +47,102 @@ class Options:
         return f"{'continuous batching' if self.continuous else 'static batches'}, {threads}"
 
 
-def fastest(task: Task, say: Say = print) -> tuple[Options, dict[str, float]]:
-    """Return the fastest options for a task, and the seconds per step of all options tried.
+class TrlTooSlow(TrlFailed):
+    """Deadline of a run before its first step was complete."""
+
+    def __init__(self, message: str, waited: float) -> None:
+        """`waited`: seconds of the first step until the deadline."""
+        super().__init__(message)
+        self.waited = waited
+
+
+class CalibrationFailed(RuntimeError):
+    """Failure to find the fastest options of TRL. The benchmark ends, because any other options would favor us."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds per step of some options: measured, or only a lower bound."""
+
+    options: Options
+    seconds: float | None = None
+    """Mean of the steps after the first. None if fewer than two steps were completed."""
+    at_least: float = 0.0
+    """Seconds after which the step in progress was not complete, without `seconds`."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fastest options of TRL, with all that were tried."""
+
+    best: Options
+    paces: Sequence[Pace]
+    cores_busy: Sequence[float] = ()
+    """Busy cores before each of them."""
+
+    def shown(self) -> dict[str, float | str]:
+        """Return the seconds per step by options, for the file of results."""
+        return {
+            str(pace.options): f"> {pace.at_least:.0f}" if pace.seconds is None else pace.seconds for pace in self.paces
+        }
+
+
+def fastest(task: Task, say: Say = print, load: Callable[[], float] = settled_load) -> Calibration:
+    """Return the fastest options for a task.
 
     With small matrices, two threads that wait for each other are slower than one, and continuous batching has its own
-    cost. Options with which TRL fails, or makes too few steps in CALIBRATION_SECONDS, are excluded.
+    cost. Raises CalibrationFailed if TRL fails with any of the options, or if it is unknown which are the fastest.
     """
     short = replace(task, max_steps=CALIBRATION_STEPS, seconds=CALIBRATION_SECONDS, waits=False)
-    seconds: dict[Options, float] = {}
+    paces: list[Pace] = []
+    busy: list[float] = []
 
     def attempt(options: Options) -> None:
+        busy.append(load())
         try:
-            steps = run(short, 0, options, target=math.inf, say=say).steps
-            seconds[options] = (steps[-1].seconds - steps[0].seconds) / (len(steps) - 1)
-        except (TrlFailed, ZeroDivisionError) as error:
-            say(f"TRL with {options}: {error}")
-
-    def best() -> Options:
-        return min(seconds, key=lambda options: seconds[options], default=Options())
+            trace = run(short, 0, options, target=math.inf, say=say)
+            paces.append(pace_of(options, trace, CALIBRATION_SECONDS))
+        except TrlTooSlow as error:
+            paces.append(Pace(options, at_least=error.waited))
+        except TrlFailed as error:
+            raise CalibrationFailed(f"calibration of TRL for {task.name} failed with {options}: {error}") from error
 
     for threads in range(1, CORES + 1):
         attempt(Options(threads))
-    attempt(replace(best(), continuous=True))
-    found = {str(options): value for options, value in seconds.items()}
-    say(f"TRL, {task.name}: seconds a step {found}; using {best()}")
-    return best(), found
+    attempt(replace(choose(paces), continuous=True))
+    found = Calibration(choose(paces), paces, busy)
+    say(f"TRL, {task.name}: seconds a step {found.shown()}; using {found.best}")
+    return found
+
+
+def pace_of(options: Options, trace: Trace, deadline: float) -> Pace:
+    """Return the pace of a run that was ended by its deadline, in seconds since its start, or by its last step.
+
+    Raises CalibrationFailed for a run that ended by itself after one step.
+    """
+    steps = trace.steps
+    if len(steps) > 1:
+        # The first step includes what is done once.
+        return Pace(options, (steps[-1].seconds - steps[0].seconds) / (len(steps) - 1))
+    if not trace.facts.get("timed_out"):
+        raise CalibrationFailed(f"calibration of TRL with {options}: the run ended by itself after 1 step")
+    return Pace(options, at_least=max(0.0, deadline - trace.startup_seconds - steps[0].seconds))
+
+
+def choose(paces: Sequence[Pace]) -> Options:
+    """Return the fastest options. Raises CalibrationFailed if options without a measured pace may be faster."""
+    measured = {pace.options: pace.seconds for pace in paces if pace.seconds is not None}
+    advice = "Raise CALIBRATION_SECONDS in bench/trl_runs.py, or name the number of torch threads with --threads"
+    if not measured:
+        raise CalibrationFailed(f"no options of TRL completed two steps within {CALIBRATION_SECONDS} s. {advice}")
+    best = min(measured, key=lambda options: measured[options])
+    for pace in paces:
+        if pace.seconds is None and pace.at_least < measured[best]:
+            raise CalibrationFailed(
+                f"TRL with {pace.options} took more than {pace.at_least:.0f} s for one step, and with {best} "
+                f"{measured[best]:.0f} s: it is unknown which is faster. {advice}"
+            )
+    return best
 
 
 def run(
@@ -117,9 +190,13 @@ def run(
     # A run that the deadline ended has steps; a failed run has an error.
     if code or not any(event["event"] == "step" for event in events):
         why = f"ended with code {code}" if code is not None else f"made no step within {task.seconds} s"
-        raise TrlFailed(f"TRL {why} ({log}):\n{log.read_text()[-LAST_LINES:]}")
+        message = f"TRL {why} ({log}):\n{log.read_text()[-LAST_LINES:]}"
+        began = next((event["at"] for event in events if event["event"] == "began"), None)
+        if code is None and began is not None:
+            raise TrlTooSlow(message, task.seconds - (began - started))
+        raise TrlFailed(message)
     found = trace_of(events, started)
-    found = replace(found, facts=found.facts | {"options": str(options)})
+    found = replace(found, facts=found.facts | {"options": str(options), "timed_out": code is None})
     say(f"TRL: {len(found.steps)} steps in {found.steps[-1].seconds:.1f} s, reward {found.steps[-1].reward:.3f}")
     return found
 

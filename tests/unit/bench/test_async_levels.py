@@ -24,6 +24,36 @@ def test_levels_are_compared_by_steps_per_hour_and_reward() -> None:
     assert reward.aim.met_by(reward.ratio)
 
 
+def seeded(rewards: list[float], each: float, seed: int, startup: float, load: float = 0.1, **groups: int) -> Trace:
+    return Trace(
+        trace(rewards, each).steps, startup, {"seed": seed, "cores_busy_before": load} | {"groups": groups or {}}
+    )
+
+
+def test_levels_are_compared_repetition_by_repetition() -> None:
+    # The second run at level 0 failed: paired by place, seed 2 would be compared with seed 1.
+    traces = {
+        0: [seeded([0.5] * 10, 6.0, 0, 20.0), seeded([0.5] * 10, 8.0, 2, 20.0)],
+        2: [seeded([0.5] * 10, 2.0, 0, 20.0), seeded([0.6] * 10, 1.0, 1, 20.0), seeded([0.4] * 10, 2.0, 2, 20.0)],
+    }
+    speed, reward = async_levels.results_of(WAITING, at_least(2.0), traces, ["level 0, seed 1: failed"])
+    assert list(speed.repetitions) == pytest.approx([3.0, 4.0])
+    assert list(reward.repetitions) == pytest.approx([0.0, -0.1])
+    assert speed.ratio == pytest.approx(3.5)
+
+
+def test_start_up_and_rollouts_drawn_are_counted_beside_the_steps() -> None:
+    traces = {
+        0: [seeded([0.5] * 10, 6.0, 0, 20.0)],
+        2: [seeded([0.5] * 10, 2.0, 0, 30.0, load=0.9, stale=3, inFlight=2)],
+    }
+    speed, reward = async_levels.results_of(WAITING, at_least(2.0), traces, [])
+    assert speed.with_startup == pytest.approx((20 + 60) / (30 + 20))
+    assert speed.figures["drawn"] == {"0": [1280], "2": [1280 + 5 * WAITING.rollouts_per_example]}
+    assert "1280 rollouts trained on of 1320 drawn" in speed.notes[0]
+    assert list(speed.cores_busy) == list(reward.cores_busy) == [0.1, 0.9]
+
+
 def test_failed_level_leaves_no_ratio() -> None:
     speed, reward = async_levels.results_of(WAITING, at_least(2.0), {0: [], 2: [trace([0.5] * 4, 1.0)]}, ["level 0"])
     assert (speed.ratio, reward.ratio) == (None, None)

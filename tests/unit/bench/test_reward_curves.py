@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bench.reward_curves import Step, Trace, arrival, moving_means, steps_per_hour
+from bench.reward_curves import Step, Trace, arrival, drawn_rollouts, moving_means, steps_per_hour
 from bench.trl_runs import trace_of as trl_trace
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,6 +35,12 @@ def test_steps_per_hour_omit_the_first_step() -> None:
     late = [Step(60.0, 0.5, 8), Step(62.0, 0.5, 8), Step(64.0, 0.5, 8)]
     assert steps_per_hour(late) == pytest.approx(1800)
     assert steps_per_hour(late[:1]) is None
+
+
+def test_unused_groups_count_as_drawn() -> None:
+    groups = {"trained": 224, "stale": 48, "inFlight": 38, "errored": 1, "filtered": 2}
+    assert drawn_rollouts(Trace([], 0.0, {"groups": groups}), 1792, 8) == 1792 + 89 * 8
+    assert drawn_rollouts(Trace([], 0.0), 1408, 8) == 1408
 
 
 def test_sample_has_every_step() -> None:
