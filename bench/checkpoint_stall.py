@@ -1,10 +1,11 @@
 """Benchmark of checkpoints: time that training stands still, from the metrics of a run.
 
-    python -m bench.checkpoint_stall                     the demo's task with many checkpoints (about 2 minutes)
+    python -m bench.checkpoint_stall                     the demo's task with many checkpoints (about 6 minutes)
 
 The trainer copies the tensors of a checkpoint between two steps and uploads the copies during training. Two figures
 are compared with the length of a step: the time for the copies after the previous step (`trainer/time/save_ckpt`), an
 upper bound of the standstill, and the time that a complete batch waited for them (`time/save_ckpt`), the standstill.
+The run is repeated with other seeds.
 """
 
 import argparse
@@ -15,7 +16,9 @@ from statistics import median
 
 from rlrun.storage.metric_files import TRAINED, Line
 
+from bench import machine_load
 from bench.cluster_runs import BenchmarkCluster
+from bench.repetitions import WANTED, middle
 from bench.report import Result, at_most, record
 from bench.tasks import TASKS
 
@@ -30,28 +33,42 @@ def main() -> int:
         prog="python -m bench.checkpoint_stall", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of the run (default {STEPS})")
+    parser.add_argument("--repeats", type=int, default=WANTED, help=f"of the run (default {WANTED})")
+    machine_load.add_option(parser)
     args = parser.parse_args()
+    machine_load.require_idle(args.busy)
     task = replace(TASKS["demo"], max_steps=args.steps)
     cluster = BenchmarkCluster.ready([task])
-    name = "standstill"
-    _, run = cluster.run(task, name, 0, target=None, checkpoints={"interval": INTERVAL, "keepCloud": 2})
-    result = result_of(cluster.lines(run), INTERVAL)
+    runs, busy = [], []
+    for seed in range(args.repeats):
+        busy.append(machine_load.settled_load())
+        checkpoints = {"interval": INTERVAL, "keepCloud": 2}
+        _, run = cluster.run(task, f"standstill-{seed}", seed, target=None, checkpoints=checkpoints)
+        runs.append(cluster.lines(run))
+    result = result_of(runs, INTERVAL, busy)
     record("checkpoint", result)
     return 0 if result.ratio is not None else 1
 
 
-def result_of(lines: Sequence[Line], interval: int) -> Result:
-    """Return the median time for the copies of a checkpoint in percent of the median step."""
-    trained = [line for line in lines if TRAINED in line and COPIES in line]
-    # A line has the times after the previous step.
-    after = [line for line in trained if int(line["step"]) > 1 and (int(line["step"]) - 1) % interval == 0]
-    samples = [{"copies": float(line[COPIES]), "waited": float(line[WAIT])} for line in after]
-    step = median(float(line[STEP]) for line in trained) if trained else 0.0
+def result_of(runs: Sequence[Sequence[Line]], interval: int, cores_busy: Sequence[float] = ()) -> Result:
+    """Return the time for the copies of a checkpoint in percent of a step: medians of each run, and their median."""
+    samples, steps, shares = [], [], []
+    for seed, lines in enumerate(runs):
+        trained = [line for line in lines if TRAINED in line and COPIES in line]
+        # A line has the times after the previous step.
+        after = [line for line in trained if int(line["step"]) > 1 and (int(line["step"]) - 1) % interval == 0]
+        found = [{"seed": seed, "copies": float(line[COPIES]), "waited": float(line[WAIT])} for line in after]
+        samples += found
+        steps += [float(line[STEP]) for line in trained]
+        length = median(float(line[STEP]) for line in trained) if trained else 0.0
+        if found and length:
+            shares.append(100 * median(sample["copies"] for sample in found) / length)
+    step = median(steps or [0.0])
     copies, waited = (median([s[name] for s in samples] or [0.0]) for name in ("copies", "waited"))
     return Result(
         name="standstill",
         what="the trainer copies what a checkpoint needs: share of a step's length, demo task",
-        ratio=100 * copies / step if samples and step else None,
+        ratio=middle(shares),
         aim=at_most(1.0),
         unit="% of a step, p50",
         samples=samples,
@@ -62,6 +79,8 @@ def result_of(lines: Sequence[Line], interval: int) -> Result:
         if samples
         else ["no checkpoint"],
         figures={"step_seconds": step, "copies_seconds_p50": copies, "waited_seconds_p50": waited},
+        repetitions=shares,
+        cores_busy=cores_busy,
     )
 
 

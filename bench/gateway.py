@@ -6,7 +6,8 @@
 
 Throughput: the gateway runs alone on one core. A stub engine, which answers at once with 64 tokens, logprobs and ids,
 and a client with 32 connections share another core. A round directly from client to engine shows that these two are not
-the bottleneck. Latency: pairs of equal requests, one to the engine and one through the gateway, in alternating order.
+the bottleneck. Latency: pairs of equal requests, one to the engine and one through the gateway, in alternating order,
+in rounds with a median each.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -24,7 +25,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from bench import stub_engine
+from bench import machine_load, stub_engine
+from bench.repetitions import middle
 from bench.report import ROOT, Result, at_least, at_most, record
 
 TOKENS = 64
@@ -35,6 +37,7 @@ WARM_UP = 300
 SINGLES = 300
 """Number of requests one at a time, for the cost of a request on an idle core."""
 PAIRS = 150
+LATENCY_ROUNDS = 5
 LATENCY_TOKENS = 16
 ROLLOUT = "X_Rollout_Id"
 REQUEST_SECONDS = 60.0
@@ -51,7 +54,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of throughput")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of requests for the latency")
     parser.add_argument("--profile", type=Path, help="write a profile of the gateway here (it is slower meanwhile)")
+    machine_load.add_option(parser)
     args = parser.parse_args()
+    machine_load.require_idle(args.busy)
     if args.part != "latency":
         record("gateway", asyncio.run(measure_throughput(args.rounds, args.profile)))
     if args.part != "throughput":
@@ -91,7 +96,9 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
             assert direct.port
             samples: list[dict[str, Any]] = []
             bare: list[float] = []
+            busy: list[float] = []
             for number in range(-1, rounds):
+                busy.append(await asyncio.to_thread(machine_load.settled_load))
                 size = WARM_UP if number < 0 else ROUND_REQUESTS
                 seconds, found = await stub_engine.throughput(
                     place.hostname, place.port, _requests(place.netloc, place.path, size, number), CONNECTIONS
@@ -133,6 +140,8 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
             "direct_per_second": bare,
             "one_at_a_time_p50_ms": {"gateway": 1000 * median(single), "direct": 1000 * median(single_direct)},
         },
+        repetitions=rates,
+        cores_busy=busy,
     )
 
 
@@ -166,7 +175,10 @@ async def measure_latency(url: str, model: str, pairs: int) -> Result:
             request = stub_engine.request(target.netloc, f"{target.path}/chat/completions", body)
             ways[name] = (target.hostname, target.port), request
         samples = []
+        busy = []
         for number in range(-10, pairs):
+            if number >= 0 and round_of(number, pairs) != round_of(number - 1, pairs):
+                busy.append(await asyncio.to_thread(machine_load.settled_load))
             took = {}
             for name in ("direct", "gateway") if number % 2 else ("gateway", "direct"):
                 address, request = ways[name]
@@ -179,17 +191,34 @@ async def measure_latency(url: str, model: str, pairs: int) -> Result:
                 if status != 200:
                     raise RuntimeError(f"{name} answered {status}: {answer[:300]!r}")
             if number >= 0:
-                samples.append({"pair": number, "direct_ms": took["direct"], "gateway_ms": took["gateway"]})
-    medians = {name: median(sample[f"{name}_ms"] for sample in samples) for name in ways}
+                both = {"direct_ms": took["direct"], "gateway_ms": took["gateway"]}
+                samples.append({"pair": number, "round": round_of(number, pairs), **both})
+    return latency_result(samples, busy)
+
+
+def round_of(pair: int, pairs: int) -> int:
+    """Return the round of a pair; -1 for the pairs before the first, which do not count."""
+    return -1 if pair < 0 else pair * LATENCY_ROUNDS // pairs
+
+
+def latency_result(samples: Sequence[Mapping[str, Any]], cores_busy: Sequence[float]) -> Result:
+    """Return the median over the rounds of the median difference of their pairs."""
+    medians = {name: median(sample[f"{name}_ms"] for sample in samples) for name in ("direct", "gateway")}
+    rounds = [
+        median(s["gateway_ms"] - s["direct_ms"] for s in samples if s["round"] == number)
+        for number in sorted({s["round"] for s in samples})
+    ]
     return Result(
         name="latency",
         what=f"added by the gateway to a chat with vLLM ({LATENCY_TOKENS} tokens), one request at a time",
-        ratio=median(sample["gateway_ms"] - sample["direct_ms"] for sample in samples),
+        ratio=middle(rounds),
         aim=at_most(5),
         unit="ms p50",
         samples=samples,
         notes=[f"p50 directly {medians['direct']:.1f} ms, through the gateway {medians['gateway']:.1f} ms"],
         figures={"p50_ms": medians, "difference_of_medians_ms": medians["gateway"] - medians["direct"]},
+        repetitions=rounds,
+        cores_busy=cores_busy,
     )
 
 

@@ -79,7 +79,7 @@ def folder_of(model: Model, say: Say = print) -> Path:
 
 def ensure_in_s3(model: Model, s3: S3Access, say: Say = print) -> None:
     """Upload the model to the S3 of the cluster if it is missing."""
-    if model == TINY:
+    if model.uri == TINY.uri:
         kubectl, _ = local_cluster()
         ensure_model(kubectl, s3, say)
         return

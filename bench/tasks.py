@@ -28,6 +28,9 @@ class Model:
     micro_batch_tokens: int = 4096
     kv_cache_bytes: int = 2**27
     trainer_memory: str = "3Gi"
+    replicas: int = 1
+    files_of: str = ""
+    """Id of the model whose files it shares; without it files of its own."""
 
     @property
     def name(self) -> str:
@@ -37,7 +40,7 @@ class Model:
     @property
     def uri(self) -> S3Uri:
         """Location of its files in the S3 of the cluster."""
-        return S3Uri(BUCKET, f"models/{self.id}")
+        return S3Uri(BUCKET, f"models/{self.files_of or self.id}")
 
     def manifest(self) -> dict[str, Any]:
         """Return the RLModel: that of the example with other values."""
@@ -48,12 +51,14 @@ class Model:
         spec["lora"] = {"rank": LORA_RANK, "targetModules": list(TARGET_MODULES)}
         spec["trainer"]["microBatchTokens"] = self.micro_batch_tokens
         spec["trainer"]["resources"]["limits"]["memory"] = self.trainer_memory
+        spec["inference"]["replicas"] = self.replicas
         flags = spec["inference"]["extraArgs"]
         flags[flags.index("--kv-cache-memory-bytes") + 1] = str(self.kv_cache_bytes)
         return model
 
 
 TINY = Model("rlrun/reverse-text-tiny")
+TINY_TWO_REPLICAS = Model("rlrun/reverse-text-tiny-two-replicas", replicas=2, files_of=TINY.id)
 MIDDLE = Model("rlrun/uneven-text-28m", micro_batch_tokens=1024, kv_cache_bytes=2**28, trainer_memory="5Gi")
 
 

@@ -21,6 +21,23 @@ def test_first_publication_is_a_sample_but_not_counted() -> None:
     assert len(latency.samples) == 3
 
 
+def test_number_is_the_median_over_runs_of_the_median_of_a_run() -> None:
+    # Thrown together, the many quick steps of one run would hide the slow ones of the others: their median is 0.1.
+    quick = publications("a", [line(step, 0.1) for step in range(1, 20)])
+    slow = [p for run in ("b", "c") for p in publications(run, [line(1, 9.0), line(2, 0.4), line(3, 0.6)])]
+    latency, share = results_of([*quick, *slow], [0.1, 0.1, 0.5])
+    assert list(latency.repetitions) == pytest.approx([0.1, 0.5, 0.5])
+    assert latency.ratio == pytest.approx(0.5)
+    assert share.ratio == pytest.approx(25.0)
+    assert list(latency.cores_busy) == list(share.cores_busy) == [0.1, 0.1, 0.5]
+
+
+def test_two_replicas_have_rows_of_their_own() -> None:
+    latency, share = results_of(publications("a", [line(1, 40.0), line(2, 0.1)], replicas=2))
+    assert (latency.name, share.name) == ("latency, 2 replicas", "share of a step, 2 replicas")
+    assert latency.what.endswith("replicas: 2")
+
+
 def test_result_without_measurements_has_a_note() -> None:
     latency, share = results_of(publications("r", [line(1, 40.0)]))
     assert latency.ratio is share.ratio is None
