@@ -14,6 +14,8 @@ from peft import LoraConfig, get_peft_model
 from rlrun.protocol.trainer import Sample
 from transformers import AutoModelForCausalLM
 
+from bench.padded_batches import in_order, padding, sorted_by_length
+
 
 class PlainLoop:
     """Model with one adapter and its optimizer."""
@@ -37,16 +39,20 @@ class PlainLoop:
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
-    def step(self, samples: Sequence[Sample], budget: int) -> dict[str, float]:
-        """Make one update, with at most `budget` tokens and padding per forward pass. Returns seconds and loss."""
+    def step(self, samples: Sequence[Sample], budget: int, by_length: bool = False) -> dict[str, float]:
+        """Make one update, with at most `budget` tokens and padding per forward pass.
+
+        Returns seconds, loss and the share of padding. `by_length`: batches of samples sorted by length.
+        """
         started = time.perf_counter()
-        rows = max(1, budget // max(len(s.token_ids) for s in samples))
+        lengths = [len(s.token_ids) for s in samples]
+        batches = sorted_by_length(lengths, budget) if by_length else in_order(lengths, budget)
         trainable = sum(sum(s.loss_mask) for s in samples)
-        loss = sum(self._backward(samples[i : i + rows], trainable) for i in range(0, len(samples), rows))
+        loss = sum(self._backward([samples[i] for i in batch], trainable) for batch in batches)
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return {"seconds": time.perf_counter() - started, "loss": loss}
+        return {"seconds": time.perf_counter() - started, "loss": loss, "padding": padding(lengths, batches)}
 
     def _backward(self, samples: Sequence[Sample], trainable: int) -> float:
         width = max(len(s.token_ids) for s in samples)

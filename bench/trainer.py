@@ -5,9 +5,9 @@
     python -m bench.trainer --device cuda         on a GPU: MFU and peak memory of a Qwen3-0.6B-shaped model
 
 On CPUs there are two models (0.45 M and 28 M parameters, random weights) and texts of very uneven length, as in the
-benchmark `trl --task uneven`. Three variants are timed in turns, so that other load on the machine affects all of them:
-the trainer, the trainer without packing (each sample in a row of its own, padded to the longest), and the plain loop.
-Only tokens of the samples count; padding does not.
+benchmark `trl --task uneven`. Four variants are timed in turns, and each turn begins with another one: the trainer,
+the trainer without packing (each sample in a row of its own, padded to the longest), the plain loop, and the plain loop
+with the samples sorted by length, which pads little. Only tokens of the samples count; padding does not.
 """
 
 import argparse
@@ -17,17 +17,19 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench import machine_load
+from bench.repetitions import middle, paired_ratios
 from bench.report import BUILD, ROOT, Result, Target, at_least, at_most, machine, measured, record
 
 MARK = "RESULT "
 """Prefix of a line with a result, printed inside the image."""
-MINUTES = 4
+MINUTES = 6
 """Expected minutes on one core."""
 REPEATS = {"tiny": 7, "28m": 3}
 ANCHORS = {16384: (10.9, 5.1), 65536: (25.2, 11.5)}
@@ -47,7 +49,10 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, help=f"timed steps of each variant (default {REPEATS})")
     parser.add_argument("--model", choices=sorted(REPEATS), action="append", help="CPU: only this one; repeatable")
     parser.add_argument("--folder", type=Path, default=BUILD, help="where results go (default build/bench)")
+    machine_load.add_option(parser)
     args = parser.parse_args()
+    if not args.emit:
+        machine_load.require_idle(args.busy)
     if args.in_image:
         return in_image([a for a in sys.argv[1:] if a != "--in-image"], args.folder)
 
@@ -81,7 +86,8 @@ def in_image(arguments: list[str], folder: Path) -> int:
 
 def parsed(values: dict[str, Any]) -> Result:
     """Return the result that `asdict` has serialized."""
-    return Result(**(values | {"aim": Target(**values["aim"]) if values["aim"] else None}))
+    sequences = {name: tuple(values.get(name, ())) for name in ("repetitions", "cores_busy")}
+    return Result(**(values | sequences | {"aim": Target(**values["aim"]) if values["aim"] else None}))
 
 
 def keep(out: Callable[[Result], None], result: Result, folder: Path) -> None:
@@ -97,7 +103,7 @@ def out_all(out: Callable[[Result], None], results: list[Result]) -> None:
 
 
 def on_cpu(name: str, repeats: int) -> list[Result]:
-    """Time the three variants in turns on one pinned core."""
+    """Time the variants in turns on one pinned core."""
     from bench.trainer_batches import SHAPES, uneven_samples
     from bench.trainer_variants import TrainerVariants
 
@@ -110,37 +116,58 @@ def on_cpu(name: str, repeats: int) -> list[Result]:
         steps: list[dict[str, Any]] = []
         # The first step of each variant is a warm-up; its loss shows that all make the same update.
         losses = {way: variants.step(way, samples)["loss"] for way in variants.names}
+        busy = []
         for repeat in range(repeats):
-            for way in variants.names[repeat % 3 :] + variants.names[: repeat % 3]:
+            busy.append(machine_load.settled_load())
+            turn = repeat % len(variants.names)
+            for way in variants.names[turn:] + variants.names[:turn]:
                 found = variants.step(way, samples)
                 steps.append({"way": way, "repeat": repeat, "tokens_per_second": tokens / found["seconds"], **found})
                 print(f"{name} {way}: {tokens / found['seconds']:.0f} tokens/s", flush=True)
-    rates = {way: median(m["tokens_per_second"] for m in steps if m["way"] == way) for way in variants.names}
+    versions = machine(packages=("torch", "transformers", "peft"))["versions"]
+    return cpu_results(name, shape.title, tokens, steps, losses, busy, versions)
+
+
+def cpu_results(
+    name: str,
+    title: str,
+    tokens: int,
+    steps: Sequence[Mapping[str, Any]],
+    losses: Mapping[str, float],
+    cores_busy: Sequence[float],
+    versions: Mapping[str, str],
+) -> list[Result]:
+    """Return tokens per second relative to both plain loops, repetition by repetition."""
+    names = tuple(dict.fromkeys(losses))
+    rates = {way: median(m["tokens_per_second"] for m in steps if m["way"] == way) for way in names}
     story = ", ".join(f"{way} {rate:.0f}" for way, rate in rates.items())
-    padding = {way: next(m["padding"] for m in steps if m["way"] == way) for way in variants.names}
+    padding = {way: next(m["padding"] for m in steps if m["way"] == way) for way in names}
     common: dict[str, Any] = {
-        "samples": steps,
-        "unit": "x the plain loop",
-        "versions": machine(packages=("torch", "transformers", "peft"))["versions"],
+        "versions": versions,
+        "cores_busy": cores_busy,
         "figures": {"tokens_per_second": rates, "padding": padding, "first_loss": losses, "tokens": tokens},
     }
-    what = f"trainer's tokens/s against peft + transformers, {shape.title}"
-    return [
-        Result(
-            name=f"{name}, packed",
-            what=f"{what}, packing on",
-            ratio=rates["packed"] / rates["plain"],
-            aim=at_least(1.0),
-            notes=[f"tokens per second on one core: {story}"],
+    what = f"trainer's tokens/s against peft + transformers, {title}"
+
+    def row(title: str, how: str, ours: str, theirs: str, unit: str, aim: Target | None) -> Result:
+        of_each = [{m["repeat"]: m["tokens_per_second"] for m in steps if m["way"] == way} for way in (ours, theirs)]
+        found = paired_ratios(*of_each)
+        return Result(
+            name=f"{name}, {title}",
+            what=f"{what}, {how}",
+            ratio=middle(found),
+            aim=aim,
+            unit=unit,
+            samples=[m for m in steps if m["way"] in (ours, theirs)],
+            notes=[f"tokens per second on one core: {story}"] if title == "packed" else [],
+            repetitions=found,
             **common,
-        ),
-        Result(
-            name=f"{name}, padded",
-            what=f"{what}, packing off",
-            ratio=rates["padded"] / rates["plain"],
-            aim=None,
-            **(common | {"samples": [m for m in steps if m["way"] != "packed"]}),
-        ),
+        )
+
+    return [
+        row("packed", "packing on", "packed", "plain", "x the plain loop", at_least(1.0)),
+        row("packed, sorted loop", "packing on", "packed", "sorted", "x the loop sorted by length", at_least(1.0)),
+        row("padded", "packing off", "padded", "plain", "x the plain loop", None),
     ]
 
 
@@ -160,18 +187,29 @@ def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
             "notes": notes,
             "versions": found.get("versions", {}),
             "figures": found.get("figures", {}),
+            "cores_busy": found.get("cores_busy", ()),
         }
+        mfus, peaks = ([m[key] for m in common["samples"] if key in m] for key in ("mfu", "peak_gib"))
         model = f"Qwen3-0.6B shape, LoRA r16, bf16, one sequence of {tokens} tokens"
         out_all(
             out,
             [
-                Result(f"MFU, {tokens // 1000}k", f"MFU of {model}", found.get("mfu"), at_least(mfu), "%", **common),
+                Result(
+                    f"MFU, {tokens // 1000}k",
+                    f"MFU of {model}",
+                    found.get("mfu"),
+                    at_least(mfu),
+                    "%",
+                    repetitions=mfus,
+                    **common,
+                ),
                 Result(
                     f"memory, {tokens // 1000}k",
                     f"peak memory of {model}",
                     found.get("gib"),
                     at_most(gib),
                     "GiB",
+                    repetitions=peaks,
                     **common,
                 ),
             ],
@@ -191,6 +229,7 @@ def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
     sample = long_sample(tokens, shape.vocabulary)
     versions = machine(packages=("torch", "transformers", "peft", "flash-attn"))["versions"]
     versions |= {"gpu": torch.cuda.get_device_name(0)}
+    load = machine_load.settled_load()
     with tempfile.TemporaryDirectory() as folder:
         variants = TrainerVariants(
             shape.save(Path(folder), tokens, torch.bfloat16), "cuda", "bfloat16", tokens, plain=False
@@ -216,6 +255,7 @@ def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
         ],
         "versions": versions,
         "figures": {"tokens_per_second": tokens / seconds},
+        "cores_busy": [load],
     }
 
 

@@ -1,4 +1,4 @@
-"""Three implementations of the same update, each with its own model: packed, padded, plain."""
+"""Four variants of the same update: the trainer packed and padded, the plain loop in order and sorted by length."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ ON_GPU = {"perf/peak_memory": "peak_gib", "perf/mfu": "mfu"}
 
 
 class TrainerVariants:
-    """Steps of the three implementations on one model folder."""
+    """Steps of the variants on one model folder."""
 
     def __init__(self, folder: Path, device: str, dtype: str, budget: int, plain: bool = True) -> None:
         settings = TrainerSettings(model_dir=folder, slots=1, device=device, dtype=dtype, threads=1)
@@ -35,20 +35,14 @@ class TrainerVariants:
         self.slot = self.base.open("bench", "bench/model", AdapterShape(RANK, ALPHA, TARGETS), seed=0)
         self.plan = StepPlan(learning_rate=LEARNING_RATE, temperature=1.0, micro_batch_tokens=budget, max_grad_norm=1.0)
         self.plain = PlainLoop(folder, RANK, ALPHA, TARGETS, LEARNING_RATE, device, dtype) if plain else None
-        self.names = ("packed", "padded", "plain") if plain else ("packed", "padded")
+        self.names = ("packed", "padded", "plain", "sorted") if plain else ("packed", "padded")
         self.attention = str(getattr(self.base.model.config, "_attn_implementation", "unknown"))
 
     def step(self, way: str, samples: Sequence[Sample]) -> dict[str, float]:
         """Make one update. Returns seconds, loss and share of padding; on a GPU also peak memory (GiB) and MFU (%)."""
         budget = self.plan.micro_batch_tokens
-        if way == "plain" and self.plain is not None:
-            longest, tokens = max(len(s.token_ids) for s in samples), sum(len(s.token_ids) for s in samples)
-            rows = max(1, budget // longest)
-            padded = sum(
-                len(samples[i : i + rows]) * max(len(s.token_ids) for s in samples[i : i + rows])
-                for i in range(0, len(samples), rows)
-            )
-            return {**self.plain.step(samples, budget), "padding": 1 - tokens / padded}
+        if way in ("plain", "sorted") and self.plain is not None:
+            return self.plain.step(samples, budget, by_length=way == "sorted")
         with _packing_off() if way == "padded" else _packing_on():
             # Updates are asynchronous on a GPU; reading the metrics inside waits for them.
             started = _clock(self.base.device)

@@ -10,6 +10,9 @@ from bench.report import Result, at_least, measured, record
 
 def test_result_survives_serialization_from_the_image() -> None:
     result = Result("28m, packed", "tokens/s", 2.5, at_least(1.0), samples=[{"way": "plain"}], notes=["a"])
+    busy = Result("28m, packed", "tokens/s", 2.5, None, repetitions=(2.4, 2.5), cores_busy=(0.1,))
+    assert trainer.parsed(json.loads(json.dumps(asdict(busy)))).cores_busy == (0.1,)
+    assert trainer.parsed(json.loads(json.dumps(asdict(busy)))).repetitions == (2.4, 2.5)
     assert trainer.parsed(json.loads(json.dumps(asdict(result)))) == Result(
         "28m, packed", "tokens/s", 2.5, at_least(1.0), samples=[{"way": "plain"}], notes=["a"]
     )
@@ -24,3 +27,22 @@ def test_missing_gpu_does_not_replace_an_earlier_measurement(tmp_path: Path) -> 
     trainer.keep(handed.append, Result("MFU, 65k", "MFU", None, at_least(25.2), "%"), tmp_path)
     trainer.keep(handed.append, Result("MFU, 16k", "MFU", 13.0, at_least(10.9), "%"), tmp_path)
     assert [r.ratio for r in handed] == [None, 13.0]
+
+
+def test_trainer_is_compared_with_both_loops_repetition_by_repetition() -> None:
+    rates = {"packed": (20.0, 40.0, 60.0), "padded": (5.0, 5.0, 5.0), "plain": (10.0, 10.0, 10.0)}
+    rates["sorted"] = (10.0, 40.0, 40.0)
+    steps = [
+        {"way": way, "repeat": repeat, "tokens_per_second": rate, "padding": 0.1}
+        for way, found in rates.items()
+        for repeat, rate in enumerate(found)
+    ]
+    losses = dict.fromkeys(rates, 0.14)
+    packed, by_length, padded = trainer.cpu_results("tiny", "title", 100, steps, losses, [0.1, 0.1, 1.9], {})
+    assert list(packed.repetitions) == [2.0, 4.0, 6.0]
+    assert by_length.name == "tiny, packed, sorted loop"
+    assert list(by_length.repetitions) == [2.0, 1.0, 1.5]
+    assert by_length.ratio == 1.5
+    assert by_length.aim is not None
+    assert (padded.ratio, padded.aim) == (0.5, None)
+    assert all(list(result.cores_busy) == [0.1, 0.1, 1.9] for result in (packed, by_length, padded))
