@@ -20,6 +20,8 @@ CODE := core operator cli trainer_image orchestrator_image inference_image local
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=
+# CONTROL=1 lets `make demo` train a second time without learning, which must not gain.
+CONTROL ?=
 # So many pytest workers share the unit and apiserver levels.
 WORKERS ?= 2
 # PARTS="trl async" runs these benchmarks only.
@@ -47,8 +49,8 @@ venv: $(VENV)/.complete ## Make the Python environment; prints where it is
 # --- the two commands ------------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove the adapter (KEEP=1: leave it up)
-	@KEEP=$(KEEP) PY=$(PY) demo/run.sh
+demo: $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove the adapter (KEEP=1: leave it up; CONTROL=1: and once without learning)
+	@KEEP=$(KEEP) CONTROL=$(CONTROL) PY=$(PY) demo/run.sh
 
 .PHONY: test
 test: $(VENV)/.complete ## Every check: lint, types, unit, apiserver, trainer, inference, e2e (KEEP=1: leave the cluster up)
@@ -63,7 +65,7 @@ check: $(VENV)/.complete ## Lint, types and the fast unit tests, side by side: a
 # --- benchmarks ------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-bench: $(VENV)/.complete ## Compare with TRL, rclone and a plain training loop, about an hour (PARTS="trl async": only these)
+bench: $(VENV)/.complete ## Compare with TRL, rclone and a plain training loop, about two hours (PARTS="trl async": only these)
 	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
 
 .PHONY: bench-table

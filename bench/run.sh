@@ -2,7 +2,8 @@
 # `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or exceeds its time does
 # not stop the later ones, and earlier results stay in build/bench. Stops the cluster at the end unless KEEP is set.
 #
-#   bench/run.sh [PART...]     parts: trainer gateway publish checkpoint recovery async trl (default: all, in this order)
+#   bench/run.sh [PART...]     parts: control trainer gateway publish checkpoint recovery async trl (default: all, in this
+#                             order)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/bench/log
@@ -32,23 +33,24 @@ trap 'exit 130' INT TERM
 # Prepare what is cached before anything is timed.
 "$PY" -m bench.prepare || failed+=(prepare)
 
-wanted=" ${*:-trainer gateway publish checkpoint recovery async trl} "
-for name in trainer gateway publish checkpoint recovery async trl; do
+wanted=" ${*:-control trainer gateway publish checkpoint recovery async trl} "
+for name in control trainer gateway publish checkpoint recovery async trl; do
     [[ $wanted == *" $name "* ]] || continue
     case $name in
+    control) part control 15 "$PY" -m bench.control ;;
     trainer)
-        part trainer 12 "$PY" -m bench.trainer --in-image
+        part trainer 15 "$PY" -m bench.trainer --in-image
         part trainer-gpu 12 "$PY" -m bench.trainer --device cuda
         ;;
-    gateway) part gateway 8 "$PY" -m bench.gateway ;;
-    publish) part publish 8 "$PY" -m bench.publish_latency ;;
+    gateway) part gateway 10 "$PY" -m bench.gateway ;;
+    publish) part publish 20 "$PY" -m bench.publish_latency ;;
     checkpoint)
-        part checkpoint 12 "$PY" -m bench.transfer
-        part checkpoint-stall 6 "$PY" -m bench.checkpoint_stall
+        part checkpoint 25 "$PY" -m bench.transfer
+        part checkpoint-stall 12 "$PY" -m bench.checkpoint_stall
         ;;
     recovery) part recovery 25 "$PY" -m bench.recovery ;;
-    async) part async 12 "$PY" -m bench.async_levels ;;
-    trl) part trl 30 "$PY" -m bench.trl ;;
+    async) part async 40 "$PY" -m bench.async_levels ;;
+    trl) part trl 80 "$PY" -m bench.trl ;;
     esac
 done
 

@@ -2,19 +2,25 @@
 
 Writes build/demo.json (figures) and build/demo.svg (the reward curve). Exits 0 if the reward rose, engine and trainer
 agreed on the probabilities of the tokens, and the adapter, downloaded from S3, beat the base model on held-out prompts.
+With --control (`make demo CONTROL=1`) the same run follows without learning, and must not gain.
 """
 
+import argparse
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import yaml
 from rlrun.storage.layout import RunLayout
 
+from demo import negative_control
 from demo.cluster import local_cluster
 from demo.example_job import ScriptJob
 from demo.install import BUCKET, EXAMPLES, MODEL_URI, ROOT, TRAINER_IMAGE, S3Access, install_platform
@@ -24,14 +30,21 @@ from demo.run_metrics import Line, mean_of, read_metrics
 from demo.watch import apply_run, follow
 
 NAMESPACE = "demo"
-RUN = "reverse-text"
+CONTROL = "reverse-text-control"
+CONTROL_NAMESPACE = "demo-control"
 RUN_FILE = EXAMPLES / "reverse-text.yaml"
+CONTROL_FILE = ROOT / "build" / "demo-control.yaml"
 WINDOW = 5
 LIMITS = {"reward_gain": 0.2, "mismatch_kl_mean": 0.01, "mismatch_kl_on_policy": 1e-4}
 
 
 def main() -> int:
     """Run the demo. Returns 0 if every claim holds."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--control", action="store_true", help="also train without learning, which must not gain; a minute more"
+    )
+    args = parser.parse_args()
     started = time.monotonic()
 
     def say(line: str) -> None:
@@ -39,21 +52,15 @@ def main() -> int:
 
     kubectl, s3 = local_cluster()
     install_platform(kubectl, s3, say)
-    kubectl("delete", "rlrun", RUN, "-n", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=180)
-    kubectl("delete", "rlcheckpoints,rladapters", "--all", "-n", NAMESPACE, "--ignore-not-found")
-
-    say(f"kubectl apply -f {RUN_FILE.relative_to(ROOT)}")
-    applied = time.monotonic()
-    apply_run(kubectl, RUN_FILE, NAMESPACE)
-    run = follow(kubectl, RUN, NAMESPACE, seconds=1200, say=say)
-    run_seconds = time.monotonic() - applied
-    for kinds in ("rlruns", "rlcheckpoints", "rladapters", "rlmodels"):
-        print(f"\n$ kubectl get {kinds}\n{kubectl('get', kinds, '-n', NAMESPACE)}", end="")
-    print()
-
-    say("evaluating the adapter, downloaded from S3, on held-out prompts")
-    report = figures(kubectl, s3, run) | {"run_seconds": round(run_seconds, 1)}
-    report |= evaluate(kubectl, s3, report["adapter_uri"])
+    report = measure(kubectl, s3, RUN_FILE, NAMESPACE, say)
+    report["control"] = None
+    if args.control:
+        say(f"negative control: the same run with learning rate {negative_control.LEARNING_RATE}")
+        CONTROL_FILE.parent.mkdir(exist_ok=True)
+        control = negative_control.control_run(yaml.safe_load(RUN_FILE.read_text()), CONTROL)
+        CONTROL_FILE.write_text(yaml.safe_dump(control))
+        report["control"] = measure(kubectl, s3, CONTROL_FILE, CONTROL_NAMESPACE, say)
+        report["control"]["learning_rate"] = negative_control.LEARNING_RATE
     report["wall_seconds"] = round(time.monotonic() - started, 1)
     failures = failed_claims(report)
     report["passed"] = not failures
@@ -62,15 +69,33 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def figures(kubectl: Kubectl, s3: S3Access, run: dict[str, Any]) -> dict[str, Any]:
+def measure(kubectl: Kubectl, s3: S3Access, file: Path, namespace: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Train the run of a file to its end and evaluate its adapter. Returns its figures."""
+    name = yaml.safe_load(file.read_text())["metadata"]["name"]
+    kubectl("delete", "rlrun", name, "-n", namespace, "--ignore-not-found", "--wait=true", timeout=180)
+    kubectl("delete", "rlcheckpoints,rladapters", "--all", "-n", namespace, "--ignore-not-found")
+    say(f"kubectl apply -f {file.relative_to(ROOT)}")
+    applied = time.monotonic()
+    apply_run(kubectl, file, namespace)
+    ended = follow(kubectl, name, namespace, seconds=1200, say=say)
+    run_seconds = time.monotonic() - applied
+    for kinds in ("rlruns", "rlcheckpoints", "rladapters", "rlmodels"):
+        print(f"\n$ kubectl get {kinds}\n{kubectl('get', kinds, '-n', namespace)}", end="")
+    print()
+    say("evaluating the adapter, downloaded from S3, on held-out prompts")
+    report = figures(kubectl, s3, ended, namespace) | {"run_seconds": round(run_seconds, 1)}
+    return report | evaluate(kubectl, s3, report["adapter_uri"])
+
+
+def figures(kubectl: Kubectl, s3: S3Access, run: dict[str, Any], namespace: str = NAMESPACE) -> dict[str, Any]:
     """Collect figures from the status of the run and from S3."""
     store = s3.store()
-    layout = RunLayout.of(BUCKET, "", NAMESPACE, run["metadata"]["uid"])
+    layout = RunLayout.of(BUCKET, "", namespace, run["metadata"]["uid"])
     lines = [line for line in read_metrics(store, layout) if "reward/mean" in line]
     rewards = [line["reward/mean"] for line in lines]
     on_policy = [line["mismatch_kl/on_policy/mean"] for line in lines if "mismatch_kl/on_policy/mean" in line]
-    checkpoints = kubectl.list("rlcheckpoints", NAMESPACE)
-    adapters = kubectl.list("rladapters", NAMESPACE)
+    checkpoints = kubectl.list("rlcheckpoints", namespace)
+    adapters = kubectl.list("rladapters", namespace)
     last = max(adapters, key=lambda a: a["spec"]["step"])
     return {
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -139,7 +164,8 @@ def failed_claims(report: dict[str, Any]) -> list[str]:
         "the adapter beats its base model, sampled": report["adapter_reward_sampled"] > report["base_reward_sampled"],
         "the adapter beats its base model, greedy": report["adapter_reward_greedy"] > report["base_reward_greedy"],
     }
-    return [claim for claim, holds in claims.items() if not holds]
+    control = negative_control.failed_claims(report["control"]) if report.get("control") else []
+    return [*(claim for claim, holds in claims.items() if not holds), *control]
 
 
 def write(report: dict[str, Any]) -> None:
@@ -154,9 +180,11 @@ def summary(report: dict[str, Any], failures: list[str]) -> None:
     """Print the figures and the result."""
     r = report
     rows = {
+        "before training": before_training(r),
         "reward": f"{r['reward_first']:.3f} -> {r['reward_last']:.3f} in {r['steps']} steps  {sparkline(r['rewards'])}",
         "held-out greedy": f"{r['base_reward_greedy']:.3f} base -> {r['adapter_reward_greedy']:.3f} adapter",
         "held-out sampled": f"{r['base_reward_sampled']:.3f} base -> {r['adapter_reward_sampled']:.3f} adapter",
+        "negative control": control_line(r.get("control")),
         "mismatch KL": f"{r['mismatch_kl_mean']:.1e} mean, at most {r['mismatch_kl_on_policy']:.1e} on policy",
         "in S3": f"{r['checkpoints_ready']} checkpoints and {r['adapters_ready']} adapters Ready",
         "time": f"{r['seconds_per_step']} s a step, run {r['run_seconds']:.0f} s, all {r['wall_seconds']:.0f} s",
@@ -169,6 +197,24 @@ def summary(report: dict[str, Any], failures: list[str]) -> None:
     for claim in failures:
         print(f"  FAILED: {claim}", file=sys.stderr)
     print("demo passed" if not failures else f"demo FAILED: {len(failures)} claims do not hold")
+
+
+def before_training(report: dict[str, Any]) -> str:
+    """Return what the tiny model knew before training: its scores on held-out prompts."""
+    return (
+        f"the base model scores {report['base_reward_greedy']:.3f} greedy, {report['base_reward_sampled']:.3f} sampled "
+        "of 1 on held-out prompts"
+    )
+
+
+def control_line(control: dict[str, Any] | None) -> str:
+    """Return the result of the negative control, or how to run it."""
+    if control is None:
+        return "not run (make demo CONTROL=1)"
+    return (
+        f"{control['reward_first']:.3f} -> {control['reward_last']:.3f} without learning; held-out greedy "
+        f"{control['base_reward_greedy']:.3f} base -> {control['adapter_reward_greedy']:.3f} adapter"
+    )
 
 
 def git(*args: str) -> str:

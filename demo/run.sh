@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `make demo`: cluster, images, then the demo. Stops the cluster at the end unless KEEP is set.
+# `make demo`: cluster, images, then the demo. Stops the cluster at the end unless KEEP is set. With CONTROL the same run
+# follows without learning.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,4 +19,4 @@ trap 'exit 130' INT TERM
 
 "$PY" -m local_cluster up
 "$PY" -m local_cluster.images all
-"$PY" -m demo
+"$PY" -m demo ${CONTROL:+--control}

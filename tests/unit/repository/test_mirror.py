@@ -18,6 +18,7 @@ FOLDERS = {
     "rlrun_inference": "inference_image",
     "local_cluster": ".",
     "bench": ".",
+    "demo": ".",
     "support": "tests",
 }
 """Top-level packages, and the folder of the repository that each is in."""
