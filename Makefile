@@ -82,6 +82,15 @@ chaos: $(VENV)/.complete ## Inject faults at three levels (CHAOS="--level unit -
 chaos-table: $(VENV)/.complete ## Keep the results of build/chaos.json in docs/faults and write docs/faults.md
 	@$(PY) -m tests.chaos.document
 
+# --- tests of the tests ----------------------------------------------------------------------------------------------
+
+# PROOFS="--level unit --field 'sampling.*'" passes options on; --help explains them.
+PROOFS ?=
+
+.PHONY: proofs
+proofs: $(VENV)/.complete ## Remove each field's effect and require that a test of docs/fields.md fails (PROOFS="--level e2e")
+	@$(PY) -m tests.proofs --workers $(WORKERS) $(PROOFS)
+
 # --- one level at a time ---------------------------------------------------------------------------------------------
 
 .PHONY: lint
@@ -97,7 +106,7 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 
 .PHONY: types
 types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
-	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p local_cluster -p demo -p bench -p tests.chaos
+	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs
 
 .PHONY: test-fast
 test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server

@@ -18,7 +18,7 @@ ENVIRONMENTS = [
 ]
 
 
-@pytest.mark.proves("env.id", "env.args", "eval.interval", "eval.evalBaseModel", "val.interval", "sampling.temperature")
+@pytest.mark.proves("env.id", "env.args", "val.interval")
 def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
     platform: Platform, fresh_namespace: Callable[[str], str]
 ) -> None:

@@ -60,14 +60,15 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(test, field) for every field in every mark."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for mark in node.decorator_list:
-            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.proves":
-                yield from ((node.name, ast.literal_eval(argument)) for argument in mark.args)
+def _marks(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str]]:
+    """(test, field) for every field in every mark. The test of a class is `Class::test`, as pytest names it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _marks(node, f"{inside}{node.name}::")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.proves":
+                    yield from ((inside + node.name, ast.literal_eval(argument)) for argument in mark.args)
 
 
 def main() -> int:

@@ -98,6 +98,7 @@ def describe_run(item: Obj) -> list[Text]:
     environments = ", ".join(e.get("name") or e.get("id", "?") for e in spec.get("env") or [])
     facts: list[tuple[str, Text | str]] = [
         ("Run", f"{item['metadata'].get('namespace')}/{item['metadata']['name']}"),
+        ("Name", str(spec.get("name") or "")),
         ("Phase", output.phase(summary.phase)),
         ("Reason", f"{summary.reason}: {summary.message}" if summary.reason else ""),
         ("Model", str(spec.get("model"))),

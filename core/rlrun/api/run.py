@@ -27,7 +27,7 @@ class RLRunSpec(Spec):
     """Model, environments and training parameters of the run."""
 
     name: str | None = Field(default=None, min_length=1, max_length=128)
-    """Display name. Unset: the object's name."""
+    """Display name, shown by `rlrun get` and in Weights & Biases unless wandb.name is set. Unset: the object's name."""
     model: ModelId
     """Id of the RLModel to train. `kubectl get rlmodels` lists the available ids."""
     max_steps: int = Field(default=100, ge=1, le=1_000_000)

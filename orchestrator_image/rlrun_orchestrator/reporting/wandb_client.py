@@ -61,9 +61,8 @@ def wandb_log(run: ResolvedRun, store: Store, layout: RunLayout) -> "WandbLog | 
     if run.spec.wandb is None:
         return None
     config = {"spec": run.spec.to_json_dict(), "attempt": run.run.attempt}
-    return WandbLog(
-        run.spec.wandb, run_id=run.run.uid, run_name=run.run.name, config=config, store=store, layout=layout
-    )
+    name = run.spec.name or run.run.name
+    return WandbLog(run.spec.wandb, run_id=run.run.uid, run_name=name, config=config, store=store, layout=layout)
 
 
 def api_key(environment: Mapping[str, str]) -> str | None:
@@ -90,13 +89,14 @@ class WandbLog:
         init_seconds: float = 60.0,
         command: Sequence[str] = COMMAND,
     ) -> None:
+        self.name = names.name or run_name
+        """Name of the run at Weights & Biases."""
         self.problem: Problem | None = None
         """Reason for which metrics do not arrive. None while they do."""
         self.lost = 0
         """Number of dropped lines."""
         self._names = names
         self._run_id = run_id
-        self._run_name = run_name
         self._config = config
         self._store = store
         self._layout = layout
@@ -206,7 +206,7 @@ class WandbLog:
             folder=folder,
             project=self._names.project,
             entity=self._names.entity,
-            name=self._names.name or self._run_name,
+            name=self.name,
             id=self._run_id,
             online=api_key(self._environment) is not None,
             init_seconds=self._init_seconds,

@@ -1,10 +1,13 @@
 """No field of RLRun's spec without a test that fails when the field loses its effect."""
 
+import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.field_proofs import PAGE, fields, page, proofs
+from tests.support.field_proofs import PAGE, ROOT, fields, page, proofs
 
 
 def test_every_field_is_proved() -> None:
@@ -27,7 +30,7 @@ def test_marks_are_found_wherever_a_test_may_stand(tmp_path: Path) -> None:
         'class TestTwo:\n    @pytest.mark.slow\n    @pytest.mark.proves("a")\n    async def test_two(self): ...\n'
     )
     assert proofs(tmp_path / "tests") == {
-        "a": ["tests/test_it.py::test_one", "tests/test_it.py::test_two"],
+        "a": ["tests/test_it.py::test_one", "tests/test_it.py::TestTwo::test_two"],
         "b.c": ["tests/test_it.py::test_one"],
     }
 
@@ -36,3 +39,24 @@ def test_marks_are_found_wherever_a_test_may_stand(tmp_path: Path) -> None:
 def test_fields_are_values_and_not_sections(path: str) -> None:
     assert path in fields()
     assert "sampling" not in fields()
+
+
+def test_every_citation_is_a_test_that_pytest_finds() -> None:
+    # The tests of images and the cluster import what is not installed here. Their names must at least be in the file.
+    for cited in {test for tests in proofs().values() for test in tests}:
+        path, *names = cited.split("::")
+        tree: ast.AST = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        for name in names:
+            inner = [node for node in ast.iter_child_nodes(tree) if getattr(node, "name", None) == name]
+            assert inner, cited
+            tree = inner[0]
+
+
+@pytest.mark.slow
+def test_citations_of_this_level_can_be_run_as_they_stand() -> None:
+    cited = sorted({test for tests in proofs().values() for test in tests if test.startswith("tests/unit/")})
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *cited],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -19,6 +19,7 @@ FOLDERS = {
     "local_cluster": ".",
     "bench": ".",
     "demo": ".",
+    "proofs": "tests",
     "support": "tests",
 }
 """Top-level packages, and the folder of the repository that each is in."""

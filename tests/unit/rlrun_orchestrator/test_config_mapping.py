@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
@@ -78,8 +79,10 @@ def test_pools_are_as_the_run_says(world: World) -> None:
     assert out(0.2)
     assert not out(0.21)
     assert out(0.3, hardThreshold=0.3)
-    assert normal(1.0, easyFraction=0.5) == pytest.approx(0.75, abs=0.06)
-    assert normal(0.0, hardFraction=0.5) == pytest.approx(0.75, abs=0.06)
+    for reward, fraction in ((1.0, "easyFraction"), (0.0, "hardFraction")):
+        assert normal(reward, **{fraction: 1.0}) == 1.0, "all stay in the draw"
+        assert 0.5 < normal(reward, **{fraction: 0.9}) < 1.0
+        assert out(reward)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -120,11 +123,13 @@ def test_every_deadline_follows_the_time_for_a_rollout(world: World) -> None:
 
 @pytest.mark.proves("batchSize", "rolloutsPerExample", "oversamplingFactor", "maxAsyncLevel", "algorithm.sftSteps")
 def test_the_scheduler_counts_groups(world: World) -> None:
-    run = resolved(world, batchSize=24, rolloutsPerExample=8, oversamplingFactor=1.5, algorithm={"sftSteps": 2})
+    run = resolved(
+        world, batchSize=24, rolloutsPerExample=4, oversamplingFactor=1.5, maxAsyncLevel=3, algorithm={"sftSteps": 2}
+    )
     schedule = config_mapping.run_schedule(run, OrchestratorSettings())
     tracker = config_mapping.group_tracker(run, schedule, GroupCounts())
     limits = tracker.limits
-    assert (limits.groups_per_batch, limits.max_groups_in_flight, limits.max_async_level) == (3, 5, 2)
+    assert (limits.groups_per_batch, limits.max_groups_in_flight, limits.max_async_level) == (6, 9, 3)
     assert tracker.schedule is schedule
     assert (schedule.max_steps, schedule.supervised_steps) == (5, 2)
 
@@ -140,6 +145,22 @@ def test_counts_of_the_process_before_add_up(world: World) -> None:
         assert sum(counts.model_dump().values()) == total
         assert (counts.trained, counts.stale, counts.in_flight) == (trained, stale, 0)
         tracker.return_batch(4, batch)
+
+
+@pytest.mark.proves("rolloutsPerExample")
+def test_environments_are_asked_for_as_many_rollouts_as_the_run_says(world: World) -> None:
+    run = resolved(world, batchSize=6, rolloutsPerExample=3)
+    assert config_mapping.dispatch(run, OrchestratorSettings()).rollouts_per_example == 3
+    assert config_mapping.scoring(run).rollouts_per_example == 3
+
+
+@pytest.mark.proves("trajectoryStrategy")
+def test_turns_are_joined_unless_the_run_says_otherwise(world: World) -> None:
+    joined, apart = resolved(world), resolved(world, trajectoryStrategy="branching")
+    assert config_mapping.scoring(joined).strategy is TrajectoryStrategy.interleaved
+    assert config_mapping.exact_prefixes(joined)
+    assert config_mapping.scoring(apart).strategy is TrajectoryStrategy.branching
+    assert not config_mapping.exact_prefixes(apart)
 
 
 @pytest.mark.proves("sampling.seed", "seed")
@@ -201,6 +222,7 @@ def test_a_session_is_as_the_model_says_where_the_run_says_nothing(world: World)
     "sampling.minTokens", "loss.ratioType", "loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh",
     "loss.sequenceMeanLow", "loss.sequenceMeanHigh", "loss.sequenceTokenLow", "loss.sequenceTokenHigh",
     "klPenalty.enabled", "klPenalty.beta", "klPenalty.targetKl",
+    "seed",
 )  # fmt: skip
 def test_a_session_has_the_runs_own_wishes(world: World) -> None:
     loss = {
@@ -224,17 +246,20 @@ def test_a_session_has_the_runs_own_wishes(world: World) -> None:
         loss=loss,
         klPenalty={"beta": 0.2, "targetKl": 0.05},
         sampling=sampling,
+        seed=6,
     ).to_json_dict()
     assert spec["kind"] == "adapter"
     assert (spec["loraRank"], spec["loraDropout"], spec["targetModules"]) == (4, 0.1, ["q_proj"])
     assert (spec["loraAlpha"], spec["learningRate"]) == (8, 0.01)
-    assert (spec["warmupSteps"], spec["gradientAccumulationSteps"]) == (3, 2)
+    assert (spec["warmupSteps"], spec["gradientAccumulationSteps"], spec["seed"]) == (3, 2, 6)
     assert spec["loss"] == loss
     assert spec["klPenalty"] == {"enabled": True, "beta": 0.2, "targetKl": 0.05}
     assert {name: spec[name] for name in sampling if name != "maxTokens"} == {
         name: value for name, value in sampling.items() if name != "maxTokens"
     }
     assert session(world, lora={"enabled": False}).kind is PolicyKind.weights
+    without_penalty = session(world, klPenalty={"enabled": False}).kl_penalty
+    assert without_penalty is None or not without_penalty.enabled
 
 
 def test_a_session_that_resumes_does_not_start_from_elsewhere(world: World) -> None:

@@ -13,4 +13,4 @@ class Wandb(Spec):
     entity: str | None = Field(default=None, min_length=1, max_length=128)
     """Team or user that owns the project. Unset: the default entity of the API key."""
     name: str | None = Field(default=None, min_length=1, max_length=128)
-    """Name of the run in Weights & Biases. Unset: the name of the RLRun."""
+    """Name of the run in Weights & Biases. Unset: the display name of the run."""

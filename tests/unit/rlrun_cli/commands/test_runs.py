@@ -82,6 +82,12 @@ def test_get(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert rlrun("get", "missing").code == 1
 
 
+def test_get_shows_the_display_name_if_there_is_one(rlrun: Rlrun, runs: FakeCluster) -> None:
+    assert "Name:" not in rlrun("get", "first").out
+    runs.stored["RLRun"]["first"]["spec"]["name"] = "Reverse Text!"
+    assert "Name:      Reverse Text!\n" in rlrun("get", "first").out
+
+
 def test_cluster_options_are_accepted_before_and_after_the_command(
     rlrun: Rlrun, runs: FakeCluster, chosen: list[Any]
 ) -> None:

@@ -106,7 +106,7 @@ def test_only_the_platforms_own_code_has_s3_credentials() -> None:
                 assert secrets == ["reverse-s3"]
 
 
-@pytest.mark.proves("env.id", "env.name", "env.version", "env.args")
+@pytest.mark.proves("env.id", "env.version", "env.args")
 def test_environment_is_told_what_it_is() -> None:
     container = containers(templates(build())["reverse-env-0"])[0]
     told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
@@ -120,7 +120,22 @@ def test_environment_is_told_what_it_is() -> None:
     assert container["resources"] == {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 
 
-@pytest.mark.proves("model", "maxAsyncLevel")
+@pytest.mark.proves("env.name", "env.taskset", "env.harness")
+def test_training_environment_is_told_its_name_taskset_and_harness() -> None:
+    entry = {"id": "o/e", "name": "words", "taskset": {"num_examples": 10}, "harness": {"max_turns": 8}}
+    (container,) = containers(templates(build(env=[entry]))["reverse-env-0"])
+    told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
+    assert (told["name"], told["taskset"], told["harness"]) == ("words", {"num_examples": 10}, {"max_turns": 8})
+
+
+@pytest.mark.proves("maxAsyncLevel")
+@pytest.mark.parametrize(("level", "adapters"), [(2, 5), (4, 7)])
+def test_the_engine_has_room_for_the_policies_that_may_be_in_use(level: int, adapters: int) -> None:
+    args = engine_args(resolved(maxAsyncLevel=level))
+    assert args[args.index("--max-loras") + 1] == str(adapters)
+
+
+@pytest.mark.proves("model")
 def test_engine_is_called_as_the_stock_image_wants_it() -> None:
     args = engine_args(resolved({"lora": {"rank": 24}, "inference": {"gpus": 1, "extraArgs": ["--enforce-eager"]}}))
     pairs = dict(zip(args[1::2], args[2::2], strict=False))

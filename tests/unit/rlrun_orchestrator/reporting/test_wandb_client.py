@@ -5,6 +5,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rlrun.api.run_sections.monitoring import Wandb
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_orchestrator.data.reward_histogram import BOUNDS, histogram_values
 from rlrun_orchestrator.reporting.wandb_client import QUEUE_LENGTH, WandbLog, api_key
+from rlrun_orchestrator.reporting.wandb_client import wandb_log as log_of_run
 from rlrun_orchestrator.reporting.wandb_process import logged
 
 from tests.support.ports import claimed_ports
@@ -69,6 +71,26 @@ def wandb_log(store: RunStore, environment: dict[str, str] | None = None, **more
         environment=environment,
         **more,
     )
+
+
+@pytest.mark.proves("name")
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        ({"wandb": {"project": "words"}}, "run"),
+        ({"wandb": {"project": "words"}, "name": "Reverse Text!"}, "Reverse Text!"),
+        ({"wandb": {"project": "words", "name": "first try"}, "name": "Reverse Text!"}, "first try"),
+    ],
+)
+def test_a_run_has_its_display_name_unless_it_has_one_for_wandb(
+    tmp_path: Path, spec: dict[str, Any], shown: str
+) -> None:
+    world = World(tmp_path, spec=spec)
+    world.urls = {"words": "http://words"}
+    world.trainer_url = "http://trainer"
+    log = log_of_run(world.resolved(), world.store, LAYOUT)  # type: ignore[arg-type]
+    assert log is not None
+    assert log.name == shown
 
 
 @pytest.mark.proves("wandb.project", "wandb.entity", "wandb.name")

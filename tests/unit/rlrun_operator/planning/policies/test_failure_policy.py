@@ -244,6 +244,7 @@ def trainer_crash(role: str = "trainer", code: int = 1, reason: str = "Error") -
         ([{"action": "Fail", "roles": ["trainer"]}], 1, 1, "fail"),
         ([{"action": "Fail", "exitCodes": [2]}], 1, 1, None),
         ([{"action": "Fail", "exitCodes": [1, 2]}], 1, 1, "fail"),
+        ([{"action": "Fail", "reasons": ["OOMKilled"]}], 1, 1, None),
         ([{"action": "Fail", "reasons": ["Error"]}], 1, 1, "fail"),
         ([{"action": "Fail", "reasons": ["TrainerCrashed"]}], 1, 1, "fail"),
         ([{"action": "RestartRole"}, {"action": "Fail"}], 1, 1, None),

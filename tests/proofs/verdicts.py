@@ -1,0 +1,129 @@
+"""Plugin of pytest: runs each test as it is, then once more for each field that it cites, with that field removed.
+
+One process plays many fields, because its start takes longer than most tests. Fixtures below session scope are made
+anew for every run; those of session scope, such as the S3 server, are made without any removal.
+
+RLRUN_PROOF_FIELDS names the fields, separated by commas. With RLRUN_PROOF_EVERY=1 a field is played on although a test
+has already noticed its removal. Each verdict is printed as one line of JSON after `MARK`:
+
+passed    the test did not notice the removal
+failed    it did
+unclear   it failed for a reason that says nothing: the spec became invalid, or its surroundings did not come up
+broken    it fails without any removal
+skipped   it does not run here
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+MARK = "field-proof-verdict "
+FIELD = "RLRUN_REMOVED_FIELD"
+UNCLEAR = ("ValidationError", "ImportError", "FixtureLookupError")
+"""Exceptions that are no statement of a test."""
+BASELINE_SECONDS = 300
+
+
+class Hung(BaseException):
+    """A test waits for something that no longer comes. Its own deadline, minutes later, would fail it as well."""
+
+
+class FieldRemoval:
+    """State of one pytest process."""
+
+    def __init__(self) -> None:
+        self.fields = set(filter(None, os.environ.get("RLRUN_PROOF_FIELDS", "").split(",")))
+        self.every = bool(os.environ.get("RLRUN_PROOF_EVERY"))
+        self.red: set[str] = set()
+        self.error: BaseException | None = None
+        self.lines: Any = None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put what is marked slow last: a fast test may make it unnecessary."""
+        items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Run the test without a removal, then with those of its fields that no test has noticed yet."""
+        if wanted := self._wanted(item):
+            verdict, error, before = self._run(item, "", BASELINE_SECONDS)
+            if verdict != "passed":
+                for field in wanted:
+                    self._say(item, field, verdict if verdict == "skipped" else "broken", error, before)
+                wanted = []
+            for field in wanted:
+                verdict, error, seconds = self._run(item, field, 30 + 5 * int(before))
+                self._say(item, field, verdict, error, seconds)
+                if verdict == "failed":
+                    self.red.add(field)
+        if nextitem is None:
+            item.session._setupstate.teardown_exact(None)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[None]:
+        """Keep the exception itself, of which the report has only the text."""
+        if call.excinfo is not None and self.error is None:
+            self.error = call.excinfo.value
+        return (yield)
+
+    def _wanted(self, item: pytest.Item) -> list[str]:
+        cited = [field for mark in item.iter_markers("proves") for field in mark.args if field in self.fields]
+        return [field for field in cited if self.every or field not in self.red]
+
+    def _run(self, item: pytest.Item, field: str, limit: int) -> tuple[str, str, float]:
+        """Return verdict, error and seconds of one run of the test."""
+        self.error, os.environ[FIELD], started = None, field, time.monotonic()
+        with deadline(limit):
+            # The session in place of the next test: all fixtures but those of the session are torn down.
+            reports = runtestprotocol(item, log=False, nextitem=item.session)  # type: ignore[arg-type]
+        os.environ[FIELD] = ""
+        return *verdict(reports, self.error), round(time.monotonic() - started, 2)
+
+    def _say(self, item: pytest.Item, field: str, verdict: str, error: str, seconds: float) -> None:
+        name = item.nodeid.partition("[")[0]
+        said = {"test": name, "field": field, "verdict": verdict, "error": error, "seconds": seconds}
+        reporter = item.config.pluginmanager.get_plugin("terminalreporter")
+        assert reporter is not None
+        reporter.ensure_newline()
+        reporter.write_line(MARK + json.dumps(said), flush=True)
+
+
+def verdict(reports: list[pytest.TestReport], error: BaseException | None) -> tuple[str, str]:
+    """Return the verdict on one run, and the first line of its error."""
+    failed = [report for report in reports if report.failed]
+    if not failed:
+        return ("skipped" if any(report.skipped for report in reports) else "passed"), ""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    clear = failed[0].when == "call" or isinstance(error, AssertionError)
+    return ("failed" if clear and not names.intersection(UNCLEAR) else "unclear"), text
+
+
+@contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    """Raise Hung in the main thread after so many seconds, and again should that not end the test."""
+
+    def hung(_signal: int, _frame: FrameType | None) -> None:
+        raise Hung(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, hung)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 30)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugin."""
+    config.pluginmanager.register(FieldRemoval(), "field-removal")
