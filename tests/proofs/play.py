@@ -12,6 +12,7 @@ from typing import Literal
 
 from tests.proofs.verdicts import MARK
 
+NO_TESTS_COLLECTED = 5
 ROOT = Path(__file__).resolve().parents[2]
 STARTUP = Path("tests/proofs/startup")
 
@@ -46,7 +47,7 @@ def play(level: Level, cited: Mapping[str, Sequence[str]], *, every: bool = Fals
         "RLRUN_PROOF_FIELDS": ",".join(cited),
         "RLRUN_PROOF_EVERY": "1" if every else "",
     }
-    pytest = ["-m", "pytest", *tests, "-q", "-p", "tests.proofs.verdicts", "-p", "no:cacheprovider"]
+    pytest = ["-m", "pytest", *tests, "-q", "--tb=native", "-p", "tests.proofs.verdicts", "-p", "no:cacheprovider"]
     # Falsifying examples of hypothesis are no failures of the product: the developer's own database stays without them.
     with tempfile.TemporaryDirectory(prefix="rlrun-proofs-") as folder:
         if level == "image":
@@ -64,21 +65,22 @@ def play(level: Level, cited: Mapping[str, Sequence[str]], *, every: bool = Fals
 def verdicts_of(
     argv: Sequence[str], environment: Mapping[str, str], cited: Mapping[str, Sequence[str]]
 ) -> Iterator[Verdict]:
-    """Yield the verdicts that the process prints. Without one at all, its last words are the verdict on every test."""
+    """Yield the verdicts that the process prints. Its last words are the verdict on what it did not get to."""
     words: list[str] = []
-    found = False
+    red, played = set(), set()
     with subprocess.Popen(
         argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if MARK in line:
-                found = True
-                yield Verdict(**json.loads(line.partition(MARK)[2]))
+                verdict = Verdict(**json.loads(line.partition(MARK)[2]))
+                played.add((verdict.field, verdict.test))
+                red.update([verdict.field] if verdict.verdict == "failed" else [])
+                yield verdict
             else:
                 words.append(line)
-    if process.returncode and not found:
+    if process.returncode not in (0, NO_TESTS_COLLECTED):
         said = "".join(words[-10:]).strip()
-        yield from (Verdict(field, test, "broken", said) for field, tests in cited.items() for test in tests)
-    elif process.returncode:
-        print("".join(words[-10:]), file=sys.stderr)
+        for field in cited.keys() - red:
+            yield from (Verdict(field, test, "broken", said) for test in cited[field] if (field, test) not in played)

@@ -13,6 +13,7 @@ broken    it fails without any removal
 skipped   it does not run here
 """
 
+import inspect
 import json
 import os
 import signal
@@ -47,8 +48,13 @@ class FieldRemoval:
         self.lines: Any = None
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Put what is marked slow last: a fast test may make it unnecessary."""
-        items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+        """Put cheap tests first, which may make others unnecessary: pure ones, those that wait, then the slow."""
+
+        def cost(item: pytest.Item) -> tuple[bool, bool]:
+            waits = inspect.iscoroutinefunction(getattr(item, "function", None))
+            return item.get_closest_marker("slow") is not None, waits
+
+        items.sort(key=cost)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -70,10 +76,16 @@ class FieldRemoval:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[None]:
-        """Keep the exception itself, of which the report has only the text."""
+        """Keep the exception itself, of which the report has only the text. pytest itself is not to be interrupted."""
+        seconds, _ = signal.setitimer(signal.ITIMER_REAL, 0)
         if call.excinfo is not None and self.error is None:
             self.error = call.excinfo.value
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            if call.when != "teardown":
+                # After a hang the teardown, too, may wait for what does not come.
+                signal.setitimer(signal.ITIMER_REAL, seconds or 30)
 
     def _wanted(self, item: pytest.Item) -> list[str]:
         cited = [field for mark in item.iter_markers("proves") for field in mark.args if field in self.fields]
@@ -110,13 +122,13 @@ def verdict(reports: list[pytest.TestReport], error: BaseException | None) -> tu
 
 @contextmanager
 def deadline(seconds: int) -> Iterator[None]:
-    """Raise Hung in the main thread after so many seconds, and again should that not end the test."""
+    """Raise Hung in the main thread after so many seconds."""
 
     def hung(_signal: int, _frame: FrameType | None) -> None:
         raise Hung(f"not done after {seconds} s")
 
     before = signal.signal(signal.SIGALRM, hung)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 30)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:

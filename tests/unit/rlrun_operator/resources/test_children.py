@@ -106,6 +106,13 @@ def test_only_the_platforms_own_code_has_s3_credentials() -> None:
                 assert secrets == ["reverse-s3"]
 
 
+@pytest.mark.proves("envFrom.secretRef.optional")
+def test_an_environment_starts_without_a_secret_that_is_optional() -> None:
+    sources = [{"secretRef": {"name": "judge"}}, {"secretRef": {"name": "extra", "optional": True}}]
+    (container,) = containers(templates(build(envFrom=sources))["reverse-env-0"])
+    assert [bool(entry["secretRef"].get("optional")) for entry in container["envFrom"]] == [False, True]
+
+
 @pytest.mark.proves("env.id", "env.version", "env.args")
 def test_environment_is_told_what_it_is() -> None:
     container = containers(templates(build())["reverse-env-0"])[0]
