@@ -84,7 +84,9 @@ def test_get(rlrun: Rlrun, runs: FakeCluster) -> None:
 
 def test_get_shows_the_display_name_if_there_is_one(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert "Name:" not in rlrun("get", "first").out
-    runs.stored["RLRun"]["first"]["spec"]["name"] = "Reverse Text!"
+    named = runs.find("RLRun", "first")
+    assert named is not None
+    named["spec"]["name"] = "Reverse Text!"
     assert "Name:      Reverse Text!\n" in rlrun("get", "first").out
 
 
