@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# `make test`: every level. The levels of this machine (lint, types, unit, apiserver, then those inside images) run while
-# the binaries and images are built and the local cluster comes up. The end-to-end level follows and has the machine to
-# itself: engines that start beside tests that compute get too little CPU for their probes. A level that fails does not
-# hide the later ones; the closing lines of all are repeated at the end, and their logs are in build/test. Leaves nothing
-# running unless KEEP is set.
+# `make test`: every level. The levels of this machine (lint, types, unit, apiserver) and those inside images run beside
+# each other while the binaries and images are built and the local cluster comes up. The end-to-end level follows and has
+# the machine to itself: engines that start beside tests that compute get too little CPU for their probes. A level that
+# fails does not hide the later ones; the closing lines of all are repeated at the end, and their logs are in build/test.
+# Leaves nothing running unless KEEP is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=build/test

@@ -74,7 +74,7 @@ class ConfigWatcher:
             return
         self._last_contents = data
         try:
-            new = ResolvedRun.model_validate_json(data)
+            new = ResolvedRun.parse(data)
         except ValueError as error:
             log.warning("ignoring %s: %s", self._path, error)
             return

@@ -131,7 +131,8 @@ def test_image_that_cannot_be_pulled(platform: Platform, here: str) -> None:
         platform.kubectl.apply(platform.run_object("no-image", here, model="tests/no-image", failurePolicy=policy))
         found = platform.wait_for_condition("no-image", here, "TrainerReady", "ImagePullFailed", SECONDS)
         assert "rlrun-nowhere/trainer:none" in found["message"]
-        platform.wait_for_condition("no-image", here, "Failed", "ImagePullFailed", SECONDS, status="True")
+        failed = platform.wait_for_condition("no-image", here, "Failed", "ImagePullFailed", SECONDS, status="True")
+        assert "rlrun-nowhere/" in failed["message"]
     finally:
         platform.kubectl("delete", "rlmodel", "no-image")
 

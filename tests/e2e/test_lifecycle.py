@@ -4,7 +4,7 @@ The runs are on-policy and seeded, so that a continued one can be held against o
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -170,18 +170,27 @@ def test_max_steps_raised_on_a_live_run_takes_effect(raised: Raised) -> None:
     assert raised.pods_after == raised.pods_before, "nothing restarted"
 
 
-def test_deadlines_end_a_run_with_their_reason(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
-    namespace = fresh_namespace("deadlines")
-    deadline = 45
-    model = platform.model_object("deadlines", "tests/deadlines")
+@pytest.fixture
+def engineless_model(platform: Platform) -> Iterator[str]:
+    """The id of a model whose engines never start."""
+    model = platform.model_object("engineless", "tests/engineless")
     model["spec"]["inference"] |= NO_ENGINE
     platform.kubectl.apply(model)
+    yield "tests/engineless"
+    platform.kubectl("delete", "rlmodel", "engineless")
+
+
+def test_deadlines_end_a_run_with_their_reason(
+    platform: Platform, fresh_namespace: Callable[[str], str], engineless_model: str
+) -> None:
+    namespace = fresh_namespace("deadlines")
+    deadline = 45
     platform.kubectl.apply(
         platform.run_object(
             "active",
             namespace,
             **SEEDED,
-            model="tests/deadlines",
+            model=engineless_model,
             maxSteps=LONG,
             activeDeadlineSeconds=deadline,
             ttlSecondsAfterFinished=30,
@@ -202,7 +211,6 @@ def test_deadlines_end_a_run_with_their_reason(platform: Platform, fresh_namespa
     # The status has whole seconds.
     assert (ended - began).total_seconds() >= deadline - 1
     wait_for("the run to be deleted", lambda: platform.kubectl.get("rlrun", "active", namespace) is None, SECONDS)
-    platform.kubectl("delete", "rlmodel", "deadlines")
 
 
 @pytest.mark.proves("artifactPolicy")

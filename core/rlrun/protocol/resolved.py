@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from rlrun.api.base.rules import ADMITTED
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
@@ -83,4 +84,12 @@ class ResolvedRun(Schema):
 
         Raises OSError if it cannot be read, pydantic.ValidationError if it does not match this version's schema.
         """
-        return cls.model_validate_json((path or Path(os.environ.get(CONFIG_VARIABLE, CONFIG_PATH))).read_bytes())
+        return cls.parse((path or Path(os.environ.get(CONFIG_VARIABLE, CONFIG_PATH))).read_bytes())
+
+    @classmethod
+    def parse(cls, data: str | bytes) -> "ResolvedRun":
+        """Read the JSON of an attempt that was admitted when it began: the rules of this version are not applied to it.
+
+        Raises pydantic.ValidationError if it does not match this version's schema.
+        """
+        return cls.model_validate_json(data, context=ADMITTED)

@@ -24,6 +24,7 @@ from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.trajectories import TokenSequence
 from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
+from rlrun_orchestrator.inference.gateway.sampling_rules import without_strict
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool
 
 log = logging.getLogger(__name__)
@@ -144,8 +145,8 @@ class DemonstrationLoader:
             )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         last = answers[-1] + 1
-        # With its tools, as the engine renders the prompts of rollouts.
-        encode = partial(self._tokenizer.encode, tools=shown.tools)
+        # With its tools as the gateway sends them, so that the prompts are those of rollouts.
+        encode = partial(self._tokenizer.encode, tools=[without_strict(tool) for tool in shown.tools])
         token_ids = await encode(messages[:last], add_generation_prompt=False)
         sequence = TokenSequence(token_ids, [False] * len(token_ids), [0.0] * len(token_ids))
         for answer in answers:

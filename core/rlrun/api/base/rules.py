@@ -12,7 +12,14 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Self, cast, get_args, get_origin
 
-from pydantic import ConfigDict, ModelWrapValidatorHandler, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
@@ -64,6 +71,11 @@ class Violation:
     message: str
 
 
+ADMITTED = {"admitted": True}
+"""Validation context of a spec that was accepted earlier: its rules are not checked again, because a newer version may
+have more of them."""
+
+
 class Spec(Schema):
     """Section of an object that users write: strict types, no coercion, rules between fields.
 
@@ -80,7 +92,7 @@ class Spec(Schema):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _keep_rules(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _keep_rules(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(data, dict):
             whole, maps = _whole_number_fields(cls), _typed_maps(cls)
             data = {
@@ -88,6 +100,8 @@ class Spec(Schema):
                 for key, value in data.items()
                 if value is not None
             }
+        if info.context == ADMITTED:
+            return handler(data)
         try:
             instance = handler(data)
         except ValidationError as error:

@@ -9,10 +9,12 @@ again.
 import hashlib
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
 from rlrun.kube.pods import is_alive, role_of
+from rlrun.protocol.resolved import CONFIG_KEY
 
 from rlrun_operator.planning.plan.actions import ConfigRefresh
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -24,13 +26,41 @@ ENDED_WITH_RUN = ("Deployment", "Secret")
 def missing_children(desired: Iterable[Obj], observation: RunObservation) -> list[Obj]:
     """Return the children to apply, in the given order."""
     existing = {(c["kind"], c["metadata"]["name"]): c for c in observation.owned_children()}
-    return [c for c in desired if _needs_write(c, existing.get((c["kind"], c["metadata"]["name"])))]
+    pairs = [(child, existing.get((child["kind"], child["metadata"]["name"]))) for child in desired]
+    fitting = [(_in_the_keys_of(child, current), current) for child, current in pairs]
+    return [child for child, current in fitting if _needs_write(child, current)]
 
 
 def _needs_write(desired: Obj, existing: Obj | None) -> bool:
     if existing is None or attempt_of(existing) != attempt_of(desired):
         return True
     return desired["kind"] in COMPARED_DATA and (existing.get("data") or {}) != desired["data"]
+
+
+def _in_the_keys_of(desired: Obj, existing: Obj | None) -> Obj:
+    """Return the ConfigMap with the keys that the attempt's configuration was started with, and with their new values.
+
+    The images of a running attempt may be older than this operator, and their processes reject keys that they do not
+    know.
+    """
+    if existing is None or desired["kind"] != "ConfigMap" or attempt_of(existing) != attempt_of(desired):
+        return desired
+    old_text = (existing.get("data") or {}).get(CONFIG_KEY, "")
+    try:
+        old = json.loads(old_text)
+    except ValueError:
+        return desired
+    new = _known(json.loads(desired["data"][CONFIG_KEY]), old)
+    text = old_text if new == old else json.dumps(new, indent=1, ensure_ascii=False)
+    return {**desired, "data": {**desired["data"], CONFIG_KEY: text}}
+
+
+def _known(new: Any, old: Any) -> Any:
+    if isinstance(new, dict) and isinstance(old, dict):
+        return {key: _known(value, old[key]) for key, value in new.items() if key in old}
+    if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
+        return [_known(*pair) for pair in zip(new, old, strict=True)]
+    return new
 
 
 def refreshes(applies: Iterable[Obj], observation: RunObservation) -> list[ConfigRefresh]:

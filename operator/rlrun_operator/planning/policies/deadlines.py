@@ -4,10 +4,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
+from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT
 from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.pods import relevant_pods
+from rlrun.protocol.environment import ROLLOUT_SHARE
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -64,13 +66,21 @@ def expired_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime, blocki
         if seconds(status.attempt_start_time, now) < spec.start_deadline_seconds:
             return None
         return _not_started(spec.start_deadline_seconds, blocking)
-    if seconds(last_progress_time(status), now) >= spec.stall_deadline_seconds:
+    if seconds(last_progress_time(status), now) >= spec.stall_deadline_seconds + _last_evaluation(status, spec):
         cause = f" Cause: {blocking.message}" if blocking else ""
         return Problem(
             reason=Reason.STALL_DEADLINE_EXCEEDED,
             message=f"No step finished within {spec.stall_deadline_seconds} s (`spec.stallDeadlineSeconds`).{cause}",
         )
     return None
+
+
+def _last_evaluation(status: RLRunStatus, spec: RLRunSpec) -> float:
+    """Return the seconds that the evaluation after the last step may take longer than one with the default timeout."""
+    if spec.eval is None or status.progress is None or status.progress.step < spec.max_steps:
+        return 0.0
+    longest = max((entry.rollout_timeout_seconds for entry in spec.eval.env), default=DEFAULT_ROLLOUT_TIMEOUT)
+    return max(0.0, (longest - DEFAULT_ROLLOUT_TIMEOUT) / ROLLOUT_SHARE)
 
 
 def last_progress_time(status: RLRunStatus) -> datetime | None:

@@ -33,7 +33,7 @@ def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | No
         if attempt_of(obj) != attempt:
             continue
         try:
-            return ResolvedRun.model_validate_json((obj.get("data") or {}).get(CONFIG_KEY, ""))
+            return ResolvedRun.parse((obj.get("data") or {}).get(CONFIG_KEY, ""))
         except ValidationError:
             return None
     return None

@@ -91,7 +91,7 @@ class SamplingRules:
         if requested.get("parallel_tool_calls") is not True:
             requested.pop("parallel_tool_calls", None)
         if isinstance(requested.get("tools"), list):
-            requested["tools"] = [_without_strict(tool) for tool in requested["tools"]]
+            requested["tools"] = [without_strict(tool) for tool in requested["tools"]]
         limit = self._limit(body)
         request = requested | {
             "model": model,
@@ -189,7 +189,7 @@ def _is_strict(tool: Any) -> bool:
     return isinstance(function, dict) and function.get("strict") not in (None, False)
 
 
-def _without_strict(tool: Any) -> Any:
+def without_strict(tool: Any) -> Any:
     """Return the tool without `strict`, for which the engine would force arguments to follow their schema."""
     if not _is_strict(tool):
         return tool

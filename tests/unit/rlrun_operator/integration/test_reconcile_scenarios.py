@@ -1,5 +1,6 @@
 """Whole stories of a run, against a cluster in memory; every reconcile is a freshly started operator."""
 
+import json
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -318,6 +319,44 @@ async def test_raised_max_steps_reach_the_config_and_restart_nothing(world: Worl
     assert '"maxSteps": 20' in config["data"]["run.json"]
     after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
     assert after == before
+
+
+async def test_a_running_attempt_gets_no_key_that_its_images_do_not_know(world: World) -> None:
+    await world.start()
+    stored = world.cluster.find("ConfigMap", "reverse-config")
+    assert stored
+    known = json.loads(stored["data"]["run.json"])
+    del known["spec"]["env"][0]["rolloutTimeoutSeconds"], known["spec"]["loss"]["sequenceTokenHigh"]
+    stored["data"]["run.json"] = json.dumps(known, indent=2)
+    version = stored["metadata"]["resourceVersion"]
+
+    await world.reconcile()
+    unchanged = world.cluster.find("ConfigMap", "reverse-config")
+    assert unchanged
+    assert unchanged["metadata"]["resourceVersion"] == version, "there is nothing to tell the attempt"
+
+    world.change_spec(maxSteps=20)
+    await world.reconcile()
+    changed = world.cluster.find("ConfigMap", "reverse-config")
+    assert changed
+    known["spec"]["maxSteps"] = 20
+    assert json.loads(changed["data"]["run.json"]) == known
+
+
+async def test_an_attempt_outlives_a_rule_that_its_model_does_not_satisfy_any_more(world: World) -> None:
+    await world.start()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    frozen = json.loads(config["data"]["run.json"])
+    frozen["model"]["inference"]["extraArgs"] = ["--max-loras=8"]
+    config["data"]["run.json"] = json.dumps(frozen)
+    for model in world.cluster.all("RLModel"):
+        model["spec"].setdefault("inference", {})["extraArgs"] = ["--max-loras=8"]
+    before = world.condition("Validated")
+    await world.reconcile()
+    assert world.condition("Validated") == before
+    assert world.status["phase"] != "Failed"
+    assert world.status.get("reason") != "ModelInvalid"
 
 
 async def test_the_pod_that_reads_a_changed_config_is_nudged_and_no_other(world: World) -> None:

@@ -42,7 +42,8 @@ async def test_warm_up_on_demonstrations_then_rollouts(world: World) -> None:
 @pytest.mark.proves("algorithm.sftSteps")
 async def test_demonstrations_are_rendered_with_the_tools_of_their_environment(world: World) -> None:
     world.spec |= {"maxSteps": 1, "algorithm": {"name": "sft"}}
-    world.environments["words"].tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    add = {"name": "add", "parameters": {}}
+    world.environments["words"].tools = [{"type": "function", "function": add | {"strict": True}}]
     await world.start()
     assert await world.run() == 0
     [(_, batch)] = world.trainer.batches
@@ -52,6 +53,9 @@ async def test_demonstrations_are_rendered_with_the_tools_of_their_environment(w
         assert text == f"tool add;user:example {number};assistant:answer {number};"
         learnt = "".join(c for c, mask in zip(text, sample.loss_mask, strict=True) if mask)
         assert learnt == f"answer {number};"
+    told = [body["tools"] for engine in world.engines for body in engine.tokenizations]
+    assert told
+    assert all(tools == [{"type": "function", "function": add}] for tools in told), "rollouts have no strict tools"
 
 
 @pytest.mark.proves("algorithm.name", "batchSize")

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from rlrun.api.run_status import Progress
 from rlrun.kube.conditions import seconds
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.actions import ConditionChange
@@ -35,6 +36,16 @@ def test_deadlines(after: float, running_since: float | None, limits: Obj, expec
         status = started(ConditionChange("Running", True, "Running"), when=running_since)
     expired = expired_deadline(status, run_spec(**limits), at(after), None)
     assert (expired.reason if expired else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "after", "expired"), [(9, 3600, True), (10, 3600, False), (10, 9799, False), (10, 9800, True)]
+)
+def test_the_stall_deadline_waits_for_the_last_evaluation(step: int, after: float, expired: bool) -> None:
+    spec = run_spec(maxSteps=10, eval={"env": [{"id": "acme/exam", "rolloutTimeoutSeconds": 7200}]})
+    progress = Progress(step=step, max_steps=10, last_step_time=START)
+    status = started(ConditionChange("Running", True, "Running")).model_copy(update={"progress": progress})
+    assert (expired_deadline(status, spec, at(after), None) is not None) is expired
 
 
 def test_start_deadline_takes_over_the_reason_of_what_blocks() -> None:
