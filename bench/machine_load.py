@@ -2,22 +2,30 @@
 
 Every benchmark calls `require_idle` before anything is prepared, and `settled_load` before each measurement; the
 readings go into the result. `bench/validity.py` decides from them whether a result counts.
+
+A reading is a number of cores, not a share: the mean number of those cores busy that this process was allowed to use at
+its start (CORES). Work on other cores of a shared host is not in it.
 """
 
 import argparse
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+CORES = frozenset(os.sched_getaffinity(0))
+"""Usable cores. Read at import, because a benchmark that pins itself to one core still needs the others idle."""
 LIMIT = 0.25
-"""Cores that may be busy before a measurement. The idle local cluster keeps about 0.1 busy."""
+"""Cores that may be busy before a measurement on a small machine. The idle local cluster keeps about 0.1 busy."""
+SHARE = 0.05
+"""Share of the usable cores that may be busy, where that is more than LIMIT."""
 READING_SECONDS = 3.0
 SETTLE_SECONDS = 60.0
 """Time for earlier pods to end and for a cluster that has just started to become quiet."""
 TICKS = 100
 """Clock ticks per second in /proc/stat, independent of the kernel's own."""
 IDLE_FIELDS = (3, 4)
-"""Fields of the line `cpu` that are not work: idle and iowait (proc(5))."""
+"""Fields of a line `cpu0` that are not work: idle and iowait (proc(5))."""
 COUNTED_FIELDS = 8
 """Fields up to `steal`, which is time that the host gave to other machines. Those after it are parts of `user`."""
 
@@ -28,13 +36,23 @@ class MachineBusyError(SystemExit):
     """Refusal to start on a busy machine. A SystemExit, so that a benchmark ends with the message and code 1."""
 
 
-def busy_seconds(stat: str) -> float:
-    """Return the seconds of work of all cores since the start of the machine, from the text of /proc/stat."""
-    fields = stat.splitlines()[0].split()
-    if fields[0] != "cpu":
-        raise ValueError(f"/proc/stat begins with {fields[0]!r} instead of 'cpu'")
-    ticks = [int(text) for text in fields[1 : COUNTED_FIELDS + 1]]
-    return (sum(ticks) - sum(ticks[field] for field in IDLE_FIELDS)) / TICKS
+def limit(cores: int | None = None) -> float:
+    """Return the number of busy cores up to which a machine with so many usable cores (None: this one) is idle."""
+    return max(LIMIT, SHARE * (len(CORES) if cores is None else cores))
+
+
+def busy_seconds(stat: str, cores: Collection[int] | None = None) -> float:
+    """Return the seconds of work of the cores (None: CORES) since the machine started, from the text of /proc/stat.
+
+    Raises:
+        ValueError: The text lacks one of the cores.
+    """
+    cores = CORES if cores is None else cores
+    lines = {fields[0]: fields for fields in map(str.split, stat.splitlines()) if fields}
+    if lacking := [core for core in sorted(cores) if f"cpu{core}" not in lines]:
+        raise ValueError(f"/proc/stat has no line for core {lacking[0]}, which this process may use")
+    ticks = [[int(text) for text in lines[f"cpu{core}"][1 : COUNTED_FIELDS + 1]] for core in cores]
+    return sum(sum(own) - sum(own[field] for field in IDLE_FIELDS) for own in ticks) / TICKS
 
 
 def busy_cores(
@@ -43,7 +61,7 @@ def busy_cores(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Return the mean number of busy cores during the next `seconds`."""
+    """Return the mean number of busy ones of the usable cores during the next `seconds`."""
     before, began = busy_seconds(read()), clock()
     sleep(seconds)
     return (busy_seconds(read()) - before) / (clock() - began)
@@ -52,9 +70,9 @@ def busy_cores(
 def settled_load(
     read: Reader = busy_cores, clock: Callable[[], float] = time.monotonic, seconds: float = SETTLE_SECONDS
 ) -> float:
-    """Return the number of busy cores, as soon as it is at most LIMIT or after `seconds`."""
+    """Return the number of busy cores, as soon as it is at most the limit or after `seconds`."""
     deadline = clock() + seconds
-    while (load := read()) > LIMIT and clock() < deadline:
+    while (load := read()) > limit() and clock() < deadline:
         continue
     return load
 
@@ -70,13 +88,13 @@ def require_idle(allow_busy: bool, load: Reader = settled_load) -> None:
     """Check that the machine is idle.
 
     Raises:
-        MachineBusyError: More than LIMIT cores are busy and `allow_busy` is not set.
+        MachineBusyError: More cores than the limit are busy and `allow_busy` is not set.
     """
     if allow_busy:
         return
     found = load()
-    if found > LIMIT:
+    if found > limit():
         raise MachineBusyError(
-            f"Not measured: {found:.2f} cores are busy with other work, and at most {LIMIT} may be. Stop it (top shows "
-            "it) and start again, or pass --busy: the results are then marked invalid."
+            f"Not measured: {found:.2f} of {len(CORES)} cores are busy with other work, and at most {limit():g} may "
+            "be. Stop it (top shows it) and start again, or pass --busy: the results are then marked invalid."
         )

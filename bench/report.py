@@ -24,8 +24,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bench.machine_load import CORES
 from bench.repetitions import Spread
 from bench.validity import Validity
+from bench.validity import validity as validity_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
@@ -86,7 +88,7 @@ class Result:
     with_startup: float | None = None
     """The number with the start-up of both sides counted. None if there is no start-up to count."""
     cores_busy: Sequence[float] = ()
-    """Busy cores before each measurement, from `bench.machine_load`."""
+    """Number of usable cores that were busy before each measurement, from `bench.machine_load`."""
 
 
 def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] = ()) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] =
         except PackageNotFoundError:
             continue
     return {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(CORES),
         "cpu": _cpu(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "python": platform.python_version(),
@@ -115,7 +117,8 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
         raise ValueError(f"benchmark {benchmark!r} is unknown. Use one of {', '.join(NAMES)}, or add it to NAMES")
     path = folder / f"{benchmark}.json"
     older: list[dict[str, Any]] = json.loads(path.read_text())["results"] if path.exists() else []
-    validity, spread = Validity(result.cores_busy), Spread.of(result.repetitions)
+    where = machine(result.versions)
+    validity, spread = Validity(result.cores_busy, where["cores"]), Spread.of(result.repetitions)
     met = result.aim.met_by(result.ratio) if result.aim and result.ratio is not None else None
     entry = {
         "name": result.name,
@@ -123,7 +126,7 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
         "command": command(),
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "machine": machine(result.versions),
+        "machine": where,
         "ratio": result.ratio,
         "unit": result.unit,
         "aim": f"{result.aim.sign} {result.aim.value:g}" if result.aim else None,
@@ -161,7 +164,7 @@ def line(entry: Mapping[str, Any]) -> str:
     if entry["ratio"] is None:
         return "not measured"
     if entry.get("valid") is False:
-        return f"{entry['ratio']:.3g} {entry['unit']}, {Validity(entry['cores_busy_before']).explanation()}"
+        return f"{entry['ratio']:.3g} {entry['unit']}, {validity_of(entry).explanation()}"
     outcome = {True: "met", False: "MISSED", None: "no target"}[entry["met"]]
     aim = f" (target {entry['aim']}: {outcome})" if entry["aim"] else ""
     return f"{entry['ratio']:.3g} {entry['unit']}{aim}"

@@ -12,9 +12,6 @@ from typing import Any
 WINDOW = 3
 """Number of steps whose mean reward must reach the target; the reward of one step is noisy."""
 
-UNUSED = ("filtered", "errored", "stale", "inFlight")
-"""Outcomes of groups in an RLRun's status whose rollouts were drawn and not trained on."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -76,11 +73,14 @@ def arrival(steps: Sequence[Step], target: float, window: int = WINDOW) -> Arriv
 def drawn_rollouts(trace: Trace, trained: int, per_group: int) -> int:
     """Return the rollouts that were drawn to train on `trained` of them: also those discarded or not yet used.
 
-    TRL's runs have no groups and train on every rollout. A group in progress counts fully, because its rollouts run
-    side by side. Groups that ended later, before the run was removed, count as well.
+    The number is that of all groups, whatever their outcome, in one status of the run. The status is read at another
+    time than the metrics that `trained` comes from, so the two are not added: a group that was in progress in one of
+    them may be trained in the other. A group in progress counts fully, because its rollouts run side by side, and so do
+    groups of steps after the arrival. A status that is behind the metrics gives at least `trained`. TRL's runs have no
+    groups and train on every rollout.
     """
     groups: dict[str, int] = trace.facts.get("groups", {})
-    return trained + sum(groups.get(outcome, 0) for outcome in UNUSED) * per_group
+    return max(trained, sum(groups.values()) * per_group)
 
 
 def steps_per_hour(steps: Sequence[Step], skip: int = 1) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.machine_load import LIMIT
+from bench.machine_load import limit
 
 Entry = Mapping[str, Any]
 LOAD = "cores_busy_before"
@@ -19,6 +19,8 @@ class Validity:
     """Readings of the load before the measurements of a result."""
 
     readings: Sequence[float]
+    cores: int = 1
+    """Usable cores of the machine that measured; the default has the strictest limit."""
 
     @property
     def recorded(self) -> bool:
@@ -34,13 +36,13 @@ class Validity:
     def valid(self) -> bool | None:
         """False if the machine was busy before a measurement; None if that was not recorded."""
         # A reading that is not a number is not at most the limit, and so not valid.
-        return all(reading <= LIMIT for reading in self.readings) if self.recorded else None
+        return all(reading <= limit(self.cores) for reading in self.readings) if self.recorded else None
 
     def explanation(self) -> str:
         """Return the cause of an invalid result, and the next step."""
         return (
-            f"invalid: {self.busiest:.2f} cores were busy with other work before a measurement, and at most {LIMIT} "
-            "may be. Measure it again on an idle machine"
+            f"invalid: {self.busiest:.2f} cores were busy with other work before a measurement, and at most "
+            f"{limit(self.cores):g} may be. Measure it again on an idle machine"
         )
 
 
@@ -51,13 +53,13 @@ def validity(entry: Entry, others: Sequence[Entry] = ()) -> Validity:
     `uneven, samples`, is a second figure of the measurement `uneven` and has the load of that row in `others`, if the
     same command wrote both.
     """
-    own = _readings(entry)
+    own, cores = _readings(entry), entry.get("machine", {}).get("cores", 1)
     if own or "," not in entry["name"]:
-        return Validity(own)
+        return Validity(own, cores)
     main = entry["name"].partition(",")[0]
     written = (entry.get("command"), entry.get("commit"))
     same = [o for o in others if o["name"] == main and (o.get("command"), o.get("commit")) == written]
-    return Validity([reading for other in same for reading in _readings(other)])
+    return Validity([reading for other in same for reading in _readings(other)], cores)
 
 
 def _readings(entry: Entry) -> list[float]:

@@ -88,7 +88,7 @@ def family(name: str) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """A line per family, then every scenario that did not survive with its first words."""
+    """A line per family, then every failure with its first words."""
     families = sorted({(r.level, family(r.name)) for r in results}, key=lambda f: (f[0], f[1]))
     lines = [f"{'level':<10} {'scenarios':<34} {'played':>6} {'survived':>8} {'seconds':>8}"]
     for level, name in families:
@@ -106,5 +106,5 @@ def table(results: Sequence[Result]) -> str:
 
 
 def failures(results: Iterable[Result]) -> list[Result]:
-    """Those that did not survive."""
-    return [r for r in results if r.outcome is not Outcome.survived]
+    """Those that did not survive. A fault that was not reached, where that may be, is none of them."""
+    return [r for r in results if r.outcome not in (Outcome.survived, Outcome.not_reached)]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.chaos.scenario import Hung, Lost, NotStruck, Outcome, Result, Scenario
+from tests.chaos.scenario import Hung, Lost, NotReached, NotStruck, Outcome, Result, Scenario
 
 AGAIN_SECONDS = 60.0
 """An alarm that went off where nobody could hear it goes off again; until then there is time for cleaning up."""
@@ -42,6 +42,8 @@ def run_one(scenario: Scenario, stage: Any = None) -> Result:
         outcome, detail = Outcome.lost, str(error)
     except NotStruck as error:
         outcome, detail = Outcome.not_struck, str(error)
+    except NotReached as error:
+        outcome, detail = Outcome.not_reached, str(error)
     except Hung as error:
         outcome, detail = Outcome.hung, str(error)
     except Exception:

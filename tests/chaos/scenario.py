@@ -2,7 +2,8 @@
 
 A scenario is a function that plays its story on the stage of its level and returns when all invariants hold at the
 end. It raises `Lost` with what was violated, `Hung` where the story did not come to its end, and `NotStruck` where all
-invariants hold but the fault was never injected: such a story proves nothing.
+invariants hold but the fault was never injected: such a story proves nothing. `NotReached` is the same where the fault
+may be missed: at one of the last positions of a life that is not always equally long.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -15,7 +16,7 @@ LEVELS: tuple[Level, ...] = ("unit", "apiserver", "e2e")
 
 
 class Outcome(StrEnum):
-    """How a scenario came out; anything but survived is a failure."""
+    """How a scenario came out; anything but survived and not_reached is a failure."""
 
     survived = "survived"
     lost = "lost"
@@ -24,6 +25,9 @@ class Outcome(StrEnum):
     """It did not end before its deadline."""
     not_struck = "not struck"
     """Everything holds, but the fault of the scenario never happened."""
+    not_reached = "not reached"
+    """Everything holds, and the life ended before the position of the fault, which is one of those that it need not
+    reach. No failure, and not counted as survived."""
     broken = "broken"
     """Code raised what nobody expected: a mistake in the project, or in the scenario."""
 
@@ -34,6 +38,10 @@ class Lost(Exception):
 
 class NotStruck(Exception):
     """The fault of the scenario was not injected; the message says which."""
+
+
+class NotReached(Exception):
+    """The life was too short for the position of the fault, which is among its last few; the message says which."""
 
 
 class Hung(BaseException):
@@ -91,7 +99,12 @@ def require(violations: Iterable[str]) -> None:
         raise Lost("; ".join(found))
 
 
-def require_strike(struck: bool, fault: str) -> None:
-    """Raises NotStruck if the fault was not injected. Call it after the invariants, because a violation says more."""
+def require_strike(struck: bool, fault: str, *, may_be_missed: bool = False) -> None:
+    """Raises NotStruck if the fault was not injected. Call it after the invariants, because a violation says more.
+
+    With `may_be_missed` it raises NotReached instead.
+    """
+    if not struck and may_be_missed:
+        raise NotReached(f"{fault}: this life ended before, as it may at one of the last positions")
     if not struck:
         raise NotStruck(f"{fault}: this never happened, so the scenario shows nothing")

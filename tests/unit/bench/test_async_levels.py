@@ -45,7 +45,7 @@ def test_levels_are_compared_repetition_by_repetition() -> None:
 def test_start_up_and_rollouts_drawn_are_counted_beside_the_steps() -> None:
     traces = {
         0: [seeded([0.5] * 10, 6.0, 0, 20.0)],
-        2: [seeded([0.5] * 10, 2.0, 0, 30.0, load=0.9, stale=3, inFlight=2)],
+        2: [seeded([0.5] * 10, 2.0, 0, 30.0, load=0.9, trained=160, stale=3, inFlight=2)],
     }
     speed, reward = async_levels.results_of(WAITING, at_least(2.0), traces, [])
     assert speed.with_startup == pytest.approx((20 + 60) / (30 + 20))

@@ -5,11 +5,27 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.machine_load import LIMIT, MachineBusyError, add_option, busy_cores, busy_seconds, require_idle, settled_load
+from bench import machine_load
+from bench.machine_load import (
+    LIMIT,
+    MachineBusyError,
+    add_option,
+    busy_cores,
+    busy_seconds,
+    limit,
+    require_idle,
+    settled_load,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts below have one core."""
+    monkeypatch.setattr(machine_load, "CORES", frozenset({0}))
 
 
 def stat(user: int = 0, idle: int = 0, iowait: int = 0, steal: int = 0, guest: int = 0) -> str:
-    return f"cpu  {user} 0 0 {idle} {iowait} 0 0 {steal} {guest} 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+    return f"cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 {user} 0 0 {idle} {iowait} 0 0 {steal} {guest} 0\nintr 1 2 3\n"
 
 
 def clock(*times: float) -> Callable[[], float]:
@@ -26,9 +42,28 @@ def test_time_of_guests_is_part_of_user_and_time_of_the_host_is_work() -> None:
     assert busy_seconds(stat(user=300, steal=100)) == 4.0
 
 
-def test_text_without_the_sum_of_all_cores_is_an_error() -> None:
-    with pytest.raises(ValueError, match="cpu0"):
-        busy_seconds("cpu0 1 2 3 4 5 6 7 8 9 10\n")
+def test_only_usable_cores_count() -> None:
+    text = "".join(f"cpu{core} {100 * 10**core} 0 0 5 0 0 0 0 0 0\n" for core in range(4))
+    assert busy_seconds(text, {1, 3}) == 10 + 1000
+    assert busy_seconds(text, {2}) == 100
+
+
+def test_text_without_a_usable_core_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no line for core 7"):
+        busy_seconds(stat(), {0, 7})
+
+
+def test_limit_is_a_share_of_many_cores_and_never_less_than_on_few() -> None:
+    assert [limit(cores) for cores in (1, 2, 5)] == [0.25] * 3
+    assert limit(64) == pytest.approx(3.2)
+
+
+def test_machine_of_many_cores_may_have_more_of_them_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_load, "CORES", frozenset(range(64)))
+    require_idle(False, lambda: 3.1)
+    assert settled_load(clock(3.1), clock(0.0), 60.0) == 3.1
+    with pytest.raises(MachineBusyError, match=r"at most 3\.2 may"):
+        require_idle(False, lambda: 3.3)
 
 
 def test_busy_cores_are_work_per_second() -> None:
@@ -48,7 +83,7 @@ def test_machine_that_stays_busy_keeps_its_last_reading() -> None:
 
 
 def test_benchmark_refuses_to_start_on_a_busy_machine() -> None:
-    with pytest.raises(MachineBusyError, match=r"1\.98 cores are busy.*--busy") as refused:
+    with pytest.raises(MachineBusyError, match=r"1\.98 of \d+ cores are busy.*--busy") as refused:
         require_idle(False, lambda: 1.98)
     assert isinstance(refused.value, SystemExit)
     require_idle(False, lambda: LIMIT)

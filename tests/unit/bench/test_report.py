@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import results_table
-from bench.machine_load import LIMIT
+from bench.machine_load import limit
 from bench.report import Result, at_least, at_most, machine, record
 
 
@@ -143,8 +143,8 @@ def test_percentile_of_three_kills_in_an_old_file_is_called_their_maximum(tmp_pa
 
 def test_committed_rows_of_a_busy_machine_are_invalid() -> None:
     rows, _ = table_of(results_table.KEPT)
-    loads = {row["benchmark"]: row["cores busy before"] for row in rows}
-    busy = {name for name, load in loads.items() if load != "not recorded" and float(load) > LIMIT}
+    loads = {row["benchmark"]: (row["cores busy before"], int(row["machine"].split()[0])) for row in rows}
+    busy = {name for name, (load, cores) in loads.items() if load != "not recorded" and float(load) > limit(cores)}
     assert {row["benchmark"] for row in rows if row[""] == "invalid"} == busy
 
 

@@ -39,8 +39,16 @@ def test_steps_per_hour_omit_the_first_step() -> None:
 
 def test_unused_groups_count_as_drawn() -> None:
     groups = {"trained": 224, "stale": 48, "inFlight": 38, "errored": 1, "filtered": 2}
-    assert drawn_rollouts(Trace([], 0.0, {"groups": groups}), 1792, 8) == 1792 + 89 * 8
+    assert drawn_rollouts(Trace([], 0.0, {"groups": groups}), 1792, 8) == (224 + 89) * 8
     assert drawn_rollouts(Trace([], 0.0), 1408, 8) == 1408
+
+
+def test_status_of_another_time_than_the_metrics_is_not_added_to_them() -> None:
+    # An earlier status has 16 groups in progress that the metrics know as trained; a later one has a step more.
+    earlier, later = {"trained": 208, "inFlight": 26}, {"trained": 240, "inFlight": 10}
+    assert drawn_rollouts(Trace([], 0.0, {"groups": earlier}), 224 * 8, 8) == 234 * 8
+    assert drawn_rollouts(Trace([], 0.0, {"groups": later}), 224 * 8, 8) == 250 * 8
+    assert drawn_rollouts(Trace([], 0.0, {"groups": {"trained": 200}}), 224 * 8, 8) == 224 * 8
 
 
 def test_sample_has_every_step() -> None:

@@ -29,6 +29,14 @@ def test_reading_that_is_not_a_number_is_invalid() -> None:
     assert validity(entry(load=["nan"])).valid is False
 
 
+def test_limit_is_that_of_the_machine_that_measured() -> None:
+    many = entry(load=[0.1, 1.98], machine={"cores": 64})
+    assert validity(many).valid is True
+    assert validity(entry("uneven, samples", machine={"cores": 64}), [many]).valid is True
+    assert validity(entry(load=[0.1, 1.98], machine={"cores": 2})).valid is False
+    assert "at most 3.2 may be" in Validity([4.0], 64).explanation()
+
+
 def test_explanation_names_the_load_the_limit_and_the_next_step() -> None:
     text = Validity([0.1, 1.97972]).explanation()
     assert "1.98 cores" in text

@@ -1,6 +1,7 @@
 """docs/faults.md is written from raw results that name where they come from, one file per level."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,9 @@ def test_the_page_names_levels_commits_and_failures() -> None:
     assert "- **e2e**: not played" in text
     assert "| unit | a | 2 | 1 | 0.9 | 1.5 |" in text
     assert "- not struck: unit a/2 (seed 8)" in text
+
+
+def test_the_page_names_what_was_not_reached_and_counts_it_as_no_survivor() -> None:
+    text = document({"unit": [RESULTS[0], replace(RESULTS[1], outcome=Outcome.not_reached)]})
+    assert "| **unit** | **all** | **2** | **1** | | |" in text
+    assert "- not reached: unit a/2 (seed 8)" in text
