@@ -167,7 +167,9 @@ SECTIONS = (
             (
                 "teacher_kl/mean",
                 "nats per token",
-                "Distillation: divergence of the policy of the step from the teacher, both without sampling settings.",
+                "Distillation: log-probability of the policy of the step minus that of the teacher on the sampled "
+                "tokens, both without sampling settings, clipped to 5 nats per token. Each token is weighted by the "
+                "policy's probability without sampling settings over that with them, at most 8.",
             ),
             (
                 "kl_penalty/kl",

@@ -2,7 +2,8 @@
 
 Attention separates the samples of a row at the restarts of their positions. Layers of linear attention, convolution or
 mamba ignore positions: they carry a state from one sample into the next. Models with such layers, and models whose log
-probabilities change when two samples share a row, get one sample per row, with padding after it.
+probabilities change when two samples share a row, get one sample per row, with padding after it. So do models with
+chunked attention: transformers cuts its chunks at multiples of their size from the start of the row, not of the sample.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +16,16 @@ from rlrun.service.errors import ProblemError
 
 NOT_MIXING = frozenset({"moe", "mlp", "minimax_m3_sparse"})
 """Types of layers without `attention` in their name that do not mix tokens, or mix them by attention."""
+MIXING_ATTENTION = frozenset({"linear_attention", "chunked_attention"})
+"""Types of layers with `attention` in their name that mix the samples of a row."""
 LENGTHS = (24, 16)
-"""Tokens of the two samples of the check."""
+"""Tokens of the two samples of the check. It cannot see mixing that begins after their sum, such as long chunks."""
 EXACT, ROUNDED = 1e-3, 0.05
 """Largest mean difference of log probabilities, in nats, for computation in float32 and in lower precision."""
 NOISE = 3.0
 """Multiple of the difference with one sample per row, which is rounding, that counts as rounding in a shared row."""
+NOISE_LIMIT = 2.0
+"""Multiple of the tolerance up to which such a difference counts as rounding."""
 REFUSAL = 5.0
 """Multiple of the tolerance above which the model is refused: a wrong fallback costs speed, a wrong refusal the run."""
 
@@ -96,7 +101,7 @@ def decide(found: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> t
         )
     if mixing:
         return False, None
-    if found.shared <= max(limit, NOISE * found.separate):
+    if found.shared <= max(limit, min(NOISE * found.separate, NOISE_LIMIT * limit)):
         return True, None
     return False, Problem(
         reason=Reason.PACKING_DISABLED,
@@ -107,7 +112,7 @@ def decide(found: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> t
 
 
 def _separates(kind: str) -> bool:
-    return kind in NOT_MIXING or (kind.endswith("attention") and kind != "linear_attention")
+    return kind in NOT_MIXING or (kind.endswith("attention") and kind not in MIXING_ATTENTION)
 
 
 def _difference(found: Sequence[torch.Tensor], alone: Sequence[torch.Tensor]) -> float:

@@ -30,9 +30,11 @@ def distilled(logprobs: torch.Tensor, plain: torch.Tensor, teacher: torch.Tensor
 
     `logprobs` are the policy's in the sampling distribution, `plain` in its unmodified one, `teacher` the teacher's.
     The result has the value of `logprobs`, so that ratios stay those of the sampling distribution, and the gradient of
-    `plain`.
+    `plain`. A token with probability 0 in the trainer has no finite gradient: it gets the advantage 0.
     """
     p, s = plain.detach(), logprobs.detach()
+    finite = p.isfinite() & s.isfinite()
     weight = (p - s).exp().clamp(max=WEIGHT_LIMIT)
-    advantages = weight * (teacher - p).clamp(-LIMIT, LIMIT)
-    return s + (plain - p), advantages.nan_to_num(nan=0.0)
+    advantages = torch.where(finite, weight * (teacher - p).clamp(-LIMIT, LIMIT), 0.0)
+    moving = torch.where(finite, plain, 0.0) - torch.where(finite, p, 0.0)
+    return s + moving, advantages.nan_to_num(nan=0.0)

@@ -79,8 +79,6 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)
         with world.all_or_none():
-            if penalty is not None and any(batch.policy_tokens for batch in batches):
-                base.fix_reference(slot)
             parts = _backward_share(base, slot, batches, objective)
         world.all_reduce_gradients(parameters)
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
@@ -131,10 +129,15 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
 def _backward_share(
     base: BaseModel, slot: AdapterSlot, batches: Sequence[MicroBatch], objective: Objective
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Add the gradients of this process's micro-batches. Return SUMS and MAXIMA of each, zeros for padding passes."""
+    """Add the gradients of this process's micro-batches. Return SUMS and MAXIMA of each, zeros for padding passes.
+
+    The first call with policy tokens and a penalty fixes the slot's reference.
+    """
     parts = []
     base.guard.failure = None
     try:
+        if objective.beta is not None and any(batch.policy_tokens for batch in batches):
+            base.fix_reference(slot)
         for batch in base.world.partition(batches):
             if batch is not None:
                 parts.append(backward(base, slot, batch, objective))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rlrun.api.run_sections.training import Loss
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.distillation import LIMIT, WEIGHT_LIMIT, distilled
 from rlrun_trainer.optimization.policy_loss import policy_loss
@@ -53,6 +54,22 @@ def test_limits_and_impossible_tokens() -> None:
     assert result.loss.isfinite()
     assert plain.grad is not None
     assert plain.grad[[0, 1, 3]].tolist() == pytest.approx((-advantages[[0, 1, 3]]).tolist())
+
+
+@pytest.mark.parametrize("impossible", ["both", "sampling distribution"])
+def test_an_impossible_token_leaves_the_rest_of_its_sample(impossible: str) -> None:
+    plain = torch.tensor([-1.0, -torch.inf if impossible == "both" else -2.0], requires_grad=True)
+    logprobs = torch.tensor([-1.0, -torch.inf])
+    scored, advantages = distilled(logprobs, plain, torch.tensor([-0.5, -1.0]))
+    assert advantages.tolist() == [0.5, 0.0]
+    loss = Loss(sequence_mean_low=0.0)
+    result = policy_loss(scored, torch.tensor([-1.0, -1.0]), advantages, torch.tensor([0, 0]), 1, loss)
+    assert result.kept.tolist() == [True, False]
+    assert result.loss.item() == pytest.approx(0.5)
+    assert result.mismatch_kl[0] == 0
+    assert result.mismatch_kl.isfinite().all()
+    [gradient] = torch.autograd.grad(result.loss, plain)
+    assert gradient.tolist() == [-0.5, 0.0]
 
 
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.7}, {"temperature": 0.7, "top_p": 0.9}])

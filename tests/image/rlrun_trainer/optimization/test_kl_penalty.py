@@ -8,9 +8,11 @@ import pytest
 import torch
 from rlrun.api.run_sections.training import KlPenalty
 from rlrun.protocol.trainer import SampleLoss
+from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.base_model import BaseModel, Reference
 from rlrun_trainer.optimization.kl_penalty import WEIGHT_LIMIT, divergence, next_beta
 from rlrun_trainer.optimization.step import StepPlan, train_step
+from rlrun_trainer.runtime.process_group import PassAborted, ProcessGroup
 
 from tests.image.rlrun_trainer.optimization.test_objective import gradients_of, mixed
 from tests.image.rlrun_trainer.optimization.test_policy_loss import opened
@@ -149,6 +151,23 @@ def test_other_runs_do_not_move_the_reference(base: BaseModel, monkeypatch: pyte
     shared = train_step(base, slot, tiny_model.samples(12), replace(PLAN, kl_penalty=FIXED))
     assert shared["kl_penalty/kl"] == alone["kl_penalty/kl"]
     assert other.files() == before
+
+
+def test_a_reference_that_does_not_fit_ends_a_process_of_several(
+    base: BaseModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = opened(base)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("a planted failure")
+
+    monkeypatch.setattr(BaseModel, "fix_reference", full)
+    with pytest.raises(ProblemError, match="TrainerOutOfMemory"):
+        train_step(base, slot, tiny_model.samples(4), replace(PLAN, kl_penalty=FIXED))
+    # The other processes are in the collective operations of their passes: this one must not wait for their results.
+    monkeypatch.setattr(base.loader, "world", ProcessGroup(rank=1, size=2))
+    with pytest.raises(PassAborted, match="a planted failure"):
+        train_step(base, slot, tiny_model.samples(4), replace(PLAN, kl_penalty=FIXED))
 
 
 @pytest.mark.proves("klPenalty.enabled")
