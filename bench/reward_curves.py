@@ -73,7 +73,7 @@ def arrival(steps: Sequence[Step], target: float, window: int = WINDOW) -> Arriv
 def drawn_rollouts(trace: Trace, trained: int, per_group: int) -> int:
     """Return the rollouts that were drawn to train on `trained` of them: also those discarded or not yet used.
 
-    The number is that of all groups, whatever their outcome, in one status of the run. The status is read at another
+    The number is that of all groups of every outcome in one status of the run. The status is read at another
     time than the metrics that `trained` comes from, so the two are not added: a group that was in progress in one of
     them may be trained in the other. A group in progress counts fully, because its rollouts run side by side, and so do
     groups of steps after the arrival. A status that is behind the metrics gives at least `trained`. TRL's runs have no
