@@ -178,8 +178,9 @@ class RLRunSpec(Spec):
             # Runs with a short stallDeadlineSeconds keep the default: few of their rollouts come near it.
             f"self.env.all(e, e.rolloutTimeoutSeconds <= {DEFAULT_ROLLOUT_TIMEOUT}"
             " || e.rolloutTimeoutSeconds * 10 < self.stallDeadlineSeconds * 9)",
-            f"env[].rolloutTimeoutSeconds above {DEFAULT_ROLLOUT_TIMEOUT} must be below 0.9 times stallDeadlineSeconds, "
-            "because a run whose steps wait longer for rollouts and their scores fails: raise both",
+            f"env[].rolloutTimeoutSeconds above {DEFAULT_ROLLOUT_TIMEOUT} must be below 0.9 times "
+            "stallDeadlineSeconds, because a run whose steps wait longer for rollouts and their scores fails: "
+            "raise both",
             lambda s: all(
                 e.rollout_timeout_seconds <= DEFAULT_ROLLOUT_TIMEOUT
                 or e.rollout_timeout_seconds * 10 < s.stall_deadline_seconds * 9
