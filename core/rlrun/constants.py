@@ -123,6 +123,7 @@ class Reason(StrEnum):
     READY = "Ready"
     RUNNING = "Running"
     RESTARTING = "Restarting"
+    CONFIGURATION_UNREADABLE = "ConfigurationUnreadable"
     SUSPENDED = "Suspended"
     STOPPED = "Stopped"
     FINISHING = "Finishing"
@@ -322,6 +323,7 @@ class Reason(StrEnum):
     ATTEMPT_STARTED = "AttemptStarted"
     CHECKPOINT_READY = "CheckpointReady"
     RUN_RESTARTING = "RunRestarting"
+    ORCHESTRATOR_REPLACED = "OrchestratorReplaced"
     ARTIFACTS_NOT_DELETED = "ArtifactsNotDeleted"
 
     # Requests between processes

@@ -109,7 +109,6 @@ def pod(
     return found
 
 
-def terminated(code: int, reason: str = "Error", message: str = "") -> Obj:
-    return {
-        "terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-01-01T00:00:00Z"}
-    }
+def terminated(code: int, reason: str = "Error", message: str = "", *, finished: str = "2026-01-01T00:00:00Z") -> Obj:
+    times = {"startedAt": "2026-01-01T00:00:00Z", "finishedAt": finished}
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message, **times}}

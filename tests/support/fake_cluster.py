@@ -31,6 +31,8 @@ class FakeCluster:
 
     def __init__(self, *objects: Obj) -> None:
         self.kube = AsyncKubeClient(self)
+        self.time: Callable[[], datetime] = lambda: START
+        """Time that new objects get as their creationTimestamp."""
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.versions = itertools.count(100)
         self.events: list[Obj] = []
@@ -49,6 +51,7 @@ class FakeCluster:
     def put(self, obj: Obj) -> None:
         obj = self.clone(obj)
         obj["metadata"].setdefault("uid", f"made-{next(self.versions)}")
+        obj["metadata"].setdefault("creationTimestamp", self.time().isoformat().replace("+00:00", "Z"))
         obj["metadata"]["resourceVersion"] = str(next(self.versions))
         self.objects[self._key(obj)] = obj
 
@@ -218,8 +221,9 @@ class FakeCluster:
     async def delete(self, request: KubeRequest) -> Obj:
         self._write()
         old = self._held(request)
-        if ((request.body or {}).get("preconditions") or {}).get("uid") not in (None, old["metadata"]["uid"]):
-            raise ApiError(409, "Conflict", "uid mismatch")
+        for key, value in ((request.body or {}).get("preconditions") or {}).items():
+            if value != old["metadata"][key]:
+                raise ApiError(409, "Conflict", f"{key} mismatch")
         self.request_deletion(old)
         return old
 

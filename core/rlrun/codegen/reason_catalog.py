@@ -71,6 +71,11 @@ LIFE = _section(
         "Wait, or correct the cause that the message names. `failurePolicy` decides what follows a failure.",
     ),
     (
+        Reason.CONFIGURATION_UNREADABLE,
+        "The ConfigMap with the attempt's configuration was changed, or another version of the operator wrote it.",
+        "No action needed: the next attempt gets a new one. Do not edit the ConfigMap.",
+    ),
+    (
         Reason.SUSPENDED,
         "`spec.suspend` is true: the run has no pods.",
         "Set `spec.suspend` to false to continue from the newest checkpoint.",
@@ -823,6 +828,11 @@ EVENTS = _section(
     (Reason.ATTEMPT_STARTED, "Another attempt has begun.", NOTHING),
     (Reason.CHECKPOINT_READY, "A checkpoint is complete in S3.", NOTHING),
     (Reason.RUN_RESTARTING, "An attempt failed, and another one follows.", "See the cause in the message."),
+    (
+        Reason.ORCHESTRATOR_REPLACED,
+        "The orchestrator's pod was deleted, evicted or failed, and another one starts without the wait of its Job.",
+        "If it was not deleted on purpose, see its log with `rlrun logs`.",
+    ),
     (
         Reason.ARTIFACTS_NOT_DELETED,
         "The run was deleted, and its files stay in S3: by annotation, or because S3 took too long.",

@@ -104,15 +104,22 @@ class AsyncKubeClient:
         """Change the object by a JSON merge patch. Raises ApiError."""
         return await self._transport.send(requests.patch(kind, namespace, name, changes, FIELD_MANAGER))
 
-    async def delete(self, kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> bool:
-        """Delete the object, exactly the one with the uid if one is given. Returns False if it did not exist.
+    async def delete(
+        self,
+        kind: ResourceKind,
+        namespace: str | None,
+        name: str,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> bool:
+        """Delete the object with the uid and the version that are given. Returns False if there is none.
 
         Raises ApiError.
         """
         try:
-            await self._transport.send(requests.delete(kind, namespace, name, uid))
+            await self._transport.send(requests.delete(kind, namespace, name, uid, resource_version))
         except ApiError as error:
-            # 409: another object has the name, so the one to delete no longer exists.
+            # 409: another object has the name, or the object has changed.
             if error.is_object_missing or error.status == 409:
                 return False
             raise

@@ -21,6 +21,8 @@ class ObjectRef:
     kind: str
     name: str
     uid: str | None = None
+    resource_version: str | None = None
+    """Version to which a deletion applies. None: any."""
 
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> "ObjectRef":

@@ -22,6 +22,7 @@ class Termination:
     reason: str
     message: str
     finished_at: datetime | None
+    started_at: datetime | None = None
 
 
 def role_of(pod: Obj) -> str:
@@ -114,6 +115,7 @@ def _termination(name: str, ended: Mapping[str, Any]) -> Termination:
         reason=str(ended.get("reason") or ""),
         message=str(ended.get("message") or ""),
         finished_at=parse_time(ended.get("finishedAt")),
+        started_at=parse_time(ended.get("startedAt")),
     )
 
 

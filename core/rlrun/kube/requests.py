@@ -131,14 +131,17 @@ def patch(kind: ResourceKind, namespace: str | None, name: str, changes: Obj, fi
     return KubeRequest(Verb.PATCH, kind, place, name, changes, field_manager=field_manager)
 
 
-def delete(kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> KubeRequest:
-    """Return the deletion of an object, of exactly the one with the uid if one is given.
+def delete(
+    kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None, resource_version: str | None = None
+) -> KubeRequest:
+    """Return the deletion of an object, of exactly the one with the uid and the version that are given.
 
     Dependents are deleted in the background. Otherwise the pods of a Job would be orphaned.
     """
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-    if uid:
-        options["preconditions"] = {"uid": uid}
+    preconditions = {"uid": uid, "resourceVersion": resource_version}
+    if any(preconditions.values()):
+        options["preconditions"] = {key: value for key, value in preconditions.items() if value}
     return KubeRequest(Verb.DELETE, kind, namespace if kind.namespaced else None, name, options)
 
 

@@ -50,7 +50,7 @@ class Applier:
         if plan.status_first:
             await self._report(observation, plan)
         for ref in plan.deletes:
-            await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid)
+            await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version)
         for obj in plan.applies:
             await cluster.apply(obj)
         for refresh in plan.refreshes:

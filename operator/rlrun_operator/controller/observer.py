@@ -27,7 +27,7 @@ from rlrun.kube.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
-from rlrun.kube.objects import Obj, is_artifact_ready, label
+from rlrun.kube.objects import Obj, attempt_of, is_artifact_ready, label
 from rlrun.kube.pods import role_of
 from rlrun.kube.references import split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
@@ -40,6 +40,7 @@ from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
 from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.resolution import readable_config
 from rlrun_operator.planning.policies.validation import parse_spec
 from rlrun_operator.resources.naming import s3_secret_name
 from rlrun_operator.resources.platform import (
@@ -223,12 +224,15 @@ class Observer:
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:
-    """True if the spec's references must be read: until the next attempt has its configuration."""
+    """True if the spec's references must be read: until the next attempt has a configuration that can be read."""
     if status.phase is not None and status.phase.finished:
         return False
     if status.attempt_start_time is None:
         return True
     return not any(
-        c["kind"] == "ConfigMap" and label(c, RUN_UID_LABEL) == uid and label(c, ATTEMPT_LABEL) == str(status.attempt)
+        c["kind"] == "ConfigMap"
+        and label(c, RUN_UID_LABEL) == uid
+        and attempt_of(c) == status.attempt
+        and readable_config(c) is not None
         for c in children
     )

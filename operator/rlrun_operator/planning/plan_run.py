@@ -14,11 +14,16 @@ from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.plan_builder import PlanBuilder
 from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.policies.artifacts import list_artifacts
-from rlrun_operator.planning.policies.attempts import begin_attempt, plan_restart_wait
+from rlrun_operator.planning.policies.attempts import (
+    begin_attempt,
+    plan_restart_wait,
+    restart_with_unreadable_configuration,
+)
 from rlrun_operator.planning.policies.deadlines import enforce_deadlines
 from rlrun_operator.planning.policies.deletion import plan_deletion
 from rlrun_operator.planning.policies.failure_policy import apply_failure_policy
 from rlrun_operator.planning.policies.log_copies import copy_ended_logs
+from rlrun_operator.planning.policies.orchestrator_replacement import replace_orchestrator
 from rlrun_operator.planning.policies.phase import report_phase, report_progress
 from rlrun_operator.planning.policies.run_endings import (
     plan_finished,
@@ -62,10 +67,12 @@ POLICIES: tuple[Policy, ...] = (
     plan_restart_wait,
     begin_attempt,
     wait_for_previous_pods,
-    # The references of the spec are resolved once and then frozen in the attempt's ConfigMap.
-    validate_references,
     # The orchestrator's final status ends the run, before anything is created again.
     plan_outcome,
+    # The references of the spec are resolved once and then frozen in the attempt's ConfigMap.
+    restart_with_unreadable_configuration,
+    validate_references,
+    replace_orchestrator,
     create_children,
     report_readiness,
     apply_failure_policy,

@@ -6,11 +6,12 @@ continues while the operator is down: exit code 64 (configuration error) fails t
 
 from typing import Any
 
-from rlrun.constants import GATEWAY_PORT, ORCHESTRATOR_STATUS_PORT, ExitCode, Role
+from rlrun.constants import GATEWAY_PORT, HASH_ANNOTATION, ORCHESTRATOR_STATUS_PORT, ExitCode, Role
 from rlrun.protocol.resolved import CONFIG_KEY, CONFIG_PATH, ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.object_digest import digest_of
 from rlrun_operator.resources.pod_templates import (
     container,
     http_probes,
@@ -88,7 +89,7 @@ def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: Re
         grace_seconds=STOP_SECONDS,
         restart_policy="Never",
     )
-    job = {
+    job: Obj = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": identity.metadata(identity.orchestrator_job, Role.orchestrator, "orchestrator"),
@@ -113,6 +114,7 @@ def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: Re
             "template": template,
         },
     }
+    job["metadata"]["annotations"][HASH_ANNOTATION] = digest_of(job["spec"])
     ports = {"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT}
     # Unready pods are published: environments fetch packages before the orchestrator is ready.
     return [job, service(identity, identity.orchestrator, Role.orchestrator, "orchestrator", ports, unready=True)]

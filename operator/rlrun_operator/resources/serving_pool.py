@@ -5,7 +5,6 @@ outlives the runs whose adapters it serves; the operator deletes it when the las
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +38,7 @@ from rlrun_operator.resources.inference import (
 )
 from rlrun_operator.resources.model_volumes import weights
 from rlrun_operator.resources.naming import s3_secret_name
+from rlrun_operator.resources.object_digest import digest_of
 from rlrun_operator.resources.platform import s3_secret, service_account
 from rlrun_operator.resources.pod_templates import (
     container,
@@ -139,7 +139,7 @@ def pool_children(
     ]
     for child in found:
         if child["kind"] not in COMPARED_DATA:
-            child["metadata"]["annotations"][HASH_ANNOTATION] = _digest(child)
+            child["metadata"]["annotations"][HASH_ANNOTATION] = digest_of(child)
     return found
 
 
@@ -223,7 +223,3 @@ def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: R
     # Replace one engine at a time: no additional GPU is needed, and the others keep serving.
     made["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     return made
-
-
-def _digest(child: Obj) -> str:
-    return hashlib.sha256(json.dumps(child, sort_keys=True).encode()).hexdigest()[:16]

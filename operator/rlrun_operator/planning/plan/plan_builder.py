@@ -39,7 +39,7 @@ class PlanBuilder:
             add_finalizer=deletes_files and FINALIZER not in finalizers,
             logs=tuple(logs.values()),
             status_first=part.status_first,
-            deletes=(*artifacts.deletes, *part.deletes),
+            deletes=tuple(dict.fromkeys((*artifacts.deletes, *part.deletes))),
             applies=(*artifacts.applies, *part.applies),
             refreshes=part.refreshes,
             artifact_statuses=tuple(artifacts.statuses),

@@ -7,6 +7,7 @@ from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.conditions import seconds
 from rlrun.kube.events import EventRecord
+from rlrun.kube.objects import attempt_of
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -15,6 +16,7 @@ from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, Stat
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import reason_fields
 from rlrun_operator.planning.policies.children import active_workloads
+from rlrun_operator.planning.policies.resolution import readable_config
 from rlrun_operator.planning.policies.restart_backoff import next_restart, remaining_wait
 from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, delete_workloads
 
@@ -80,6 +82,23 @@ def plan_restart(
         final=True,
     )
     return delete_workloads(observation, settings, active_workloads(observation)).then(restart)
+
+
+def restart_with_unreadable_configuration(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """End an attempt that has pods and no readable configuration: a new one could differ from that of the pods."""
+    attempt = status.attempt
+    configs = [c for c in observation.owned_children("ConfigMap") if attempt_of(c) == attempt]
+    workloads = [c for c in observation.owned_children("Deployment", "Job") if attempt_of(c) == attempt]
+    if not workloads or not configs or readable_config(configs[0]) is not None:
+        return None
+    problem = Problem(
+        reason=Reason.CONFIGURATION_UNREADABLE,
+        message=f"The operator cannot read the ConfigMap {configs[0]['metadata']['name']}: it was changed, or another "
+        "version of the operator wrote it.",
+    )
+    return plan_restart(observation, status, settings, now, problem, counts_toward_max=False)
 
 
 def plan_restart_wait(

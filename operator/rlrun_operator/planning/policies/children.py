@@ -6,7 +6,6 @@ RLModel does not restart training pods. Manual changes stay until the object is 
 again.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +17,8 @@ from rlrun.protocol.resolved import CONFIG_KEY
 
 from rlrun_operator.planning.plan.actions import ConfigRefresh
 from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.resolution import readable_config
+from rlrun_operator.resources.object_digest import digest_of
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ENDED_WITH_RUN = ("Deployment", "Secret")
@@ -28,7 +29,18 @@ def missing_children(desired: Iterable[Obj], observation: RunObservation) -> lis
     existing = {(c["kind"], c["metadata"]["name"]): c for c in observation.owned_children()}
     pairs = [(child, existing.get((child["kind"], child["metadata"]["name"]))) for child in desired]
     fitting = [(_in_the_keys_of(child, current), current) for child, current in pairs]
-    return [child for child, current in fitting if _needs_write(child, current)]
+    return [
+        child
+        for child, current in fitting
+        if _needs_write(child, current) and not (current is None and _has_orphaned_pod(child, observation))
+    ]
+
+
+def _has_orphaned_pod(desired: Obj, observation: RunObservation) -> bool:
+    """True if a pod of the orchestrator's deleted Job has not terminated. Two orchestrators must not overlap."""
+    if desired["kind"] != "Job" or role_of(desired) != "orchestrator":
+        return False
+    return any(role_of(p) == "orchestrator" and is_alive(p) for p in observation.pods_of(attempt_of(desired)))
 
 
 def _needs_write(desired: Obj, existing: Obj | None) -> bool:
@@ -41,15 +53,14 @@ def _in_the_keys_of(desired: Obj, existing: Obj | None) -> Obj:
     """Return the ConfigMap with the keys that the attempt's configuration was started with, and with their new values.
 
     The images of a running attempt may be older than this operator, and their processes reject keys that they do not
-    know.
+    know. A configuration that cannot be read is written as a whole.
     """
     if existing is None or desired["kind"] != "ConfigMap" or attempt_of(existing) != attempt_of(desired):
         return desired
-    old_text = (existing.get("data") or {}).get(CONFIG_KEY, "")
-    try:
-        old = json.loads(old_text)
-    except ValueError:
+    if readable_config(existing) is None:
         return desired
+    old_text = existing["data"][CONFIG_KEY]
+    old = json.loads(old_text)
     new = _known(json.loads(desired["data"][CONFIG_KEY]), old)
     text = old_text if new == old else json.dumps(new, indent=1, ensure_ascii=False)
     return {**desired, "data": {**desired["data"], CONFIG_KEY: text}}
@@ -67,7 +78,7 @@ def refreshes(applies: Iterable[Obj], observation: RunObservation) -> list[Confi
     """Return the refreshes of the pods that mount a ConfigMap about to change."""
     changed = (c for c in applies if c["kind"] == "ConfigMap" and _exists(c, observation))
     return [
-        ConfigRefresh(pod["metadata"]["name"], pod["metadata"]["uid"], _digest(config))
+        ConfigRefresh(pod["metadata"]["name"], pod["metadata"]["uid"], digest_of(config["data"]))
         for config in changed
         for pod in observation.pods_of(attempt_of(config))
         if role_of(pod) == "orchestrator" and is_alive(pod)
@@ -79,10 +90,6 @@ def _exists(config: Obj, observation: RunObservation) -> bool:
     return any(
         c["metadata"]["name"] == name and attempt_of(c) == attempt for c in observation.owned_children("ConfigMap")
     )
-
-
-def _digest(config: Obj) -> str:
-    return hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def stale_children(observation: RunObservation, attempt: int) -> tuple[list[ObjectRef], bool]:

@@ -1,9 +1,11 @@
 """Resolved spec of an attempt: its references are resolved once and then frozen in a ConfigMap."""
 
+from functools import lru_cache
+
 from pydantic import ValidationError
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.kube.objects import attempt_of
+from rlrun.kube.objects import Obj, attempt_of
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import CONFIG_KEY, ResolvedRun
 
@@ -29,14 +31,22 @@ def resolve_run(
 
 def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | None:
     """Return the attempt's configuration from its ConfigMap, or None without a readable one."""
-    for obj in observation.owned_children("ConfigMap"):
-        if attempt_of(obj) != attempt:
-            continue
-        try:
-            return ResolvedRun.parse((obj.get("data") or {}).get(CONFIG_KEY, ""))
-        except ValidationError:
-            return None
-    return None
+    objects = [obj for obj in observation.owned_children("ConfigMap") if attempt_of(obj) == attempt]
+    return readable_config(objects[0]) if objects else None
+
+
+def readable_config(config_map: Obj) -> ResolvedRun | None:
+    """Return the configuration in a run's ConfigMap, or None if it cannot be read. Do not change the result."""
+    return _parse((config_map.get("data") or {}).get(CONFIG_KEY, ""))
+
+
+# A reconcile reads the configuration several times, and it rarely changes.
+@lru_cache(maxsize=2048)
+def _parse(text: str) -> ResolvedRun | None:
+    try:
+        return ResolvedRun.parse(text)
+    except ValidationError:
+        return None
 
 
 def _frozen_interval(spec: RLRunSpec, frozen: ResolvedRun) -> RLRunSpec:

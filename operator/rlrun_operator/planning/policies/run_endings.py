@@ -89,7 +89,7 @@ def plan_outcome(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """End the run with the outcome of its orchestrator."""
-    outcome = find_outcome(_orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
+    outcome = find_outcome(orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
     if outcome is None:
         return None
     last = _final_change(status, outcome)
@@ -150,7 +150,8 @@ def delete_workloads(observation: RunObservation, settings: OperatorSettings, re
     return PlanPart(deletes=deletes, logs=tuple(pod_logs(layout, observation.own_pods)))
 
 
-def _orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
+def orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
+    """Return the Job of the attempt's orchestrator, or None."""
     jobs = (j for j in observation.owned_children("Job") if role_of(j) == "orchestrator")
     return next((j for j in jobs if attempt_of(j) == attempt), None)
 

@@ -106,7 +106,7 @@ async def undisturbed() -> dict[str, Any]:
 EXPECTED = asyncio.run(undisturbed())
 
 
-def test_the_undisturbed_run_is_what_the_others_are_compared_with() -> None:
+def test_the_undisturbed_run_reaches_the_expected_state() -> None:
     assert EXPECTED["RLRun/team/reverse"][3]["phase"] == "Running"
     assert EXPECTED["S3"] == [
         f"{ROOT}/adapters/step-000003",

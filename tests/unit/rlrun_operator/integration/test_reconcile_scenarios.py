@@ -343,6 +343,52 @@ async def test_a_running_attempt_gets_no_key_that_its_images_do_not_know(world: 
     assert json.loads(changed["data"]["run.json"]) == known
 
 
+@pytest.mark.parametrize("damaged", ["", "{}", '{"spec": {}}'])
+async def test_an_attempt_with_a_damaged_configuration_is_followed_by_another_one(world: World, damaged: str) -> None:
+    """Its pods have the configuration of their start; one that is resolved today could be another."""
+    await world.start()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    whole = json.loads(config["data"]["run.json"])
+    config["data"]["run.json"] = damaged
+    await world.reconcile()
+    assert world.cluster.all("Deployment", "Job", "Pod") == []
+    assert world.status["reason"] == "Restarting"
+    assert "ConfigurationUnreadable" in world.status["message"]
+    world.clock.advance(60)
+    await world.reconcile(3)
+    assert world.status["attempt"] == 2
+    assert world.status["runRestartsTowardMax"] == 0
+    mended = world.cluster.find("ConfigMap", "reverse-config")
+    assert mended
+    assert json.loads(mended["data"]["run.json"]) == whole | {"run": whole["run"] | {"attempt": 2}}
+
+
+async def test_a_damaged_configuration_without_pods_is_written_again(world: World) -> None:
+    await world.start()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    whole, config["data"]["run.json"] = config["data"]["run.json"], "{}"
+    for obj in world.cluster.all("Deployment", "Job"):
+        world.cluster.request_deletion(obj)
+    await world.reconcile()
+    mended = world.cluster.find("ConfigMap", "reverse-config")
+    assert mended
+    assert mended["data"]["run.json"] == whole
+
+
+async def test_a_run_completes_although_its_configuration_and_its_model_are_gone(world: World) -> None:
+    await world.start()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    config["data"]["run.json"] = "{}"
+    world.cluster.request_deletion(world.cluster.all("RLModel")[0])
+    end_orchestrator(world.cluster, 0, "")
+    world.clock.advance(200)
+    await world.reconcile(2)
+    assert world.status["phase"] == "Completed"
+
+
 async def test_an_attempt_outlives_a_rule_that_its_model_does_not_satisfy_any_more(world: World) -> None:
     await world.start()
     config = world.cluster.find("ConfigMap", "reverse-config")
@@ -359,7 +405,7 @@ async def test_an_attempt_outlives_a_rule_that_its_model_does_not_satisfy_any_mo
     assert world.status.get("reason") != "ModelInvalid"
 
 
-async def test_the_pod_that_reads_a_changed_config_is_nudged_and_no_other(world: World) -> None:
+async def test_only_the_pod_that_reads_a_changed_config_is_annotated(world: World) -> None:
     await world.start()
 
     def nudged() -> dict[str, str]:
@@ -381,7 +427,7 @@ async def test_the_pod_that_reads_a_changed_config_is_nudged_and_no_other(world:
 
 
 @pytest.mark.parametrize("status", [403, 404, 409, 503])
-async def test_a_pod_that_cannot_be_nudged_stops_nothing(
+async def test_a_pod_that_cannot_be_annotated_does_not_stop_the_reconcile(
     world: World, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     await world.start()

@@ -170,5 +170,5 @@ def claim_ready(world: World, number: int) -> None:
 @example(actions=[*TWO_SAVED, ("save", None), ("race", 0)])
 @example(actions=[*TWO_SAVED, ("save", None), ("reconcile", None), ("cut", 1), ("cut", 1)])
 @given(actions=st.lists(ACTIONS, min_size=6, max_size=24))
-def test_nothing_protected_is_ever_deleted_and_the_right_ones_remain(actions: list[tuple[str, Any]]) -> None:
+def test_retention_deletes_no_protected_artifact_and_keeps_the_expected_ones(actions: list[tuple[str, Any]]) -> None:
     asyncio.run(play(actions))
