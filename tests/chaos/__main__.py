@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: break things on purpose and see whether runs come out of it. Results in build/chaos.json."""
+"""`python -m tests.chaos`: inject faults and check that runs recover from them. Results in build/chaos.json."""
 
 import argparse
 import fnmatch
@@ -12,7 +12,7 @@ from tests.chaos.runner import run_all
 from tests.chaos.scenario import LEVELS, Level, Outcome, Result, Scenario
 from tests.chaos.stages import stage
 
-DESCRIPTION = """Fault tests: every scenario breaks something and checks what must hold whatever broke.
+DESCRIPTION = """Fault tests: every scenario injects a fault and checks invariants that hold in spite of any fault.
 
 levels (all three without --level):
   unit       operator and store with everything else in memory; minutes
@@ -50,7 +50,7 @@ def chosen(level: Level, seed: int, patterns: list[str] | None) -> list[Scenario
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 without a failure, 1 with one, 2 when there is no such scenario."""
+    """Run the command. Return the exit code: 0 if no scenario failed, 1 if one did, 2 if none has that name."""
     asked = parser().parse_args(arguments)
     if asked.self_test:
         logging.disable(logging.ERROR)
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
             for scenario in found:
                 print(f"{level:<10} {scenario.name} (seed {scenario.seed}, at most {scenario.seconds:.0f} s)")
         return 0
-    # What the operator logs of errors that are made on purpose says nothing.
+    # The operator's log messages about injected errors are expected.
     logging.disable(logging.ERROR)
     report = Report(asked.output, read(asked.output) if asked.keep else (), this_call(asked.seed))
     played: list[Result] = []

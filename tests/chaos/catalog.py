@@ -1,4 +1,4 @@
-"""All scenarios by level. Those that are exhaustive play the undisturbed story first, to know what can be broken."""
+"""All scenarios by level. Exhaustive ones first play the run without a fault, to list the calls that can fail."""
 
 from collections.abc import Iterator
 

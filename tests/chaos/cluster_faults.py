@@ -1,4 +1,4 @@
-"""What can be broken on the local cluster: processes, pods, S3, the API server, a disk.
+"""Faults of the local cluster: in processes, pods, S3, the API server and a disk.
 
 The pods' processes are processes of this machine, found by their pod and their command line: `kill -9` from inside a
 container does nothing to its first process.
@@ -29,7 +29,7 @@ S3 = "s3"
 ROLLOUT_SECONDS = 120.0
 PROCESS_SECONDS = 30.0
 CALL_SECONDS = 5.0
-"""Longer than a few steps: what is asked of an engine meanwhile waits."""
+"""Seconds that an engine is paused before it is killed: a few steps, so that requests to it are in progress."""
 
 PROCESSES: dict[str, tuple[str, str, str]] = {
     "trainer": ("trainer", "rlrun_trainer", ""),
@@ -96,7 +96,7 @@ def processes_of(pods: list[Object], mark: str, without: str = "", proc: Path = 
 
 
 def delete_pod(run: ClusterRun, role: str) -> None:
-    """At once, without a goodbye."""
+    """Delete the pod without a grace period."""
     for pod in run.pods(role)[:1]:
         name = pod["metadata"]["name"]
         run.platform.kubectl("delete", "pod", name, "-n", run.namespace, "--grace-period=0", "--force", "--wait=false")
@@ -105,7 +105,7 @@ def delete_pod(run: ClusterRun, role: str) -> None:
 
 
 def delete_operator_pod(platform: Platform) -> None:
-    """The operator's pod goes without a goodbye."""
+    """Delete the operator's pod without a grace period."""
     pods = platform.kubectl.list("pods", SYSTEM_NAMESPACE, OPERATOR)
     require_strike(bool(pods), "the operator's pod is deleted")
     platform.kubectl(
@@ -114,7 +114,7 @@ def delete_operator_pod(platform: Platform) -> None:
 
 
 def evict_all(run: ClusterRun) -> None:
-    """What `kubectl drain` does to the run's pods."""
+    """Evict the run's pods, as `kubectl drain` does."""
     pods = run.pods()
     require_strike(bool(pods), "the run's pods are evicted")
     for pod in pods:
@@ -136,7 +136,7 @@ def scale(platform: Platform, selector: str, replicas: int) -> None:
 
 @contextmanager
 def s3_away(platform: Platform) -> Iterator[None]:
-    """No S3 for anybody inside; afterwards it is back, with all that it had."""
+    """Stop S3 inside this context; afterwards it runs again with the same data."""
     scale(platform, S3, 0)
     platform.kubectl(
         "delete", "pods", "-n", SYSTEM_NAMESPACE, "-l", f"app={S3}", "--grace-period=0", "--force", "--wait=false"
@@ -171,7 +171,7 @@ def _wait_for_s3(platform: Platform) -> None:
 
 @contextmanager
 def operator_away(platform: Platform) -> Iterator[None]:
-    """Nobody watches inside."""
+    """Scale the operator to 0 inside this context."""
     scale(platform, OPERATOR, 0)
     try:
         yield

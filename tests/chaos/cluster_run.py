@@ -1,4 +1,4 @@
-"""A short run on the local cluster that a scenario may hurt, and a look at everything it left.
+"""A short run on the local cluster for a scenario, and checks of the objects and files that it leaves.
 
 run = ClusterRun.begin(platform, seed)
 run.wait_for_step(3)
@@ -43,7 +43,7 @@ SPEC: dict[str, Any] = {
 START_SECONDS = 180.0
 FINISH_SECONDS = 240.0
 SETTLE_SECONDS = 90.0
-"""For pods that say goodbye and for a retention under way."""
+"""Time for pods to terminate and for retention in progress to finish."""
 GONE_SECONDS = 120.0
 LOOK_SECONDS = 0.5
 KINDS = (
@@ -100,7 +100,7 @@ class ClusterRun:
         return int(progress.get("step", 0))
 
     def wait_for(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
-        """What `look` finds. Raises Hung after so many seconds, Lost where the run failed meanwhile."""
+        """Return what `look` finds. Raises Hung after `seconds`, Lost if the run failed meanwhile."""
         deadline = time.monotonic() + seconds
         while True:
             found = look()
@@ -114,7 +114,7 @@ class ClusterRun:
             time.sleep(LOOK_SECONDS)
 
     def wait_for_step(self, step: int, seconds: float = START_SECONDS) -> None:
-        """Until so many steps are done."""
+        """Wait until the run has made that many steps."""
         self.wait_for(f"step {step}", lambda: self.step() >= step, seconds)
 
     def wait_for_phase(self, phase: str, seconds: float = START_SECONDS) -> Object:
@@ -153,7 +153,7 @@ class ClusterRun:
         self.remove()
 
     def violations(self, attempts: int | None = None) -> list[str]:
-        """What does not hold of the completed run now."""
+        """Return the violated invariants of the completed run."""
         done, seen = self.look(), self.picture()
         found = invariants.badly_ended(done, {"Completed": ["Completed"]})
         found += invariants.partly_ready(seen) + invariants.orphans(seen)
@@ -180,7 +180,7 @@ class ClusterRun:
         self.check_removed()
 
     def check_removed(self) -> None:
-        """After somebody has deleted the run. Raises Lost with what is left."""
+        """Check that nothing of the deleted run is left. Raises Lost with the objects and files that are."""
 
         def nothing_left() -> bool:
             mine = [o for o in self.picture().objects if (o["metadata"].get("labels") or {}).get("rlrun.dev/run")]
@@ -193,7 +193,7 @@ class ClusterRun:
         require([*left, *invariants.left_after_deletion(self.picture(), self.layout.root.key)])
 
     def clean_up(self) -> None:
-        """Whatever came of it, the next scenario finds the cores free."""
+        """Delete the run after any outcome, so that the next scenario has all cores."""
         kubectl = self.platform.kubectl
         for command in (
             ("delete", "rlrun", NAME, "-n", self.namespace, "--ignore-not-found", "--wait=false"),
@@ -213,7 +213,7 @@ class ClusterRun:
         return RunLayout.of(BUCKET, "", self.namespace, self.uid)
 
     def picture(self) -> Picture:
-        """Objects first: what became Ready after the files were looked at must not look partial."""
+        """Read objects before files: an artifact that becomes Ready in between must not appear incomplete."""
         objects = self.platform.kubectl.list(",".join(KINDS), self.namespace)
         files, manifests = {}, {}
         if self.uid:

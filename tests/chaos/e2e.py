@@ -24,7 +24,7 @@ Strike = Callable[[ClusterRun, random.Random], None]
 
 
 def scenarios(seed: int) -> Iterator[Scenario]:
-    """All of them; every one has a moment of its own, drawn with its seed."""
+    """All scenarios of the level; the step of the fault is drawn with the seed of the scenario."""
     stories: dict[str, Callable[[int], Callable[[Any], None]]] = {
         **{f"kill-9/{name}": hurt(killing(name)) for name in faults.PROCESSES},
         "kill-9/operator": hurt(lambda run, _: faults.kill_operator(run.platform)),
@@ -60,7 +60,7 @@ ROLES = ("trainer", "inference", "environment", "orchestrator")
 def hurt(
     strike: Strike, *, step: int | None = None, attempts: int | None = None
 ) -> Callable[[int], Callable[[Any], None]]:
-    """A story by seed: the run begins, is struck after that step (random without one), and survives."""
+    """A scenario by seed: a fault is injected after `step` (None: a random one), and the run survives."""
 
     def by_seed(seed: int) -> Callable[[Any], None]:
         def play(platform: Platform) -> None:
@@ -85,12 +85,12 @@ def killing(name: str) -> Strike:
 
 
 def deleting(role: str) -> Strike:
-    """One pod goes."""
+    """Delete one pod of the role."""
     return lambda run, _: faults.delete_pod(run, role)
 
 
 def everything(run: ClusterRun, _: random.Random) -> None:
-    """All pods go in one moment, without a goodbye."""
+    """Delete all pods at once, without a grace period."""
     require_strike(bool(run.pods()), "all pods are deleted")
     run.platform.kubectl(
         "delete",
@@ -168,7 +168,7 @@ def paused(run: ClusterRun, _: random.Random) -> None:
 
 
 def s3_down_at_the_start(seed: int) -> Callable[[Any], None]:
-    """The run is applied while nobody can read its model, its environment or anything else."""
+    """Apply the run during an S3 outage: neither its model nor its environment can be read."""
 
     def play(platform: Platform) -> None:
         run: ClusterRun | None = None

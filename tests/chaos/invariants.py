@@ -1,7 +1,7 @@
-"""What must hold whatever broke: pure functions over the objects in the cluster and the files in S3.
+"""Invariants that hold after every fault: pure functions over the objects in the cluster and the files in S3.
 
-Each returns what it found violated, as sentences; an empty list is a pass. What is expected comes from the story (the
-steps that were uploaded, the pods that died), never from the operator's own numbers.
+Each returns what it found violated, as sentences; an empty list is a pass. Expected values come from the scenario
+(the steps that were uploaded, the pods that died), never from the operator's own numbers.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 
 from rlrun.constants import ATTEMPT_LABEL, COMPONENT_LABEL, FINALIZER, RUN_UID_LABEL
 from rlrun.kube.objects import label
+from rlrun.kube.pods import role_of
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import Manifest
 
@@ -163,12 +164,21 @@ def doubled(seen: Picture) -> list[str]:
 
 
 def overlapping(seen: Picture) -> list[str]:
-    """No two attempts of a run have living pods, whether on their way out or not: both would write the same folders."""
+    """No two attempts and no two orchestrators of a run have living pods, whether or not these are being deleted.
+
+    Both would write the same folders.
+    """
     attempts: dict[str, set[str]] = {}
-    for pod in seen.of("Pod"):
-        if _is_living_pod(pod):
-            attempts.setdefault(label(pod, RUN_UID_LABEL), set()).add(label(pod, ATTEMPT_LABEL))
-    return [f"pods of attempts {sorted(found)} run at the same time" for found in attempts.values() if len(found) > 1]
+    orchestrators: dict[str, list[str]] = {}
+    for pod in filter(_is_living_pod, seen.of("Pod")):
+        run = label(pod, RUN_UID_LABEL)
+        attempts.setdefault(run, set()).add(label(pod, ATTEMPT_LABEL))
+        if role_of(pod) == "orchestrator":
+            orchestrators.setdefault(run, []).append(pod["metadata"]["name"])
+    return [
+        *(f"pods of attempts {sorted(found)} run at the same time" for found in attempts.values() if len(found) > 1),
+        *(f"orchestrators {sorted(found)} run at the same time" for found in orchestrators.values() if len(found) > 1),
+    ]
 
 
 def started_late(obj: Obj, runs: Iterable[Obj]) -> list[str]:
@@ -186,7 +196,7 @@ def started_late(obj: Obj, runs: Iterable[Obj]) -> list[str]:
 
 
 def regressed(old: Obj, new: Obj) -> list[str]:
-    """What a new status of the same run takes back: a final phase, a count, a time that is written once."""
+    """Fields that a new status of a run must not reset: a final phase, a count, a time that is written once."""
     found = []
     before, after = old.get("phase"), new.get("phase")
     if before in FINISHED and after != before:
@@ -294,7 +304,7 @@ class Expected:
     run_restarts: int | tuple[int, int] | None = None
     attempts: int | tuple[int, int] | None = None
     steady_clock: bool = True
-    """Whether nobody has set the operator's clock."""
+    """True if the operator's clock was not changed."""
 
 
 def counters(run: Obj, seen: Picture, expected: Expected) -> list[str]:

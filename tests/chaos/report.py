@@ -1,4 +1,4 @@
-"""What was played and how it came out: build/chaos.json after every scenario, and a table for people at the end.
+"""Results of the scenarios: build/chaos.json after every scenario, and a table at the end.
 
 Results of several calls stand side by side in the file, so each names the call that it comes from: commit, time,
 machine and seed.
@@ -45,7 +45,7 @@ class Report:
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(to_json(self.results), indent=1)
-        # By rename: whoever cuts this off finds the list as it was after the last scenario.
+        # By rename: if this process is killed, the file has the results up to the previous scenario.
         beside = self.path.with_suffix(".tmp")
         beside.write_text(text + "\n", encoding="utf-8")
         os.replace(beside, self.path)

@@ -1,7 +1,7 @@
 """Plays scenarios one after the other, each within its deadline.
 
-The deadline is an alarm of the operating system, because a program that turns in a circle never gets as far as
-looking at a clock. It interrupts waiting system calls as well, hence a hang is an outcome and not the end of all.
+The deadline is an alarm of the operating system, because a program in a busy loop never gets as far as
+looking at a clock. It interrupts waiting system calls as well, so that the scenarios after a hang are still played.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 from tests.chaos.scenario import Hung, Lost, NotReached, NotStruck, Outcome, Result, Scenario
 
 AGAIN_SECONDS = 60.0
-"""An alarm that went off where nobody could hear it goes off again; until then there is time for cleaning up."""
+"""Seconds until the alarm repeats, for code that swallowed its exception. Cleaning up has to end before."""
 DETAIL_LIMIT = 4000
 
 
@@ -55,7 +55,7 @@ def run_one(scenario: Scenario, stage: Any = None) -> Result:
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raises Hung in the main thread after so many seconds."""
+    """Raise Hung in the main thread after `seconds`."""
 
     def ring(*_: object) -> None:
         raise Hung(f"not over after {seconds:.0f} s, in:\n{''.join(traceback.format_stack(limit=8))}")

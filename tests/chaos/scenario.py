@@ -1,8 +1,8 @@
-"""One scenario: something breaks, and the run has to come out of it.
+"""One scenario: a fault is injected, and the run has to recover from it.
 
-A scenario is a function that plays its story on the stage of its level and returns when all invariants hold at the
-end. It raises `Lost` with what was violated, `Hung` where the story did not come to its end, and `NotStruck` where all
-invariants hold but the fault was never injected: such a story proves nothing. `NotReached` is the same where the fault
+A scenario is a function that plays a run on the stage of its level and returns when all invariants hold at the
+end. It raises `Lost` with the violated invariants, `Hung` if the run did not end, and `NotStruck` if all
+invariants hold but the fault was never injected: such a result proves nothing. `NotReached` is the same where the fault
 may be missed: at one of the last positions of a life that is not always equally long.
 """
 
@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     """Everything holds, and the life ended before the position of the fault, which is one of those that it need not
     reach. No failure, and not counted as survived."""
     broken = "broken"
-    """Code raised what nobody expected: a mistake in the project, or in the scenario."""
+    """An unexpected exception: a mistake in the project or in the scenario."""
 
 
 class Lost(Exception):
@@ -45,12 +45,12 @@ class NotReached(Exception):
 
 
 class Hung(BaseException):
-    """The story did not end in time. Not an Exception, so that no code under test swallows it."""
+    """The scenario did not end in time. Not an Exception, so that no code under test swallows it."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A story that can be told again: the same name and seed break the same things."""
+    """A reproducible scenario: the same name and seed inject the same faults."""
 
     name: str
     level: Level
@@ -73,7 +73,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Result:
-    """What a scenario came to."""
+    """Result of a scenario."""
 
     name: str
     level: Level

@@ -2,7 +2,7 @@
 unit level must report as an invariant that does not hold.
 
 A bug that only makes a scenario hang or raise is not enough: the oracle has to say what was violated. The sample has
-every kind of story once and survives without a bug.
+every kind of scenario once and survives without a bug.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Bug:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the sample made of a bug."""
+    """Result of the sample with one planted bug."""
 
     bug: Bug
     scenario: str = ""
@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def found(self) -> bool:
-        """Whether the oracle has reported the bug for what it is."""
+        """True if the oracle reported the violation that the bug causes."""
         return bool(self.scenario) and self.bug.says in self.detail
 
 

@@ -1,4 +1,4 @@
-"""What the scenarios of a level are played on: opened once per call, closed at its end."""
+"""Stages that scenarios are played on, one per level: opened once per call, closed at its end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

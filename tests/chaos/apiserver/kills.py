@@ -1,4 +1,4 @@
-"""An operator in this process, against a real API server, that dies in every state that it can leave behind.
+"""An operator in this process, against a real API server, killed in every state that it can leave behind.
 
 Being in this process, it can be cut off exactly before a request leaves, or exactly after its answer has arrived. Kills
 that would leave the same state are played once.
@@ -29,7 +29,8 @@ from tests.support.fake_poller import FakePoller
 WRITES = 60
 """Writes of the life: the operator is killed after each of them."""
 WRITES_MORE_OR_LESS = 5
-"""By so much lives on a real API server may differ. The last so many kills need not be reached."""
+"""Number of writes by which one life may differ from another on a real API server, whose timing varies. The scenarios
+that kill after one of the last of these writes may end without reaching it."""
 WRITING_TICKS = 11
 """Ticks in which the operator writes: it is killed before the first write of each. A kill before any other write leaves
 what the kill after the write before it leaves, and one at a read what the kill before the next write leaves."""
@@ -49,7 +50,7 @@ def scenarios(seed: int) -> Iterator[Scenario]:
 
 
 async def undisturbed(place: Place) -> None:
-    """The measure for the others: how many writes there are to be broken."""
+    """Play a life without kills, to check that WRITES and WRITING_TICKS cover all of its writes."""
     gate = await live(place, Rule())
     writes = [call for call in gate.calls if call.writes]
     ticks = len({call.tick for call in writes})
@@ -65,23 +66,24 @@ async def undisturbed(place: Place) -> None:
 def after_write(n: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
     """A life in which the n-th write is the last thing that the operator does."""
 
-    async def play(place: Place) -> None:
-        rule = CrashAfterWrite(n)
-        await live(place, rule)
-        last = n >= WRITES - WRITES_MORE_OR_LESS
-        require_strike(rule.struck, f"the operator writes {n + 1} times", may_be_missed=last)
-
-    return play
+    may_be_missed = n >= WRITES - WRITES_MORE_OR_LESS
+    return _killed(lambda: CrashAfterWrite(n), f"the operator writes {n + 1} times", may_be_missed)
 
 
 def before_writing(n: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
     """A life in which the operator dies when it is about to write in the n-th tick."""
 
+    may_be_missed = n >= WRITING_TICKS - WRITING_TICKS_MORE_OR_LESS
+    return _killed(lambda: CrashBeforeWriting(n), f"the operator writes in {n + 1} ticks", may_be_missed)
+
+
+def _killed(
+    make_rule: Callable[[], CrashAfterWrite | CrashBeforeWriting], fault: str, may_be_missed: bool
+) -> Callable[[Any], Coroutine[Any, Any, None]]:
     async def play(place: Place) -> None:
-        rule = CrashBeforeWriting(n)
+        rule = make_rule()
         await live(place, rule)
-        last = n >= WRITING_TICKS - WRITING_TICKS_MORE_OR_LESS
-        require_strike(rule.struck, f"the operator writes in {n + 1} ticks", may_be_missed=last)
+        require_strike(rule.struck, fault, may_be_missed=may_be_missed)
 
     return play
 
@@ -98,7 +100,7 @@ def stormy(seed: int, share: float) -> Callable[[Any], Coroutine[Any, Any, None]
 
 
 async def live(place: Place, rule: Rule) -> Gate:
-    """One whole life; the gate knows what the operator did."""
+    """Play one whole life. Returns the gate with the calls of the operator."""
     site, connection = await new_site(place)
     poller = FakePoller()
     settings = place.parsed(site.namespace)
@@ -125,7 +127,7 @@ async def live(place: Place, rule: Rule) -> Gate:
                 operator = new_operator()
             except (ApiError, StoreError, TimeoutError):
                 continue
-        # In a storm the operator may be blind from before the pod's death until the end of the run.
+        # In a storm all calls of the operator may fail from before the pod's death until the end of the run.
         await life.check_end(restarts=(0, 1) if isinstance(rule, Storm) else 1)
     finally:
         artifacts.close()

@@ -30,7 +30,7 @@ SPEC: dict[str, Any] = {
 }
 LIFE_SECONDS = 180.0
 SETTLE_SECONDS = 30.0
-"""So long the user waits for retention and the end of the pods before the finished run is deleted."""
+"""Seconds that the user waits for retention and the end of the pods before deleting the finished run."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Life:
     finished: Obj | None = None
     uid: str = ""
     answer: RunStatus | None = None
-    """What the orchestrator says of itself; None while there is none."""
+    """Status that the orchestrator reports; None while no orchestrator runs."""
     trainer: str = ""
     made: dict[str, set[int]] = field(default_factory=lambda: {kind: set() for kind in invariants.CATALOGUE})
     """Steps that were uploaded, by kind of their object."""
@@ -53,12 +53,12 @@ class Life:
     status: Obj = field(default_factory=dict)
     """The run's status as it was last seen."""
     violations: list[str] = field(default_factory=list)
-    """What was seen to be wrong on the way."""
+    """Violations found so far."""
     _began: float = field(default_factory=time.monotonic)
     _ended: float = 0.0
 
     async def tick(self) -> None:
-        """Everybody but the operator does what is to be done now."""
+        """Play one tick of user, node, trainer and orchestrator: everything except the operator."""
         site = self.site
         run = await site.run()
         if run is None:
@@ -132,12 +132,12 @@ class Life:
             raise Hung(f"not over after {LIFE_SECONDS:.0f} s, at step {self.step}")
 
     async def check_moment(self) -> None:
-        """What must hold at any moment."""
+        """Check the invariants that hold at every moment."""
         seen = await self.picture()
         require([*self.violations, *invariants.partly_ready(seen), *invariants.unprotected(seen)])
 
     def unsettled(self) -> list[str]:
-        """What does not hold of the finished run before its deletion; the operator may still be at work."""
+        """Return the violated invariants of the finished run before its deletion; the operator may still be writing."""
         if self.finished is None or self.seen is None:
             return ["the run was never finished"]
         root = self.site.layout(self.finished).root.key
@@ -151,7 +151,7 @@ class Life:
         return found
 
     async def picture(self) -> Picture:
-        """Objects first: what became Ready after the files were looked at must not look partial."""
+        """Read objects before files: an artifact that becomes Ready in between must not appear incomplete."""
         objects = await self.site.objects()
         files, manifests = {}, {}
         if self.uid:

@@ -49,7 +49,7 @@ S3_SECRET = "s3-source"
 
 @dataclass(frozen=True)
 class Place:
-    """What all scenarios of one call share."""
+    """API server, S3 and folder that all scenarios of one call share."""
 
     control_plane: ControlPlane
     s3: S3Server
@@ -141,7 +141,7 @@ KINDS = (
 
 
 class Site:
-    """One namespace: everything that is not the operator. Times are in ticks of whoever calls `tick`."""
+    """One namespace with everything except the operator. Times are in ticks, counted by the caller of `tick`."""
 
     def __init__(self, namespace: str, transport: AsyncTransport, store: Store, bucket: str) -> None:
         self.namespace = namespace
@@ -217,12 +217,12 @@ class Site:
         await self.set_pod(name, {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
 
     async def set_pod(self, name: str, status: Obj) -> None:
-        """What a kubelet reports."""
+        """Write a pod's status, as a kubelet does."""
         change = {"status": status}
         await self.transport.send(KubeRequest(Verb.PATCH, POD, self.namespace, name, change, subresource="status"))
 
     async def kill_pod(self, name: str) -> None:
-        """At once, without a goodbye."""
+        """Delete the pod without a grace period."""
         try:
             await self.transport.send(KubeRequest(Verb.DELETE, POD, self.namespace, name, {"gracePeriodSeconds": 0}))
         except ApiError as error:

@@ -1,7 +1,7 @@
 """The operator as a process of its own, behind the proxy: SIGKILL, storms, cut watches, an API server that restarts.
 
 A process that is started after a SIGKILL uses another Lease: waiting half a minute for the dead one's would test the
-lease, which has tests of its own, and cost ten times what the rest of the story does.
+lease, which has tests of its own, and take ten times as long as the rest of the scenario.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ looks at the run in each of these ticks, in about twenty calls."""
 
 @dataclass
 class Story:
-    """What a scenario can reach while its run lives."""
+    """State of a scenario that its fault can use: proxy, operator process and run."""
 
     place: Place
     proxy: Proxy
@@ -71,7 +71,7 @@ class Story:
         self.processes[-1].wait(10)
 
     def ensure_running(self) -> None:
-        """What a Deployment does."""
+        """Start a new operator process if the last one has ended, as a Deployment does."""
         if self.processes[-1].poll() is not None:
             self.start()
 
@@ -111,7 +111,7 @@ def scenarios(seed: int) -> Iterator[Scenario]:
 
 
 def quiet(_: Story) -> None:
-    """Nothing but what the proxy does."""
+    """Do nothing: the fault is injected by the proxy alone."""
 
 
 def kill_at(k: int) -> Act:
@@ -158,7 +158,7 @@ def restart_api_server(story: Story) -> None:
 
 
 def away(story: Story, seconds: float) -> None:
-    """No answer to anybody for a while."""
+    """Drop all requests to the API server for some seconds."""
     until = time.monotonic() + seconds
     story.proxy.decide = lambda _: Answer(drop=time.monotonic() < until)
     story.proxy.end_watches("cut")

@@ -21,7 +21,7 @@ STATUSES: dict[str, Any] = {"RLRun": RLRunStatus, "RLCheckpoint": RLCheckpointSt
 
 
 def copied(value: Any) -> Any:
-    """Return a deep copy, made as on the wire: much faster than copy.deepcopy, in which a story spends its time."""
+    """Return a deep copy, made through JSON as on the wire: copy.deepcopy would take most of a scenario's time."""
     return json.loads(json.dumps(value))
 
 
@@ -32,7 +32,7 @@ class StrictCluster(FakeCluster):
 
     def __init__(self, clock: Clock, *objects: Obj) -> None:
         super().__init__(*objects)
-        self._clock = clock
+        self._clock = self.time = clock
         self.on_apply: Callable[[Obj], None] = lambda _: None
         """Called with every object that the operator is about to write."""
         self.on_status: Callable[[Obj, Obj], None] = lambda old, new: None

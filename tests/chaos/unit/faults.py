@@ -1,7 +1,7 @@
 """Every call that the operator makes, counted, and a rule that may break any of them.
 
 The gate stands between the operator and the world: `FaultyTransport` and `FaultyBucket` announce each call before it
-takes effect and after. A rule answers by raising, so the same position in a story can be broken in two ways: the call
+takes effect and after. A rule answers by raising, so the same position in a life can be broken in two ways: the call
 never arrived, or its answer never came back.
 """
 
@@ -22,7 +22,7 @@ READS = frozenset({"get", "list", "log", "get_object", "head_object", "list_obje
 
 @dataclass(frozen=True)
 class Call:
-    """One call by its position in the story."""
+    """One call by its position in the life of the run."""
 
     index: int
     where: str
@@ -229,13 +229,13 @@ class _Pages:
 
 
 def s3_500(operation: str) -> Exception:
-    """What boto3 raises when the server has answered 500 to all of its tries."""
+    """Return the error of boto3 for a server that answers 500 to every attempt."""
     answer = {"Error": {"Code": "InternalError", "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 500}}
     error: Exception = ClientError(answer, "".join(word.capitalize() for word in operation.split("_")))
     return error
 
 
 def s3_silent(_: str) -> Exception:
-    """What boto3 raises when nobody listens."""
+    """Return the error of boto3 for an endpoint where no server listens."""
     error: Exception = EndpointConnectionError(endpoint_url="http://s3.test:8333")
     return error

@@ -27,7 +27,7 @@ LIVES: dict[str, dict[str, Any]] = {
 
 
 def full_life(name: str, rule: Rule | None = None) -> Life:
-    """Create, start, crash and restart, run, pause, resume, complete, delete; nothing lived yet."""
+    """Create, start, crash and restart, run, pause, resume, complete, delete. It is not played yet."""
     return Life(spec=LIVES[name], rule=rule or Rule(), events=usual_events(*restart_and_pause()))
 
 
@@ -41,7 +41,7 @@ WHOLE = Expected(restarts=2, run_restarts=1, attempts=3)
 
 
 async def undisturbed(name: str) -> Life:
-    """The life in which nothing breaks; the measure for the others."""
+    """Play a life without faults, to which the other lives are compared."""
     life = full_life(name)
     await life.live()
     check_full_life(life)

@@ -23,12 +23,18 @@ class Kubelet:
     cluster: FakeCluster
     start_ticks: int = 1
     end_ticks: int = 1
+    backoff_ticks: int = 2
+    """Wait of a Job before it replaces a pod."""
     report_every: int = 1
     """Ticks between two looks of the node at its pods: what happens between them is reported late."""
     stopped: bool = False
     now: int = 0
     _made: dict[str, int] = field(default_factory=dict)
     _leaving: dict[str, int] = field(default_factory=dict)
+    _filled: set[str] = field(default_factory=set)
+    """UIDs of owners that have had a pod."""
+    _empty: dict[str, int] = field(default_factory=dict)
+    """Since when a Job has had no pod."""
     _numbers: Any = field(default_factory=itertools.count)
 
     def tick(self) -> None:
@@ -62,8 +68,11 @@ class Kubelet:
         return [p for p in self.living(role) if p["status"]["conditions"][0]["status"] == "True"]
 
     def crash(self, role: str, code: int = 1, reason: str = "Error", message: str = "") -> bool:
-        """A container ends by its own fault and is started again in its pod. False where there is none."""
+        """A container fails. A Deployment starts it again in its pod, a Job in another. False without a living pod."""
         for pod in self.living(role)[:1]:
+            if pod["spec"].get("restartPolicy") == "Never":
+                self._terminate(pod, terminated(code, reason, message))
+                return True
             status = pod["status"]["containerStatuses"][0]
             status["restartCount"] += 1
             status["lastState"] = terminated(code, reason, message)
@@ -75,7 +84,7 @@ class Kubelet:
         return False
 
     def delete(self, role: str) -> bool:
-        """Somebody deletes the pod; its Deployment or Job makes another."""
+        """Delete the pod, as a user would; its Deployment or Job makes another."""
         for pod in self.living(role)[:1]:
             self.cluster.request_deletion(pod)
             return True
@@ -98,11 +107,14 @@ class Kubelet:
     def finish(self, role: str, code: int, message: str) -> None:
         """The process of the pod ends, and its Job with it."""
         for pod in self.living(role):
-            pod["status"]["phase"] = "Failed" if code else "Succeeded"
-            pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-            pod["status"]["containerStatuses"][0]["state"] = terminated(code, "Completed", message)
-            pod["metadata"]["finalizers"] = []
-            self.cluster.put(pod)
+            self._terminate(pod, terminated(code, "Completed", message))
+
+    def _terminate(self, pod: Obj, state: Obj) -> None:
+        pod["status"]["phase"] = "Failed" if state["terminated"]["exitCode"] else "Succeeded"
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        pod["status"]["containerStatuses"][0]["state"] = state
+        pod["metadata"]["finalizers"] = []
+        self.cluster.put(pod)
 
     def _fill(self, owner: Obj) -> None:
         uid = owner["metadata"]["uid"]
@@ -114,13 +126,22 @@ class Kubelet:
             for p in mine
             if p["status"]["phase"] in ("Pending", "Running") and not p["metadata"].get("deletionTimestamp")
         ]
-        # A Job never has two living pods; a Deployment's new pod need not wait for the old one's end.
-        if owner["kind"] == "Job" and any(p["metadata"].get("deletionTimestamp") for p in mine):
+        if owner["kind"] == "Job" and not here and self._waits(uid, mine):
             return
         for _ in range(owner["spec"].get("replicas", 1) - len(here)):
             self._make(owner)
 
+    def _waits(self, job: str, pods: list[Obj]) -> bool:
+        """True while a Job has a pod that terminates, and in its back-off after the end of a pod."""
+        if any(p["metadata"].get("deletionTimestamp") for p in pods):
+            return True
+        if job not in self._filled:
+            return False
+        return self.now - self._empty.setdefault(job, self.now) < self.backoff_ticks
+
     def _make(self, owner: Obj) -> None:
+        self._filled.add(owner["metadata"]["uid"])
+        self._empty.pop(owner["metadata"]["uid"], None)
         template = owner["spec"]["template"]
         name = f"{owner['metadata']['name']}-{next(self._numbers):04d}"
         pod: Obj = {
@@ -132,7 +153,6 @@ class Kubelet:
                 "labels": dict(template["metadata"]["labels"]),
                 "ownerReferences": [{"uid": owner["metadata"]["uid"]}],
                 "finalizers": [HOLD],
-                "creationTimestamp": f"2026-01-01T00:{self.now // 60 % 60:02d}:{self.now % 60:02d}Z",
             },
             "spec": template["spec"],
             "status": {

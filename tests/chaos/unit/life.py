@@ -1,11 +1,10 @@
 """The whole life of a run, played against the real operator and the real store with everything else in memory.
 
 A tick is five seconds: the user acts, the node looks at its pods, trainer and orchestrator make a step when all roles
-are ready, and the operator reconciles once. What users and processes do depends on what is there, never on how often
-the operator was asked, hence an operator that died and lost some ticks finds the same story going on. After every tick,
-at the instant of every crash and with every write of a workload or a status, what must hold at any moment is checked.
-What a user who deletes the run can see then is kept and checked at the end, so that it counts under both artifact
-policies.
+are ready, and the operator reconciles once. Users and processes act on the state of the cluster and of S3, never on the
+number of reconciles, so that the run continues in the same way after an operator that crashed and missed some ticks.
+The invariants that hold at every moment are checked after every tick, at every crash and at every write of a workload
+or a status. The state at the deletion of the run is kept and checked at the end, under both artifact policies.
 """
 
 import hashlib
@@ -55,9 +54,9 @@ class Life:
 
     spec: dict[str, Any] = field(default_factory=dict)
     rule: Rule = field(default_factory=Rule)
-    """What happens to the operator's calls."""
+    """Rule that breaks calls of the operator."""
     away_ticks: int = 0
-    """For how long nobody starts the operator again after a crash."""
+    """Ticks between a crash of the operator and the start of the next one."""
     events: "list[Event]" = field(default_factory=list)
     uid: str = "uid-1"
     checkpoint_every: int = 2
@@ -96,10 +95,10 @@ class Life:
         self._trainer: tuple[Any, ...] | None = None
         self._uploading = False
 
-    # --- the story --------------------------------------------------------------------------------------------------
+    # --- playing the life -------------------------------------------------------------------------------------------
 
     async def live(self, until: "Callable[[Life], bool] | None" = None) -> None:
-        """Ticks until the story is over. Raises Hung after `max_ticks`, Lost where a moment was not as it must be."""
+        """Play ticks until the life is over. Raises Hung after `max_ticks`, Lost if a tick violated an invariant."""
         ended = until or (lambda life: life.run is None and life.now > 3 and life.cluster_is_quiet())
         while True:
             await self.tick()
@@ -331,7 +330,7 @@ class Life:
             self.violations.append(f"step {status['progress']['step']} is told after {self.steps_made} steps")
 
     def _watch_deletion(self, key: str) -> None:
-        """Called when a file is about to be deleted by anybody."""
+        """Called when a file is about to be deleted."""
         folder, _, name = key.rpartition("/")
         if name != MANIFEST or (self.run or {}).get("metadata", {}).get("uid") != self.uid:
             return
@@ -364,7 +363,7 @@ class Life:
 
 @dataclass
 class Event:
-    """Something that a user or the world does once, as soon as a condition holds."""
+    """An action of a user or of the cluster, done once (or `times` times) when a condition holds."""
 
     when: Callable[[Life], bool]
     do: Callable[[Life], object]
@@ -378,7 +377,7 @@ class Event:
 
 @dataclass
 class After:
-    """A condition that has held in so many ticks."""
+    """A condition that is true once another one was true in `ticks` ticks."""
 
     when: Callable[[Life], bool]
     ticks: int
@@ -400,7 +399,7 @@ def usual_events(*more: Event) -> list[Event]:
 
 
 def restart_and_pause() -> list[Event]:
-    """What most of the full lives go through."""
+    """Return the actions of most full lives."""
     return [
         Event(lambda life: life.step >= 3, lambda life: life.kubelet.crash("trainer", 9)),
         Event(lambda life: life.step >= 4 and life.phase == "Running", lambda life: life.change(suspend=True)),
@@ -444,7 +443,7 @@ def check_end(
 
 
 def kept(life: Life, seen: Picture, needed: Iterable[int] = ()) -> list[str]:
-    """What retention has lost, or kept beyond what the run's spec says; `needed` are steps that others start from."""
+    """Artifacts that retention deleted or kept against the spec; `needed` are steps that others start from."""
     spec = (life.finished or {})["spec"]
     checkpoints, adapters = (life.steps_of(kind, life.made) for kind in invariants.CATALOGUE)
     keep_checkpoints, keep_adapters = spec["checkpoints"]["keepCloud"], spec["adapters"]["keepLast"]

@@ -1,4 +1,4 @@
-"""A run is deleted and made anew under its name while nobody watches; a checkpoint is deleted while another starts."""
+"""A run is deleted and created again without an operator; a checkpoint expires while another run starts from it."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -61,7 +61,7 @@ class Absent:
     """No operator."""
 
     async def reconcile(self, _: Any) -> None:
-        """Nobody is there."""
+        """The operator does not run."""
 
 
 def warm_start(keep: int) -> Callable[[Any], Coroutine[Any, Any, None]]:

@@ -112,9 +112,9 @@ async def _live(deaths: list[tuple[int, str, str]]) -> None:
     def strike(role: str, way: str) -> Callable[[Life], object]:
         def act(life: Life) -> object:
             if life.run is None or life.step >= MAX_STEPS - 1:
-                # Nobody counts what happens while the run is being completed.
+                # Restarts while the run is being completed are not counted.
                 return None
-            # Between two pods there is nobody to kill: the next tick will do.
+            # No pod of the role runs in this tick: try in the next one.
             struck = bool(life.kubelet.ready(role)) and WAYS[way](life, role)
             if struck:
                 done.append(way)

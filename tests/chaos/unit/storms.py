@@ -29,7 +29,7 @@ ANSWERS = (
 
 @dataclass
 class Storm(Rule):
-    """Breaks calls at random until so many are broken; answers of writes are lost as well."""
+    """Breaks a share of the calls at random, up to a number of them; also loses responses to writes."""
 
     dice: random.Random
     share: float
@@ -63,7 +63,7 @@ class Storm(Rule):
 
 @dataclass
 class Outage(Rule):
-    """Nobody answers while `down` is set."""
+    """Fails every call while `down` is set."""
 
     where: str
     down: bool = False
@@ -76,7 +76,7 @@ class Outage(Rule):
 
 
 BLIND = Expected(restarts=(0, 2), run_restarts=(0, 1), attempts=(1, 3))
-"""At most what happened; what comes and goes while the operator sees nothing is not counted."""
+"""Upper bounds, because the operator does not count changes that begin and end during an outage."""
 
 
 def scenarios(seed: int) -> Iterator[Scenario]:
@@ -121,7 +121,7 @@ def stormy(
         finished = After(lambda life: life.phase == "Completed", 2)
         life.events[-1:] = [Event(finished, calm), Event(After(finished, 12), Life.delete)]
         await life.live()
-        # A crash and a pause that fall into one blindness of the operator are one new attempt. S3 alone blinds nobody.
+        # A crash and a pause during one outage of the API server make one new attempt. An S3 outage hides neither.
         check_end(life, {"Completed": ["Completed"]}, BLIND if "cluster" in where else WHOLE)
         require_strike(storm.broken > 0, "a call fails in the storm")
 
@@ -157,7 +157,7 @@ def outage(where: str, start: int, ticks: int) -> Callable[[Any], Coroutine[Any,
 
 
 def late_kubelet(every: int, end_ticks: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """Pods start, end and break while nobody reports it, or take longer to end than the next attempt waits."""
+    """The kubelet reports changes of pods late, or pods take longer to end than the next attempt waits."""
 
     async def play(_: Any) -> None:
         life = full_life("delete")

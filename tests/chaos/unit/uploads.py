@@ -48,17 +48,17 @@ def upload_folder(store: Store) -> None:
 
 
 def delete_one(store: Store) -> None:
-    """What retention does."""
+    """Delete one artifact, as retention does."""
     store.delete_prefix(PLACE)
 
 
 def purge_all(store: Store) -> None:
-    """What the deletion of a run does, with a deployed adapter that stays."""
+    """Delete the files of a run except a deployed adapter, as the deletion of the run does."""
     _purge(store, S3Uri(BUCKET, "team/uid-1"), ("s3://rlrun/team/uid-1/adapters/step-000001",))
 
 
 def prepare(store: Store) -> None:
-    """An older artifact at the place, and neighbours that are nobody's business."""
+    """Upload an older artifact to the place, and other artifacts that must not change."""
     store.upload_artifact(OLDER, PLACE, ArtifactKind.checkpoint, step=2, policy_version=2)
     for uri in (
         "team/uid-1/adapters/step-000001",
@@ -134,7 +134,7 @@ def broken(work: Work, prepared: bool, rule: FailAt) -> Callable[[Any], None]:
 
 
 def half_artifacts(bucket: MemoryBucket) -> list[str]:
-    """Folders whose manifest promises what is not there."""
+    """Return the folders whose manifest lists files that are missing."""
     return promised_too_much(Picture([], bucket.files(), bucket.manifests()))
 
 

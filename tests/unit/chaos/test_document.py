@@ -21,7 +21,7 @@ def names(level: Level, seed: int) -> list[str]:
     return ["a/1", "a/2"]
 
 
-def test_raw_results_are_what_was_played(tmp_path: Path) -> None:
+def test_raw_results_survive_writing_and_reading(tmp_path: Path) -> None:
     assert keep(RESULTS, tmp_path, names) == []
     assert load(tmp_path) == {"unit": RESULTS}
     text = (tmp_path / "unit.json").read_text()

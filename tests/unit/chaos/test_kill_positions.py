@@ -63,7 +63,7 @@ def test_kill_that_came_too_late_is_no_failure_and_no_survivor(played: Played) -
     assert "1 scenarios: 1 not reached" in table([result])
 
 
-def test_life_may_be_longer_by_as_much_as_it_may_be_shorter(played: Played) -> None:
+def test_a_life_may_exceed_the_expected_writes_by_the_tolerance(played: Played) -> None:
     writes, ticks = kills.WRITES + kills.WRITES_MORE_OR_LESS, kills.WRITING_TICKS + kills.WRITING_TICKS_MORE_OR_LESS
     assert played(kills.undisturbed, writes, ticks).outcome is Outcome.survived
     longer = played(kills.undisturbed, writes + 1, ticks)

@@ -40,7 +40,7 @@ def test_outcomes() -> None:
     assert "nobody expected this" in played(fail).detail
 
 
-def test_a_hang_is_an_outcome_whether_it_waits_or_turns_in_a_circle() -> None:
+def test_a_waiting_scenario_and_a_busy_loop_are_reported_as_hung() -> None:
     async def wait(_: object) -> None:
         await asyncio.Event().wait()
 
@@ -91,7 +91,7 @@ def test_a_ready_checkpoint_needs_every_file_as_its_manifest_has_it() -> None:
     assert not invariants.partly_ready(Picture([checkpoint(phase="Deleting")]))
 
 
-def test_what_belongs_to_nothing_is_found() -> None:
+def test_objects_and_files_without_a_run_are_found() -> None:
     service = {"kind": "Service", "metadata": {"name": "s", "labels": {"rlrun.dev/run-uid": "uid-1"}}}
     run = {"kind": "RLRun", "metadata": {"name": "r", "uid": "uid-1"}, "status": {"phase": "Completed"}}
     deployment = {"kind": "Deployment", "metadata": {"name": "d", "labels": {"rlrun.dev/run-uid": "uid-1"}}}
@@ -137,7 +137,7 @@ def test_exactly_the_newest_artifacts_are_kept() -> None:
     assert "lost its files" in "; ".join(kept_of({2}, 1, artifacts("RLCheckpoint", 2, whole=False)))
 
 
-def test_a_deployed_adapter_is_kept_and_does_not_count() -> None:
+def test_a_deployed_adapter_is_kept_in_addition_to_the_newest() -> None:
     kind = "RLAdapter"
     assert kept_of({3, 6}, 1, artifacts(kind, 3, 6, deployed=(3,)), kind) == []
     assert kept_of({3, 6}, 1, artifacts(kind, 6, deployed=(6,)), kind)
@@ -163,7 +163,7 @@ def test_counters_are_exact_unless_a_range_is_expected() -> None:
         assert invariants.counters(run, seen, wrong), wrong
 
 
-def test_more_activity_than_time_is_found() -> None:
+def test_active_seconds_beyond_the_duration_of_the_run_are_found() -> None:
     times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:01:00Z"}
     run: Obj = {"metadata": {"uid": "uid-1"}, "spec": {}, "status": {**times, "pastActiveSeconds": 60}}
     assert invariants.counters(run, Picture([]), Expected()) == []
@@ -172,7 +172,7 @@ def test_more_activity_than_time_is_found() -> None:
     assert invariants.counters(run, Picture([]), Expected(steady_clock=False)) == []
 
 
-def test_a_status_takes_nothing_back() -> None:
+def test_a_status_that_regresses_is_found() -> None:
     done = {"phase": "Completed", "restarts": 2, "attempt": 3, "completionTime": "2026-01-01T00:01:00Z"}
     assert invariants.regressed(done, done) == []
     assert invariants.regressed({"phase": "Running"}, {"phase": "Pending"}) == []
@@ -190,7 +190,7 @@ def labelled(kind: str, name: str, *, attempt: str = "1", status: Obj | None = N
     return {"kind": kind, "metadata": {"name": name, "labels": labels}, "status": status or {}}
 
 
-def test_a_run_that_takes_its_files_along_has_its_finalizer_first() -> None:
+def test_a_run_that_deletes_its_files_needs_its_finalizer_before_its_children() -> None:
     metadata: Obj = {"name": "r", "uid": "uid-1"}
     run: Obj = {"kind": "RLRun", "metadata": metadata, "spec": {"artifactPolicy": "Delete"}}
     child = labelled("ConfigMap", "c")
@@ -234,7 +234,7 @@ def test_a_protected_adapter_outlives_its_run_with_object_and_files() -> None:
     assert invariants.left_after_deletion(Picture(ready), "team/uid-1")
 
 
-def test_steps_are_told_once_each_but_for_one_gap_that_is_known() -> None:
+def test_steps_are_reported_once_in_order_except_for_one_declared_gap() -> None:
     told = invariants.steps_told
     assert told([1, 2, 3, 4], 4) == []
     for wrong in ([1, 2, 4], [1, 2, 3], [1, 2, 2, 3, 4], [2, 1, 3, 4], [1, 2, 3, 4, 5], []):

@@ -27,7 +27,7 @@ def sample() -> list[Scenario]:
     return self_test.sample()
 
 
-def test_the_sample_survives_without_a_bug() -> None:
+def test_sampled_scenarios_survive_without_a_planted_bug() -> None:
     results = run_all(sample(), None)
     if failures(results):
         pytest.fail(table(results), pytrace=False)

@@ -33,7 +33,7 @@ def test_every_scenario_survives(quiet: None, part: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_scenario_can_be_told_again_from_its_name_and_seed() -> None:
+def test_scenario_names_and_seeds_are_unique_and_reproducible() -> None:
     names = [(s.name, s.seed) for s in scenarios("unit", seed=7)]
     assert len(names) == len(set(names))
     assert names == [(s.name, s.seed) for s in scenarios("unit", seed=7)]
