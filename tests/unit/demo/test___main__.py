@@ -11,9 +11,9 @@ from demo.install import ROOT
 
 @pytest.fixture
 def report() -> dict[str, Any]:
-    """The figures of the run that the README shows; its file has no control."""
+    """The figures of the run that the README shows, without its control."""
     found: dict[str, Any] = json.loads((ROOT / "docs" / "images" / "demo.json").read_text())
-    return found
+    return found | {"control": None}
 
 
 def control(**changes: float) -> dict[str, float]:
@@ -28,6 +28,17 @@ def test_demo_says_what_the_model_knew_before_training(report: dict[str, Any], c
     assert "0.273 greedy, 0.429 sampled" in line
     summary(report, [])
     assert f"before training    {line}" in capsys.readouterr().out
+
+
+def test_demo_reports_the_agreement_of_engine_and_trainer_on_a_trained_adapter(
+    report: dict[str, Any], capsys: Any
+) -> None:
+    warm = report["warm_start"]
+    assert warm["mismatch_kl_on_policy_steps"] >= 5
+    summary(report, [])
+    assert f"on policy at most {warm['mismatch_kl_on_policy']:.1e} in" in capsys.readouterr().out
+    [failed] = failed_claims(report | {"warm_start": warm | {"mismatch_kl_on_policy": 2e-6}})
+    assert "engine and trainer agree" in failed
 
 
 def test_demo_without_a_control_says_so(report: dict[str, Any], capsys: Any) -> None:

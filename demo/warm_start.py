@@ -1,0 +1,54 @@
+"""Second run of the demo: it starts from the checkpoint of the first, and samples with the newest policy only.
+
+Its adapter is trained from its first step on, and every token is drawn by the policy that the trainer holds. What
+remains between the log-probabilities of engine and trainer is the difference of their two implementations.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from demo.run_metrics import Line
+
+STEPS = 6
+ON_POLICY = "mismatch_kl/on_policy/mean"
+MISMATCH_LIMIT = 1e-6
+"""Limit of the mean mismatch KL per token, in nats, of a step in float32."""
+WANTED_STEPS = 5
+"""On-policy steps that the claim needs."""
+
+Object = dict[str, Any]
+
+
+def warm_run(run: Object, name: str, checkpoint: str) -> Object:
+    """Return an RLRun like `run` that starts from the RLCheckpoint and waits for the policy of every step."""
+    warm = copy.deepcopy(run)
+    warm["metadata"]["name"] = name
+    warm["spec"] |= {"checkpointId": checkpoint, "maxSteps": STEPS, "maxAsyncLevel": 0, "artifactPolicy": "Delete"}
+    return warm
+
+
+def figures(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the figures of the run from its metrics. Raises KeyError if no step was on policy."""
+    on_policy = [line[ON_POLICY] for line in lines if line.get(ON_POLICY) is not None]
+    if not on_policy:
+        raise KeyError(f"no step reported {ON_POLICY}")
+    return {
+        "steps": len(lines),
+        "reward": round(fmean(line["reward/mean"] for line in lines), 4),
+        "mismatch_kl_on_policy": max(on_policy),
+        "mismatch_kl_on_policy_steps": len(on_policy),
+    }
+
+
+def failed_claims(first: Mapping[str, Any], warm: Mapping[str, Any]) -> list[str]:
+    """Return the claims about the warm run that do not hold. A number that is not finite holds none."""
+    half = (first["reward_first"] + first["reward_last"]) / 2
+    claims = {
+        f"engine and trainer agree to {MISMATCH_LIMIT} on the same policy version, in {WANTED_STEPS} steps or more "
+        "of a trained adapter": warm["mismatch_kl_on_policy"] <= MISMATCH_LIMIT
+        and warm["mismatch_kl_on_policy_steps"] >= WANTED_STEPS,
+        "a run that starts from the checkpoint keeps at least half of the gained reward": warm["reward"] >= half,
+    }
+    return [claim for claim, holds in claims.items() if not holds]
