@@ -69,7 +69,7 @@ bench: $(VENV)/.complete ## Compare with TRL, rclone and a plain training loop, 
 	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
 
 .PHONY: bench-table
-bench-table: $(VENV)/.complete ## Keep the results of build/bench in docs/bench and write the table of docs/benchmarks.md
+bench-table: $(VENV)/.complete ## Put the rows of build/bench into docs/bench and write the table of docs/benchmarks.md
 	@$(PY) -m bench.results_table
 
 # --- fault tests -----------------------------------------------------------------------------------------------------
@@ -91,6 +91,13 @@ PROOFS ?=
 proofs: $(VENV)/.complete ## Remove each field's effect and require that a test of docs/fields.md fails (PROOFS="--level e2e")
 	@$(PY) -m tests.proofs --workers $(WORKERS) $(PROOFS)
 
+# MUTANTS="--level image --module '*/packing.py'" passes options on; --help explains them.
+MUTANTS ?=
+
+.PHONY: mutants
+mutants: $(VENV)/.complete ## Change the modules that decide and require that their tests notice 85 % (MUTANTS="--level image")
+	@nice -n 10 $(PY) -m tests.mutants --workers $(WORKERS) $(MUTANTS)
+
 # --- one level at a time ---------------------------------------------------------------------------------------------
 
 .PHONY: lint
@@ -106,7 +113,7 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 
 .PHONY: types
 types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
-	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs
+	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs -p tests.mutants
 
 .PHONY: test-fast
 test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server

@@ -204,7 +204,7 @@ def session(world: World, **spec: Any) -> SessionSpec:
     return session_spec(run, run.spec.max_steps, None)
 
 
-def test_a_session_is_as_the_model_says_where_the_run_says_nothing(world: World) -> None:
+def test_a_session_defaults_to_the_settings_of_the_model(world: World) -> None:
     spec, model = session(world), resolved(world).model
     assert spec.kind is PolicyKind.adapter
     assert (spec.lora_rank, spec.lora_dropout, spec.target_modules) == (
@@ -224,7 +224,7 @@ def test_a_session_is_as_the_model_says_where_the_run_says_nothing(world: World)
     "klPenalty.enabled", "klPenalty.beta", "klPenalty.targetKl",
     "seed",
 )  # fmt: skip
-def test_a_session_has_the_runs_own_wishes(world: World) -> None:
+def test_a_session_has_the_settings_of_the_run(world: World) -> None:
     loss = {
         "ratioType": "sequence",
         "ratioLimit": "ppo",
@@ -262,7 +262,7 @@ def test_a_session_has_the_runs_own_wishes(world: World) -> None:
     assert without_penalty is None or not without_penalty.enabled
 
 
-def test_a_session_that_resumes_does_not_start_from_elsewhere(world: World) -> None:
+def test_a_resumed_session_has_no_warm_start(world: World) -> None:
     run = resolved(world).model_copy(update={"warm_start_from": "s3://bucket/other"})
     assert session_spec(run, 5, None).warm_start_from == "s3://bucket/other"
     resumed = session_spec(run, 5, S3Uri.parse("s3://bucket/own/step-000002"))

@@ -102,7 +102,8 @@ def _backward_to(
             "present_mismatch": kl[present].sum(),
         }
         maxima = {"mismatch": kl.max(), "ratio": result.ratio.max()}
-        if reference is not None and objective.beta is not None:
+        if objective.beta is not None:
+            assert reference is not None
             sums["kl"] = divergence(logprobs, reference, batch.engine_logprobs[:n]).sum()
             loss = loss + objective.beta * sums["kl"]
     if n < len(batch.targets):

@@ -161,7 +161,7 @@ def _learning_metrics(
     largest: Mapping[str, float] = dict(zip(MAXIMA, maxima, strict=True))
     trainable = sum(len(batch.targets) for batch in batches)
     policy = sum(batch.policy_tokens for batch in batches)
-    policy_loss = total["policy_loss"] + (beta or 0.0) * total["kl"]
+    policy_loss = total["policy_loss"] if beta is None else total["policy_loss"] + beta * total["kl"]
     metrics = {
         "loss/mean": (policy_loss + total["cross_entropy"]) / trainable,
         "entropy/all/mean": total["entropy"] / trainable,
@@ -232,4 +232,4 @@ def _memory_limits(plan: StepPlan) -> Iterator[None]:
 
 def learning_rate(peak: float, warmup_steps: int, updates: int) -> float:
     """Return the rate of the next update after `updates` earlier ones, including those before a warm start."""
-    return peak * min(1.0, (updates + 1) / (warmup_steps + 1)) if warmup_steps > 0 else peak
+    return peak * min(1.0, (updates + 1) / (warmup_steps + 1))

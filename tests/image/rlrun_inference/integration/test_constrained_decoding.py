@@ -111,7 +111,9 @@ def test_a_text_completion_is_constrained_without_the_gateway_and_refused_by_it(
 
 @pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize("name", FREE)
-def test_a_free_chat_stays_free_behind_the_gateway(name: str, parser: str, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_an_unconstrained_chat_stays_unconstrained_behind_the_gateway(
+    name: str, parser: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
     outgoing = through_the_gateway({"messages": MESSAGES, **FREE[name]})
     assert outgoing is not None
     assert chat_params(outgoing, tokenizer, parser).structured_outputs is None

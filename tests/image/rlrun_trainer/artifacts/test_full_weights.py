@@ -81,7 +81,7 @@ async def test_all_weights_learn(base: BaseModel) -> None:
     assert unchanged == []
 
 
-async def test_a_full_run_has_the_trainer_for_itself_and_leaves_it_as_it_was(
+async def test_a_full_weight_run_excludes_other_sessions_and_restores_the_base_model(
     client: Client, base: BaseModel, run_uri: str
 ) -> None:
     before = logits(base.model)
@@ -220,7 +220,7 @@ def test_memory_that_runs_out_within_a_sharded_layer_changes_nothing(
     assert all(torch.equal(disturbed[name], p) for name, p in quiet.items())
 
 
-def test_who_leaves_a_pass_in_the_middle_does_not_wait_for_the_others(
+def test_a_process_that_fails_during_a_pass_does_not_wait_for_the_others(
     base: BaseModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0)

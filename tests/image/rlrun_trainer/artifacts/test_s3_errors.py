@@ -31,7 +31,7 @@ async def patiently(client: Client, method: str, path: str, body: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["silence", "lost answer"])
-async def test_a_failure_at_any_call_delays_and_loses_nothing(
+async def test_an_s3_failure_at_any_call_delays_uploads_and_loses_none(
     make_client: Callable[..., Any], store: Store, s3_server: Any, run_uri: str, how: str, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(policy_publisher, "FIRST_WAIT", 0.01)

@@ -240,7 +240,7 @@ async def test_uploads_wait_for_s3_and_only_the_newest_checkpoint_of_those_that_
     assert all(direct.is_complete(uri) for uri in (layout.checkpoint(1), layout.checkpoint(5), layout.adapter(4)))
 
 
-async def test_what_waits_is_bounded_in_bytes(make_client: Callable[..., Any], door: Door, run_uri: str) -> None:
+async def test_the_upload_queue_is_bounded_in_bytes(make_client: Callable[..., Any], door: Door, run_uri: str) -> None:
     client = await make_client(upload_bytes=1)
     await client.open(tiny_model.spec(run_uri))
     await door.set("shut")

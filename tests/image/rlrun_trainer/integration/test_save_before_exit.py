@@ -72,7 +72,7 @@ async def test_saved_step_is_not_saved_twice(client: Client, store: Store, run_u
     assert store.read_manifest(place) == first
 
 
-async def test_the_step_under_way_is_waited_for_and_not_longer_than_there_is_time(
+async def test_shutdown_waits_for_the_step_in_progress_until_its_deadline(
     client: Client, store: Store, run_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.open(tiny_model.spec(run_uri))
@@ -96,7 +96,7 @@ async def test_the_step_under_way_is_waited_for_and_not_longer_than_there_is_tim
     assert (await client.settled()).checkpoints == [2]
 
 
-async def test_a_last_checkpoint_goes_before_all_that_wait_and_needs_no_room(
+async def test_the_last_checkpoint_is_uploaded_before_adapters_and_ignores_the_queue_limit(
     make_client: Callable[..., Any], store: Store, run_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await make_client(upload_queue=3)

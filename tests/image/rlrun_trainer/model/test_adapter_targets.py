@@ -147,7 +147,7 @@ def test_stock_peft_loads_the_adapter_with_equal_logits(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(("name", "left_out"), [("qwen3_5", "linear_attn"), ("qwen3_next", "linear_attn")])
-def test_layers_that_the_old_default_leaves_out_are_told(tmp_path: Path, name: str, left_out: str) -> None:
+def test_layers_left_out_by_the_old_default_cause_a_warning(tmp_path: Path, name: str, left_out: str) -> None:
     slot = opened(load(tmp_path, name), *OLD_DEFAULT)
     [warning] = slot.warnings
     assert warning.reason == "LoraTargetsIncomplete"

@@ -44,7 +44,7 @@ def test_stock_peft_loads_the_adapter_with_equal_logits(base: BaseModel, model_d
     assert_stock_peft_agrees(base, slot, model_dir, tmp_path)
 
 
-def test_config_says_what_engines_read(base: BaseModel) -> None:
+def test_adapter_config_has_the_fields_that_engines_read(base: BaseModel) -> None:
     slot = base.open("a", tiny_model.MODEL, AdapterShape(4, 12.5, ("q_proj", "v_proj")), 0)
     config = json.loads(slot.files()[CONFIG])
     assert config["r"] == 4

@@ -92,7 +92,7 @@ def test_a_model_of_attention_layers_packs(base: BaseModel) -> None:
     assert train_step(base, slot, tiny_model.samples(12), PLAN)["batch/samples_per_row"] > 1.2
 
 
-def test_attention_that_mixes_samples_is_measured_and_told(tmp_path: Path) -> None:
+def test_attention_that_mixes_samples_disables_packing_with_a_warning(tmp_path: Path) -> None:
     base = load(tmp_path, "gpt_oss")
     assert not base.shares_rows
     [warning] = base.warnings

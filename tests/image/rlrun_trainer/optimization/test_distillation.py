@@ -72,7 +72,9 @@ def test_an_impossible_token_leaves_the_rest_of_its_sample(impossible: str) -> N
     assert gradient.tolist() == [-0.5, 0.0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"temperature": 0.7}, {"temperature": 0.7, "top_p": 0.9}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"temperature": 0.7}, {"temperature": 2.0}, {"temperature": 0.7, "top_p": 0.9}]
+)
 def test_a_policy_that_equals_its_teacher_learns_nothing(base: BaseModel, changes: dict[str, float]) -> None:
     opened(base)
     batch = tiny_model.samples(12)

@@ -53,7 +53,7 @@ def expected_gradient(estimate: Any, sampler: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
-def test_the_estimate_by_hand() -> None:
+def test_kl_estimate_and_its_gradient_equal_values_computed_by_hand() -> None:
     logprobs = torch.tensor([math.log(0.5), math.log(0.2), -1.0, -200.0, -1.0], requires_grad=True)
     reference = torch.tensor([math.log(0.25), math.log(0.4), -1.0, -1.0, -200.0])
     engine = torch.tensor([math.log(0.5), math.log(0.1), -9.0, -200.0, -1.0])
@@ -91,7 +91,7 @@ def test_expected_gradient_is_that_of_the_divergence(sampler: str) -> None:
     assert not torch.allclose(backwards, exact, atol=1e-2)
 
 
-def test_its_mean_is_the_divergence() -> None:
+def test_mean_of_the_kl_estimate_is_the_exact_divergence() -> None:
     logits, q = CATEGORICAL
     logp, drawn = logits.log_softmax(-1), (logits + OLDER).log_softmax(-1)
     exact = float((logp.exp() * (logp - q.log_softmax(-1))).sum())
@@ -134,7 +134,7 @@ def test_gradient_equals_autograd_of_the_definition(base: BaseModel, monkeypatch
     assert metrics["loss/mean"] == pytest.approx(plain["loss/mean"] + added, rel=1e-3)
 
 
-def test_a_fresh_adapter_is_the_reference(base: BaseModel) -> None:
+def test_a_fresh_adapter_has_no_divergence_from_its_reference(base: BaseModel) -> None:
     slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 1)
     metrics = train_step(base, slot, tiny_model.samples(12), replace(PLAN, kl_penalty=FIXED))
     assert metrics["kl_penalty/kl"] == pytest.approx(0.0, abs=1e-9)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from rlrun.api.run_sections.training import Loss, RatioLimit, RatioType
 from rlrun.protocol.trainer import Sample, SampleLoss
 from rlrun_trainer.model.base_model import BaseModel
+from rlrun_trainer.optimization.objective import _chunk
 from rlrun_trainer.optimization.policy_loss import PolicyLoss, policy_loss
 from rlrun_trainer.optimization.step import StepPlan, train_step
 
@@ -22,6 +24,41 @@ RATIOS = [2.0, 0.5, 9.0, 0.1, 0.2]
 ADVANTAGES = [1.0, 1.0, 1.0, -1.0, -1.0]
 SAMPLE_OF = [0, 0, 0, 1, 1]
 WIDE = {"sequence_mean_low": 0.0, "sequence_mean_high": 1000.0}
+
+
+def test_bounds_themselves_are_within() -> None:
+    # Powers of two: the ratios are exact.
+    logprobs, engine = torch.zeros(2), torch.tensor([2.0, 0.5]).log()
+    for how in (
+        Loss(ratio_low=0.5, ratio_high=2, **WIDE),
+        Loss(ratio_low=0.0, ratio_high=9, sequence_token_low=0.5, sequence_token_high=2, **WIDE),
+        Loss(ratio_low=0.0, ratio_high=9, sequence_mean_low=0.5, sequence_mean_high=2),
+    ):
+        assert policy_loss(logprobs, engine, torch.ones(2), torch.tensor([0, 1]), 2, how).kept.all()
+
+
+@pytest.mark.parametrize("limit", RatioLimit)
+def test_left_out_tokens_add_nothing_to_the_loss(limit: RatioLimit) -> None:
+    how = Loss(ratio_limit=limit, ratio_low=0.0, ratio_high=100, sequence_mean_low=0.0, sequence_mean_high=2.0)
+    logprobs, engine = torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -9.0])
+    both = policy_loss(logprobs, engine, torch.ones(2), torch.tensor([0, 1]), 2, how)
+    alone = policy_loss(logprobs[:1], engine[:1], torch.ones(1), torch.tensor([0]), 1, how)
+    assert both.kept.tolist() == [True, False]
+    assert float(both.loss) == pytest.approx(float(alone.loss))
+
+
+@pytest.mark.parametrize(
+    ("device", "vocabulary", "tokens"),
+    [
+        ("cpu", 2**10, 4096),
+        ("cpu", 2**20, 256),
+        ("cuda", 2**15, 1024),
+        ("cuda", 2**26, 1),
+    ],
+)
+def test_logits_of_a_chunk_are_bounded_and_chunks_are_not_too_small(device: str, vocabulary: int, tokens: int) -> None:
+    base = SimpleNamespace(device=torch.device(device), vocab_size=vocabulary)
+    assert _chunk(base) == tokens  # type: ignore[arg-type]
 
 
 def by_hand(**choice: Any) -> tuple[PolicyLoss, list[float]]:
@@ -132,7 +169,7 @@ def prime_rl(logprobs: torch.Tensor, engine: torch.Tensor, advantages: torch.Ten
     return -((ratio * advantages).detach() * logprobs)[~masked].sum()
 
 
-def test_the_default_is_that_of_prime_rl() -> None:
+def test_default_loss_has_the_gradient_of_prime_rl() -> None:
     ratios = torch.tensor([2.0, 0.5, 9.0, 0.1, 1.1, 101.0, 1.0, 0.01, 0.02, 0.03])
     sample_of = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
     advantages = torch.linspace(-1, 1, 10)
@@ -304,6 +341,10 @@ def test_demonstrations_are_counted_by_themselves(base: BaseModel) -> None:
     parts = share * together["loss/cross_entropy/mean"] + (1 - share) * together["loss/policy/mean"]
     assert together["loss/mean"] == pytest.approx(parts, rel=1e-5)
     assert not any(key.startswith("loss/") and key != "loss/mean" for key in apart)
+    alone = train_step(base, slot, demonstrations, replace(PLAN, learning_rate=0.0))
+    assert alone["entropy/all/mean"] > 0
+    entropy = share * alone["entropy/all/mean"] + (1 - share) * apart["entropy/all/mean"]
+    assert together["entropy/all/mean"] == pytest.approx(entropy, rel=1e-5)
 
 
 def test_demonstrations_alone_have_no_mismatch(base: BaseModel) -> None:

@@ -130,6 +130,31 @@ def test_demonstrations_need_no_log_probs_and_no_advantage() -> None:
     check([sample(3, teacher_logprobs=[nothing, -0.5, -1.5], advantage=nothing)], 64, tiny_model.VOCABULARY)
 
 
+def test_a_sample_as_long_as_the_session_allows_is_valid() -> None:
+    check([sample(5)], 5, tiny_model.VOCABULARY)
+
+
+@pytest.mark.parametrize("key", ["logprobs", "teacher_logprobs"])
+def test_a_log_probability_may_exceed_zero_by_rounding_only(key: str) -> None:
+    check([sample(4, **{key: [0.0, 0.0, 0.001, -0.25]})], 64, tiny_model.VOCABULARY)
+    with pytest.raises(ProblemError, match="logarithm of a probability"):
+        check([sample(4, **{key: [0.0, 0.0, 0.002, -0.25]})], 64, tiny_model.VOCABULARY)
+
+
+def test_there_are_as_many_micro_batches_as_are_asked_for() -> None:
+    made = tiny_model.samples(12)
+    assert len(pack(made, 10_000)) == 1
+    several = pack(made, 10_000, at_least=5)
+    assert len(several) == 5
+    assert sum(batch.samples for batch in several) == 12
+
+
+def test_history_is_made_only_if_it_is_asked_for() -> None:
+    [without], [with_history] = pack([sample(5)], 100), pack([sample(5)], 100, history=True)
+    assert without.history is None
+    assert with_history.history is not None
+
+
 def test_tokens_of_demonstrations_come_last() -> None:
     made = [sample(9, loss="cross_entropy"), sample(5), sample(4, loss="cross_entropy"), sample(3, advantage=0.25)]
     [batch] = pack(made, 1000)
@@ -152,7 +177,7 @@ def test_every_token_has_its_teachers_log_probability() -> None:
     assert batch.teacher_logprobs is None
 
 
-def test_a_batch_has_something_to_train_on() -> None:
+def test_a_batch_without_trainable_tokens_or_beyond_seq_len_is_refused() -> None:
     with pytest.raises(ProblemError, match="samples is empty"):
         check([], 64, tiny_model.VOCABULARY)
     with pytest.raises(ProblemError, match="No token is trainable"):

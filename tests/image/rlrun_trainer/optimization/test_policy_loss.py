@@ -194,7 +194,7 @@ def test_memory_that_runs_out_is_a_problem_with_advice(
     assert slot.files() == before
 
 
-def test_mismatch_of_the_present_version_is_told_apart_from_age(base: BaseModel) -> None:
+def test_mismatch_on_policy_excludes_samples_of_older_versions(base: BaseModel) -> None:
     slot = opened(base)
     batch = tiny_model.samples(16)
     for index, sample in enumerate(batch):

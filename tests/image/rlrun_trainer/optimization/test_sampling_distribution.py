@@ -106,7 +106,9 @@ def plan(how: SamplingDistribution) -> StepPlan:
 
 @pytest.mark.proves("sampling.temperature", "sampling.topP", "sampling.repetitionPenalty", "sampling.minTokens")
 @pytest.mark.parametrize("way", WAYS)
-def test_what_the_engine_drew_has_no_mismatch(base: BaseModel, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_drawn_with_the_runs_sampling_settings_have_no_mismatch(
+    base: BaseModel, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     how = WAYS[way]
     slot = opened(base)
     drawn = [rollout(base, how, seed) for seed in range(10)]
@@ -122,7 +124,7 @@ def test_what_the_engine_drew_has_no_mismatch(base: BaseModel, way: str, monkeyp
 
 
 @pytest.mark.parametrize("changed", ["top_p", "repetition_penalty", "min_tokens"])
-def test_each_field_matters(base: BaseModel, changed: str) -> None:
+def test_omitting_a_sampling_setting_causes_a_mismatch(base: BaseModel, changed: str) -> None:
     """The test above would notice if one of them were forgotten."""
     slot = opened(base)
     how = WAYS["all"]
@@ -178,7 +180,7 @@ def test_a_drawn_token_is_always_possible() -> None:
     assert hidden.grad.isfinite().all()
 
 
-def test_nothing_is_paid_for_what_is_not_set(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neutral_sampling_settings_add_no_computation(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
     slot = opened(base)
     sizes: list[torch.Size] = []
     head = base.head

@@ -210,7 +210,7 @@ def test_two_processes_resume_to_the_bit(
     dense.call("DELETE", "/sessions/run")
 
 
-def test_what_is_refused_is_refused_by_all(dense: Trainer, run_uri: str) -> None:
+def test_an_invalid_session_is_refused_by_all_processes(dense: Trainer, run_uri: str) -> None:
     spec = tiny_model.spec(run_uri, target_modules=["nope"])
     status, text = dense.call("PUT", "/sessions/run", spec.model_dump_json(by_alias=True))
     assert (status, Problem.model_validate_json(text).reason) == (422, "AdapterInvalid")

@@ -40,7 +40,7 @@ PROMETHEUS = [
 ]
 
 
-async def test_a_step_has_every_name(client: Client, run_uri: str) -> None:
+async def test_a_step_reports_every_documented_metric(client: Client, run_uri: str) -> None:
     await client.open(tiny_model.spec(run_uri))
     metrics = (await client.step(0)).metrics
     assert [name for name in NAMES if name not in metrics] == []
@@ -55,7 +55,7 @@ async def test_a_step_has_every_name(client: Client, run_uri: str) -> None:
     assert ratio == pytest.approx(metrics["mismatch_kl/all/mean"] / metrics["entropy/all/mean"])
 
 
-def test_time_between_steps_is_told_apart() -> None:
+def test_step_timer_separates_waiting_from_saving() -> None:
     now = [10.0]
     pace = StepTimer(lambda: now[0])
     now[0] = 12.0
@@ -77,7 +77,7 @@ def test_flops_of_a_step() -> None:
     assert step_flops(1000.0, CONFIG, [3, 5]) == 6 * 1000 * 8 + 6 * 2 * 4 * 8 * (9 + 25)
 
 
-def test_weights_that_count() -> None:
+def test_active_weights_exclude_embeddings_adapters_and_idle_experts() -> None:
     parameters = [
         ("model.embed_tokens.weight", 10_000),
         ("lm_head.weight", 10_000),

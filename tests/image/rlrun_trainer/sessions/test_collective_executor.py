@@ -103,7 +103,7 @@ def test_every_command_can_be_sent_to_another_process(command: Any) -> None:
     assert pickle.loads(pickle.dumps(command)) == command
 
 
-def test_only_what_keeps_the_weights_may_be_refused_by_one_process() -> None:
+def test_only_commands_that_keep_the_weights_are_marked_reads_only() -> None:
     may = {type(command) for command in COMMANDS if isinstance(command, Command) and command.reads_only}
     assert may == {Restore, WriteModel, Snapshot, Heartbeat}
 
@@ -135,7 +135,7 @@ def test_a_refusal_of_another_process_only_is_passed_on_when_nothing_stays_chang
     assert crew.base.changes == changes  # type: ignore[attr-defined]
 
 
-def test_a_refusal_of_all_is_raised() -> None:
+def test_a_refusal_by_all_processes_is_raised() -> None:
     with pytest.raises(ProblemError, match="this one has none"):
         executor(TwoProcesses(refusal=NO_MEMORY)).run_on_all(
             Count(ProblemError.of(507, "TrainerOutOfMemory", "this one has none"))

@@ -49,7 +49,7 @@ def run_uri(s3_server: S3Server) -> str:
 
 @pytest.mark.proves("sampling.topP", "sampling.repetitionPenalty", "sampling.minTokens")
 @pytest.mark.parametrize("way", ["top_p", "repetition_penalty", "min_tokens", "all"])
-async def test_tokens_are_judged_as_they_were_drawn(
+async def test_a_session_scores_tokens_with_the_runs_sampling_settings(
     base: BaseModel, sessions: Sessions, run_uri: str, way: str
 ) -> None:
     how = WAYS[way]
@@ -182,7 +182,7 @@ async def test_the_reference_is_the_end_of_the_demonstrations_and_survives_a_res
         await sessions.close("run")
 
 
-async def test_the_last_result_is_kept_for_who_missed_it(
+async def test_session_state_has_the_result_of_the_last_step(
     make_sessions: Callable[..., Sessions], base: BaseModel, run_uri: str
 ) -> None:
     sessions = make_sessions()

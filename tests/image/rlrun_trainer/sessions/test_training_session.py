@@ -160,7 +160,7 @@ async def test_a_checkpoint_of_another_step_is_a_conflict(client: Client, run_ur
         assert "StepConflict" in text
 
 
-async def test_the_snapshot_is_of_the_moment_it_was_asked_for(
+async def test_a_checkpoint_has_the_weights_at_the_time_of_its_request(
     client: Client, store: Store, run_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.open(tiny_model.spec(run_uri))
@@ -414,7 +414,7 @@ async def test_a_trainer_of_one_model_refuses_others(make_client: Callable[..., 
     assert (status, Problem.model_validate_json(text).reason) == (422, "ModelMismatch")
 
 
-async def test_a_missing_bucket_or_wrong_key_is_said_when_the_session_opens(
+async def test_a_missing_bucket_or_wrong_key_is_reported_when_a_session_opens(
     client: Client, s3_server: S3Server, run_uri: str
 ) -> None:
     status, text = await client.call(

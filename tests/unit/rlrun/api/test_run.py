@@ -44,6 +44,6 @@ def test_refused_updates_name_the_field(update: cases.Update) -> None:
     assert [v.path for v in check_update(old.spec, new.spec)] == [update.field]
 
 
-def test_there_are_enough_of_them() -> None:
+def test_the_minimum_number_of_fixtures_exists() -> None:
     assert len(cases.valid()) >= 15
     assert len(cases.invalid()) >= 60

@@ -46,7 +46,7 @@ def test_an_object_of_another_owner_is_not_a_leftover() -> None:
     assert not cluster_source.is_of_a_run({"metadata": {"ownerReferences": owners}})
 
 
-def test_finished_is_what_the_schema_calls_finished() -> None:
+def test_finished_phases_are_completed_failed_and_stopped() -> None:
     assert {"Completed", "Failed", "Stopped"} == cluster_source.FINISHED
 
 

@@ -1,5 +1,6 @@
 """What is garbage and, above all, what is not."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -79,7 +80,7 @@ WHOLE = ("run.json", "metrics/part-1.jsonl", "checkpoints/step-000010/manifest.j
         (f"prefixes/team/{GONE}/x", None),
     ],
 )
-def test_whose_a_key_is(name: str, expected: str | None) -> None:
+def test_an_s3_key_is_located_by_run_and_folder(name: str, expected: str | None) -> None:
     assert locate(ROOT, name) == (None if expected is None else (RunFolder("team", GONE), expected))
 
 
@@ -147,7 +148,14 @@ def test_an_object_goes_when_its_run_and_its_files_are_gone() -> None:
     ], "the files of step 30 stay for now: their object is still there"
 
 
-def test_children_of_runs_that_are_gone() -> None:
+@pytest.mark.parametrize(("created", "written"), [(OLD, NOW), (NOW, OLD)])
+def test_an_object_is_as_young_as_the_newest_of_itself_and_its_files(created: datetime, written: datetime) -> None:
+    torn = replace(artifact(30), created=created)
+    files = stored("checkpoints/step-000030/a", at=written)
+    assert found(world(*stored(*WHOLE), *files, artifacts=(artifact(10), torn))) == []
+
+
+def test_children_of_deleted_runs_are_found_unless_young() -> None:
     children = (
         Child("Job", "team", "left", GONE, OLD),
         Child("Job", "team", "young", GONE, NOW),
@@ -194,9 +202,10 @@ worlds = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(worlds, st.integers(0, 60))
-def test_nothing_that_anybody_could_want_is_ever_garbage(seen: ClusterSnapshot, hours: int) -> None:
+def test_items_in_use_or_younger_than_the_age_are_never_deleted(seen: ClusterSnapshot, hours: int) -> None:
     limit = NOW - timedelta(hours=hours)
     for item in plan_deletions(seen, NOW, timedelta(hours=hours)):
         if item.kind == FOLDER:
@@ -234,7 +243,7 @@ def test_nothing_that_anybody_could_want_is_ever_garbage(seen: ClusterSnapshot, 
 
 @settings(max_examples=200, deadline=None)
 @given(worlds)
-def test_what_is_removed_is_not_found_again(seen: ClusterSnapshot) -> None:
+def test_deleted_folders_are_not_planned_again(seen: ClusterSnapshot) -> None:
     first = [g for g in plan_deletions(seen, NOW, timedelta(0)) if g.kind == FOLDER]
     left = ClusterSnapshot(
         ROOT,

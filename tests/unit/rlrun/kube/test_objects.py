@@ -31,7 +31,7 @@ def test_an_artifact_without_a_status_is_not_ready() -> None:
     assert is_artifact_ready({"status": {"phase": "Ready"}})
 
 
-def test_names_are_made_of_what_they_name() -> None:
+def test_object_names_are_derived_from_run_step_and_model() -> None:
     assert artifact_name("first", "12345678-9abc", 40) == "first-step-000040-12345678"
     assert model_object_name("Qwen/Qwen3-4B") == "qwen-qwen3-4b"
     assert ObjectRef.of(RUN) == ObjectRef("RLRun", "first", "u-1")

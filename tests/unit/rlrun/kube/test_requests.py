@@ -56,7 +56,7 @@ def test_a_generated_name_is_shown_as_one() -> None:
     )
 
 
-def test_only_an_apply_takes_fields_from_others() -> None:
+def test_only_an_apply_forces_field_ownership() -> None:
     assert requests.apply(RUN, "m").parameters == {"fieldManager": "m", "force": "true"}
     assert requests.create(RUN, "m").parameters == {"fieldManager": "m"}
     assert requests.patch(RLRUN, "team", "first", {}, None).parameters == {}

@@ -25,7 +25,7 @@ def test_the_variables_text_is_the_same_in_every_version() -> None:
     )
 
 
-def test_the_server_reads_what_the_operator_writes() -> None:
+def test_environment_config_survives_its_variable() -> None:
     args = {"camelCase": 1, "nothing": None}
     text = environment_variable(entry(version="0.2", args=args, taskset={"t": 1}), 3, "http://g:8000")
     config = EnvironmentConfig.from_variables({VARIABLE: text})

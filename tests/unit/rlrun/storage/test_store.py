@@ -30,7 +30,7 @@ def place(s3_server: S3Server) -> S3Uri:
     return S3Uri(s3_server.bucket, f"t/{uuid.uuid4().hex}")
 
 
-def test_bytes_come_back(store: Store, place: S3Uri) -> None:
+def test_bytes_are_read_as_last_written(store: Store, place: S3Uri) -> None:
     store.put_bytes(place / "a/b.json", b"one")
     store.put_bytes(place / "a/b.json", b"two")
     assert store.get_bytes(place / "a/b.json") == b"two"
@@ -201,7 +201,7 @@ def test_a_whole_bucket_is_never_deleted(store: Store, s3_server: S3Server) -> N
         store.delete_prefix(S3Uri(s3_server.bucket, ""))
 
 
-def test_check_passes_where_all_is_well(store: Store, s3_server: S3Server) -> None:
+def test_check_passes_with_a_reachable_bucket(store: Store, s3_server: S3Server) -> None:
     store.check(s3_server.bucket)
 
 

@@ -83,7 +83,7 @@ def full(world: World) -> World:
     return world
 
 
-async def test_every_expected_name_is_told_and_every_told_name_is_documented(full: World) -> None:
+async def test_expected_metrics_are_reported_and_reported_metrics_are_documented(full: World) -> None:
     await full.start()
     assert await full.run() == 0
     line = merge_lines(full.lines())[-1]
@@ -109,7 +109,7 @@ def test_no_name_is_documented_twice() -> None:
         assert first.name == name, f"{plain} is taken by {first.name}"
 
 
-def test_names_of_both_sides_are_told_apart() -> None:
+def test_trainer_metrics_with_ambiguous_names_get_a_prefix() -> None:
     told = trainer_metrics({"time/step": 2.0, "perf/throughput": 10.0, "loss/mean": 0.5, "time/save_ckpt": 1.0})
     assert told == {
         "trainer/time/step": 2.0,
@@ -198,7 +198,7 @@ async def test_lists_are_written_as_json_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [None, {}, {"tokens": "many"}, {"samples": 3}])
-def test_totals_take_what_they_can_of_a_saved_state(state: dict[str, Any] | None) -> None:
+def test_totals_restore_the_valid_fields_of_a_saved_state(state: dict[str, Any] | None) -> None:
     totals = TrainingTotals()
     totals.restore(state)
     assert totals.add(10, 2, 1)["progress/total_samples"] == (5.0 if state == {"samples": 3} else 2.0)

@@ -92,6 +92,45 @@ def test_a_restored_buffer_goes_on_with_the_same_examples(before: int, seed: int
     assert [two.draw() for _ in range(30)] == [one.draw() for _ in range(30)]
 
 
+def test_a_buffer_that_has_drawn_returns_to_an_older_state() -> None:
+    buffer = ExampleBuffer({"a": 5}, None, BufferSettings(seed=1))
+    state = buffer.state()
+    drawn = [buffer.draw() for _ in range(12)]
+    buffer.restore(state)
+    assert [buffer.draw() for _ in range(12)] == drawn
+
+
+def test_an_environment_of_another_size_keeps_its_position() -> None:
+    saved = ExampleBuffer({"a": 5}, None, BufferSettings(seed=1))
+    for _ in range(3):
+        saved.draw()
+    buffer = ExampleBuffer({"a": 4, "b": 2}, None, BufferSettings(seed=1))
+    buffer.restore(saved.state())
+    assert (buffer.state().draws, buffer.state().pools["a"].cursor) == (3, 0)
+
+
+def test_an_environment_without_weight_cannot_be_drawn_from() -> None:
+    buffer = ExampleBuffer({"a": 2, "b": 2}, [1.0, 0.0], BufferSettings())
+    assert [buffer.can_draw(names) for names in (["a"], ["b"], ["a", "b"])] == [True, False, True]
+
+
+def test_a_state_counts_the_draws() -> None:
+    buffer = ExampleBuffer({"a": 2}, None, BufferSettings())
+    assert buffer.state().draws == 0
+    for _ in range(3):
+        buffer.draw()
+    state = buffer.state()
+    assert (state.draws, state.pools["a"].epoch, state.pools["a"].cursor) == (3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "index", "expected"),
+    [("a", 0, True), ("a", 1, True), ("a", 2, False), ("a", -1, False), ("b", 0, False)],
+)
+def test_contained_are_the_examples_of_the_environments(environment: str, index: int, expected: bool) -> None:
+    assert ExampleBuffer({"a": 2}, None, BufferSettings()).contains(Example(environment, index)) is expected
+
+
 @pytest.mark.parametrize(
     ("sizes", "weights"), [({"a": 0}, None), ({}, None), ({"a": 1}, [1.0, 1.0]), ({"a": 1}, [0.0])]
 )
@@ -133,12 +172,12 @@ def run(one: ExampleSampler, steps: int, order: random.Random) -> list[list[Samp
 
 
 @given(st.randoms(use_true_random=False))
-def test_the_order_in_which_groups_come_back_decides_nothing(order: random.Random) -> None:
+def test_examples_do_not_depend_on_the_order_in_which_groups_finish(order: random.Random) -> None:
     assert run(deal(), 6, order) == run(deal(), 6, random.Random(0))
 
 
 @given(st.integers(0, 5), st.randoms(use_true_random=False))
-def test_a_deal_that_is_continued_is_dealt_the_same(stop: int, order: random.Random) -> None:
+def test_a_restored_sampler_continues_with_the_same_examples(stop: int, order: random.Random) -> None:
     whole = run(deal(), 6, order)
     one = deal()
     first = run(one, stop, order)
@@ -147,7 +186,7 @@ def test_a_deal_that_is_continued_is_dealt_the_same(stop: int, order: random.Ran
     assert first + run(two, 6 - stop, order) == whole
 
 
-def test_what_was_under_way_is_dealt_again_first_and_under_its_number() -> None:
+def test_examples_in_flight_are_drawn_again_first_with_their_ordinals() -> None:
     one = deal()
     sampled = [draw(one) for _ in range(6)]
     state = one.snapshot([sampled[1], sampled[2], sampled[4], sampled[5]])
@@ -174,7 +213,7 @@ def test_a_group_that_outlives_a_rewind_is_not_dealt_a_second_time() -> None:
     assert alive not in again
 
 
-def test_a_number_that_outlives_a_rewind_stays_taken_when_its_group_has_ended_and_in_the_next_process() -> None:
+def test_ordinals_of_groups_kept_by_a_rewind_are_not_given_to_others() -> None:
     one = deal()
     first = [draw(one) for _ in range(2)]
     state = one.snapshot(first)

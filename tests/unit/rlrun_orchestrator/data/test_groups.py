@@ -74,6 +74,20 @@ def test_a_group_becomes_samples_with_advantages_and_errors_stay_out() -> None:
     assert [line["ordinal"] for line in rollout_lines([group], 10)] == [41] * 4
 
 
+def test_first_error_is_that_of_the_first_rollout_that_failed() -> None:
+    failed = [Problem(reason=reason, message="m") for reason in ("RewardFunctionError", "RolloutTimeout")]
+    answer = [outcome("r0", 1.0), outcome("r1", 0.0, failed[0]), outcome("r2", 0.0, failed[1])]
+    assert scored(answer, live("r0", "r1", "r2")).first_error == failed[0]
+    assert scored(answer[:1], live("r0")).first_error is None
+
+
+def test_a_rollout_is_truncated_if_one_of_its_turns_is_or_the_environment_says_so() -> None:
+    recorded = live("r0", "r1", "r2")
+    recorded.record_turn("r0", recorded.next_arrival(), Turn([1, 2, 3, 4], [5], [-0.5], "length"))
+    answer = [outcome("r0", 1.0), outcome("r1", 0.0), RolloutResult(rollout_id="r2", reward=0.0, is_truncated=True)]
+    assert [rollout.truncated for rollout in scored(answer, recorded).rollouts] == [True, False, True]
+
+
 def test_one_recorded_rollout_cannot_be_claimed_twice() -> None:
     group = scored([outcome("r0", 1.0)] * 3, live("r0"))
     assert group.outcome is GroupOutcome.errored
@@ -88,7 +102,7 @@ def test_more_rollouts_than_asked_for_weigh_no_more() -> None:
     assert group.rewards == [0.0, 1.0, 2.0]
 
 
-def test_made_up_rollouts_do_not_push_real_ones_out() -> None:
+def test_unrequested_rollouts_do_not_replace_requested_ones() -> None:
     group = scored([outcome("fake", 9.0), outcome("r0", 1.0), outcome("r1", 0.0)], live("r0", "r1"), scoring(2))
     assert group.rewards == [1.0, 0.0]
     assert reasons(group)[-1] == "RolloutUnasked"
@@ -99,7 +113,8 @@ def test_fewer_rollouts_than_asked_for_are_counted_as_missing() -> None:
     assert group.outcome is GroupOutcome.usable
     assert batch_metrics([group], 7, 4)["batch/missing_rollouts"] == 2.0
     assert scored([outcome("r0", 1.0)], live("r0"), scoring(4)).outcome is GroupOutcome.errored
-    assert scored([], live(), scoring(4)).outcome is GroupOutcome.errored
+    nothing = scored([], live(), scoring(4))
+    assert (nothing.outcome, nothing.mean_reward) == (GroupOutcome.errored, 0.0)
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])

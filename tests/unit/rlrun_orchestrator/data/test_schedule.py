@@ -16,6 +16,15 @@ def test_an_interval_of_zero_leaves_only_the_last_step() -> None:
     assert [step for step in range(5) if schedule.adapter_due(step)] == [4]
 
 
+def test_an_interval_of_one_leaves_out_no_step() -> None:
+    schedule = RunSchedule(4, checkpoint_interval=1)
+    assert [step for step in range(1, 5) if schedule.checkpoint_due(step)] == [1, 2, 3, 4]
+
+
+def test_no_step_is_supervised_unless_the_run_says_so() -> None:
+    assert RunSchedule(4).supervised_steps == 0
+
+
 def test_an_extension_moves_the_end_and_tells_every_subscriber() -> None:
     schedule, seen = RunSchedule(4, checkpoint_interval=3), list[int]()
     for _ in range(2):

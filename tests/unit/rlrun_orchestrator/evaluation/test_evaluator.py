@@ -221,7 +221,7 @@ async def test_evaluations_get_a_share_of_the_engines_and_at_the_end_all_of_them
     assert set(measured(world, "eval/exam/avg@2")) == {0, 5}
 
 
-async def test_a_resumed_run_does_not_measure_twice(world: World) -> None:
+async def test_a_resumed_run_does_not_repeat_a_finished_evaluation(world: World) -> None:
     exam = Exam("exam")
     world.eval_environments = {"exam": exam}
     world.spec["eval"] = {"interval": 2, "env": [{"id": "owner/exam"}]}
@@ -300,7 +300,7 @@ async def test_a_lost_environment_is_waited_for_and_its_examples_asked_again(wor
     assert measured(world, "eval/exam/avg@1")[2] == 1.0
 
 
-async def test_failed_rewards_are_told_and_left_out(world: World) -> None:
+async def test_failed_rewards_are_reported_and_excluded_from_evaluation_metrics(world: World) -> None:
     broken = Problem(reason="RewardFunctionError", message="ZeroDivisionError")
     world.eval_environments = {"exam": Exam("exam", rewards=[1.0, 0.0], reward_error=broken)}
     world.spec["eval"] = {"rolloutsPerExample": 2, "env": [{"id": "owner/exam"}]}
@@ -481,7 +481,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_room_is_never_overfull_and_serves_in_order(visits: Callable[..., asyncio.Task[None]]) -> None:
+async def test_the_semaphore_keeps_its_limit_and_serves_in_order(visits: Callable[..., asyncio.Task[None]]) -> None:
     semaphore, log, leave = FairSemaphore(3), list[str](), asyncio.Event()
     first = visits(semaphore, 2, log, "two", leave)
     visits(semaphore, 9, log, "nine", leave)
@@ -497,7 +497,7 @@ async def test_a_room_is_never_overfull_and_serves_in_order(visits: Callable[...
     assert semaphore.in_use == 0
 
 
-async def test_who_leaves_the_queue_takes_nothing_along(visits: Callable[..., asyncio.Task[None]]) -> None:
+async def test_a_cancelled_waiter_occupies_no_slot(visits: Callable[..., asyncio.Task[None]]) -> None:
     semaphore, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
     visits(semaphore, 1, log, "a", leave)
     waiting = visits(semaphore, 1, log, "b", leave)
@@ -512,7 +512,7 @@ async def test_who_leaves_the_queue_takes_nothing_along(visits: Callable[..., as
     assert log == ["a", "c"]
 
 
-async def test_a_wider_room_lets_in_who_waits(visits: Callable[..., asyncio.Task[None]]) -> None:
+async def test_a_raised_limit_admits_waiting_tasks(visits: Callable[..., asyncio.Task[None]]) -> None:
     semaphore, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
     visits(semaphore, 1, log, "a", leave)
     visits(semaphore, 1, log, "b", leave)

@@ -100,7 +100,7 @@ async def test_every_replica_takes_the_newest_weights_and_none_is_ever_unloaded(
         assert [call for call in sidecar.calls if call != "list"] == loads
 
 
-async def test_a_group_goes_on_with_newer_weights_under_the_models_own_name(setup: Setup) -> None:
+async def test_a_group_of_a_full_weight_run_continues_with_newer_weights(setup: Setup) -> None:
     await setup.publish(weights(0))
     group = setup.groups.open(weights(0))
     assert group.model == "owner/tiny"
@@ -128,14 +128,14 @@ async def test_replaced_weights_leave_no_base_model(setup: Setup) -> None:
     assert setup.pool.serving(None) == 0
 
 
-async def test_weights_of_another_life_of_this_process_are_not_taken_for_newer_ones(setup: Setup) -> None:
+async def test_weights_of_an_earlier_process_are_always_replaced(setup: Setup) -> None:
     for sidecar in setup.sidecars:
         sidecar.held = ["policy-v000009-ffffffff"]
     await setup.publish(weights(3))
     assert all(sidecar.held == [weights(3).name] for sidecar in setup.sidecars)
 
 
-async def test_a_publication_asks_a_busy_engine_once(setup: Setup) -> None:
+async def test_a_publication_loads_once_on_each_busy_engine(setup: Setup) -> None:
     await setup.publish(weights(0))
     loads_at_once = []
     # On a busy machine another look may fall between two publications. If each began with a look, all of them would.
@@ -151,7 +151,7 @@ async def test_a_publication_asks_a_busy_engine_once(setup: Setup) -> None:
     assert any(loads_at_once)
 
 
-async def test_closing_in_the_moment_of_a_wake_up_ends(setup: Setup) -> None:
+async def test_closing_during_a_wake_up_finishes(setup: Setup) -> None:
     await setup.publish(weights(0))
     setup.pool._wake_all()
     await asyncio.wait_for(setup.pool.close(), 5)

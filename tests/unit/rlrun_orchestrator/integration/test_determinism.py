@@ -12,6 +12,8 @@ from rlrun.protocol.orchestrator import RunPhase
 from tests.support.jittered import MakeWorld, jittered_worlds
 from tests.support.run_processes import RUN_URI, World
 
+pytestmark = pytest.mark.slow
+
 STATE = f"{RUN_URI}/orchestrator/state.json"
 STEPS = 8
 
@@ -212,7 +214,7 @@ async def test_a_state_that_cannot_be_read_costs_the_counters_and_not_the_run(ma
     assert torn.last_word.step == 4
 
 
-async def test_a_step_is_told_even_if_the_newest_state_is_older_than_the_step_before_it(make: MakeWorld) -> None:
+async def test_a_step_is_reported_even_if_the_newest_state_is_older_than_the_previous_step(make: MakeWorld) -> None:
     torn = await make(1)
     await die_in_step(torn, 3)
     saved = json.loads(torn.store.objects[STATE])

@@ -81,6 +81,7 @@ async def test_level_zero_trains_only_on_the_current_policy(world: World) -> Non
     assert world.environments["words"].groups["train"] == 10, "exactly what is needed"
 
 
+@pytest.mark.slow
 async def test_a_replaced_trainer_goes_on_from_the_newest_checkpoint(world: World) -> None:
     world.trainer.die_before = {3}
     await world.start()
@@ -183,6 +184,7 @@ async def test_warnings_of_the_trainer_are_shown(world: World) -> None:
     }
 
 
+@pytest.mark.slow
 async def test_five_empty_batches_end_the_run_with_the_last_error(world: World) -> None:
     world.spec |= {"batchSize": 4, "rolloutsPerExample": 2}
     environment = world.environments["words"]
@@ -207,14 +209,14 @@ async def test_online_filtering_drops_groups_without_a_signal(world: World) -> N
     assert status.groups.filtered >= 10
 
 
-async def test_a_broken_environment_ends_the_run_in_its_own_words(world: World) -> None:
+async def test_an_environment_problem_ends_the_run_with_its_message(world: World) -> None:
     world.environments["words"].problem = Problem(reason="EnvironmentLoadFailed", message="no module named foo")
     await world.start()
     assert await world.run() == 64
     assert world.last_word.problem == world.environments["words"].problem
 
 
-async def test_a_trainer_out_of_memory_ends_the_run_in_its_own_words(world: World) -> None:
+async def test_a_trainer_out_of_memory_ends_the_run_with_its_message(world: World) -> None:
     told = Problem(reason="TrainerOutOfMemory", message="lower microBatchTokens")
     world.trainer.answer = (507, told)
     await world.start()

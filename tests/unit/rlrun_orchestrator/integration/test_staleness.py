@@ -251,7 +251,9 @@ def test_staleness_accounting_and_progress_hold_for_any_order_of_events() -> Non
     level=st.integers(0, 4), groups=st.integers(1, 5), factor=st.sampled_from([1.0, 1.5, 2.0, 3.0]), seed=st.randoms()
 )
 @settings(max_examples=60, deadline=None)
-def test_without_failures_nothing_is_ever_wasted(level: int, groups: int, factor: float, seed: random.Random) -> None:
+def test_groups_that_finish_in_time_are_all_trained(
+    level: int, groups: int, factor: float, seed: random.Random
+) -> None:
     """Groups that all come back while their step is open are all trained, whatever the order they come back in."""
     limits = SchedulingLimits.from_rollouts(
         batch_size=groups * 8, rollouts_per_example=8, oversampling_factor=factor, max_async_level=level

@@ -69,7 +69,7 @@ async def test_a_run_of_demonstrations_only(world: World) -> None:
     assert (status.phase, status.reward, status.groups.trained) == (RunPhase.completed, None, 0)
 
 
-async def test_a_supervised_run_that_is_cut_sees_the_same_examples(world: World) -> None:
+async def test_a_resumed_supervised_run_draws_each_example_before_repeating_one(world: World) -> None:
     world.spec |= {"algorithm": {"name": "sft"}, "maxSteps": 2, "checkpoints": {"interval": 2}}
     await world.start()
     assert await world.run() == 0

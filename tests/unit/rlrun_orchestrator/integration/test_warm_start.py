@@ -64,7 +64,7 @@ def test_the_difficulty_of_examples_goes_on_to_be_learnt() -> None:
     assert warm.buffer.state() == source.buffer.state()
 
 
-def test_what_was_scored_and_not_settled_counts() -> None:
+def test_a_warm_start_includes_scores_that_were_not_applied_yet() -> None:
     source, warm = deal(), deal()
     drawn = draw(source, 10)
     for sampled in drawn:
@@ -74,7 +74,7 @@ def test_what_was_scored_and_not_settled_counts() -> None:
     assert warm.buffer.state() == source.buffer.state()
 
 
-def test_an_environment_that_the_other_run_did_not_have_begins_its_first_epoch() -> None:
+def test_a_warm_start_begins_the_first_epoch_of_an_added_environment() -> None:
     source = ExampleSampler(ExampleBuffer({"words": 30}, None, POOLS))
     under_way = [source.next_example(["words"]) for _ in range(5)]
     warm = deal()
@@ -108,7 +108,7 @@ def place(world: World, name: str) -> str:
 
 @pytest.mark.proves("checkpointId", "buffer.onlineDifficultyFiltering")
 @pytest.mark.parametrize("filtering", [False, True])
-async def test_a_warm_started_run_trains_on_what_the_other_would_have_trained_on(world: World, filtering: bool) -> None:
+async def test_a_warm_started_run_continues_with_the_examples_of_the_other_run(world: World, filtering: bool) -> None:
     world.environments = {
         name: Noting(name, examples=9, reward_of=lambda said: (sum(map(ord, said)) % 4) / 3)
         for name in ("words", "sums")

@@ -107,7 +107,8 @@ def test_a_stall_names_the_side_that_is_slow() -> None:
     assert "trainer" in problem.message
 
 
-async def test_a_flat_run_warns_and_one_that_recovers_takes_it_back(world: World) -> None:
+@pytest.mark.slow
+async def test_flat_rewards_cause_a_warning_until_they_recover(world: World) -> None:
     environment = world.environments["words"]
     environment.rewards = [0.0]
     world.spec |= {"maxSteps": HISTORY, "maxAsyncLevel": 0, "oversamplingFactor": 1}

@@ -58,7 +58,7 @@ async def test_without_verification_environments_are_not_asked_for_rewards(taugh
     assert all(sample.teacher_logprobs for _, batch in taught.trainer.batches for sample in batch.samples)
 
 
-async def test_with_verification_they_are(taught: World) -> None:
+async def test_with_verification_environments_are_asked_for_rewards(taught: World) -> None:
     assert await taught.run() == 0
     assert {request.score for request in taught.environments["words"].requests} == {True}
 
@@ -91,7 +91,7 @@ async def test_a_teacher_that_refuses_ends_the_run(taught: World) -> None:
     assert "maximum context length" in taught.last_word.problem.message
 
 
-async def test_a_teacher_with_another_tokenizer_is_found_out(taught: World) -> None:
+async def test_a_teacher_with_another_tokenizer_ends_the_run(taught: World) -> None:
     assert taught.teacher
     taught.teacher.foreign = True
     assert await taught.run() == 64

@@ -33,7 +33,7 @@ def names(groups: list[TrackedGroup] | None) -> list[str] | None:
     return [group.id for group in groups] if groups is not None else None
 
 
-def test_nothing_starts_without_a_policy() -> None:
+def test_no_group_starts_without_a_policy() -> None:
     tracker = make_tracker()
     assert tracker.available_slots() == 0
     with pytest.raises(ValueError, match="no policy"):
@@ -121,7 +121,7 @@ def test_a_batch_is_in_the_order_of_the_ordinals_and_not_of_arrival() -> None:
     assert names(tracker.take_batch()) == started
 
 
-def test_what_a_step_makes_stale_is_dropped_and_counted_once() -> None:
+def test_groups_made_stale_by_a_step_are_dropped_and_counted_once() -> None:
     tracker = make_tracker(groups=1, level=1)
     tracker.publish(policy(0))
     for ordinal, name in enumerate("abc"):

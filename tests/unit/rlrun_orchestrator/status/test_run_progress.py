@@ -95,7 +95,7 @@ def test_a_mean_without_a_number_or_tokens_is_left_out(mean: float | None, token
     assert progress.mismatch_kl is None
 
 
-def test_the_time_of_the_first_beginning_is_kept() -> None:
+def test_marking_a_run_as_running_keeps_an_earlier_start_time() -> None:
     progress = RunProgress()
     progress.started_at = NOW
     progress.mark_running()

@@ -94,7 +94,7 @@ def test_one_step_ahead_without_a_result_or_a_posted_batch_the_run_follows_the_t
     assert decided(session(STEP + 1), []) == Rewind(STEP + 1)
 
 
-def test_a_result_of_another_step_is_none() -> None:
+def test_a_result_of_another_step_is_ignored() -> None:
     trainer = session(STEP + 1).model_copy(update={"last": result(STEP, "x")})
     assert decided(trainer, []) == Rewind(STEP + 1)
 
@@ -168,7 +168,7 @@ def next_ordinal(choice: Any, step: int) -> int:
     return sampled.ordinal
 
 
-def test_the_draw_is_restored_as_chosen(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_ordinal_follows_the_chosen_state(caplog: pytest.LogCaptureFixture) -> None:
     assert next_ordinal(Exact(EQUAL), 3) == 6
     assert next_ordinal(OtherRun(OTHER), 0) == 0, "ordinals are this run's own"
     assert next_ordinal(Initial(), 0) == 0

@@ -94,7 +94,7 @@ async def test_run_survives_an_s3_outage_of_any_length(desk: Desk) -> None:
     assert sum("/rollouts/" in key for key in desk.store.objects) == 2
 
 
-async def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+async def test_objects_that_exceed_the_spool_limit_are_dropped_and_counted(tmp_path: Path) -> None:
     desk = Desk(RunStore(), tmp_path, limit=400)
     desk.store.away = AWAY
     desk.recorder.start()
@@ -130,7 +130,7 @@ async def test_small_and_important_objects_do_not_wait_behind_rollouts(tmp_path:
     assert max(store.order.index(name) for name in ("metrics", "orchestrator")) < 20
 
 
-async def test_what_a_killed_process_left_is_written_by_the_next_one(tmp_path: Path) -> None:
+async def test_objects_spooled_by_a_killed_process_are_uploaded_by_the_next_one(tmp_path: Path) -> None:
     first = Desk(RunStore(), tmp_path)
     first.store.away = AWAY
     first.recorder.start()
@@ -197,7 +197,7 @@ async def test_closing_gives_up_at_its_deadline(desk: Desk) -> None:
     assert len(desk.recorder.spool) == 1, "the next process in this pod may have it"
 
 
-async def test_a_state_for_a_step_has_a_place_of_its_own(desk: Desk) -> None:
+async def test_a_checkpoint_state_is_stored_by_step(desk: Desk) -> None:
     desk.recorder.save_checkpoint_state(7, {"step": 7})
     assert await desk.recorder.load_checkpoint_state(8) is None
     await desk.recorder._queue.join()
@@ -206,7 +206,7 @@ async def test_a_state_for_a_step_has_a_place_of_its_own(desk: Desk) -> None:
     assert str(state_uri(LAYOUT, 7)) in desk.store.objects
 
 
-async def test_a_state_follows_the_line_that_it_tells_of(tmp_path: Path) -> None:
+async def test_a_state_is_uploaded_after_the_metrics_of_its_step(tmp_path: Path) -> None:
     store = SlowStore()
     desk = Desk(store, tmp_path)
     desk.recorder.start()
@@ -223,6 +223,7 @@ async def test_a_state_follows_the_line_that_it_tells_of(tmp_path: Path) -> None
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_run_continues_during_an_s3_outage_with_a_warning(world: World) -> None:
     world.spec["maxSteps"] = 12
     await world.start()
@@ -243,6 +244,7 @@ async def test_run_continues_during_an_s3_outage_with_a_warning(world: World) ->
         assert len(world.rollouts(step)) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", range(2, 7))
 async def test_s3_that_is_slower_than_a_step_loses_no_line_of_a_process_that_is_killed(
     world: World, moment: int

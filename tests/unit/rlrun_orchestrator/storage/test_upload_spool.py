@@ -24,7 +24,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_later_version_replaces_the_one_that_waits_and_keeps_its_turn(tmp_path: Path) -> None:
+def test_a_later_version_replaces_the_queued_one_in_its_position(tmp_path: Path) -> None:
     spool = UploadSpool(tmp_path, 1000)
     spool.enqueue(ROOT / "a", UploadPriority.metrics, b"a1")
     spool.enqueue(ROOT / "b", UploadPriority.metrics, b"b1")
@@ -34,7 +34,7 @@ def test_a_later_version_replaces_the_one_that_waits_and_keeps_its_turn(tmp_path
     assert (len(spool), spool.bytes, files(tmp_path)) == (0, 0, [])
 
 
-def test_a_version_that_was_replaced_while_it_was_written_is_no_answer_for_the_newer_one(tmp_path: Path) -> None:
+def test_a_version_replaced_during_its_upload_does_not_mark_the_newer_one_uploaded(tmp_path: Path) -> None:
     spool = UploadSpool(tmp_path, 1000)
     spool.enqueue(ROOT / "a", UploadPriority.state, b"1")
     under_way = spool.next(UploadPriority.state)
@@ -73,7 +73,7 @@ def kept(spool: UploadSpool) -> list[tuple[str, int]]:
     return [(waiting.uri.key.removeprefix("run/"), waiting.size) for waiting in found]
 
 
-def test_what_is_larger_than_the_bound_costs_nothing_else(tmp_path: Path) -> None:
+def test_an_object_larger_than_the_limit_displaces_no_other(tmp_path: Path) -> None:
     spool = UploadSpool(tmp_path, 100)
     spool.enqueue(ROOT / "m", UploadPriority.metrics, b"older")
     spool.enqueue(ROOT / "s", UploadPriority.state, b"state")
@@ -81,7 +81,7 @@ def test_what_is_larger_than_the_bound_costs_nothing_else(tmp_path: Path) -> Non
     assert (taken(spool), spool.dropped) == ([("m", b"older"), ("s", b"state")], 1)
 
 
-def test_the_next_process_finds_what_one_that_was_killed_left(tmp_path: Path) -> None:
+def test_the_next_process_restores_the_spool_of_a_killed_one(tmp_path: Path) -> None:
     first = UploadSpool(tmp_path, 1000)
     first.enqueue(ROOT / "a", UploadPriority.metrics, b"a")
     first.enqueue(ROOT / "state.json", UploadPriority.state, b"1")
@@ -96,7 +96,7 @@ def test_the_next_process_finds_what_one_that_was_killed_left(tmp_path: Path) ->
     assert files(tmp_path) == ["notes.txt"]
 
 
-def test_of_two_versions_that_a_kill_left_the_newer_one_counts(tmp_path: Path) -> None:
+def test_the_newer_of_two_versions_left_by_a_kill_is_restored(tmp_path: Path) -> None:
     first = UploadSpool(tmp_path, 1000)
     first.enqueue(ROOT / "a", UploadPriority.state, b"1")
     older = (tmp_path / files(tmp_path)[0]).read_bytes()
@@ -108,7 +108,9 @@ def test_of_two_versions_that_a_kill_left_the_newer_one_counts(tmp_path: Path) -
     assert taken(second) == [("a", b"22")]
 
 
-def test_a_disk_that_takes_nothing_costs_rollouts_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_drops_rollouts_and_keeps_the_state_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spool = UploadSpool(tmp_path, 1000)
     spool.enqueue(ROOT / "r0", UploadPriority.rollouts, b"r")
 
@@ -123,7 +125,7 @@ def test_a_disk_that_takes_nothing_costs_rollouts_and_memory(tmp_path: Path, mon
     assert spool.bytes == 0
 
 
-def test_a_folder_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:
+def test_a_spool_without_a_folder_keeps_objects_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     spool = UploadSpool(tmp_path / "file" / "spool", 1000)
     spool.enqueue(ROOT / "s", UploadPriority.state, b"state")

@@ -10,6 +10,7 @@ from rlrun.protocol.problem import Problem
 from tests.support.run_processes import RUN_URI, World
 
 
+@pytest.mark.slow
 @pytest.mark.proves("checkpoints.interval")
 async def test_batches_are_collected_while_the_trainer_copies(world: World) -> None:
     """What a step waits for the copy is what is left of it when its batch is complete."""
@@ -48,7 +49,7 @@ async def test_a_step_waits_for_a_copy_that_takes_longer_than_its_batch(world: W
     assert waited[2] < 0.1
 
 
-async def test_a_copy_that_has_no_room_is_left_out_and_the_next_one_tried(world: World) -> None:
+async def test_an_artifact_refused_by_a_full_upload_queue_is_skipped_and_the_next_one_saved(world: World) -> None:
     world.spec |= {"maxSteps": 8, "checkpoints": {"interval": 2}, "adapters": {"interval": 2}}
     world.trainer.behind = {4}
     seen: list[dict[str, Problem]] = []
@@ -70,7 +71,7 @@ async def test_a_copy_that_has_no_room_is_left_out_and_the_next_one_tried(world:
     assert [step for step, _ in world.trainer.batches] == list(range(8)), "and training went on"
 
 
-async def test_the_last_copies_are_waited_for(world: World) -> None:
+async def test_the_run_waits_for_its_last_artifacts(world: World) -> None:
     world.spec |= {"maxSteps": 2}
     world.trainer.behind = {2}
     await world.start()

@@ -223,7 +223,7 @@ def test_syntax_errors_say_where() -> None:
     assert "line 2" in problems_in('model = "x"\nbatch_size = = 3')["TOML"]
 
 
-def test_what_json_cannot_say_is_refused_in_args() -> None:
+def test_args_without_a_json_representation_are_refused() -> None:
     found = problems_in(MINIMAL + "args = { since = 2026-01-01, limit = inf, deep = { at = 10:00:00 } }")
     assert set(found) == {"env[0].args.since", "env[0].args.limit", "env[0].args.deep.at"}
     assert "quotes" in found["env[0].args.since"]

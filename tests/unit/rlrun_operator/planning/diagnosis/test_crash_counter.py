@@ -1,5 +1,8 @@
 """Restarts and crashes counted from pods."""
 
+from typing import Any
+
+from rlrun.api.run_status import ComponentStatus
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 
 from tests.support.cluster_objects import pod, terminated
@@ -44,3 +47,31 @@ class TestRestarts:
         ]
         found = {c.name: (c.ready, c.crashes) for c in count_restarts([], pods).components}
         assert found == {"env-0": (0, 1), "env-1": (1, 0)}
+
+    def test_only_the_end_that_came_last_is_the_crash(self) -> None:
+        def ended(container: str, code: int, when: str) -> dict[str, Any]:
+            terminated = {"exitCode": code, "reason": "Error", "finishedAt": f"2026-01-01T00:00:{when}Z"}
+            return {"name": container, "restartCount": 0, "state": {"terminated": terminated}}
+
+        failed = pod("inference", phase="Failed")
+        failed["status"]["containerStatuses"] = [ended("vllm", 137, "05"), ended("sidecar", 1, "03")]
+        (crash,) = count_restarts([], [failed]).crashes
+        assert (crash.container, crash.exit_code, crash.restarted) == ("vllm", 137, False)
+        failed["status"]["containerStatuses"].reverse()
+        (crash,) = count_restarts([], [failed]).crashes
+        assert (crash.container, crash.exit_code) == ("vllm", 137)
+
+    def test_crash_of_a_container_that_runs_again_has_the_previous_log(self) -> None:
+        (crash,) = count_restarts([], [pod("trainer", restarts=1, last=terminated(1))]).crashes
+        assert crash.restarted
+
+    def test_pod_without_a_restart_count_has_not_restarted(self) -> None:
+        young = pod("trainer")
+        del young["status"]["containerStatuses"][0]["restartCount"]
+        assert count_restarts([], [young]).restarts == 0
+
+    def test_records_of_the_newest_pods_fill_what_the_status_may_hold(self) -> None:
+        pods = [pod("orchestrator", uid=str(number)) for number in range(300)]
+        (component,) = count_restarts([], pods).components
+        (most,) = (limit.max_length for limit in ComponentStatus.model_fields["pods"].metadata)
+        assert [record.uid for record in component.pods] == [str(number) for number in range(300 - most, 300)]

@@ -90,7 +90,7 @@ async def test_a_suspended_job_without_a_queue_is_no_queue(make_world: Callable[
     assert world.status["phase"] == "Pending"
 
 
-async def test_a_queue_is_named_before_what_other_processes_wait_for(world: World) -> None:
+async def test_waiting_for_quota_takes_precedence_over_waiting_for_the_trainer(world: World) -> None:
     await world.start()
     gate(world, "reverse-trainer-0")
     waiting = {"reason": "WaitingForTrainer", "message": "the trainer does not answer"}

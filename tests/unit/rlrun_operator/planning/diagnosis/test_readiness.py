@@ -20,7 +20,7 @@ def test_problem_names_the_role_it_is_about(reason: str, role: str) -> None:
     assert blamed_role(Problem(reason=reason, message="")) == role
 
 
-def test_readiness_names_what_is_missing() -> None:
+def test_readiness_conditions_name_the_missing_pods() -> None:
     wanted = {"inference": {"inference": 3}, "environment": {"env-0": 1, "env-1": 1}}
     pods = [pod("inference", uid="a", ready=True), pod("environment", "env-1", ready=True)]
     messages = {c.type: c.message for c in readiness_conditions(wanted, pods, [], None)}

@@ -57,3 +57,16 @@ class TestOutcome:
         assert found
         assert found.problem
         assert found.problem.reason == "OrchestratorFailed"
+
+    def test_the_newest_pod_of_the_orchestrator_decides(self) -> None:
+        failed = pod("orchestrator", uid="old", phase="Failed", state=terminated(64), created="2026-01-01T00:00:00Z")
+        done = pod("orchestrator", uid="new", phase="Succeeded", state=terminated(0), created="2026-01-01T00:01:00Z")
+        for pods in ([failed, done], [done, failed]):
+            found = find_outcome(None, pods)
+            assert found
+            assert found.problem is None
+
+    def test_condition_that_is_not_true_is_no_outcome(self) -> None:
+        ended = job("Complete")
+        ended["status"]["conditions"][0]["status"] = "False"
+        assert find_outcome(ended, []) is None

@@ -51,7 +51,7 @@ def test_a_hint_leaves_the_run_healthy(hint: Hint) -> None:
     assert condition("Warnings", look) is None
 
 
-def test_the_worst_trouble_is_the_reason_and_all_are_told() -> None:
+def test_the_worst_training_issue_is_the_reason_and_the_message_has_all() -> None:
     flat = Problem(reason=TrainingIssue.reward_flat_at_zero, message="nothing to learn from.")
     slow = Problem(reason=TrainingIssue.throughput_stalled, message="steps are slow.")
     found = condition("TrainingHealthy", told(flat, slow))

@@ -74,7 +74,7 @@ async def test_without_a_deadline_the_run_waits_with_a_reason(
 
 
 @pytest.mark.parametrize(("setting", "state", "condition", "reason"), CASES, ids=[c[0] for c in CASES])
-async def test_only_its_own_deadline_counts(
+async def test_a_startup_failure_is_subject_to_its_own_deadline_only(
     make_world: Callable[..., World], setting: str, state: Obj | None, condition: Obj | None, reason: str
 ) -> None:
     others = {name: 10 for name, *_ in CASES if name != setting}
@@ -87,7 +87,7 @@ async def test_only_its_own_deadline_counts(
     assert world.status["phase"] == "Pending"
 
 
-async def test_the_two_names_of_a_pull_error_are_one_obstacle(make_world: Callable[..., World]) -> None:
+async def test_both_reasons_of_an_image_pull_error_share_one_deadline(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"imagePullDeadlineSeconds": 60})
     await world.start()
     for state in (PULL, BACK_OFF, PULL):
@@ -99,7 +99,7 @@ async def test_the_two_names_of_a_pull_error_are_one_obstacle(make_world: Callab
     assert world.status["phase"] == "Failed"
 
 
-async def test_an_obstacle_that_went_away_begins_anew(make_world: Callable[..., World]) -> None:
+async def test_the_deadline_of_a_startup_failure_restarts_when_it_recurs(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"imagePullDeadlineSeconds": 60})
     await world.start()
     for state in (PULL, CREATING, PULL):
@@ -110,7 +110,7 @@ async def test_an_obstacle_that_went_away_begins_anew(make_world: Callable[..., 
     assert world.status["phase"] == "Pending"
 
 
-async def test_a_crash_is_no_obstacle(make_world: Callable[..., World]) -> None:
+async def test_a_crash_is_not_a_startup_failure(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={setting: 10 for setting, *_ in CASES})
     await world.start()
     obstruct(world, terminated(1))

@@ -79,7 +79,7 @@ def test_references_of_other_runs_complete_the_catalog_and_leave_the_first_one_a
     assert (complete.checkpoints.surplus_steps, complete.has_references) == (frozenset(), True)
 
 
-def test_nothing_is_planned_to_go_before_the_references_are_known() -> None:
+def test_no_artifact_is_planned_for_deletion_before_the_references_are_known() -> None:
     catalog = build(folder(1), folder(2))
     waiting = plan_artifacts(RunObservation(RUN, catalog=catalog), spec_of(RUN))
     known = plan_artifacts(RunObservation(RUN, catalog=catalog.with_references("team", [])), spec_of(RUN))
@@ -94,6 +94,20 @@ def test_deployed_adapters_and_referenced_checkpoints_are_in_use() -> None:
     other = run_object("other", uid="uid-2", checkpointId=artifact_name("reverse", "uid-1", 2))
     catalog = build(objects=objects).with_references("team", [other])
     assert [(o["kind"], o["spec"]["step"]) for o in catalog.objects_in_use] == [("RLAdapter", 3), ("RLCheckpoint", 2)]
+
+
+@pytest.mark.parametrize(("complete", "expected"), [((), set()), ((3,), {1})])
+def test_an_incomplete_artifact_goes_once_as_many_newer_ones_are_complete_as_are_kept(
+    complete: tuple[int, ...], expected: set[int]
+) -> None:
+    broken = [ObservedArtifact("RLCheckpoint", step, f"{ROOT}/{step}", problem="a file is missing") for step in (1, 4)]
+    assert build(*broken, *map(folder, complete)).checkpoints.surplus_steps == expected
+
+
+def test_remains_of_an_unfinished_deletion_go_and_files_that_are_gone_need_nothing() -> None:
+    torn = ObservedArtifact("RLCheckpoint", 1, f"{ROOT}/1", problem="a file is missing")
+    deleting = (artifact(1, phase="Deleting"), artifact(2, phase="Deleting"))
+    assert build(torn, objects=deleting).checkpoints.surplus_steps == {1}
 
 
 async def test_one_reconcile_builds_one_catalog_and_lists_all_runs_once(

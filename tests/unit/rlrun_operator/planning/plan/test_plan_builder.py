@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import ArtifactSummary, Phase, RLRunStatus
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import ObjectRef
@@ -23,7 +23,7 @@ from rlrun_operator.planning.plan.actions import (
     StatusFields,
 )
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.plan_builder import transitions
+from rlrun_operator.planning.plan.plan_builder import PlanBuilder, transitions
 from rlrun_operator.planning.plan.status_builder import apply_change
 from rlrun_operator.planning.plan_run import POLICIES, Policy, plan_run
 
@@ -32,7 +32,7 @@ from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import end_orchestrator
 from tests.support.operator_world import SETTINGS, World
-from tests.support.run_states import started
+from tests.support.run_states import run_spec, started
 
 REFRESH = ConfigRefresh("pod", "uid", "digest")
 OBJECT = {"kind": "Deployment", "metadata": {"name": "reverse-trainer"}}
@@ -134,7 +134,7 @@ async def check(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["Completed", "Failed", "Suspended", "Restarting"])
-async def test_no_policy_changes_what_it_is_given(make_world: Callable[..., World], end: str) -> None:
+async def test_policies_do_not_modify_their_inputs(make_world: Callable[..., World], end: str) -> None:
     world = make_world(
         checkpoints={"keepCloud": 1}, failurePolicy={"rules": [{"action": "RestartRun", "exitCodes": [9]}]}
     )
@@ -177,3 +177,36 @@ class TestEvents:
         status = started(ConditionChange("TrainerReady", False, "ImagePullFailed", "x"))
         assert [n.reason for n in transitions(started(), status)] == ["ImagePullFailed"]
         assert transitions(status, status) == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "has_finalizer", "added", "removed"),
+    [
+        ("Delete", False, True, False),
+        ("Delete", True, False, False),
+        ("Retain", True, False, True),
+        ("Retain", False, False, False),
+        (None, True, False, False),
+        (None, False, False, False),
+    ],
+)
+def test_finalizer_follows_the_artifact_policy_of_a_valid_spec(
+    policy: str | None, has_finalizer: bool, added: bool, removed: bool
+) -> None:
+    run = run_object()
+    run["metadata"]["finalizers"] = ["rlrun.dev/artifacts"] if has_finalizer else []
+    built = PlanBuilder(RunObservation(run), START).build(run_spec(artifactPolicy=policy) if policy else None)
+    assert (built.add_finalizer, built.remove_finalizer) == (added, removed)
+
+
+def test_events_tell_of_a_new_attempt_and_of_new_checkpoints_oldest_first() -> None:
+    def status(attempt: int, *steps: int) -> RLRunStatus:
+        listed = [ArtifactSummary(step=step, name=f"step-{step}", uri=f"s3://rlrun/{step}") for step in steps]
+        return RLRunStatus(attempt=attempt, checkpoints=listed)
+
+    assert [(e.reason, e.message) for e in transitions(status(1, 2, 1), status(2, 4, 3, 2, 1))] == [
+        ("AttemptStarted", "Attempt 2 continues from the newest checkpoint."),
+        ("CheckpointReady", "Checkpoint step-3 of step 3 is ready."),
+        ("CheckpointReady", "Checkpoint step-4 of step 4 is ready."),
+    ]
+    assert transitions(status(2, 2, 1), status(2, 2)) == ()

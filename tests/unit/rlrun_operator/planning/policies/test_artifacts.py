@@ -4,15 +4,28 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import artifact_name
 from rlrun.kube.requests import KubeRequest
+from rlrun.protocol.problem import Problem
 from rlrun.storage.store import AccessDenied
-from rlrun_operator.planning.plan.artifact_catalog import expired_steps
+from rlrun_operator.planning.plan.actions import ArtifactDeletion, PlanPart
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact, expired_steps
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.artifacts import (
+    DELETION_RETRY_SECONDS,
+    deletion_problem,
+    failed_deletion_status,
+    list_artifacts,
+)
 
+from tests.support.clocks import START
 from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import FakeArtifacts, manifest
-from tests.support.operator_world import World
+from tests.support.operator_world import SETTINGS, World
+from tests.support.run_states import run_spec
 
 ROOT = "s3://rlrun/team/uid-1"
 Obj = dict[str, Any]
@@ -39,7 +52,9 @@ def name(step: int) -> str:
 @pytest.mark.parametrize(
     ("keep", "claimed", "expected"), [(1, [1], [2]), (2, [3], [1]), (1, [1, 2, 3], []), (-1, [], [])]
 )
-def test_claimed_steps_stay_and_take_the_place_of_none(keep: int, claimed: list[int], expected: list[int]) -> None:
+def test_referenced_steps_are_kept_in_addition_to_the_newest(
+    keep: int, claimed: list[int], expected: list[int]
+) -> None:
     assert expired_steps([1, 2, 3], keep, (), claimed) == expected
 
 
@@ -58,7 +73,7 @@ async def test_ready_means_that_every_file_is_there(world: World) -> None:
     assert world.status["lastCheckpoint"] == name(1)
 
 
-async def test_a_ready_one_whose_files_vanish_says_so(world: World) -> None:
+async def test_a_ready_checkpoint_whose_files_disappear_becomes_failed(world: World) -> None:
     await world.start()
     save(world, 1, 2)
     await world.reconcile()
@@ -76,7 +91,7 @@ async def test_a_ready_one_whose_files_vanish_says_so(world: World) -> None:
     assert world.cluster.writes == before
 
 
-async def test_one_that_was_uploaded_anew_shows_what_it_is_now(world: World) -> None:
+async def test_a_checkpoint_uploaded_again_has_its_new_size_and_reward(world: World) -> None:
     await world.start()
     save(world, 1)
     await world.reconcile()
@@ -86,7 +101,9 @@ async def test_one_that_was_uploaded_anew_shows_what_it_is_now(world: World) -> 
     assert (status["phase"], status["sizeBytes"], status["reward"]) == ("Ready", 200, 0.5)
 
 
-async def test_broken_ones_are_neither_counted_nor_left_behind(make_world: Callable[..., World]) -> None:
+async def test_failed_checkpoints_do_not_count_for_retention_and_expire_with_older_ones(
+    make_world: Callable[..., World],
+) -> None:
     world = make_world(checkpoints={"keepCloud": 2})
     await world.start()
     save(world, 1, 2, 3)
@@ -186,7 +203,7 @@ class TestClaims(Claims):
     async def test_same_name_in_another_namespace_is_another_checkpoint(self, world: World) -> None:
         assert not await self.kept(world, other_run("else", checkpointId=name(1)))
 
-    async def test_claim_that_comes_between_the_two_rounds_saves_it(self, world: World) -> None:
+    async def test_a_reference_made_during_deletion_keeps_the_checkpoint(self, world: World) -> None:
         await world.start()
         save(world, 1, 2)
         await world.reconcile()
@@ -295,3 +312,102 @@ async def test_warm_start_from_a_checkpoint_whose_files_are_gone_is_refused(make
     world.artifacts.broken.clear()
     await world.reconcile()
     assert world.condition("Validated")["status"] == "True"
+
+
+def stored(step: int, **details: Any) -> ObservedArtifact:
+    return ObservedArtifact("RLCheckpoint", step, place(step), manifest(step, **details))
+
+
+def checkpoint(step: int, phase: str = "Ready", **status: Any) -> Obj:
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLCheckpoint",
+        "metadata": {"name": artifact_name("reverse", "uid-1", step), "namespace": "team"},
+        "spec": {"step": step, "uri": place(step)},
+        "status": {"phase": phase, **status},
+    }
+
+
+def listed(*folders: ObservedArtifact, objects: tuple[Obj, ...] = (), keep: int = 1) -> PlanPart:
+    run = run_object(checkpoints={"keepCloud": keep})
+    spec = run_spec(checkpoints={"keepCloud": keep})
+    catalog = ArtifactCatalog.build(run, objects, folders, spec).with_references("team", [])
+    part = list_artifacts(RunObservation(run, catalog=catalog), RLRunStatus(), spec, SETTINGS, START)
+    assert part is not None
+    assert part.artifacts is not None
+    return part
+
+
+def test_list_has_the_complete_artifacts_that_stay_newest_first() -> None:
+    part = listed(stored(1, reward=0.25), stored(2, reward=0.5), stored(3, reward=0.75), keep=2)
+    assert [(c.step, c.name, c.uri, c.reward) for c in part.status.fields["checkpoints"]] == [
+        (3, name(3), place(3), 0.75),
+        (2, name(2), place(2), 0.5),
+    ]
+    assert part.status.fields["last_checkpoint"] == name(3)
+    assert [(c.type, c.value, c.reason) for c in part.status.conditions] == [("ArtifactsListed", True, "Listed")]
+
+
+def test_run_without_artifacts_has_an_empty_list_and_needs_no_further_look() -> None:
+    part = listed()
+    assert (part.status.fields["checkpoints"], part.status.fields["last_checkpoint"]) == ([], None)
+    assert part.requeue_after is None
+
+
+def test_bucket_that_cannot_be_listed_is_a_condition_and_changes_no_list() -> None:
+    problem = Problem(reason="S3Unreachable", message="no answer")
+    away = RunObservation(run_object(), artifacts_problem=problem)
+    part = list_artifacts(away, RLRunStatus(), run_spec(), SETTINGS, START)
+    assert part is not None
+    assert [(c.type, c.value, c.reason, c.message) for c in part.status.conditions] == [
+        ("ArtifactsListed", False, "S3Unreachable", "no answer")
+    ]
+    assert (part.status.fields, part.artifacts) == ({}, None)
+    assert list_artifacts(RunObservation(run_object()), RLRunStatus(), run_spec(), SETTINGS, START) is None
+
+
+def test_deletion_follows_soon_and_its_retry_later() -> None:
+    marked = listed(stored(1), stored(2))
+    assert [(s["metadata"]["name"], s["status"]["phase"]) for s in marked.artifacts.statuses] == [  # type: ignore[union-attr]
+        (name(1), "Deleting"),
+        (name(2), "Ready"),
+    ]
+    assert marked.requeue_after == SETTINGS.poll_seconds
+    deleting = (checkpoint(1, "Deleting"), checkpoint(2))
+    removed = listed(stored(1), stored(2), objects=deleting)
+    assert removed.artifacts is not None
+    assert removed.artifacts.removals == [ArtifactDeletion(deleting[0], place(1))]
+    assert removed.requeue_after == DELETION_RETRY_SECONDS
+    both = listed(stored(1), stored(2), stored(3), objects=deleting)
+    assert both.requeue_after == min(SETTINGS.poll_seconds, DELETION_RETRY_SECONDS)
+
+
+def test_objects_whose_files_are_gone_fail_or_go_if_retention_deleted_them() -> None:
+    part = listed(objects=(checkpoint(1, "Deleting"), checkpoint(2), checkpoint(3, "Failed")))
+    assert part.artifacts is not None
+    assert [ref.name for ref in part.artifacts.deletes] == [name(1)]
+    assert [(s["metadata"]["name"], s["status"]["phase"]) for s in part.artifacts.statuses] == [(name(2), "Failed")]
+    assert "Delete this object." in part.artifacts.statuses[0]["status"]["message"]
+
+
+def test_failed_deletion_is_recorded_once_in_the_object() -> None:
+    removal = ArtifactDeletion(checkpoint(1, "Deleting"), place(1))
+    problem = Problem(reason="S3AccessDenied", message="no")
+    status = failed_deletion_status(removal, problem, START)
+    assert status is not None
+    assert status["status"]["phase"] == "Deleting"
+    assert deletion_problem(status) == problem
+    assert status["status"]["conditions"] == [
+        {
+            "type": "Deleted",
+            "status": "False",
+            "reason": "S3AccessDenied",
+            "message": "no",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "observedGeneration": 0,
+        }
+    ]
+    again = ArtifactDeletion({**removal.obj, "status": status["status"]}, place(1))
+    assert failed_deletion_status(again, problem, START) is None
+    other = Problem(reason="S3Unreachable", message="no answer")
+    assert failed_deletion_status(again, other, START) is not None

@@ -8,18 +8,24 @@ import pytest
 from rlrun.api.base.patterns import MAX_TEXT, occurs
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.failure_policy import FailureRule
-from rlrun.api.run_status import ComponentStatus
+from rlrun.api.run_status import ComponentStatus, RLRunStatus
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
-from rlrun_operator.planning.policies.failure_policy import decide, discount_ignored_crashes, matches
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.failure_policy import (
+    apply_failure_policy,
+    decide,
+    discount_ignored_crashes,
+    matches,
+)
 from rlrun_operator.planning.policies.restart_backoff import next_backoff
 from rlrun_operator.planning.policies.validation import parse_spec
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import pod, run_object, terminated
 from tests.support.fake_kubelet import step_kubelet
-from tests.support.operator_world import World
+from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import run_spec
 
 Obj = dict[str, Any]
@@ -73,7 +79,7 @@ def test_patterns_that_cannot_be_matched_in_linear_time_are_refused(pattern: str
 
 
 @pytest.mark.proves("failurePolicy.rules.action", "maxRestarts")
-def test_what_is_ignored_never_reaches_max_restarts() -> None:
+def test_ignored_crashes_do_not_count_toward_max_restarts() -> None:
     forgiving = spec({"action": "RestartRoleIgnoreMax", "messagePattern": "spot"}, maxRestarts=1)
     memory: list[ComponentStatus] = []
     for restarts in range(1, 6):
@@ -266,3 +272,32 @@ def test_max_restarts_zero_fails_at_the_first_crash() -> None:
     assert verdict
     assert verdict.problem.reason == "TrainerCrashed"
     assert "`spec.maxRestarts` 0" in verdict.problem.message
+
+
+@pytest.mark.parametrize(
+    ("most", "rules", "crashes", "run_restarts", "message"),
+    [
+        (0, [], 1, 0, "Failed after 1 crash (`spec.maxRestarts` 0): m"),
+        (1, [], 2, 0, "Failed after 2 crashes (`spec.maxRestarts` 1): m"),
+        (1, [{"action": "RestartRun"}], 1, 1, "Failed after 1 restart of the run (`spec.maxRestarts` 1): m"),
+        (1, [{"action": "RestartRun"}], 1, 2, "Failed after 2 restarts of the run (`spec.maxRestarts` 1): m"),
+    ],
+)
+def test_exhausted_restarts_are_told_with_their_number(
+    most: int, rules: list[Obj], crashes: int, run_restarts: int, message: str
+) -> None:
+    counted = CrashCount([ComponentStatus(name="trainer", crashes=crashes)], 1, [trainer_crash()])
+    verdict = decide(run_spec(maxRestarts=most, failurePolicy={"rules": rules}), run_restarts, counted, [])
+    assert verdict
+    assert (verdict.action, verdict.problem.message) == ("fail", message)
+
+
+def test_crash_that_ends_nothing_is_counted_and_its_log_is_kept() -> None:
+    observation = RunObservation(run_object(), pods=(pod("trainer", restarts=1, last=terminated(1)),))
+    status = RLRunStatus(attempt=1, restarts=4, attempt_start_time=START)
+    part = apply_failure_policy(observation, status, run_spec(), SETTINGS, START)
+    assert part.status.fields["restarts"] == 5
+    assert [(c.name, c.crashes) for c in part.status.fields["components"]] == [("trainer", 1)]
+    assert [(log.pod, log.previous) for log in part.logs] == [("reverse-trainer-x", True)]
+    assert "phase" not in part.status.fields
+    assert not part.final

@@ -221,7 +221,7 @@ async def test_an_exact_prefix_needs_no_bridge(setup: Setup) -> None:
         {"refuses_tokens": True},
     ],
 )
-async def test_where_a_bridge_would_be_a_guess_the_chat_goes_as_it_is_and_the_break_counts(
+async def test_a_chat_without_an_exact_bridge_is_sent_unchanged_and_counted_as_a_break(
     setup: Setup, change: dict[str, Any]
 ) -> None:
     for name, value in change.items():
@@ -233,14 +233,14 @@ async def test_where_a_bridge_would_be_a_guess_the_chat_goes_as_it_is_and_the_br
     assert build_trajectory(group.turns_of("r"), TrajectoryStrategy.interleaved, 999).prefix_breaks == 1
 
 
-async def test_tools_go_the_ordinary_way(setup: Setup) -> None:
+async def test_chats_with_tools_are_not_bridged(setup: Setup) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     await setup.two_turns(tools=[tool])
     assert [route for route, _ in setup.engine.prompts] == ["chat", "chat"]
     assert setup.router.stats.prefixes == {"broken": 1}
 
 
-async def test_another_conversation_of_the_same_rollout_is_no_break(setup: Setup) -> None:
+async def test_a_second_conversation_of_a_rollout_is_no_prefix_break(setup: Setup) -> None:
     group = setup.groups.open(POLICY)
     client = openai.AsyncOpenAI(base_url=f"{setup.url}groups/{group.id}/v1", api_key="none", max_retries=0)
     for content in ("one", "two"):
@@ -270,7 +270,7 @@ MORE = {"role": "user", "content": "more"}
         ("text", None),
     ],
 )
-def test_what_continues_a_chat(messages: Any, covered: int | None) -> None:
+def test_messages_that_continue_a_chat_are_recognized(messages: Any, covered: int | None) -> None:
     assert covered_messages(messages, LAST) == covered
 
 
@@ -287,7 +287,7 @@ def test_what_continues_a_chat(messages: Any, covered: int | None) -> None:
         ({"messages": [ANSWER | {"reasoning_content": "hm"}]}, False),
     ],
 )
-def test_what_tokens_alone_can_say(extra: dict[str, Any], text: bool) -> None:
+def test_text_only_requests_are_recognized(extra: dict[str, Any], text: bool) -> None:
     assert is_text_only({"messages": [*LAST.messages, ANSWER, MORE]} | extra, LAST) is text
 
 
@@ -309,7 +309,9 @@ def test_a_bridge_is_the_exact_tokens_and_what_the_template_puts_behind_the_answ
         ([], BEFORE, UNTIL, WHOLE),
     ],
 )
-def test_no_bridge_is_ever_guessed(exact: list[int], before: list[int], until: list[int], whole: list[int]) -> None:
+def test_ambiguous_tokens_are_not_bridged(
+    exact: list[int], before: list[int], until: list[int], whole: list[int]
+) -> None:
     assert bridge(exact, before, until, whole) is None
 
 

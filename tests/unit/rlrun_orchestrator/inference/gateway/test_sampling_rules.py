@@ -149,7 +149,7 @@ def test_a_request_that_needs_constrained_decoding_is_refused_by_name(field: str
 
 
 @pytest.mark.parametrize(("changes", "remains"), STRIPPED)
-def test_a_constraint_without_which_a_request_means_the_same_is_left_out(
+def test_constraints_without_effect_are_removed_from_a_request(
     changes: dict[str, Any], remains: dict[str, Any]
 ) -> None:
     assert sent(changes) == sent({}) | remains
@@ -172,7 +172,7 @@ def test_text_completions_with_a_constraint_are_refused_too(changes: dict[str, A
         sent(changes, CompletionKind.text)
 
 
-def test_only_a_left_out_strict_is_worth_a_warning() -> None:
+def test_only_an_ignored_strict_flag_causes_a_warning() -> None:
     assert ignored_constraints({"tools": [tool(), tool(strict=True)]}) == ["tools[].function.strict"]
     for changes in (*FORWARDED, {"parallel_tool_calls": False}, {"tools": "x"}, {"tools": [5, {"function": 5}]}):
         assert ignored_constraints(changes) == []

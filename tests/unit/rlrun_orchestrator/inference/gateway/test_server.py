@@ -246,7 +246,7 @@ async def test_the_rollout_id_may_be_in_the_path(setup: Setup) -> None:
     assert len(group.turns_of("r9")) == 1
 
 
-async def test_old_and_forged_groups_get_nothing(setup: Setup) -> None:
+async def test_closed_and_unknown_groups_are_refused(setup: Setup) -> None:
     group, client = setup.open()
     setup.groups.close(group.id)
     with pytest.raises(openai.NotFoundError, match="does not exist or has ended"):
@@ -298,7 +298,7 @@ async def test_a_request_in_flight_on_a_vanished_replica_moves_on(setup: Setup) 
     assert (await request).choices[0].message.content == "hi"
 
 
-async def test_without_any_replica_the_request_waits_and_then_fails_with_words(setup: Setup) -> None:
+async def test_a_request_without_any_replica_waits_and_then_fails_with_the_cause(setup: Setup) -> None:
     _, client = setup.open()
     for replica in setup.pool.replicas.values():
         replica.is_answering = False
@@ -386,7 +386,7 @@ async def test_a_body_that_is_too_large_is_refused_in_the_clients_language(setup
     assert setup.router.stats.refusals == {"BodyTooLarge": 1}
 
 
-async def test_a_client_that_never_sends_its_body_is_let_go(setup: Setup) -> None:
+async def test_a_client_that_never_sends_its_body_gets_a_timeout(setup: Setup) -> None:
     group, _ = setup.open()
     address = URL(setup.url)
     reader, writer = await asyncio.open_connection(address.host, address.port)
@@ -409,7 +409,7 @@ async def test_a_body_that_is_no_request_is_refused(setup: Setup, body: bytes) -
     assert not setup.asked
 
 
-async def test_a_rollout_id_cannot_write_headers(setup: Setup) -> None:
+async def test_invalid_rollout_ids_in_the_path_are_refused(setup: Setup) -> None:
     group, _ = setup.open()
     for rollout in ("r%0d%0aX-Evil:1", "%00", "x" * 201):
         url = URL(f"{setup.url}groups/{group.id}/rollouts/{rollout}/v1/chat/completions", encoded=True)
@@ -476,7 +476,7 @@ async def test_a_client_reads_why_a_forced_call_is_refused(setup: Setup) -> None
     assert setup.router.stats.refusals == {"invalid_request_error": 1}
 
 
-def test_harmless_and_unknown_fields_do_no_harm() -> None:
+def test_neutral_and_unknown_request_fields_are_accepted() -> None:
     rules = SamplingRules(max_tokens=8, seed=5, min_tokens=20)
     body = {"messages": MESSAGES, "response_format": {"type": "text"}, "n": 1, "top_k": 3, "presence_penalty": 1.5, "echo": True}  # fmt: skip  # noqa: E501
     one, two = (rules.to_engine_request(CompletionKind.chat, body, "m", SamplingSeedKey(0, 0, turn)) for turn in (1, 2))
@@ -567,7 +567,7 @@ def replicas(*loads: int) -> list[Replica]:
     return found
 
 
-def test_a_group_stays_at_home_until_home_is_much_busier() -> None:
+def test_a_group_stays_on_its_replica_until_that_is_much_busier() -> None:
     home, other = replicas(5, 2)
     assert choose([home, other], "p", home) is home
     home.requests = 9
