@@ -37,7 +37,7 @@ class MachineBusyError(SystemExit):
 
 
 def limit(cores: int | None = None) -> float:
-    """Return the number of busy cores up to which a machine with so many usable cores (None: this one) is idle."""
+    """Return the number of busy cores up to which a machine with `cores` usable cores (None: this one) is idle."""
     return max(LIMIT, SHARE * (len(CORES) if cores is None else cores))
 
 

@@ -86,7 +86,7 @@ class Result:
     repetitions: Sequence[float] = ()
     """The number in each repetition."""
     with_startup: float | None = None
-    """The number with the start-up of both sides counted. None if there is no start-up to count."""
+    """The same number with the start-up time of both sides included. None if the measurement has no start-up."""
     cores_busy: Sequence[float] = ()
     """Number of usable cores that were busy before each measurement, from `bench.machine_load`."""
 

@@ -1,13 +1,12 @@
 """Summary table of docs/benchmarks.md, written from docs/bench/*.json.
 
-python -m bench.results_table            copy build/bench/*.json to docs/bench, write the table
+python -m bench.results_table            put the rows of build/bench/*.json into docs/bench, write the table
 python -m bench.results_table --check    fail if the table differs from docs/bench/*.json
 python -m bench.results_table --show     print the table of build/bench
 """
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,6 +69,21 @@ def page(text: str, written: str) -> str:
     return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
 
 
+def keep(new: Path, kept: Path) -> None:
+    """Put the results of a file into the one that is kept. Rows that were not measured again stay."""
+    found = json.loads(new.read_text())
+    if kept.exists():
+        found["results"] = merged(json.loads(kept.read_text())["results"], found["results"])
+    kept.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def merged(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
+    """Return the old rows with those of the same names replaced, all new ones together at the place of the first."""
+    names = {entry["name"] for entry in new}
+    place = next((i for i, entry in enumerate(old) if entry["name"] in names), len(old))
+    return [*old[:place], *new, *(entry for entry in old[place:] if entry["name"] not in names)]
+
+
 def main() -> int:
     """Run the command. Returns 1 if --check finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m bench.results_table", description=(__doc__ or "").splitlines()[0])
@@ -83,7 +97,7 @@ def main() -> int:
         KEPT.mkdir(parents=True, exist_ok=True)
         for name in NAMES:
             if (BUILD / f"{name}.json").exists():
-                shutil.copyfile(BUILD / f"{name}.json", KEPT / f"{name}.json")
+                keep(BUILD / f"{name}.json", KEPT / f"{name}.json")
     now = PAGE.read_text()
     wanted = page(now, table(load(KEPT)))
     if args.check:

@@ -57,7 +57,7 @@ class Arrival:
 
 
 def moving_means(rewards: Sequence[float], window: int = WINDOW) -> list[float]:
-    """Return the mean of the last `window` rewards, for each step from the first with so many."""
+    """Return the mean of the last `window` rewards, for each step from the first one with `window` rewards."""
     return [fmean(rewards[i - window : i]) for i in range(window, len(rewards) + 1)]
 
 

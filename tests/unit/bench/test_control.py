@@ -40,6 +40,6 @@ def test_short_run_has_no_gain() -> None:
 
 
 @pytest.mark.parametrize("way", control.WAYS)
-def test_both_runs_are_valid(way: str) -> None:
+def test_run_and_control_have_valid_specs(way: str) -> None:
     spec = RLRun.model_validate(DEMO.run_object("r", "bench", 0, **control.WAYS[way])).spec
     assert 0 < spec.learning_rate <= (1e-20 if way == "control" else 1)
