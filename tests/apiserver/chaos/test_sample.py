@@ -30,7 +30,7 @@ def place(control_plane: ControlPlane, s3_server: S3Server) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_the_run_survives(place: Place, name: str) -> None:
+def test_a_run_survives_each_sampled_scenario(place: Place, name: str) -> None:
     scenario = next(s for s in catalog.scenarios(seed=0) if s.name == name)
     result = run_one(scenario, place)
     assert result.outcome is Outcome.survived, f"{table([result])}\n{result.detail}"

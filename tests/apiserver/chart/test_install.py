@@ -98,7 +98,7 @@ def test_one_install_brings_kinds_and_operator(as_user: Client, installed: str) 
     assert "kubectl get rlmodels" in installed
 
 
-def test_the_operator_may_do_its_work_and_no_more(as_user: Client) -> None:
+def test_the_operator_account_has_only_its_required_permissions(as_user: Client) -> None:
     operator = as_user(OPERATOR)
     for group, resource in [
         ("", "configmaps"), ("", "services"), ("", "serviceaccounts"), ("apps", "deployments"), ("batch", "jobs"),
@@ -205,7 +205,9 @@ def test_catalogue_is_applied_changed_and_trimmed(empty: ControlPlane, as_user: 
 
 
 @pytest.mark.parametrize("delete", [False, True])
-def test_the_job_that_looks_for_garbage(helm: Helm, as_user: Client, delete: bool) -> None:
+def test_garbage_collection_job_may_delete_only_with_the_delete_option(
+    helm: Helm, as_user: Client, delete: bool
+) -> None:
     values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
     helm("upgrade", "rlrun", str(CHART), *values, "--set", f"gc.enabled=true,gc.delete={str(delete).lower()}")
     job = client.BatchV1Api(as_user("")).read_namespaced_cron_job("rlrun-gc", SYSTEM)

@@ -50,7 +50,7 @@ def _with(obj: Object, path: tuple[str | int, ...], value: Any) -> Object:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
-def test_both_judge_alike(kind: CrdKind, server: Server) -> None:
+def test_pydantic_and_the_api_server_agree_on_odd_values(kind: CrdKind, server: Server) -> None:
     fixtures = {case.name: case.object for case in cases.valid()}
     seed: Object = {}
     for name in SEEDS[kind.name]:

@@ -182,7 +182,7 @@ def kubeconfig_with(original: Path, target: Path, *, server: str | None = None, 
     return target
 
 
-def test_somebody_without_rights(
+def test_forbidden_requests_name_the_role_that_grants_them(
     rlrun: Rlrun, api: client.ApiClient, control_plane: ControlPlane, namespace: str, toml: Path, tmp_path: Path
 ) -> None:
     core = client.CoreV1Api(api)

@@ -117,7 +117,7 @@ def reasons(text: str) -> list[tuple[str, str]]:
     return [(i["reason"], i["name"]) for i in json.loads(text)["items"]]
 
 
-def test_listed_then_removed(place: Place, mess: dict[str, str]) -> None:
+def test_unreferenced_items_are_listed_and_then_deleted(place: Place, mess: dict[str, str]) -> None:
     listed = place.gc("--older-than", "0s", "-o", "json")
     assert listed.exit_code == 0, listed.stderr
     assert sorted(reasons(listed.stdout)) == sorted(expected(place, mess))
@@ -133,7 +133,7 @@ def test_listed_then_removed(place: Place, mess: dict[str, str]) -> None:
     assert reasons(place.gc("--older-than", "0s", "-o", "json").stdout) == []
 
 
-def test_with_the_default_age_nothing_of_today_is_touched(place: Place, mess: dict[str, str]) -> None:
+def test_the_default_age_excludes_items_of_today(place: Place, mess: dict[str, str]) -> None:
     assert reasons(place.gc("-o", "json").stdout) == []
 
 
@@ -155,7 +155,7 @@ def test_every_page_of_the_list_counts(place: Place, monkeypatch: pytest.MonkeyP
         found.runs(place.namespace)
 
 
-def test_the_module_of_the_job_does_the_same(place: Place, mess: dict[str, str]) -> None:
+def test_the_module_of_the_cron_job_lists_and_deletes_the_same_items(place: Place, mess: dict[str, str]) -> None:
     def job(*options: str) -> "subprocess.CompletedProcess[str]":
         environment = {
             **os.environ, **place.server.environment, "KUBECONFIG": str(place.control_plane.kubeconfig),

@@ -17,7 +17,7 @@ def checkpoint(bench: Bench, step: int) -> Obj:
 
 
 @pytest.mark.proves("checkpoints.keepCloud", "checkpointId")
-def test_what_another_run_starts_from_stays_as_long_as_it_needs_it(bench: Bench) -> None:
+def test_a_checkpoint_is_retained_while_another_run_starts_from_it(bench: Bench) -> None:
     started(bench)
     bench.change_run(checkpoints={"keepCloud": 1})
     bench.upload("checkpoint", 1)
@@ -33,7 +33,7 @@ def test_what_another_run_starts_from_stays_as_long_as_it_needs_it(bench: Bench)
     assert [bool(store.list_files(u)) for u in map(bench.place, (1, 2, 3))] == [False, False, True]
 
 
-def test_files_that_vanish_are_told_and_not_started_from(bench: Bench) -> None:
+def test_a_checkpoint_with_missing_files_fails_and_cannot_start_a_run(bench: Bench) -> None:
     started(bench)
     for step in (1, 2, 3):
         bench.upload("checkpoint", step)

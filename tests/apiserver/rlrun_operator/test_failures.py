@@ -19,6 +19,8 @@ def test_restart_of_the_run_waits_is_visible_and_has_its_limit(bench: Bench) -> 
     started(bench)
     rules = [{"action": "RestartRun", "roles": ["trainer"], "messagePattern": "NCCL (error|timeout)"}]
     bench.change_run(maxRestarts=1, failurePolicy={"rules": rules})
+    # Two watches bring the change and the crash; the operator judges a crash once, by the policy that it then has.
+    bench.wait("that the operator has the policy", bench.seen)
     crash(bench, "rank 3: NCCL timeout")
     bench.wait("the wait", lambda: bench.run()["status"].get("nextRestartTime"))
     status = bench.run()["status"]
@@ -47,6 +49,7 @@ def test_restart_of_the_run_waits_is_visible_and_has_its_limit(bench: Bench) -> 
 def test_other_messages_restart_the_role_alone(bench: Bench) -> None:
     started(bench)
     bench.change_run(failurePolicy={"rules": [{"action": "Fail", "messagePattern": "NCCL"}]})
+    bench.wait("that the operator has the policy", bench.seen)
     crash(bench, "Traceback: KeyError")
     bench.wait("the restart", lambda: bench.run()["status"].get("restarts") == 1)
     bench.wait("its reason", lambda: bench.condition("TrainerReady").get("reason") == "TrainerCrashed")

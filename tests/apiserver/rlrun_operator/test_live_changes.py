@@ -92,7 +92,7 @@ def test_another_priority_holds_from_the_next_attempt_on(bench: Bench) -> None:
     assert refusal(bench, priorityClassName="Not A Name") == "spec.priorityClassName"
 
 
-def test_the_rest_stays_as_it_is(bench: Bench) -> None:
+def test_immutable_fields_of_a_live_run_are_refused(bench: Bench) -> None:
     bench.create_run(model="no/such")
     changes: list[dict[str, Any]] = [
         {"batchSize": 64},

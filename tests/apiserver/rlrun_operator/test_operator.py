@@ -96,7 +96,7 @@ def test_second_operator_takes_over_and_changes_nothing(own_bench: Bench) -> Non
     assert not lease(bench)
 
 
-def test_operator_ends_when_somebody_takes_its_lease(own_bench: Bench) -> None:
+def test_operator_exits_when_another_holder_takes_its_lease(own_bench: Bench) -> None:
     bench = own_bench
     process = bench.start_operator()
     bench.wait("a lease", lambda: lease(bench))
@@ -108,7 +108,7 @@ def test_operator_ends_when_somebody_takes_its_lease(own_bench: Bench) -> None:
     assert lease(bench) == "thief"
 
 
-def test_missing_model_is_said_and_heals(bench: Bench) -> None:
+def test_missing_model_is_reported_until_it_is_created(bench: Bench) -> None:
     bench.create_run()
     bench.wait("the reason", lambda: bench.condition("Validated").get("reason") == "ModelNotFound")
     bench.create_model()

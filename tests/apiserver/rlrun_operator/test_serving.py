@@ -99,7 +99,7 @@ def test_life_of_a_deployed_adapter(bench: Bench) -> None:
     assert reasons == {"AdapterDeployed", "AdapterUndeployed"}
 
 
-def test_a_model_that_comes_later_mends_a_deployment(bench: Bench) -> None:
+def test_a_failed_deployment_continues_once_its_model_exists(bench: Bench) -> None:
     create_adapter(bench, "early")
     deploy(bench, "early")
     assert "ModelNotFound" in wait_for_state(bench, "early", "DeployFailed")["deploymentMessage"]
@@ -107,7 +107,7 @@ def test_a_model_that_comes_later_mends_a_deployment(bench: Bench) -> None:
     wait_for_state(bench, "early", "Deploying")
 
 
-def test_a_deployed_adapter_outlives_a_run_that_takes_its_artifacts_along(bench: Bench) -> None:
+def test_a_deployed_adapter_survives_its_run_with_artifact_policy_delete(bench: Bench) -> None:
     bench.create_model()
     bench.create_run(artifactPolicy="Delete")
     bench.wait("a start", lambda: bench.run().get("status", {}).get("startTime"))
