@@ -15,10 +15,16 @@ LOG_RATIO_LIMIT = 1e-3
 """Largest |log r| of a token drawn by the very policy that is trained, in float32 on both sides."""
 
 
+def lines_of(platform: Platform, run: Object) -> list[Line]:
+    """The run's lines, that of step 0 with the evaluation of the base model included."""
+    return read_metrics(
+        platform.s3.store(), RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
+    )
+
+
 def metrics_of(platform: Platform, run: Object) -> list[Line]:
-    """The run's lines, one per step."""
-    layout = RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
-    return [line for line in read_metrics(platform.s3.store(), layout) if "loss/mean" in line]
+    """The run's lines, one per trained step."""
+    return [line for line in lines_of(platform, run) if "loss/mean" in line]
 
 
 def largest_log_ratio(line: Line) -> float:

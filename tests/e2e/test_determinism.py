@@ -33,7 +33,7 @@ def assert_equal(ours: list[Line], theirs: list[Line]) -> None:
 
 
 @pytest.mark.proves("seed", "sampling.seed", "maxAsyncLevel", "checkpoints.interval", "suspend")
-def test_a_run_cut_in_two_equals_one_that_was_not_cut(
+def test_a_suspended_and_resumed_run_equals_an_uninterrupted_one(
     platform: Platform, neighbours: Neighbours, fresh_namespace: Callable[[str], str]
 ) -> None:
     namespace = fresh_namespace("cut")

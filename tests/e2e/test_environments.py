@@ -8,7 +8,7 @@ from demo.install import EXAMPLES, push_environment
 from demo.run_metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
-from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, metrics_of
+from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, lines_of, metrics_of
 
 FOLDERS = ("alphabet_sort", "distinct_words", "number_guess", "plain_script")
 ENVIRONMENTS = [
@@ -18,7 +18,7 @@ ENVIRONMENTS = [
 ]
 
 
-@pytest.mark.proves("env.id", "env.args", "val.interval")
+@pytest.mark.proves("env.id", "env.args", "val.interval", "eval.interval")
 def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
     platform: Platform, fresh_namespace: Callable[[str], str]
 ) -> None:
@@ -35,7 +35,7 @@ def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
         learningRate=3e-4,
         sampling={"maxTokens": 12, "temperature": 0.7},
         val={"numExamples": 6, "interval": 2},
-        eval={"interval": 2, "numExamples": 4, "rolloutsPerExample": 2, "env": [{"id": "rlrun/alphabet-sort"}]},
+        eval={"interval": 3, "numExamples": 4, "rolloutsPerExample": 2, "env": [{"id": "rlrun/alphabet-sort"}]},
         infrastructure={"computeSize": "S"},
     )
     platform.kubectl.apply(run)
@@ -53,6 +53,7 @@ def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
     # Evaluation of the base model and validation share the engine with training: no row may get another's weights.
     assert largest_log_ratio(lines[0]) <= LOG_RATIO_LIMIT
     assert max(line.get("mismatch_kl/on_policy/mean", 0.0) for line in lines) <= LOG_RATIO_LIMIT**2
-    # The last policy is always evaluated.
-    assert "eval/alphabet-sort/avg@2" in lines[-1]
+    # The base model, every interval, and the last policy.
+    evaluated = [line["step"] for line in lines_of(platform, done) if "eval/alphabet-sort/avg@2" in line]
+    assert evaluated == [0, 3, 4]
     assert {"eval/alphabet-sort/pass@1", "eval/alphabet-sort/pass@2"} <= lines[-1].keys()

@@ -13,7 +13,7 @@ from tests.e2e.conftest import SECONDS, Platform
 pytestmark = pytest.mark.alone  # the chart is changed
 
 
-def test_the_job_finds_what_belongs_to_nothing_and_leaves_it(platform: Platform) -> None:
+def test_garbage_collection_job_reports_unreferenced_items_and_deletes_none(platform: Platform) -> None:
     kubectl, store = platform.kubectl, platform.s3.store()
     layout = RunLayout.of(BUCKET, "", "nobody", str(uuid.uuid4()))
     store.put_bytes(layout.run_json, b"{}")

@@ -11,7 +11,7 @@ COLUMNS = {
 }
 
 
-def test_columns_tell_how_it_went(platform: Platform, neighbours: Neighbours) -> None:
+def test_kubectl_columns_show_the_results_of_finished_runs(platform: Platform, neighbours: Neighbours) -> None:
     namespace = neighbours.runs[0]["metadata"]["namespace"]
     for kind, columns in COLUMNS.items():
         header, *rows = platform.kubectl("get", kind, "-n", namespace).splitlines()

@@ -146,6 +146,7 @@ def test_a_stopped_run_leaves_a_checkpoint_of_its_last_step(platform: Platform, 
     assert platform.s3.store().is_complete(S3Uri.parse(checkpoint["spec"]["uri"]))
 
 
+@pytest.mark.proves("checkpointId")
 def test_another_run_goes_on_from_the_checkpoint_of_a_stopped_one(
     platform: Platform, halted: Halted, continued: dict[str, Object]
 ) -> None:

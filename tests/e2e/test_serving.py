@@ -201,7 +201,9 @@ def test_a_deployed_adapter_answers_until_it_is_undeployed(
     assert kubectl.get("rladapter", name, namespace), "what is not served is kept all the same"
 
 
-def test_what_cannot_be_served_says_why(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
+def test_an_adapter_that_cannot_be_served_shows_its_reason(
+    platform: Platform, fresh_namespace: Callable[[str], str]
+) -> None:
     namespace = fresh_namespace("unserved")
     spec = {"runName": "gone", "runUid": "gone", "step": 1, "uri": "s3://rlrun/nowhere"}
     adapter = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLAdapter"}

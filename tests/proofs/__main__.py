@@ -1,4 +1,4 @@
-"""`python -m tests.proofs`: take each field's effect away and see whether a cited test notices. build/proofs.json."""
+"""`python -m tests.proofs`: remove the effect of each field and check that a cited test fails. build/proofs.json."""
 
 import argparse
 import fnmatch

@@ -65,7 +65,7 @@ def play(level: Level, cited: Mapping[str, Sequence[str]], *, every: bool = Fals
 def verdicts_of(
     argv: Sequence[str], environment: Mapping[str, str], cited: Mapping[str, Sequence[str]]
 ) -> Iterator[Verdict]:
-    """Yield the verdicts that the process prints. Its last words are the verdict on what it did not get to."""
+    """Yield the verdicts that the process prints; if it fails, `broken` with its last lines for all other tests."""
     words: list[str] = []
     red, played = set(), set()
     with subprocess.Popen(

@@ -29,7 +29,7 @@ from _pytest.runner import runtestprotocol
 MARK = "field-proof-verdict "
 FIELD = "RLRUN_REMOVED_FIELD"
 UNCLEAR = ("ValidationError", "ImportError", "FixtureLookupError")
-"""Exceptions that are no statement of a test."""
+"""Exceptions that say nothing about the field."""
 BASELINE_SECONDS = 300
 
 
@@ -122,7 +122,7 @@ def verdict(reports: list[pytest.TestReport], error: BaseException | None) -> tu
 
 @contextmanager
 def deadline(seconds: int) -> Iterator[None]:
-    """Raise Hung in the main thread after so many seconds."""
+    """Raise Hung in the main thread after `seconds`."""
 
     def hung(_signal: int, _frame: FrameType | None) -> None:
         raise Hung(f"not done after {seconds} s")

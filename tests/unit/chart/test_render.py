@@ -152,7 +152,7 @@ def allowed(rules: list[Object], group: str, resource: str, verb: str) -> bool:
     return any(group in r["apiGroups"] and resource in r["resources"] and verb in r["verbs"] for r in rules)
 
 
-def test_the_operator_may_do_what_it_does_and_little_else(render: Render) -> None:
+def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render: Render) -> None:
     rendered = render()
     rules = rendered.one("ClusterRole", "rlrun-operator")["rules"]
     leader = rendered.one("Role", "rlrun-leader")["rules"]
@@ -180,7 +180,7 @@ def test_the_operator_may_do_what_it_does_and_little_else(render: Render) -> Non
     assert not any(r in ("pods/exec", "roles", "clusterroles") for rule in rules for r in rule["resources"])
 
 
-def test_garbage_is_not_looked_for_unless_asked(render: Render) -> None:
+def test_garbage_collection_is_off_by_default(render: Render) -> None:
     assert render().of("CronJob") == []
     assert not any("gc" in o["metadata"]["name"] for o in render().objects)
 
@@ -210,7 +210,7 @@ def test_the_job_lists_and_deletes_only_when_told_to(
     assert not allowed(rules, "rlrun.dev", "rlruns", "delete"), "a run is never garbage"
 
 
-def test_the_job_finds_s3_as_the_operator_does(render: Render) -> None:
+def test_garbage_collection_job_has_the_s3_settings_of_the_operator(render: Render) -> None:
     rendered = render({"gc": {"enabled": True}, "s3": {"prefix": "prod"}, "operator": {"watchNamespaces": ["one"]}})
     (spec,) = pod_specs(rendered.of("CronJob"))
     (container,) = spec["containers"]

@@ -25,7 +25,7 @@ async def test_each_environment_asks_and_scores(
     assert upstream.requests[0][1]["messages"] == [{"role": "user", "content": question}]
 
 
-def test_its_toml_and_its_links():
+def test_toml_and_links_of_the_guide_are_valid():
     assert tomllib.loads(blocks("toml")[0])["env"][0]["id"] == "me/my-env"
     folder = Path(__file__).resolve().parents[3] / "docs" / "guides"
     links = re.findall(r"\]\((\.\.[^)]+)\)", GUIDE)

@@ -100,7 +100,7 @@ def test_a_block_that_hangs_is_ended(tmp_path: Path) -> None:
         ("one", "one\ntwo", False),
     ],
 )
-def test_what_counts_as_shown(shown: str, printed: str, same: bool) -> None:
+def test_dots_in_shown_output_match_any_printed_text(shown: str, printed: str, same: bool) -> None:
     assert matches(shown, printed) is same
 
 

@@ -271,7 +271,9 @@ async def test_arguments_that_do_not_fit_are_named(table, folder, args, words):
         ("plain_script", ["plain_script.py"]),
     ],
 )
-async def test_wheels_hold_what_they_need_and_load_when_installed(table, folder, modules, tmp_path, monkeypatch):
+async def test_example_wheels_contain_their_modules_and_load_when_installed(
+    table, folder, modules, tmp_path, monkeypatch
+):
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
     await asyncio.to_thread(subprocess.run, [*command, str(ENVIRONMENTS / folder)], capture_output=True, check=True)
     wheel = next(tmp_path.glob("*.whl"))

@@ -26,13 +26,15 @@ def judged(tests: list[str], *verdicts: str, reason: str = "") -> FieldResult:
         (("skipped",), False, 0, 1),
     ],
 )
-def test_one_red_case_is_enough(verdicts: tuple[str, ...], red: bool, green: int, unclear: int) -> None:
+def test_a_test_is_red_if_one_of_its_cases_is_red(
+    verdicts: tuple[str, ...], red: bool, green: int, unclear: int
+) -> None:
     result = judged([UNIT], *verdicts)
     assert (result.red, len(result.green), len(result.unclear)) == (red, green, unclear)
     assert accepted(result, ["unit"]) is red
 
 
-def test_what_only_the_cluster_proves_is_accepted_unless_it_was_played() -> None:
+def test_a_field_with_e2e_proofs_only_is_accepted_if_that_level_was_not_played() -> None:
     result = judged([E2E])
     assert (result.level, result.red) == ("e2e", False)
     assert accepted(result, ["unit"])

@@ -23,14 +23,14 @@ def test_every_line_is_a_pin_and_no_url(lock: Path) -> None:
         assert "/" not in line, line
 
 
-def test_cpu_layer_is_the_gpu_layer_less_what_a_cpu_never_opens() -> None:
+def test_pins_of_the_cpu_layer_are_a_subset_of_the_gpu_layer() -> None:
     cpu, gpu = pins("torch-cpu"), pins("torch-cuda")
     assert cpu.items() < gpu.items()
     assert cpu["torch"] == gpu["torch"]
 
 
 @pytest.mark.parametrize("name", ["trainer", "inference-cpu"])
-def test_upper_layers_leave_the_torch_layer_alone(name: str) -> None:
+def test_upper_layers_pin_no_package_of_the_torch_layer(name: str) -> None:
     assert not pins(name).keys() & pins("torch-cuda").keys()
 
 

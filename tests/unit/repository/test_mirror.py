@@ -19,6 +19,7 @@ FOLDERS = {
     "local_cluster": ".",
     "bench": ".",
     "demo": ".",
+    "mutants": "tests",
     "proofs": "tests",
     "support": "tests",
 }

@@ -75,7 +75,7 @@ def test_similar_words_are_accepted(words: str) -> None:
     assert rules("docs/door.md", f"The door {words}.\n") == []
 
 
-def test_there_is_no_is_accepted() -> None:
+def test_the_phrase_there_is_no_is_accepted() -> None:
     assert rules("docs/door.md", "There is no door.\n") == []
 
 

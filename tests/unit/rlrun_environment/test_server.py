@@ -82,7 +82,7 @@ async def serve(write_environment, tmp_path: Path, monkeypatch) -> AsyncIterator
         await cleanup()
 
 
-async def test_from_starting_to_groups(serve, make_group):
+async def test_server_becomes_ready_and_serves_groups_and_demonstrations(serve, make_group):
     client = await serve(workers=2)
     status, text = await client.get("/readyz")
     assert (status, "EnvironmentStarting" in text) == (503, True)
@@ -176,7 +176,7 @@ async def test_loading_has_a_deadline(serve):
         ({"RLRUN_ENVIRONMENT": '{"id": "a/b"}', "RLRUN_ENVIRONMENT_PORT": "x"}, "RLRUN_ENVIRONMENT_PORT: "),
     ],
 )
-def test_settings_name_what_does_not_fit(variables, words):
+def test_invalid_settings_are_named_in_the_error(variables, words):
     with pytest.raises(ValueError, match=words):
         load_settings(variables)
 

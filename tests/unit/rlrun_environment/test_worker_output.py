@@ -7,14 +7,14 @@ import re
 from rlrun_environment.worker_output import RateLimiter, WorkerLogPipe
 
 
-def test_a_burst_then_so_much_a_second():
+def test_rate_limiter_allows_a_burst_and_then_its_rate():
     allowance = RateLimiter(burst=100, rate=10, now=0.0)
     assert [allowance.take(60, 0.0), allowance.take(60, 0.0), allowance.take(60, 0.0)] == [60, 40, 0]
     assert [allowance.take(60, 3.0), allowance.take(60, 3.0)] == [30, 0]
     assert allowance.take(500, 1000.0) == 100
 
 
-async def test_what_is_left_out_is_told():
+async def test_dropped_worker_output_is_counted_in_the_log():
     written: list[bytes] = []
     output = WorkerLogPipe("worker 0", written.append)
     descriptor = await output.open()

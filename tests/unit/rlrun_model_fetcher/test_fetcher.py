@@ -44,7 +44,7 @@ def test_sources(text, source):
 
 
 @pytest.mark.parametrize("text", ["s3://bucket", "s3:///x", "hf://only-name", "hf://a/../b", "/models", "gs://b/x"])
-def test_what_is_no_source_is_a_permanent_mistake(text):
+def test_an_invalid_model_source_is_a_configuration_error(text):
     with pytest.raises(FatalError) as error:
         parse_source(text)
     assert (error.value.exit_code, error.value.problem.reason) == (ExitCode.CONFIGURATION, "InvalidModelSource")
@@ -84,14 +84,14 @@ def test_s3_failures(tmp_path, monkeypatch, caplog, store, reason, exit_code):
     assert reason in caplog.text
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+def test_a_model_folder_that_cannot_be_created_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     store = store_with(FILES)
     with pytest.raises(FatalError, match="ModelFolderNotWritable"):
         fetch("s3://b/m", tmp_path / "file" / "base", lambda: store, lambda _: None)
 
 
-def test_a_claim_needs_nothing(tmp_path):
+def test_a_model_on_a_claim_is_not_downloaded(tmp_path):
     fetch("pvc://claim/m", tmp_path, lambda: pytest.fail("S3 was asked"), lambda _: None)
 
 

@@ -28,7 +28,7 @@ BATCH = {"samples": [], "batchId": "b"}
 
 
 @pytest.mark.parametrize("where", ["computing", "hold", "turn"])
-async def test_nothing_of_an_old_life_reaches_the_new_one(where: str) -> None:
+async def test_requests_before_a_restart_do_not_reach_the_restarted_trainer(where: str) -> None:
     trainer = FakeTrainer(RunStore())
     server = await serve(trainer.application())
     url = str(server.make_url("/sessions/s"))

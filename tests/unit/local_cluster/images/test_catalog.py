@@ -91,7 +91,7 @@ def test_every_image_runs_as_an_ordinary_user_and_names_no_host(image: ImageSpec
     assert "<<" not in text
 
 
-def test_what_dockerfiles_copy_is_in_the_build_context() -> None:
+def test_paths_copied_by_dockerfiles_are_in_the_build_context() -> None:
     """`.dockerignore` names what may enter; a COPY of something else fails only at build time."""
     lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in lines if line.startswith("!")]

@@ -38,7 +38,7 @@ def archive(image: StoredImage, names: list[str], without: set[str]) -> dict[str
         return {member.name: tar.extractfile(member).read() for member in members}  # type: ignore[union-attr]
 
 
-def test_every_blob_and_every_name(image: StoredImage) -> None:
+def test_archive_contains_every_blob_and_every_image_name(image: StoredImage) -> None:
     files = archive(image, ["one:key", "one:local"], set())
     blobs = {name: content for name, content in files.items() if name.startswith("blobs/")}
     assert set(blobs.values()) == {b"base layer", b"code", b"config", image.manifest}

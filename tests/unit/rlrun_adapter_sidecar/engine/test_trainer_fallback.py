@@ -11,13 +11,13 @@ from rlrun_adapter_sidecar.engine import trainer_fallback as fallback_module
 from tests.support.fake_policy_server import manifest_of
 
 
-async def test_s3_goes_first_and_the_trainer_is_not_asked(sidecar):
+async def test_a_policy_in_s3_is_downloaded_without_asking_the_trainer(sidecar):
     policy = sidecar.store.publish_policy(1, b"w")
     assert (await sidecar.put(sidecar.trainer.load_of(policy)))[0] == 200
     assert (sidecar.store.reads, sidecar.store.downloads, sidecar.trainer.asked) == (1, 1, [])
 
 
-async def test_what_s3_does_not_have_yet_comes_from_the_trainer(sidecar):
+async def test_a_policy_missing_from_s3_is_downloaded_from_the_trainer(sidecar):
     policy = sidecar.trainer.publish(4, b"weights")
     status, body = await sidecar.put(policy)
     assert (status, body["adapters"]) == (200, [policy.name])
@@ -32,7 +32,7 @@ async def test_what_s3_does_not_have_yet_comes_from_the_trainer(sidecar):
 
 
 @pytest.mark.parametrize("pause", [3600.0, 0.0], ids=["in the pause", "after it"])
-async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pause):
+async def test_s3_gets_no_second_request_while_one_is_unanswered(sidecar, monkeypatch, pause):
     monkeypatch.setattr(fallback_module, "MANIFEST_SECONDS", 0.2)
     fallback = sidecar.adapters._files._fallback
     fallback._pause.first = pause
@@ -51,7 +51,7 @@ async def test_an_s3_that_does_not_answer_is_asked_once(sidecar, monkeypatch, pa
     assert sidecar.store.downloads == 1
 
 
-async def test_s3_that_is_back_is_asked_again(sidecar):
+async def test_s3_is_used_again_after_an_outage(sidecar):
     sidecar.store.fail = Unreachable("silent")
     sidecar.adapters._files._fallback._pause.first = 0.0
     assert (await sidecar.put(sidecar.trainer.publish(1, b"1")))[0] == 200
@@ -61,7 +61,7 @@ async def test_s3_that_is_back_is_asked_again(sidecar):
     assert sidecar.store.downloads == 1
 
 
-async def test_a_refusal_of_s3_is_told_and_not_passed_over(sidecar):
+async def test_an_s3_refusal_is_reported_without_trainer_fallback(sidecar):
     sidecar.store.fail = AccessDenied("key refused")
     status, problem = await sidecar.put(sidecar.trainer.publish(1, b"1"))
     assert (status, problem["reason"]) == (424, "AdapterDownloadFailed")
@@ -70,7 +70,7 @@ async def test_a_refusal_of_s3_is_told_and_not_passed_over(sidecar):
 
 
 @pytest.mark.parametrize("harm", ["tampered", "other weights", "outside", "gone"])
-async def test_nothing_else_than_the_policy_ever_gets_in(sidecar, harm):
+async def test_only_files_that_match_the_requested_policy_are_loaded(sidecar, harm):
     sidecar.store.fail = Unreachable("silent")
     policy = sidecar.trainer.publish(1, b"weights")
     if harm == "tampered":

@@ -81,7 +81,7 @@ async def pod(tmp_path: Path, s3_server: S3Server) -> AsyncIterator[Pod]:
     await server.close()
 
 
-async def test_a_pod_serves_what_its_order_says_and_what_the_operator_says_later(pod: Pod) -> None:
+async def test_a_pod_serves_the_adapters_of_its_mounted_order_and_of_later_orders(pod: Pod) -> None:
     layout = RunLayout.of(pod.s3.bucket, "", "team", "uid-1")
     wanted = []
     for step in (1, 2):
@@ -109,6 +109,6 @@ async def test_a_pod_serves_what_its_order_says_and_what_the_operator_says_later
         assert await asyncio.wait_for(process.wait(), SECONDS) == 0
 
 
-async def test_a_pod_without_an_order_ends_for_good(pod: Pod) -> None:
+async def test_a_pod_without_a_mounted_order_exits_with_a_configuration_error(pod: Pod) -> None:
     process = await pod.start()
     assert await asyncio.wait_for(process.wait(), SECONDS) == 64

@@ -23,7 +23,7 @@ async def test_a_policy_is_downloaded_loaded_and_confirmed(sidecar):
     assert "rlrun_sidecar_load_seconds_count 1.0" in metrics
 
 
-async def test_the_same_policy_twice_and_at_once_is_one_load(sidecar):
+async def test_repeated_and_concurrent_requests_for_a_policy_load_it_once(sidecar):
     policy = sidecar.store.publish_policy(1, b"w")
     answers = await asyncio.gather(*[sidecar.put(policy) for _ in range(5)])
     assert {status for status, _ in answers} == {200}
@@ -32,7 +32,7 @@ async def test_the_same_policy_twice_and_at_once_is_one_load(sidecar):
     assert (sidecar.store.downloads, sidecar.engine.loads) == (1, 1)
 
 
-async def test_a_caller_that_hangs_up_does_not_take_the_load_along(sidecar):
+async def test_a_caller_that_disconnects_does_not_cancel_the_load(sidecar):
     policy = sidecar.store.publish_policy(1, b"w")
     first = asyncio.create_task(sidecar.put(policy))
     await until(lambda: sidecar.store.downloads == 1)

@@ -66,7 +66,7 @@ async def test_new_weights_replace_the_old_ones_while_requests_wait(setup: Setup
     assert (setup.engine.weights, setup.engine.version, setup.engine.paused) == (b"one", policy.name, False)
 
 
-async def test_the_same_version_twice_and_at_once_is_one_load(setup: Setup) -> None:
+async def test_repeated_and_concurrent_requests_for_a_version_load_it_once(setup: Setup) -> None:
     policy = setup.store.publish_weights(1, b"one")
     await asyncio.gather(*(setup.weights.load(policy) for _ in range(4)))
     await setup.weights.load(policy)
@@ -118,7 +118,9 @@ async def test_an_adapter_is_refused(setup: Setup) -> None:
         await setup.weights.load(setup.store.publish_weights(1, b"one", PolicyKind.adapter))
 
 
-async def test_an_engine_without_the_routes_is_told_apart(setup: Setup, tmp_path: Path) -> None:
+async def test_an_engine_without_the_weight_routes_is_reported_with_the_variable_to_set(
+    setup: Setup, tmp_path: Path
+) -> None:
     server = TestServer(web.Application())
     await server.start_server()
     async with aiohttp.ClientSession() as http:

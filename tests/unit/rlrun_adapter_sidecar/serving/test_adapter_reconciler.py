@@ -114,7 +114,7 @@ async def test_adapter_that_cannot_be_loaded_is_retried_with_growing_pauses(setu
     assert setup.states(keeper)["lost"] == "loaded"
 
 
-async def test_a_new_order_tries_at_once_what_failed(setup: Setup) -> None:
+async def test_a_changed_order_retries_failed_adapters_at_once(setup: Setup) -> None:
     one = setup.artifacts.publish_adapter("one")
     keeper = setup.keeper(one)
     setup.artifacts.fail = AccessDenied("key refused")

@@ -125,7 +125,7 @@ def test_copies_are_read_after_the_end(rlrun: Rlrun, ended: FakeCluster, options
     assert (answer.code, answer.out) == (0, expected), answer.err
 
 
-def test_the_copies_of_a_deleted_run(rlrun: Rlrun, ended: FakeCluster) -> None:
+def test_stored_logs_of_a_deleted_run_are_printed_if_its_name_is_unambiguous(rlrun: Rlrun, ended: FakeCluster) -> None:
     del ended.objects["RLRun", "team", "first"]
     assert rlrun("logs", "first").out == "over\n"
     other = {"runName": "first", "runUid": "another", "uri": "s3://b/p/team/another/adapters/s"}
@@ -136,7 +136,7 @@ def test_the_copies_of_a_deleted_run(rlrun: Rlrun, ended: FakeCluster) -> None:
     assert "no run second" in rlrun("logs", "second").err
 
 
-def test_pods_that_are_there_are_asked_first(rlrun: Rlrun, ended: FakeCluster) -> None:
+def test_logs_are_read_from_existing_pods_before_stored_copies(rlrun: Rlrun, ended: FakeCluster) -> None:
     ended.put(pod("first-orchestrator-a2-w", "orchestrator"))
     ended.logs["first-orchestrator-a2-w/orchestrator"] = b"from the pod\n"
     assert rlrun("logs", "first").out == "from the pod\n"
@@ -155,7 +155,7 @@ def test_a_missing_copy_is_an_error(rlrun: Rlrun, ended: FakeCluster) -> None:
     assert rlrun("logs", "first", "--bucket", "b", "--prefix", "p").out == "over\n"
 
 
-def test_names_and_places_are_those_that_the_operator_uses() -> None:
+def test_stored_logs_are_selected_by_the_operators_names_and_paths() -> None:
     identity = RunIdentity("team", "first", "uid", 2, 1)
     layout = RunLayout.of("b", "p", "team", "uid")
     names = {

@@ -92,6 +92,7 @@ def test_tools_of_a_plain_environment(row, attribute, expected):
     assert of({"prompt": "1+2", "answer": "3"} | row, environment=environment).get("tools", []) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.proves("algorithm.sftSteps")
 @pytest.mark.parametrize("ending", [ENVIRONMENT, EXAMPLE, GROUP], ids=["environment", "example", "group"])
 async def test_a_demonstration_has_the_tokens_of_a_rollouts_prompts(make_runner, make_group, upstream, ending):
@@ -137,7 +138,7 @@ async def test_a_demonstration_that_verifiers_cannot_read_is_refused(make_runner
         ({"answer": "cba"}, ["no `prompt` (messages or a string)"]),
     ],
 )
-def test_what_is_missing_is_named(row, words):
+def test_missing_parts_of_a_demonstration_are_named(row, words):
     with pytest.raises(ProblemError) as refusal:
         of(row)
     assert (refusal.value.status, refusal.value.problem.reason) == (404, "DemonstrationsMissing")

@@ -87,6 +87,7 @@ def load_environment():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("odd", "words"),
     [

@@ -37,7 +37,7 @@ def problem_of(settings: EnvironmentConfig, folder: Path):
         ),
     ],
 )
-def test_reasons_and_words(write_environment, tmp_path, code, more, expected):
+def test_load_failures_have_a_reason_and_an_explanation(write_environment, tmp_path, code, more, expected):
     problem = problem_of(write_environment(code, **more), tmp_path)
     assert problem.reason == "EnvironmentLoadFailed"
     for words in expected:

@@ -119,7 +119,9 @@ def load_environment():
         ("return {'reward': 'x' * 10 ** 7, 'completion': 'y' * 10 ** 7}", "RewardNotFinite", "xxx"),
     ],
 )
-async def test_what_one_rollout_does_stays_in_it(make_runner, make_group, asynchronous, odd, reason, words):
+async def test_a_failure_in_one_rollout_leaves_the_others_unaffected(
+    make_runner, make_group, asynchronous, odd, reason, words
+):
     code = harness(f"if n == 1: {odd}\n        return 0.5", asynchronous=asynchronous)
     result = await make_runner(code, preamble="").run(make_group(rollouts=3))
     failed = [r for r in result.rollouts if r.error]
@@ -129,6 +131,7 @@ async def test_what_one_rollout_does_stays_in_it(make_runner, make_group, asynch
     assert len(result.model_dump_json()) < 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_a_rollout_that_hangs_costs_itself_only(make_runner, make_group, asynchronous):
     sleep = "await asyncio.sleep(60)" if asynchronous else "threading.Event().wait(60)"
@@ -189,7 +192,7 @@ async def test_a_bad_group_score_is_an_error_of_its_rollouts(make_runner, make_g
         ("class E:\n    dataset = []\n    async def rollout(self, example, **more): ...", ["has no examples"]),
     ],
 )
-def test_what_is_no_environment_says_why(write_environment, tmp_path, code, words):
+def test_an_invalid_environment_object_is_refused_with_the_cause(write_environment, tmp_path, code, words):
     settings = write_environment(f"{code}\ndef load_environment():\n    return E()", preamble="")
     with pytest.raises(LoadError) as error:
         load(settings, tmp_path)

@@ -35,7 +35,7 @@ def test_digest_is_joined_with_an_at() -> None:
         ("a: [", ["not valid YAML"]),
     ],
 )
-def test_mistakes_name_their_fields(text: str, fields: list[str]) -> None:
+def test_invalid_settings_name_their_fields(text: str, fields: list[str]) -> None:
     with pytest.raises(SettingsError) as error:
         parse_settings(text)
     for field in fields:

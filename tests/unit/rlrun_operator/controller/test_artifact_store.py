@@ -43,7 +43,9 @@ def bench(s3_server: S3Server, request: pytest.FixtureRequest) -> Iterator[Bench
     found.store.close()
 
 
-async def test_a_whole_one_is_read_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_manifest_of_a_complete_checkpoint_is_read_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.save(1)
     assert await bench.look(1) == (True, None)
     reads: list[Any] = []
@@ -85,13 +87,13 @@ async def test_a_folder_without_a_manifest_is_an_upload_unless_it_was_whole_befo
     assert "manifest.json is missing" in problem
 
 
-async def test_another_file_in_the_folder_does_no_harm(bench: Bench) -> None:
+async def test_unlisted_files_in_a_checkpoint_folder_are_ignored(bench: Bench) -> None:
     bench.save(1)
     bench.store.put_bytes(bench.layout.checkpoint(1) / "note.txt", b"mine")
     assert await bench.look(1, known=SIZE) == (True, None)
 
 
-async def test_a_manifest_that_cannot_be_read_is_one_folders_affair(bench: Bench) -> None:
+async def test_an_unreadable_manifest_affects_only_its_own_folder(bench: Bench) -> None:
     bench.save(1)
     bench.save(2)
     bench.store.put_bytes(bench.layout.checkpoint(1) / MANIFEST, b"{")
@@ -102,7 +104,7 @@ async def test_a_manifest_that_cannot_be_read_is_one_folders_affair(bench: Bench
     assert await bench.look(2) == (True, None)
 
 
-async def test_a_log_is_put_where_it_belongs(bench: Bench) -> None:
+async def test_a_log_is_stored_by_attempt_and_pod(bench: Bench) -> None:
     uri = bench.layout.log(2, "reverse-trainer-0", "trainer", previous=True)
     await bench.artifacts.put(bench.s3.environment, str(uri), b"text")
     assert bench.store.get_bytes(uri) == b"text"

@@ -97,7 +97,7 @@ async def test_logs_of_a_run_that_was_deleted_are_kept_while_its_pods_end(world:
     assert len(world.artifacts.files) == 5
 
 
-async def test_no_log_comes_after_the_files_of_a_run_that_takes_them_along(make_world: Callable[..., World]) -> None:
+async def test_the_finalizer_stays_until_the_last_pod_with_a_log_is_gone(make_world: Callable[..., World]) -> None:
     world = make_world(artifactPolicy="Delete")
     await world.start()
     pod = next(p for p in world.cluster.all("Pod") if "orchestrator" in p["metadata"]["name"])
@@ -125,13 +125,13 @@ def test_containers_that_never_started_have_no_log() -> None:
     assert [c.container for c in pod_logs(LAYOUT, [looping])] == ["trainer"]
 
 
-def test_last_words_are_those_of_containers_that_ended_in_a_pod_that_goes() -> None:
+def test_logs_of_ended_containers_in_terminating_pods_are_collected() -> None:
     ended, alive = pod("trainer", deleting=True, state=terminated(0)), pod("inference", deleting=True)
     staying = pod("environment", state=terminated(1))
     assert [c.pod for c in ended_container_logs(LAYOUT, [ended, alive, staying])] == ["reverse-trainer-x"]
 
 
-def test_a_crash_names_the_container_that_speaks_of_it() -> None:
+def test_crash_logs_are_those_of_the_crashed_container_instance() -> None:
     again = count_restarts([], [pod("trainer", restarts=1, last=terminated(1))]).crashes
     over = count_restarts([], [pod("orchestrator", phase="Failed", state=terminated(1))]).crashes
     assert [(c.uri, c.previous) for c in crash_logs(LAYOUT, 2, [*again, *over])] == [
@@ -171,7 +171,7 @@ async def test_silent_kubelets_delay_no_other_request() -> None:
 
 
 @pytest.mark.parametrize("error", [ApiError(500, "InternalError", "kubelet"), OSError("reset")])
-async def test_no_error_is_worth_more_than_the_run(error: Exception) -> None:
+async def test_a_failed_log_copy_does_not_stop_the_others(error: Exception) -> None:
     class Failing(FakeCluster):
         async def log(self, request: KubeRequest) -> bytes:
             if request.name == "pod-0":

@@ -101,7 +101,7 @@ async def test_a_refused_status_does_not_stop_the_resync(monkeypatch: pytest.Mon
     ("event", "observed", "expected"),
     [("MODIFIED", 3, True), ("MODIFIED", 2, False), ("MODIFIED", None, False), ("ADDED", 3, False), (None, 3, False)],
 )
-def test_only_the_operators_own_status_write_is_no_change_of_a_model(
+def test_only_the_operators_own_status_writes_are_ignored_as_model_changes(
     event: str | None, observed: int | None, expected: bool
 ) -> None:
     changed = {**model(), "status": {"observedGeneration": observed} if observed else {}}

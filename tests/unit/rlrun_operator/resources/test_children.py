@@ -114,7 +114,7 @@ def test_an_environment_starts_without_a_secret_that_is_optional() -> None:
 
 
 @pytest.mark.proves("env.id", "env.version", "env.args")
-def test_environment_is_told_what_it_is() -> None:
+def test_environment_pod_gets_its_id_arguments_and_packages_url() -> None:
     container = containers(templates(build())["reverse-env-0"])[0]
     told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
     assert told == {
@@ -128,7 +128,7 @@ def test_environment_is_told_what_it_is() -> None:
 
 
 @pytest.mark.proves("env.name", "env.taskset", "env.harness")
-def test_training_environment_is_told_its_name_taskset_and_harness() -> None:
+def test_training_environment_pod_gets_its_name_taskset_and_harness() -> None:
     entry = {"id": "o/e", "name": "words", "taskset": {"num_examples": 10}, "harness": {"max_turns": 8}}
     (container,) = containers(templates(build(env=[entry]))["reverse-env-0"])
     told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
@@ -143,7 +143,7 @@ def test_the_engine_has_room_for_the_policies_that_may_be_in_use(level: int, ada
 
 
 @pytest.mark.proves("model")
-def test_engine_is_called_as_the_stock_image_wants_it() -> None:
+def test_engine_arguments_fit_the_stock_vllm_image() -> None:
     args = engine_args(resolved({"lora": {"rank": 24}, "inference": {"gpus": 1, "extraArgs": ["--enforce-eager"]}}))
     pairs = dict(zip(args[1::2], args[2::2], strict=False))
     assert args[0] == "/models/base", "`vllm serve` takes the model first"
@@ -325,7 +325,7 @@ def test_a_queue_is_named_on_every_workload_and_on_nothing_else() -> None:
 
 
 @pytest.mark.proves("infrastructure.computeSize")
-def test_compute_size_gives_an_environment_its_room_and_its_workers() -> None:
+def test_compute_size_sets_the_cpus_and_workers_of_an_environment() -> None:
     found = {}
     for size in ("S", "M", "L"):
         container = containers(templates(build(infrastructure={"computeSize": size}))["reverse-env-0"])[0]

@@ -8,7 +8,7 @@ from tests.unit.rlrun_operator.resources.test_children import build, containers,
 
 
 @pytest.mark.proves("eval.env.id", "eval.env.version", "eval.env.args", "eval.env.taskset", "eval.env.harness")
-def test_the_pod_of_an_evaluation_environment_is_told_what_it_is() -> None:
+def test_evaluation_environment_pod_gets_its_configuration() -> None:
     entry = {
         "id": "o/g",
         "name": "exam",

@@ -70,7 +70,7 @@ def test_pool_has_no_owner_and_is_not_a_child_of_a_run() -> None:
     assert template["spec"]["automountServiceAccountToken"] is False
 
 
-def test_the_namespace_may_ask_and_the_operator_alone_may_order() -> None:
+def test_the_namespace_reaches_the_engine_and_only_the_operator_the_sidecar() -> None:
     policy = build({"leaseNamespace": "home"})["NetworkPolicy"]["spec"]
     asking, ordering = policy["ingress"]
     assert (asking["from"], asking["ports"][0]["port"]) == ([{"podSelector": {}}], 8000)
@@ -96,13 +96,13 @@ def test_names_are_valid_and_differ_where_models_do(model: str) -> None:
     assert identity.name not in {PoolIdentity("team", other).name for other in others}
 
 
-def test_an_adapter_more_changes_the_order_and_restarts_nothing() -> None:
+def test_an_additional_adapter_changes_only_the_config_map() -> None:
     more = ORDER.model_copy(update={"adapters": [*ORDER.adapters, ServedAdapter(name="a/b:two", uri="s3://y", step=4)]})
     before, after = build(), build(order=more)
     assert [kind for kind in before if differs(after[kind], before[kind])] == ["ConfigMap"]
 
 
-def test_what_others_add_is_no_difference_and_a_changed_model_is() -> None:
+def test_fields_added_by_others_are_no_difference_and_a_changed_model_is() -> None:
     before = build()
     seen = json.loads(json.dumps(before["Deployment"]))
     seen["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"

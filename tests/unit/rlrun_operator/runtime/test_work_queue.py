@@ -10,7 +10,7 @@ from tests.support.waiting import until
 KEY = RunKey("n", "r")
 
 
-async def test_key_waits_once() -> None:
+async def test_a_key_added_repeatedly_is_queued_once() -> None:
     queue: WorkQueue[str] = WorkQueue()
     for _ in range(5):
         queue.add("a")

@@ -38,7 +38,7 @@ async def test_the_first_deployed_adapter_gets_a_pool(pools: Pools) -> None:
     assert pools.cluster.events[0]["involvedObject"]["kind"] == "RLAdapter"
 
 
-async def test_a_pool_in_order_is_left_alone(pools: Pools) -> None:
+async def test_an_up_to_date_pool_is_not_written_again(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     writes = pools.cluster.writes
     again = await pools.reconcile(3)
@@ -102,7 +102,7 @@ async def test_undeploying_one_of_two_unloads_it_and_the_pool_stays(pools: Pools
     assert sorted(pools.objects) == ALL
 
 
-async def test_the_last_adapter_takes_the_pool_along(pools: Pools) -> None:
+async def test_the_pool_is_deleted_with_its_last_adapter(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     pools.change(deployed=False)
     await pools.reconcile()
@@ -150,7 +150,7 @@ async def test_an_adapter_that_is_not_ready_fails(
     assert pools.state() == "Deploying"
 
 
-async def test_what_is_served_goes_on_though_its_files_are_gone(pools: Pools) -> None:
+async def test_a_deployed_adapter_stays_deployed_without_its_files(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     found = pools.cluster.find("RLAdapter", "one")
     assert found is not None
@@ -159,7 +159,7 @@ async def test_what_is_served_goes_on_though_its_files_are_gone(pools: Pools) ->
     assert (pools.state(), pools.sidecars.told) == ("Deployed", [])
 
 
-async def test_a_missing_model_fails_and_its_return_mends_it(pools: Pools) -> None:
+async def test_a_deployment_fails_without_its_model_and_continues_when_it_returns(pools: Pools) -> None:
     (model,) = pools.cluster.all("RLModel")
     pools.cluster.request_deletion(model)
     pools.cluster.put(adapter_object())
@@ -246,7 +246,7 @@ async def test_a_pool_that_never_gets_ready_fails_at_its_deadline(pools: Pools) 
     assert "PoolNotReady" in pools.status()["deploymentMessage"]
 
 
-async def test_an_operator_that_gets_no_answer_does_not_doubt_what_is_served(pools: Pools) -> None:
+async def test_a_deployed_adapter_stays_deployed_while_ready_sidecars_are_silent(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     pools.sidecars.silent = True
     await pools.reconcile()
@@ -267,7 +267,9 @@ async def test_a_changed_model_is_a_changed_pool(pools: Pools) -> None:
     assert args[args.index("--max-lora-rank") + 1] == "64"
 
 
-async def test_a_refusal_of_the_api_server_is_told(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pool_object_refused_by_the_api_server_is_reported(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refuse(obj: object) -> None:
         raise ApiError(403, "Forbidden", "exceeded quota: services")
 
