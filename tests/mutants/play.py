@@ -15,14 +15,15 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
+
+from tests.support.deadline import DeadlineExceeded, deadline
 
 LIBRARIES = ("hypothesis", "pydantic", "pytest_asyncio", "aiohttp", "boto3", "kubernetes.aio", "torch", "transformers")
 """Imported before the first fork, if they are installed."""
@@ -110,29 +111,15 @@ def _child(tests: Sequence[str], module: Path | None, tree: ast.Module | None, a
 def _wait(pid: int, seconds: float) -> int:
     """Return the exit code of the child, STOPPED if it had to be killed with all that it had started."""
     try:
-        with _alarm(seconds):
+        with deadline(seconds):
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except BaseException as error:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        if isinstance(error, TimeoutError):
+        if isinstance(error, DeadlineExceeded):
             return STOPPED
         raise
-
-
-@contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    def late(_signal: int, _frame: FrameType | None) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 class _Changed(importlib.abc.MetaPathFinder):

@@ -19,22 +19,18 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
+
+from tests.support.deadline import deadline
 
 MARK = "field-proof-verdict "
 FIELD = "RLRUN_REMOVED_FIELD"
 UNCLEAR = ("ValidationError", "ImportError", "FixtureLookupError")
 """Exceptions that say nothing about the field."""
 BASELINE_SECONDS = 300
-
-
-class Hung(BaseException):
-    """A test waits for something that no longer comes. Its own deadline, minutes later, would fail it as well."""
 
 
 class FieldRemoval:
@@ -118,22 +114,6 @@ def verdict(reports: list[pytest.TestReport], error: BaseException | None) -> tu
     text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     clear = failed[0].when == "call" or isinstance(error, AssertionError)
     return ("failed" if clear and not names.intersection(UNCLEAR) else "unclear"), text
-
-
-@contextmanager
-def deadline(seconds: int) -> Iterator[None]:
-    """Raise Hung in the main thread after `seconds`."""
-
-    def hung(_signal: int, _frame: FrameType | None) -> None:
-        raise Hung(f"not done after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, hung)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def pytest_configure(config: pytest.Config) -> None:

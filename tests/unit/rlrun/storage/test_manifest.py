@@ -1,4 +1,4 @@
-"""Sizes and hashes of files in manifests."""
+"""Sizes of files in manifests."""
 
 from datetime import UTC, datetime
 
