@@ -97,6 +97,7 @@ class ConditionType(StrEnum):
     """Types of the conditions in the status of this project's objects."""
 
     VALIDATED = "Validated"
+    CHILDREN_APPLIED = "ChildrenApplied"
     TRAINER_READY = "TrainerReady"
     INFERENCE_READY = "InferenceReady"
     ENVIRONMENTS_READY = "EnvironmentsReady"
@@ -137,6 +138,7 @@ class Reason(StrEnum):
     DELETING_ARTIFACTS = "DeletingArtifacts"
     LISTED = "Listed"
     CLEANED_UP = "CleanedUp"
+    APPLIED = "Applied"
     NOT_SEEN_YET = "NotSeenYet"
 
     # Spec and references
@@ -155,6 +157,14 @@ class Reason(StrEnum):
     SECRETS_MISSING = "SecretsMissing"
     S3_CREDENTIALS_MISSING = "S3CredentialsMissing"
     INVALID_CONFIGURATION = "InvalidConfiguration"
+    SECRET_RESERVED = "SecretReserved"
+    PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
+    ARTIFACT_NOT_OWNED = "ArtifactNotOwned"
+
+    # Objects that cannot be written
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    OBJECT_REFUSED = "ObjectRefused"
+    NAME_TAKEN = "NameTaken"
 
     # Pods
     IMAGE_PULL_FAILED = "ImagePullFailed"

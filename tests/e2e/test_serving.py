@@ -205,16 +205,24 @@ def test_an_adapter_that_cannot_be_served_shows_its_reason(
     platform: Platform, fresh_namespace: Callable[[str], str]
 ) -> None:
     namespace = fresh_namespace("unserved")
-    spec = {"runName": "gone", "runUid": "gone", "step": 1, "uri": "s3://rlrun/nowhere"}
+    own = f"s3://rlrun/{namespace}/gone/adapters/step-000001"
+    spec = {"runName": "gone", "runUid": "gone", "step": 1}
     adapter = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLAdapter"}
-    for name, model in (("unready", BASE), ("orphan", "nobody/knows")):
+    foreign = "s3://rlrun/somebody-else/gone/adapters/step-000001"
+    for name, model, uri in (("unready", BASE, own), ("orphan", "nobody/knows", own), ("foreign", BASE, foreign)):
         metadata = {"name": name, "namespace": namespace}
-        platform.kubectl.apply({**adapter, "metadata": metadata, "spec": {**spec, "model": model, "deployed": True}})
+        platform.kubectl.apply(
+            {**adapter, "metadata": metadata, "spec": {**spec, "model": model, "uri": uri, "deployed": True}}
+        )
     status = json.dumps({"status": {"phase": "Ready"}})
     platform.kubectl(
         "patch", "rladapter", "orphan", "-n", namespace, "--subresource=status", "--type", "merge", "-p", status
     )
     # The first message of the second adapter may be from before its status said Ready.
-    for name, words in (("unready", "AdapterNotReady: The adapter is Pending"), ("orphan", "ModelNotFound: ")):
+    for name, words in (
+        ("unready", "AdapterNotReady: The adapter is Pending"),
+        ("orphan", "ModelNotFound: "),
+        ("foreign", "ArtifactNotOwned: "),
+    ):
         wait_for(f"{words} of {name}", lambda n=name, w=words: failure(platform, n, namespace).startswith(w), SECONDS)
     assert pool(platform, namespace) == []

@@ -25,16 +25,17 @@ KEY = PoolKey("team", "tiny/model")
 
 
 def adapter_object(name: str = "one", *, deployed: bool = True, **more: Any) -> Obj:
+    """An adapter of a run of its own."""
     return {
         "apiVersion": "rlrun.dev/v1alpha1",
         "kind": "RLAdapter",
         "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
         "spec": {
             "runName": "reverse",
-            "runUid": "uid-1",
+            "runUid": f"run-{name}",
             "model": "tiny/model",
             "step": 10,
-            "uri": f"s3://rlrun/team/uid-1/adapters/{name}",
+            "uri": f"s3://rlrun/team/run-{name}/adapters/step-000010",
             "deployed": deployed,
         },
         "status": {"phase": "Ready", "sizeBytes": 5, "deploymentState": "NotDeployed"},

@@ -93,6 +93,10 @@ fetcherResources:
   {{- toYaml .Values.runs.fetcherResources | nindent 2 }}
 shmSize: {{ .Values.runs.shmSize | quote }}
 networkPolicies: {{ .Values.runs.networkPolicies }}
+environmentSecrets:
+  reservedNames: {{ toJson .Values.runs.environmentSecrets.reservedNames }}
+  requiredLabels: {{ toJson .Values.runs.environmentSecrets.requiredLabels }}
+priorityClasses: {{ toJson .Values.runs.priorityClasses }}
 defaults:
   checkpointInterval: {{ int .Values.runs.defaults.checkpointInterval }}
 serving:

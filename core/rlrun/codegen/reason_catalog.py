@@ -169,6 +169,22 @@ REFERENCES = _section(
         "Choose a checkpoint of the model in `spec.model`.",
     ),
     (
+        Reason.ARTIFACT_NOT_OWNED,
+        "The URI of the RLCheckpoint or RLAdapter is not in the folder of its run: the object was made by hand, or the "
+        "bucket or prefix of the platform has changed.",
+        "Use the objects that the operator creates: `rlrun checkpoints`, `rlrun adapters`.",
+    ),
+    (
+        Reason.SECRET_RESERVED,
+        "`envFrom` names a Secret that environments must not read, such as the platform's S3 credentials.",
+        "Put the variables into a Secret of your own. The message says which names and labels are allowed.",
+    ),
+    (
+        Reason.PRIORITY_CLASS_NOT_ALLOWED,
+        "The platform does not allow runs to use the PriorityClass in `priorityClassName`.",
+        "Choose one that the message lists, or ask the platform team to allow it.",
+    ),
+    (
         Reason.SECRETS_MISSING,
         "A Secret of `envFrom` does not exist, or an environment needs variables that no Secret contains.",
         "Create the Secret, or add the variables to it. The message names them.",
@@ -182,6 +198,29 @@ REFERENCES = _section(
         Reason.INVALID_CONFIGURATION,
         "A process of the run cannot use its configuration. Restarting would not help.",
         "Correct the setting that the message names. If it is not one of yours, operator and images differ in version.",
+    ),
+)
+
+OBJECTS = _section(
+    "Objects of a run",
+    "The operator tries again with growing pauses of up to 60 s. A run that has not started fails with the reason when "
+    "`startDeadlineSeconds` has passed.",
+    (Reason.APPLIED, "All objects of the run are written again, after one was refused.", NOTHING),
+    (
+        Reason.QUOTA_EXCEEDED,
+        "A ResourceQuota of the namespace does not allow another object of the run. The message has its numbers.",
+        "Ask the platform team for a larger quota, or delete runs that are not needed.",
+    ),
+    (
+        Reason.OBJECT_REFUSED,
+        "The API server refused an object of the run: an admission webhook or policy, a missing right of the operator, "
+        "or an invalid field.",
+        "Remove the cause that the message names, or show it to the platform team.",
+    ),
+    (
+        Reason.NAME_TAKEN,
+        "An object that does not belong to the run has a name that the run needs. The operator does not change it.",
+        "Delete that object, or start the run under another name.",
     ),
 )
 
@@ -862,6 +901,7 @@ REQUESTS = _section(
 SECTIONS = (
     LIFE,
     REFERENCES,
+    OBJECTS,
     PODS,
     DEADLINES,
     S3,
@@ -894,6 +934,13 @@ CONDITIONS = (
         "The spec is valid, and what it refers to exists.",
         (Reason.VALID,),
         (REFERENCES, S3),
+    ),
+    ConditionDescription(
+        ConditionType.CHILDREN_APPLIED,
+        "RLRun",
+        "All objects of the run are written. Absent if none was ever refused.",
+        (Reason.APPLIED,),
+        (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED, Reason.NAME_TAKEN),
     ),
     ConditionDescription(
         ConditionType.TRAINER_READY,
@@ -1015,6 +1062,9 @@ CONDITIONS = (
         "The run failed. The reason is that of the failure.",
         (
             REFERENCES,
+            Reason.QUOTA_EXCEEDED,
+            Reason.OBJECT_REFUSED,
+            Reason.NAME_TAKEN,
             PODS,
             DEADLINES,
             S3,

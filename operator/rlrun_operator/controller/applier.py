@@ -22,6 +22,7 @@ from rlrun.storage.store import StoreError
 
 from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.controller.log_collector import LogCollector
+from rlrun_operator.planning.diagnosis.refused_objects import name_taken, refused
 from rlrun_operator.planning.plan.actions import ArtifactDeletion, ConfigRefresh, Plan
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.artifacts import failed_deletion_status
@@ -42,23 +43,27 @@ class Applier:
         self.logs = LogCollector(cluster, artifacts)
 
     async def apply(self, observation: RunObservation, plan: Plan) -> None:
-        """Execute the plan. Raises ApiError or StoreError; earlier actions are not undone."""
+        """Execute the plan. Raises ApiError or StoreError; earlier actions are not undone.
+
+        Raises ObjectRefused for an object that cannot be written. The following objects are not written either, so
+        that the run does not hold GPUs without its other parts.
+        """
         cluster, namespace = self._cluster, observation.namespace
         if plan.add_finalizer:
             await self._set_finalizers(observation, [*_finalizers(observation.run), FINALIZER])
         await self.logs.collect(namespace, observation.s3_variables, plan.logs)
         if plan.status_first:
-            await self._report(observation, plan)
+            await self.report(observation, plan)
         for ref in plan.deletes:
             await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version)
         for obj in plan.applies:
-            await cluster.apply(obj)
+            await self._write(observation, obj)
         for refresh in plan.refreshes:
             await self._refresh(namespace, refresh)
         for obj in plan.artifact_statuses:
             await cluster.apply_status(obj)
         if not plan.status_first:
-            await self._report(observation, plan)
+            await self.report(observation, plan)
         await self._remove(observation, plan.removals)
         if plan.purge is not None:
             await self._artifacts.purge(observation.s3_variables, plan.purge)
@@ -66,6 +71,22 @@ class Applier:
             await self._set_finalizers(observation, [f for f in _finalizers(observation.run) if f != FINALIZER])
         if plan.delete_run:
             await cluster.delete(RLRUN, namespace, observation.name, observation.uid)
+
+    async def _write(self, observation: RunObservation, obj: Obj) -> None:
+        metadata = obj["metadata"]
+        if not observation.has_object(obj["kind"], metadata["name"]):
+            # Server-side apply would silently take over an object of another owner.
+            existing = await self._cluster.get(ALL[obj["kind"]], metadata["namespace"], metadata["name"])
+            taken = name_taken(obj, existing, observation) if existing is not None else None
+            if taken is not None:
+                raise taken
+        try:
+            await self._cluster.apply(obj)
+        except ApiError as error:
+            refusal = refused(obj, error)
+            if refusal is None:
+                raise
+            raise refusal from error
 
     async def _refresh(self, namespace: str, refresh: ConfigRefresh) -> None:
         metadata = {"uid": refresh.uid, "annotations": {CONFIG_ANNOTATION: refresh.digest}}
@@ -80,7 +101,8 @@ class Applier:
                 error,
             )
 
-    async def _report(self, observation: RunObservation, plan: Plan) -> None:
+    async def report(self, observation: RunObservation, plan: Plan) -> None:
+        """Write the status of the plan if it differs from the observed one, and its Events. Raises ApiError."""
         written = plan.status is not None and await self._write_status(observation, plan.status)
         if written or plan.status is None:
             for event in plan.events:

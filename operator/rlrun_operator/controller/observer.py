@@ -169,13 +169,15 @@ class Observer:
             checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
             if is_artifact_ready(checkpoint) and variables:
                 found["warm_start_problem"] = await self._missing_files(checkpoint, variables)
-        missing = []
+        secrets, missing = [], []
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
-            if ref.get("optional") or await self._cluster.get(SECRET, namespace, ref.get("name", "")):
-                continue
-            missing.append(str(ref.get("name")))
-        found["missing_secrets"] = tuple(missing)
+            secret = await self._cluster.get(SECRET, namespace, ref.get("name", ""))
+            if secret is not None:
+                secrets.append({key: value for key, value in secret.items() if key not in ("data", "stringData")})
+            elif not ref.get("optional"):
+                missing.append(str(ref.get("name")))
+        found["secrets"], found["missing_secrets"] = tuple(secrets), tuple(missing)
         return found
 
     async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> str | None:

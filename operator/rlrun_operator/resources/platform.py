@@ -73,6 +73,19 @@ def run_layout(settings: OperatorSettings, namespace: str, run_uid: str) -> RunL
     return RunLayout.of(settings.s3.bucket, settings.s3.prefix, namespace, run_uid)
 
 
+def is_in_own_folder(artifact: Obj, settings: OperatorSettings) -> bool:
+    """True if the URI of an RLCheckpoint or RLAdapter is the one that its run writes to.
+
+    Users can create these objects, and a URI of their own would give them the files of other namespaces.
+    """
+    spec, namespace = artifact["spec"], artifact["metadata"]["namespace"]
+    uid, step = str(spec["runUid"]), int(spec["step"])
+    layout = run_layout(settings, namespace, uid)
+    own = layout.checkpoint(step) if artifact["kind"] == "RLCheckpoint" else layout.adapter(step)
+    # A uid with slashes could lead into the folder of another run.
+    return "/" not in uid and ".." not in uid and spec["uri"] == str(own)
+
+
 def _environment_url(identity: RunIdentity, item: EnvironmentEntry) -> str:
     return f"http://{identity.service_host(identity.environment(item.index, item.use))}:{ENVIRONMENT_PORT}"
 

@@ -9,7 +9,9 @@ from rlrun.kube.pods import is_alive, is_leaving, is_ready, relevant_pods
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import AdapterReport, LoadState, served_name
 
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
+from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.serving.observation import PoolObservation
 
 ACCEPTED = frozenset({DeploymentState.deploying, DeploymentState.deployed})
@@ -38,8 +40,14 @@ def state_of(adapter: Obj) -> DeploymentState:
         return DeploymentState.not_deployed
 
 
-def artifact_problem(adapter: Obj) -> Problem | None:
+def artifact_problem(adapter: Obj, settings: OperatorSettings) -> Problem | None:
     """Return the reason why the adapter cannot be deployed. A deployed one is served from the pool's own copy."""
+    if not is_in_own_folder(adapter, settings):
+        return Problem(
+            reason=Reason.ARTIFACT_NOT_OWNED,
+            message=f"The adapter has the URI {adapter['spec']['uri']}, which is not in the folder of its run. Deploy "
+            "an adapter that the operator has created.",
+        )
     if is_artifact_ready(adapter) or state_of(adapter) in ACCEPTED:
         return None
     status = adapter.get("status") or {}

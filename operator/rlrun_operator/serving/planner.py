@@ -43,9 +43,9 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
 
     # 1. Select the adapters to serve.
     wanted = [a for a in pool.adapters if is_wanted(a)]
-    wanted_adapters = desired_adapters(pool, [a for a in wanted if artifact_problem(a) is None])
+    wanted_adapters = desired_adapters(pool, [a for a in wanted if artifact_problem(a, settings) is None])
     for adapter in wanted:
-        problem = artifact_problem(adapter)
+        problem = artifact_problem(adapter, settings)
         if problem is not None:
             assessments[_name(adapter)] = deploy_failed(problem)
 

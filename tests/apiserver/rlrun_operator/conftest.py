@@ -314,7 +314,7 @@ class Bench:
         self.wait(f"{seconds} s without a change of the run", unchanged)
 
 
-SHARED_NAMESPACES = 32
+SHARED_NAMESPACES = 40
 RESYNC_SECONDS = 5
 
 
@@ -340,6 +340,7 @@ def write_settings(
                 "pollSeconds": 0.5,
                 "resyncSeconds": RESYNC_SECONDS,
                 "workers": 2,
+                "priorityClasses": ["system-cluster-critical"],
             }
         )
     )

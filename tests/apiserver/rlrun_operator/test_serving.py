@@ -25,10 +25,10 @@ def place(bench: Bench, name: str) -> str:
 def create_adapter(bench: Bench, name: str) -> None:
     spec = {
         "runName": "gone",
-        "runUid": "u",
+        "runUid": name,
         "model": f"tests/{bench.namespace}",
         "step": 3,
-        "uri": f"s3://rlrun/{name}",
+        "uri": f"s3://rlrun/{bench.namespace}/{name}/adapters/step-000003",
     }
     body = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLAdapter", "metadata": {"name": name}, "spec": spec}
     bench.call("POST", place(bench, "").rstrip("/"), body)

@@ -106,7 +106,7 @@ def _was_waiting(reason: str | None) -> bool:
 
 def blocking_problem(status: RLRunStatus) -> Problem | None:
     """Return the first problem among the conditions, in the order of a run's start, or None."""
-    for kind in (ConditionType.VALIDATED, *CONDITION_OF.values()):
+    for kind in (ConditionType.VALIDATED, ConditionType.CHILDREN_APPLIED, *CONDITION_OF.values()):
         found = find_condition(status, kind)
         if (
             found is not None

@@ -29,6 +29,8 @@ class RunObservation:
     """All RLModels. Read only until the attempt has its configuration."""
     warm_start: Obj | None = None
     """The RLCheckpoint that spec.checkpointId names, if it exists."""
+    secrets: tuple[Obj, ...] = field(default=(), repr=False)
+    """The Secrets of spec.envFrom that exist, without their data."""
     missing_secrets: tuple[str, ...] = ()
     """Required Secrets of spec.envFrom that do not exist."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -37,6 +39,9 @@ class RunObservation:
     """Reason why runs cannot use S3 now."""
     warm_start_problem: str | None = None
     """Reason why the files of spec.checkpointId are incomplete."""
+
+    refusal: Problem | None = None
+    """Reason why an object of the previous plan for this observation could not be written."""
 
     poll: RunStatus | None = None
     """Status from the orchestrator. None if it was not requested or the request failed."""
@@ -65,6 +70,11 @@ class RunObservation:
     def owned_children(self, *kinds: str) -> list[Obj]:
         """Return the children with this run's uid, of the given kinds or of all kinds."""
         return [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
+
+    def has_object(self, kind: str, name: str) -> bool:
+        """True if the run has this child or artifact already."""
+        owned = (*self.owned_children(kind), *self.catalog.objects)
+        return any(o["kind"] == kind and o["metadata"]["name"] == name for o in owned)
 
     def identity(self, attempt: int) -> RunIdentity:
         """Return the identity of the children of one attempt."""

@@ -9,9 +9,11 @@ from rlrun.constants import FINALIZER, ConditionType, Reason
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord
 
-from rlrun_operator.planning.plan.actions import ArtifactPlan, Plan, PlanPart
+from rlrun_operator.planning.plan.actions import ArtifactPlan, ConditionChange, Plan, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, new_status
+
+APPLIED = ConditionType.CHILDREN_APPLIED
 
 
 class PlanBuilder:
@@ -35,12 +37,16 @@ class PlanBuilder:
         deletes_files = spec is not None and spec.artifact_policy is ArtifactPolicy.delete
         artifacts = part.artifacts or ArtifactPlan()
         logs = {copy.uri: copy for copy in part.logs}
+        applies = (*artifacts.applies, *part.applies)
+        if not applies and observation.refusal is None and find_condition(self.status, APPLIED) is not None:
+            change = StatusChange((ConditionChange(APPLIED, True, Reason.APPLIED),))
+            self.status = apply_change(self.status, change, self._now)
         return Plan(
             add_finalizer=deletes_files and FINALIZER not in finalizers,
             logs=tuple(logs.values()),
             status_first=part.status_first,
             deletes=tuple(dict.fromkeys((*artifacts.deletes, *part.deletes))),
-            applies=(*artifacts.applies, *part.applies),
+            applies=applies,
             refreshes=part.refreshes,
             artifact_statuses=tuple(artifacts.statuses),
             status=self.status,
@@ -54,6 +60,7 @@ class PlanBuilder:
 
 REPORTED_CONDITIONS = (
     ConditionType.VALIDATED,
+    ConditionType.CHILDREN_APPLIED,
     ConditionType.TRAINER_READY,
     ConditionType.INFERENCE_READY,
     ConditionType.ENVIRONMENTS_READY,

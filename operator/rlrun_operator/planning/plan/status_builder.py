@@ -13,6 +13,7 @@ from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange, 
 
 CONDITION_ORDER: tuple[str, ...] = (
     ConditionType.VALIDATED,
+    ConditionType.CHILDREN_APPLIED,
     ConditionType.TRAINER_READY,
     ConditionType.INFERENCE_READY,
     ConditionType.ENVIRONMENTS_READY,

@@ -146,6 +146,9 @@ class _KindPlanner:
         held = dict((obj or {}).get("status") or {})
         if folder.problem:
             facts = _changed(obj or desired, ArtifactPhase.failed, folder.problem)
+        elif obj is not None and obj["spec"].get("uri") != folder.uri:
+            message = f"This object names {obj['spec'].get('uri')}, but the files of the step are at {folder.uri}."
+            facts = _changed(obj, ArtifactPhase.failed, f"{message} Delete it; the operator makes it again.")
         elif folder.manifest is not None:
             facts = {k: v for k, v in held.items() if k not in ("message", "conditions")} | _facts(folder, held)
         else:

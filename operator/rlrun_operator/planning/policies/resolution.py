@@ -23,7 +23,7 @@ def resolve_run(
     frozen = frozen_config(observation, status.attempt)
     if frozen is not None:
         return resolve(identity, settings, _frozen_interval(spec, frozen), frozen.model, frozen.warm_start_from)
-    found = resolve_references(spec, observation)
+    found = resolve_references(spec, observation, settings)
     if isinstance(found, Problem):
         return found
     return resolve(identity, settings, spec, found.model, found.warm_start_from)

@@ -87,6 +87,17 @@ def create_children(
     return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)))
 
 
+def report_refusal(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Report an object that the API server refused. The condition becomes True when no object is left to write."""
+    refusal = observation.refusal
+    if refusal is None:
+        return None
+    change = ConditionChange(ConditionType.CHILDREN_APPLIED, False, refusal.reason, refusal.message)
+    return PlanPart(status=StatusChange((change,)))
+
+
 def report_readiness(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:

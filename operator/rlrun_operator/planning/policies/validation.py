@@ -4,18 +4,21 @@ Each check returns a `Problem` with a remedy. None of them is final, because a m
 """
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from pydantic import ValidationError
 from rlrun.api.artifact import ArtifactPhase
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
-from rlrun.constants import Reason
-from rlrun.kube.objects import Obj
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, Reason
+from rlrun.kube.objects import Obj, label
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.problem import Problem
 
+from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.resources.platform import is_in_own_folder
 
 ALL = "all-linear"
 """Value of an RLModel's targetModules that allows every name. The trainer refuses those that it cannot adapt."""
@@ -38,7 +41,9 @@ def parse_spec(run: Obj) -> RLRunSpec | Problem:
         return Problem(reason=Reason.INVALID_SPEC, message="; ".join(found) + ". Correct these fields and apply again.")
 
 
-def resolve_references(spec: RLRunSpec, observation: RunObservation) -> Resolution | Problem:
+def resolve_references(
+    spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings
+) -> Resolution | Problem:
     """Return the resolved references, or the first problem found."""
     model = find_model(spec.model, observation.models)
     if isinstance(model, Problem):
@@ -46,10 +51,10 @@ def resolve_references(spec: RLRunSpec, observation: RunObservation) -> Resoluti
     problem = check_lengths(spec, model) or check_training(spec, model)
     if problem:
         return problem
-    warm_start = find_warm_start(spec, observation)
+    warm_start = find_warm_start(spec, observation, settings)
     if isinstance(warm_start, Problem):
         return warm_start
-    problem = check_secrets(observation) or observation.s3_problem
+    problem = check_secrets(spec, observation, settings) or check_priority(spec, settings) or observation.s3_problem
     if problem:
         return problem
     return Resolution(model, warm_start)
@@ -91,7 +96,7 @@ def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     return None
 
 
-def find_warm_start(spec: RLRunSpec, observation: RunObservation) -> str | Problem | None:
+def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> str | Problem | None:
     """Return the URI of the checkpoint to start from, or None without spec.checkpointId."""
     if spec.checkpoint_id is None:
         return None
@@ -111,6 +116,12 @@ def find_warm_start(spec: RLRunSpec, observation: RunObservation) -> str | Probl
             reason=Reason.CHECKPOINT_NOT_SHARED,
             message=f"{what} is not shared with namespace {observation.namespace}. Ask its owner to add "
             f"{observation.namespace} to its spec.sharedWith.",
+        )
+    if not is_in_own_folder(observation.warm_start, settings):
+        return Problem(
+            reason=Reason.ARTIFACT_NOT_OWNED,
+            message=f"{what} has the URI {checkpoint.spec.uri}, which is not in the folder of its run. Choose a "
+            "checkpoint that the operator has created.",
         )
     if checkpoint.status.phase is not ArtifactPhase.ready:
         return Problem(
@@ -133,8 +144,19 @@ def find_warm_start(spec: RLRunSpec, observation: RunObservation) -> str | Probl
     return checkpoint.spec.uri
 
 
-def check_secrets(observation: RunObservation) -> Problem | None:
-    """Return a problem if a required Secret of spec.envFrom does not exist."""
+def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:
+    """Return a problem if spec.envFrom names a Secret that environments must not read, or that does not exist."""
+    rules = settings.environment_secrets
+    for name in (entry.secret_ref.name for entry in spec.env_from):
+        if any(fnmatchcase(name, pattern) for pattern in rules.reserved_names):
+            return _reserved(name, f"names like {' and '.join(rules.reserved_names)} are reserved for the platform")
+    for secret in observation.secrets:
+        name = secret["metadata"]["name"]
+        if label(secret, MANAGED_BY_LABEL) == FIELD_MANAGER:
+            return _reserved(name, "it belongs to the operator")
+        missing = [f"{key}={value}" for key, value in rules.required_labels.items() if label(secret, key) != value]
+        if missing:
+            return _reserved(name, f"it lacks the label {missing[0]}")
     if not observation.missing_secrets:
         return None
     names = ", ".join(observation.missing_secrets)
@@ -143,4 +165,25 @@ def check_secrets(observation: RunObservation) -> Problem | None:
         message=f"`spec.envFrom`: Secret {names} does not exist in namespace {observation.namespace}. Create it with "
         f"`kubectl create secret generic {observation.missing_secrets[0]} -n {observation.namespace} "
         "--from-literal=NAME=value`.",
+    )
+
+
+def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
+    """Return a problem if runs must not use the PriorityClass of the spec."""
+    name, allowed = spec.priority_class_name, settings.priority_classes
+    if name is None or any(fnmatchcase(name, pattern) for pattern in allowed):
+        return None
+    choice = f"Choose from {', '.join(allowed)}" if allowed else "Remove the field"
+    return Problem(
+        reason=Reason.PRIORITY_CLASS_NOT_ALLOWED,
+        message=f"`spec.priorityClassName` is {name}, which this platform does not allow for runs. {choice}, or ask "
+        "the platform team to allow it.",
+    )
+
+
+def _reserved(secret: str, why: str) -> Problem:
+    return Problem(
+        reason=Reason.SECRET_RESERVED,
+        message=f"`spec.envFrom`: environments must not read Secret {secret}: {why}. Put the variables into a Secret "
+        "of your own, and name that one.",
     )

@@ -332,3 +332,17 @@ def test_events_lead_to_their_pool() -> None:
     pod = {"kind": "Pod", "metadata": {"namespace": "team", "annotations": {"rlrun.dev/model": "tiny/model"}}}
     assert key_of(pod) == KEY
     assert key_of({"kind": "Pod", "metadata": {"namespace": "team"}}) is None
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["s3://rlrun/other/run-one/adapters/step-000010", "s3://rlrun/team/run-two/adapters/step-000010"],
+    ids=["of another namespace", "of another run"],
+)
+async def test_an_adapter_with_the_uri_of_another_owner_is_not_served(pools: Pools, uri: str) -> None:
+    adapter = adapter_object()
+    pools.cluster.put({**adapter, "spec": {**adapter["spec"], "uri": uri}})
+    await pools.reconcile()
+    assert pools.objects == []
+    assert pools.state() == "DeployFailed"
+    assert pools.status()["deploymentMessage"].startswith("ArtifactNotOwned: ")

@@ -48,6 +48,27 @@ def name(step: int) -> str:
     return f"reverse-step-{step:06d}-uid-1"
 
 
+async def test_an_object_with_another_uri_is_not_ready(world: World) -> None:
+    await world.reconcile(2)
+    save(world, 5)
+    made = {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLCheckpoint",
+        "metadata": {"name": "by-hand", "namespace": "team", "labels": {"rlrun.dev/run-uid": "uid-1"}},
+        "spec": {"runName": "reverse", "runUid": "uid-1", "model": "tiny/model", "step": 5, "uri": "s3://rlrun/other"},
+    }
+    world.cluster.put(made)
+    await world.reconcile()
+    assert phases(world) == {5: "Failed"}
+    held = world.cluster.find("RLCheckpoint", "by-hand")
+    assert held is not None
+    assert place(5) in held["status"]["message"]
+
+    del world.cluster.objects["RLCheckpoint", "team", "by-hand"]
+    await world.reconcile()
+    assert phases(world) == {5: "Ready"}
+
+
 @pytest.mark.proves("checkpoints.keepCloud")
 @pytest.mark.parametrize(
     ("keep", "claimed", "expected"), [(1, [1], [2]), (2, [3], [1]), (1, [1, 2, 3], []), (-1, [], [])]

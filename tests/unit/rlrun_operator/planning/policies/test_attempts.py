@@ -22,6 +22,7 @@ CRASH = Problem(reason="TrainerCrashed", message="exit code 1")
 
 @pytest.mark.proves("priorityClassName")
 async def test_changed_priority_applies_to_the_next_attempt(world: World) -> None:
+    world.settings = SETTINGS.model_copy(update={"priority_classes": ["urgent"]})
     await world.start()
     before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
     world.change_spec(priorityClassName="urgent")

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.problem import Problem
+from rlrun_operator.config.settings import EnvironmentSecrets
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.validation import resolve_references
 
 from tests.support.cluster_objects import model_object, run_object
+from tests.support.operator_world import SETTINGS
 from tests.support.run_states import run_spec
 
 Obj = dict[str, Any]
@@ -28,6 +30,22 @@ def checkpoint_object(**more: Any) -> Obj:
         },
         "status": {"phase": "Ready", **more},
     }
+
+
+OTHER = {"name": "old", "namespace": "other"}
+SETTINGS_WITH_RULES = SETTINGS.model_copy(update={"priority_classes": ["training-*"]})
+
+
+def shared_checkpoint() -> Obj:
+    return checkpoint_object(spec={"sharedWith": ["team"], "uri": "s3://rlrun/other/u/checkpoints/step-000005"})
+
+
+def secrets(name: str, optional: bool = False) -> Obj:
+    return {"envFrom": [{"secretRef": {"name": name, "optional": optional}}]}
+
+
+def secret_object(name: str, labels: Obj | None = None) -> Obj:
+    return {"kind": "Secret", "metadata": {"name": name, "namespace": "team", "labels": labels or {}}}
 
 
 VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
@@ -90,10 +108,48 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     (
         "shared",
         {"checkpointId": "other/old"},
-        {"warm_start": checkpoint_object(spec={"sharedWith": ["team"]})},
+        {"warm_start": {**shared_checkpoint(), "metadata": OTHER}},
         None,
     ),
+    (
+        "URI of another namespace",
+        {"checkpointId": "old"},
+        {"warm_start": checkpoint_object(spec={"uri": "s3://rlrun/other/u/checkpoints/step-000005"})},
+        "ArtifactNotOwned",
+    ),
+    (
+        "run uid that leads into another namespace",
+        {"checkpointId": "old"},
+        {
+            "warm_start": checkpoint_object(
+                spec={"runUid": "../other/u", "uri": "s3://rlrun/team/../other/u/checkpoints/step-000005"}
+            )
+        },
+        "ArtifactNotOwned",
+    ),
+    (
+        "shared by another namespace with a URI of a third",
+        {"checkpointId": "other/old"},
+        {"warm_start": {**checkpoint_object(spec={"sharedWith": ["team"]}), "metadata": OTHER}},
+        "ArtifactNotOwned",
+    ),
     ("secrets", {}, {"missing_secrets": ("judge",)}, "SecretsMissing"),
+    ("own secret", secrets("judge"), {"secrets": (secret_object("judge"),)}, None),
+    (
+        "copy of the S3 credentials",
+        secrets("reverse-s3"),
+        {"secrets": (secret_object("reverse-s3"),)},
+        "SecretReserved",
+    ),
+    ("copy that does not exist yet", secrets("next-s3", optional=True), {}, "SecretReserved"),
+    (
+        "secret of the operator",
+        secrets("odd"),
+        {"secrets": (secret_object("odd", {"app.kubernetes.io/managed-by": "rlrun-operator"}),)},
+        "SecretReserved",
+    ),
+    ("priority class of the system", {"priorityClassName": "system-node-critical"}, {}, "PriorityClassNotAllowed"),
+    ("allowed priority class", {"priorityClassName": "training-low"}, {}, None),
     ("S3", {}, {"s3_problem": Problem(reason="S3Unreachable", message="m")}, "S3Unreachable"),
 ]
 
@@ -102,7 +158,20 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
 @pytest.mark.parametrize(("what", "run", "seen", "reason"), VALIDATIONS, ids=[v[0] for v in VALIDATIONS])
 def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
     obj = run_object(**run)
-    found = resolve_references(run_spec(**run), RunObservation(**{"run": obj, "models": (model_object(),), **seen}))
+    observation = RunObservation(**{"run": obj, "models": (model_object(),), **seen})
+    found = resolve_references(run_spec(**run), observation, SETTINGS_WITH_RULES)
     assert (found.reason if isinstance(found, Problem) else None) == reason
     if isinstance(found, Problem) and what != "S3":
         assert len(found.message) > 40, "the message has to say what to do"
+
+
+@pytest.mark.parametrize(("labels", "reason"), [({}, "SecretReserved"), ({"team/use": "environments"}, None)])
+def test_secrets_need_the_labels_that_the_platform_asks_for(labels: Obj, reason: str | None) -> None:
+    rules = EnvironmentSecrets(required_labels={"team/use": "environments"})
+    settings = SETTINGS.model_copy(update={"environment_secrets": rules})
+    run = secrets("judge")
+    observation = RunObservation(
+        run=run_object(**run), models=(model_object(),), secrets=(secret_object("judge", labels),)
+    )
+    found = resolve_references(run_spec(**run), observation, settings)
+    assert (found.reason if isinstance(found, Problem) else None) == reason
