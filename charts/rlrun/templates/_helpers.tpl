@@ -93,10 +93,8 @@ fetcherResources:
   {{- toYaml .Values.runs.fetcherResources | nindent 2 }}
 shmSize: {{ .Values.runs.shmSize | quote }}
 networkPolicies: {{ .Values.runs.networkPolicies }}
-environmentSecrets:
-  reservedNames: {{ toJson .Values.runs.environmentSecrets.reservedNames }}
-  requiredLabels: {{ toJson .Values.runs.environmentSecrets.requiredLabels }}
-priorityClasses: {{ toJson .Values.runs.priorityClasses }}
+reservedSecretNames: {{ toJson (.Values.runs.reservedSecretNames | default list) }}
+priorityClasses: {{ toJson (.Values.runs.priorityClasses | default list) }}
 defaults:
   checkpointInterval: {{ int .Values.runs.defaults.checkpointInterval }}
 serving:

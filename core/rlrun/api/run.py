@@ -102,9 +102,9 @@ class RLRunSpec(Spec):
     queue_name: ObjectName | None = None
     """Kueue LocalQueue that admits the run's pods, set as the label kueue.x-k8s.io/queue-name on its workloads. The run is Queued until its pods are admitted. Has no effect in a cluster without Kueue."""  # noqa: E501
     priority_class_name: ObjectName | None = None
-    """PriorityClass of the run's pods. A change takes effect with the next attempt, because the priority of an existing pod is immutable."""  # noqa: E501
+    """PriorityClass of the run's pods. A change takes effect with the next attempt, because the priority of an existing pod is immutable. The platform lists the classes that runs may use."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)
-    """Secrets of this namespace whose keys become variables of the environment pods, and of no other pods."""
+    """Secrets of this namespace whose keys become variables of the environment pods, and of no other pods. The platform reserves some names, such as `*-s3`."""  # noqa: E501
     artifact_policy: ArtifactPolicy = Field(default=ArtifactPolicy.retain, strict=False)
     """Handling of the run's files in S3 when the RLRun is deleted: Retain keeps them, Delete removes them."""
 

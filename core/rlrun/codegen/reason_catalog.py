@@ -177,7 +177,7 @@ REFERENCES = _section(
     (
         Reason.SECRET_RESERVED,
         "`envFrom` names a Secret that environments must not read, such as the platform's S3 credentials.",
-        "Put the variables into a Secret of your own. The message says which names and labels are allowed.",
+        "Put the variables into a Secret of your own, and start a new run that names it.",
     ),
     (
         Reason.PRIORITY_CLASS_NOT_ALLOWED,
@@ -205,22 +205,22 @@ OBJECTS = _section(
     "Objects of a run",
     "The operator tries again with growing pauses of up to 60 s. A run that has not started fails with the reason when "
     "`startDeadlineSeconds` has passed.",
-    (Reason.APPLIED, "All objects of the run are written again, after one was refused.", NOTHING),
+    (Reason.APPLIED, "The API server accepts the objects of the run again.", NOTHING),
     (
         Reason.QUOTA_EXCEEDED,
-        "A ResourceQuota of the namespace does not allow another object of the run. The message has its numbers.",
+        "A ResourceQuota of the namespace does not allow another object or pod of the run. See its message.",
         "Ask the platform team for a larger quota, or delete runs that are not needed.",
     ),
     (
         Reason.OBJECT_REFUSED,
-        "The API server refused an object of the run: an admission webhook or policy, a missing right of the operator, "
-        "or an invalid field.",
+        "The API server refused an object or pod of the run: an admission webhook or policy, a missing right of the "
+        "operator, or an invalid field.",
         "Remove the cause that the message names, or show it to the platform team.",
     ),
     (
         Reason.NAME_TAKEN,
-        "An object that does not belong to the run has a name that the run needs. The operator does not change it.",
-        "Delete that object, or start the run under another name.",
+        "An object of another owner has a name that the run needs. The operator does not change it.",
+        "Start the run under another name, or delete that object if it is not needed.",
     ),
 )
 
@@ -927,6 +927,7 @@ NOT_READY_YET_OR_FINISHED = (
     Reason.SUSPENDED,
     Reason.RUN_FINISHED,
 )
+REFUSED_PODS = (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED)
 CONDITIONS = (
     ConditionDescription(
         ConditionType.VALIDATED,
@@ -938,7 +939,7 @@ CONDITIONS = (
     ConditionDescription(
         ConditionType.CHILDREN_APPLIED,
         "RLRun",
-        "All objects of the run are written. Absent if none was ever refused.",
+        "The API server accepts the objects of the run. Absent if it never refused one.",
         (Reason.APPLIED,),
         (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED, Reason.NAME_TAKEN),
     ),
@@ -947,7 +948,16 @@ CONDITIONS = (
         "RLRun",
         "All pods of the trainer are ready.",
         (Reason.READY,),
-        (*NOT_READY_YET_OR_FINISHED, Reason.WAITING_FOR_TRAINER, PODS, TRAINER, Reason.MODEL_NOT_FOUND, BASE_MODEL, S3),
+        (
+            *NOT_READY_YET_OR_FINISHED,
+            *REFUSED_PODS,
+            Reason.WAITING_FOR_TRAINER,
+            PODS,
+            TRAINER,
+            Reason.MODEL_NOT_FOUND,
+            BASE_MODEL,
+            S3,
+        ),
     ),
     ConditionDescription(
         ConditionType.INFERENCE_READY,
@@ -956,6 +966,7 @@ CONDITIONS = (
         (Reason.READY,),
         (
             *NOT_READY_YET_OR_FINISHED,
+            *REFUSED_PODS,
             Reason.WAITING_FOR_INFERENCE,
             PODS,
             INFERENCE,
@@ -972,6 +983,7 @@ CONDITIONS = (
         (Reason.READY,),
         (
             *NOT_READY_YET_OR_FINISHED,
+            *REFUSED_PODS,
             Reason.WAITING_FOR_ENVIRONMENT,
             PODS,
             ENVIRONMENTS,

@@ -16,8 +16,9 @@ from typing_extensions import override
 from rlrun.constants import FIELD_MANAGER
 from rlrun.kube import requests
 from rlrun.kube.errors import FAILED, TIMEOUT, UNREACHABLE, ApiError
-from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.kinds import ALL, ResourceKind
 from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.refusals import ObjectRefused, name_taken, refused
 from rlrun.kube.requests import KubeRequest
 
 REQUEST_SECONDS = 20.0
@@ -92,6 +93,26 @@ class AsyncKubeClient:
     async def apply(self, obj: Obj) -> Obj:
         """Apply the object on the server side. Raises ApiError."""
         return await self._transport.send(requests.apply(obj, FIELD_MANAGER))
+
+    async def apply_own(self, obj: Obj, *, is_new: bool) -> Obj:
+        """Apply an object of a run or a pool. Raises ObjectRefused, or ApiError if a repetition may succeed.
+
+        A new object is read first: server-side apply would silently take over an object of another owner.
+        """
+        metadata = obj["metadata"]
+        try:
+            existing = await self.get(ALL[obj["kind"]], metadata["namespace"], metadata["name"]) if is_new else None
+            taken = None if existing is None else name_taken(obj, existing)
+            if taken is not None:
+                raise taken
+            return await self.apply(obj)
+        except ObjectRefused:
+            raise
+        except ApiError as error:
+            refusal = refused(obj, error)
+            if refusal is None:
+                raise
+            raise refusal from error
 
     async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
         """Apply the object's status on the server side. Raises ApiError 404 if the object does not exist.

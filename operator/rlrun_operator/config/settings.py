@@ -94,15 +94,6 @@ class Defaults(Schema):
     """Steps between checkpoints."""
 
 
-class EnvironmentSecrets(Schema):
-    """Secrets that environments may read through spec.envFrom."""
-
-    reserved_names: list[str] = Field(default_factory=lambda: ["*-s3"])
-    """Names that are refused; * stands for any characters. The operator's copies of the S3 credentials end in -s3."""
-    required_labels: dict[str, str] = Field(default_factory=dict)
-    """Labels that a Secret must have. Empty: no rule."""
-
-
 class ServingPoolSettings(Schema):
     """Settings of serving pools. Each namespace and base model with deployed adapters has one pool."""
 
@@ -129,8 +120,8 @@ class OperatorSettings(Schema):
     """Shared memory (/dev/shm) of trainer and inference pods; it counts toward their memory."""
     network_policies: bool = True
     """Creates NetworkPolicies for runs if true."""
-    environment_secrets: EnvironmentSecrets = Field(default_factory=EnvironmentSecrets)
-    """Secrets that environments may read."""
+    reserved_secret_names: list[str] = Field(default_factory=lambda: ["*-s3"])
+    """Names that spec.envFrom must not have; * stands for any characters. Copies of the S3 credentials end in -s3."""
     priority_classes: list[str] = Field(default_factory=list)
     """PriorityClasses that runs may use; * stands for any characters."""
     defaults: Defaults = Field(default_factory=Defaults)

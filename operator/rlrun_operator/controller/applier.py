@@ -1,13 +1,14 @@
 """Execution of a plan, in an order that is safe if the operator crashes between any two calls.
 
-The applier writes the status once, after the actions that it reports, and only if it changed; Events follow a written
-status. It writes a failure decision before deleting the pods that it was read from, because it could not be
-reconstructed afterwards. Slow calls to S3 come after the status.
+The applier writes the status after the actions that it reports, and only if it changed; Events follow a written status.
+It writes a failure decision before deleting the pods that it was read from, because it could not be reconstructed
+afterwards. Slow calls to S3 come after the status.
 """
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,14 +19,16 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.events import EventRecord, build_event
 from rlrun.kube.kinds import ALL, POD, RLRUN
 from rlrun.kube.objects import Obj, ObjectRef
+from rlrun.kube.refusals import ObjectRefused
 from rlrun.storage.store import StoreError
 
 from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.controller.log_collector import LogCollector
-from rlrun_operator.planning.diagnosis.refused_objects import name_taken, refused
 from rlrun_operator.planning.plan.actions import ArtifactDeletion, ConfigRefresh, Plan
 from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.transitions import transitions
 from rlrun_operator.planning.policies.artifacts import failed_deletion_status
+from rlrun_operator.planning.policies.refusal_report import report_refusals
 from rlrun_operator.runtime.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
 
 log = logging.getLogger(__name__)
@@ -42,28 +45,22 @@ class Applier:
         self._artifacts = artifacts
         self.logs = LogCollector(cluster, artifacts)
 
-    async def apply(self, observation: RunObservation, plan: Plan) -> None:
-        """Execute the plan. Raises ApiError or StoreError; earlier actions are not undone.
+    async def apply(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
+        """Execute the plan, and return it as it was executed: its status reports objects that were refused.
 
-        Raises ObjectRefused for an object that cannot be written. The following objects are not written either, so
-        that the run does not hold GPUs without its other parts.
+        Raises ApiError or StoreError; earlier actions are not undone.
         """
         cluster, namespace = self._cluster, observation.namespace
         if plan.add_finalizer:
             await self._set_finalizers(observation, [*_finalizers(observation.run), FINALIZER])
         await self.logs.collect(namespace, observation.s3_variables, plan.logs)
         if plan.status_first:
-            await self.report(observation, plan)
+            await self._report(observation, plan)
+            plan = replace(plan, events=())
         for ref in plan.deletes:
             await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version)
-        for obj in plan.applies:
-            await self._write(observation, obj)
-        for refresh in plan.refreshes:
-            await self._refresh(namespace, refresh)
-        for obj in plan.artifact_statuses:
-            await cluster.apply_status(obj)
-        if not plan.status_first:
-            await self.report(observation, plan)
+        plan = report_refusals(plan, await self._write(observation, plan), now)
+        await self._report(observation, plan)
         await self._remove(observation, plan.removals)
         if plan.purge is not None:
             await self._artifacts.purge(observation.s3_variables, plan.purge)
@@ -71,22 +68,35 @@ class Applier:
             await self._set_finalizers(observation, [f for f in _finalizers(observation.run) if f != FINALIZER])
         if plan.delete_run:
             await cluster.delete(RLRUN, namespace, observation.name, observation.uid)
+        return plan
 
-    async def _write(self, observation: RunObservation, obj: Obj) -> None:
-        metadata = obj["metadata"]
-        if not observation.has_object(obj["kind"], metadata["name"]):
-            # Server-side apply would silently take over an object of another owner.
-            existing = await self._cluster.get(ALL[obj["kind"]], metadata["namespace"], metadata["name"])
-            taken = name_taken(obj, existing, observation) if existing is not None else None
-            if taken is not None:
-                raise taken
+    async def _write(self, observation: RunObservation, plan: Plan) -> list[ObjectRefused]:
+        """Write the objects of the plan. Returns the refused ones.
+
+        A refused child ends the writing of children, so that a run does not hold GPUs without its other parts.
+        """
+        refusals: list[ObjectRefused] = []
         try:
-            await self._cluster.apply(obj)
-        except ApiError as error:
-            refusal = refused(obj, error)
-            if refusal is None:
-                raise
-            raise refusal from error
+            for obj in plan.applies:
+                await self._apply(observation, obj)
+            for refresh in plan.refreshes:
+                await self._refresh(observation.namespace, refresh)
+        except ObjectRefused as error:
+            refusals.append(error)
+        for obj in plan.artifact_applies:
+            try:
+                await self._apply(observation, obj)
+            except ObjectRefused as error:
+                refusals.append(error)
+        missing = {refusal.object for refusal in refusals}
+        for obj in plan.artifact_statuses:
+            if (obj["kind"], obj["metadata"]["name"]) not in missing:
+                await self._cluster.apply_status(obj)
+        return refusals
+
+    async def _apply(self, observation: RunObservation, obj: Obj) -> None:
+        is_new = not observation.has_object(obj["kind"], obj["metadata"]["name"])
+        await self._cluster.apply_own(obj, is_new=is_new)
 
     async def _refresh(self, namespace: str, refresh: ConfigRefresh) -> None:
         metadata = {"uid": refresh.uid, "annotations": {CONFIG_ANNOTATION: refresh.digest}}
@@ -101,12 +111,15 @@ class Applier:
                 error,
             )
 
-    async def report(self, observation: RunObservation, plan: Plan) -> None:
-        """Write the status of the plan if it differs from the observed one, and its Events. Raises ApiError."""
-        written = plan.status is not None and await self._write_status(observation, plan.status)
-        if written or plan.status is None:
-            for event in plan.events:
-                await self._emit(observation.run, event)
+    async def _report(self, observation: RunObservation, plan: Plan) -> None:
+        before = RLRunStatus.parse(observation.run.get("status"))
+        events = plan.events
+        if plan.status is not None:
+            if not await self._write_status(observation, plan.status):
+                return
+            events = (*transitions(before, plan.status), *events)
+        for event in events:
+            await self._emit(observation.run, event)
 
     async def _remove(self, observation: RunObservation, removals: Sequence[ArtifactDeletion]) -> None:
         """Delete the files, then their object. An error of S3 is recorded in the object and retried."""
@@ -146,6 +159,7 @@ class Applier:
                 "status": new,
             }
         )
+        observation.run["status"] = new
         STATUS_WRITES.inc()
         if new.get("phase") != old.get("phase"):
             RUN_PHASES.labels(new.get("phase", "")).inc()

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL
+from rlrun.constants import ATTEMPT_LABEL, FIELD_MANAGER, FINALIZER, MANAGED_BY_LABEL, RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
@@ -169,15 +169,16 @@ class Observer:
             checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
             if is_artifact_ready(checkpoint) and variables:
                 found["warm_start_problem"] = await self._missing_files(checkpoint, variables)
-        secrets, missing = [], []
+        reserved, missing = [], []
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
-            secret = await self._cluster.get(SECRET, namespace, ref.get("name", ""))
-            if secret is not None:
-                secrets.append({key: value for key, value in secret.items() if key not in ("data", "stringData")})
-            elif not ref.get("optional"):
-                missing.append(str(ref.get("name")))
-        found["secrets"], found["missing_secrets"] = tuple(secrets), tuple(missing)
+            name = str(ref.get("name", ""))
+            secret = await self._cluster.get(SECRET, namespace, name)
+            if secret is not None and label(secret, MANAGED_BY_LABEL) == FIELD_MANAGER:
+                reserved.append(name)
+            elif secret is None and not ref.get("optional"):
+                missing.append(name)
+        found["operator_secrets"], found["missing_secrets"] = tuple(reserved), tuple(missing)
         return found
 
     async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> str | None:

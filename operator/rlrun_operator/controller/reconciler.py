@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from rlrun.constants import RUN_UID_LABEL
@@ -11,8 +10,6 @@ from rlrun.kube.objects import label
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.planning.diagnosis.refused_objects import ObjectRefused
-from rlrun_operator.planning.plan.actions import Plan
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.plan_run import plan_run
 from rlrun_operator.planning.policies.log_copies import pod_logs
@@ -40,31 +37,17 @@ class Reconciler:
         self._clock = clock
 
     async def reconcile(self, key: RunKey) -> float | None:
-        """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event.
-
-        Raises ApiError or StoreError. A refused object is reported in the run's status before.
-        """
+        """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event."""
         observation = await self._observer.observe(key.namespace, key.name)
         if observation is None:
             self._phases.set_phase(key.namespace, key.name, None)
             await self._collect_remaining_logs(key)
             return None
-        plan = plan_run(observation, self._settings, self._clock())
-        try:
-            await self._applier.apply(observation, plan)
-        except ObjectRefused as error:
-            # The status of this plan says nothing about the refusal that the run now waits for.
-            plan = plan_run(replace(observation, refusal=error.problem), self._settings, self._clock())
-            if plan.status is not None:
-                await self._applier.report(observation, plan)
-            raise
-        finally:
-            self._count_phase(key, plan)
-        return plan.requeue_after
-
-    def _count_phase(self, key: RunKey, plan: Plan) -> None:
+        now = self._clock()
+        plan = await self._applier.apply(observation, plan_run(observation, self._settings, now), now)
         if plan.status is not None and plan.status.phase is not None:
             self._phases.set_phase(key.namespace, key.name, plan.status.phase.value)
+        return plan.requeue_after
 
     async def _collect_remaining_logs(self, key: RunKey) -> None:
         """Copy the logs of terminating pods of a deleted run."""

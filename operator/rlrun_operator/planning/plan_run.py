@@ -35,7 +35,6 @@ from rlrun_operator.planning.policies.startup import (
     create_children,
     plan_invalid_spec,
     report_readiness,
-    report_refusal,
     validate_references,
     wait_for_previous_pods,
 )
@@ -58,8 +57,7 @@ class Policy(Protocol):
 
 
 POLICIES: tuple[Policy, ...] = (
-    # In every phase: a refusal is reported, and the listed artifacts follow S3.
-    report_refusal,
+    # The listed artifacts follow S3 in every phase.
     list_artifacts,
     # Runs without work: finished, stopped or suspended.
     plan_finished,

@@ -25,11 +25,11 @@ class PoolApplier:
         self._sidecars = sidecars
 
     async def apply(self, key: PoolKey, plan: PoolPlan) -> None:
-        """Execute the plan. Raises ApiError; earlier actions are not undone."""
+        """Execute the plan. Raises ObjectRefused or ApiError; earlier actions are not undone."""
         for ref in plan.deletes:
             await self._cluster.delete(ALL[ref.kind], key.namespace, ref.name, ref.uid)
         for obj in plan.applies:
-            await self._cluster.apply(obj)
+            await self._cluster.apply_own(obj, is_new=(obj["kind"], obj["metadata"]["name"]) in plan.new)
         if plan.desired is not None:
             for pod in plan.recipients:
                 try:

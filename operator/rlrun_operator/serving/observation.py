@@ -53,6 +53,8 @@ class PoolPlan:
 
     deletes: tuple[ObjectRef, ...] = ()
     applies: tuple[Obj, ...] = ()
+    new: frozenset[tuple[str, str]] = frozenset()
+    """Kinds and names of the `applies` that the pool does not have yet."""
     desired: DesiredAdapters | None = None
     recipients: tuple[Obj, ...] = ()
     """Pods whose sidecars do not have the desired adapters yet."""

@@ -62,6 +62,8 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
     existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
     applies = tuple(c for c in children if differs(c, existing.get((c["kind"], c["metadata"]["name"]))))
 
+    new = frozenset((c["kind"], c["metadata"]["name"]) for c in applies) - existing.keys()
+
     # 4. Send changes to the sidecars immediately, before the kubelet updates their ConfigMap.
     recipients = tuple(
         pod
@@ -69,7 +71,11 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
         if (report := pool.reports.get(_name(pod))) is not None and not _same(report.order, wanted_adapters)
     )
     return _finish(
-        pool, PoolPlan(applies=applies, desired=wanted_adapters, recipients=recipients), assessments, identity, now
+        pool,
+        PoolPlan(applies=applies, new=new, desired=wanted_adapters, recipients=recipients),
+        assessments,
+        identity,
+        now,
     )
 
 
@@ -130,6 +136,7 @@ def _finish(
     return PoolPlan(
         deletes=plan.deletes,
         applies=plan.applies,
+        new=plan.new,
         desired=plan.desired,
         recipients=plan.recipients,
         statuses=tuple(statuses),

@@ -12,6 +12,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import DEPLOYMENT, RLADAPTER, SERVICE_ACCOUNT
 from rlrun.kube.objects import annotation
+from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -50,14 +51,9 @@ class PoolReconciler:
         plan = plan_pool(pool, self._settings, self._clock())
         try:
             await self._applier.apply(key, plan)
-        except ApiError as error:
-            if error.status in (400, 403, 422):
-                # A quota or an admission rule rejects the object; users must see it.
-                problem = Problem(
-                    reason=Reason.POOL_REFUSED,
-                    message=f"The API server rejected an object of the pool: {error.message}",
-                )
-                await self._applier.write_statuses(plan_refusal(pool, problem, self._clock()))
+        except ObjectRefused as error:
+            problem = Problem(reason=Reason.POOL_REFUSED, message=error.problem.message)
+            await self._applier.write_statuses(plan_refusal(pool, problem, self._clock()))
             raise
         return plan.requeue_after
 

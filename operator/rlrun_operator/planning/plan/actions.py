@@ -127,6 +127,8 @@ class PlanPart:
     """Seconds until the next reconcile; the minimum of all parts counts. None: no reconcile is needed."""
     status_first: bool = False
     """True if the status must be written before anything is deleted."""
+    writes_children: bool = False
+    """True if `applies` has all missing children of the attempt."""
     discard_writes: bool = False
     """True if the attempt ends, so that the `applies` and `refreshes` of earlier parts are not needed."""
     delete_run: bool = False
@@ -135,7 +137,7 @@ class PlanPart:
 
     def then(self, later: "PlanPart") -> "PlanPart":
         """Return this part followed by a later one."""
-        first = replace(self, applies=(), refreshes=()) if later.discard_writes else self
+        first = replace(self, applies=(), refreshes=(), writes_children=False) if later.discard_writes else self
         times = [t for t in (self.requeue_after, later.requeue_after) if t is not None]
         return PlanPart(
             status=first.status.then(later.status),
@@ -147,6 +149,7 @@ class PlanPart:
             artifacts=later.artifacts or first.artifacts,
             requeue_after=min(times, default=None),
             status_first=first.status_first or later.status_first,
+            writes_children=first.writes_children or later.writes_children,
             discard_writes=first.discard_writes or later.discard_writes,
             delete_run=first.delete_run or later.delete_run,
             final=first.final or later.final,
@@ -164,11 +167,16 @@ class Plan:
     """True if the status is written before the deletions, because it is derived from the pods that are deleted."""
     deletes: tuple[ObjectRef, ...] = ()
     applies: tuple[Obj, ...] = ()
+    """Children. If one is refused, those after it are not written."""
+    writes_children: bool = False
+    """True if `applies` has all missing children of the attempt."""
     refreshes: tuple[ConfigRefresh, ...] = ()
+    artifact_applies: tuple[Obj, ...] = ()
     artifact_statuses: tuple[Obj, ...] = ()
     status: RLRunStatus | None = None
     """The complete new status. None: unchanged."""
     events: tuple[EventRecord, ...] = ()
+    """Events besides those for the changes of the status."""
     removals: tuple[ArtifactDeletion, ...] = ()
     purge: RunFilesDeletion | None = None
     remove_finalizer: bool = False

@@ -29,8 +29,8 @@ class RunObservation:
     """All RLModels. Read only until the attempt has its configuration."""
     warm_start: Obj | None = None
     """The RLCheckpoint that spec.checkpointId names, if it exists."""
-    secrets: tuple[Obj, ...] = field(default=(), repr=False)
-    """The Secrets of spec.envFrom that exist, without their data."""
+    operator_secrets: tuple[str, ...] = ()
+    """Names of the Secrets of spec.envFrom that the operator has made."""
     missing_secrets: tuple[str, ...] = ()
     """Required Secrets of spec.envFrom that do not exist."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -39,9 +39,6 @@ class RunObservation:
     """Reason why runs cannot use S3 now."""
     warm_start_problem: str | None = None
     """Reason why the files of spec.checkpointId are incomplete."""
-
-    refusal: Problem | None = None
-    """Reason why an object of the previous plan for this observation could not be written."""
 
     poll: RunStatus | None = None
     """Status from the orchestrator. None if it was not requested or the request failed."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from rlrun.constants import RUN_UID_LABEL
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
 from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
 from rlrun.kube.pods import is_alive, role_of
 from rlrun.protocol.resolved import CONFIG_KEY
@@ -97,7 +97,11 @@ def stale_children(observation: RunObservation, attempt: int) -> tuple[list[Obje
 
     Processes of two attempts must not overlap, because both would write to the same S3 folders.
     """
-    foreign = [c for c in observation.children if label(c, RUN_UID_LABEL) != observation.uid]
+    foreign = [
+        c
+        for c in observation.children
+        if label(c, RUN_UID_LABEL) != observation.uid and label(c, MANAGED_BY_LABEL) == FIELD_MANAGER
+    ]
     old = [c for c in observation.owned_children("Deployment", "Job") if attempt_of(c) != attempt]
     ours = {id(p) for p in observation.pods_of(attempt)}
     old_pods = [p for p in observation.pods if id(p) not in ours and is_alive(p)]

@@ -39,7 +39,7 @@ def plan_deletion(observation: RunObservation, settings: OperatorSettings, now: 
         return Plan(remove_finalizer=True)
     kept_objects = observation.catalog.objects_in_use
     freed = tuple(without_owner(o) for o in kept_objects if o["metadata"].get("ownerReferences"))
-    return replace(_plan_files(observation, settings, now, str(root), kept_objects), applies=freed)
+    return replace(_plan_files(observation, settings, now, str(root), kept_objects), artifact_applies=freed)
 
 
 def _plan_files(

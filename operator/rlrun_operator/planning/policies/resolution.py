@@ -11,7 +11,7 @@ from rlrun.protocol.resolved import CONFIG_KEY, ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.validation import resolve_references
+from rlrun_operator.planning.policies.validation import check_priority, resolve_references
 from rlrun_operator.resources.platform import resolve
 
 
@@ -22,7 +22,8 @@ def resolve_run(
     identity = observation.identity(status.attempt)
     frozen = frozen_config(observation, status.attempt)
     if frozen is not None:
-        return resolve(identity, settings, _frozen_interval(spec, frozen), frozen.model, frozen.warm_start_from)
+        spec = _with_allowed_priority(_frozen_interval(spec, frozen), settings)
+        return resolve(identity, settings, spec, frozen.model, frozen.warm_start_from)
     found = resolve_references(spec, observation, settings)
     if isinstance(found, Problem):
         return found
@@ -47,6 +48,16 @@ def _parse(text: str) -> ResolvedRun | None:
         return ResolvedRun.parse(text)
     except ValidationError:
         return None
+
+
+def _with_allowed_priority(spec: RLRunSpec, settings: OperatorSettings) -> RLRunSpec:
+    """Return the spec without a PriorityClass that runs must not use.
+
+    The class may be changed during an attempt, and pods of the attempt that are lost then are made from the new spec.
+    """
+    if check_priority(spec, settings) is None:
+        return spec
+    return spec.model_copy(update={"priority_class_name": None})
 
 
 def _frozen_interval(spec: RLRunSpec, frozen: ResolvedRun) -> RLRunSpec:

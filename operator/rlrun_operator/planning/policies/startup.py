@@ -14,6 +14,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
 from rlrun_operator.planning.diagnosis.quota_queue import queued_workloads
 from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions
+from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
@@ -84,18 +85,7 @@ def create_children(
         # Without the platform's Secret, running pods keep their current credentials.
         desired = [c for c in desired if c["kind"] != "Secret"]
     applies = missing_children(desired, observation)
-    return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)))
-
-
-def report_refusal(
-    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
-) -> PlanPart | None:
-    """Report an object that the API server refused. The condition becomes True when no object is left to write."""
-    refusal = observation.refusal
-    if refusal is None:
-        return None
-    change = ConditionChange(ConditionType.CHILDREN_APPLIED, False, refusal.reason, refusal.message)
-    return PlanPart(status=StatusChange((change,)))
+    return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)), writes_children=True)
 
 
 def report_readiness(
@@ -109,7 +99,8 @@ def report_readiness(
     waiting_for = observation.poll.waiting_for if observation.poll else None
     queued = queued_workloads(observation, status.attempt)
     wanted = expected_pods(spec, resolved.model)
-    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, pod_problems(pods), waiting_for, queued)))
+    problems = [*pod_problems(pods), *refused_pods(observation, status.attempt)]
+    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, queued)))
 
 
 def _previous_pods_message(observation: RunObservation, attempt: int) -> str:

@@ -11,13 +11,14 @@ from rlrun.api.artifact import ArtifactPhase
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
-from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, Reason
-from rlrun.kube.objects import Obj, label
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.resources.naming import s3_secret_name
 from rlrun_operator.resources.platform import is_in_own_folder
 
 ALL = "all-linear"
@@ -146,17 +147,14 @@ def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: Oper
 
 def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:
     """Return a problem if spec.envFrom names a Secret that environments must not read, or that does not exist."""
-    rules = settings.environment_secrets
     for name in (entry.secret_ref.name for entry in spec.env_from):
-        if any(fnmatchcase(name, pattern) for pattern in rules.reserved_names):
-            return _reserved(name, f"names like {' and '.join(rules.reserved_names)} are reserved for the platform")
-    for secret in observation.secrets:
-        name = secret["metadata"]["name"]
-        if label(secret, MANAGED_BY_LABEL) == FIELD_MANAGER:
-            return _reserved(name, "it belongs to the operator")
-        missing = [f"{key}={value}" for key, value in rules.required_labels.items() if label(secret, key) != value]
-        if missing:
-            return _reserved(name, f"it lacks the label {missing[0]}")
+        why = _why_reserved(name, observation, settings)
+        if why:
+            return Problem(
+                reason=Reason.SECRET_RESERVED,
+                message=f"`spec.envFrom`: environments must not read Secret {name}: {why}. Start a new run that names "
+                "a Secret of your own.",
+            )
     if not observation.missing_secrets:
         return None
     names = ", ".join(observation.missing_secrets)
@@ -181,9 +179,12 @@ def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | Non
     )
 
 
-def _reserved(secret: str, why: str) -> Problem:
-    return Problem(
-        reason=Reason.SECRET_RESERVED,
-        message=f"`spec.envFrom`: environments must not read Secret {secret}: {why}. Put the variables into a Secret "
-        "of your own, and name that one.",
-    )
+def _why_reserved(name: str, observation: RunObservation, settings: OperatorSettings) -> str | None:
+    """Return the reason why environments must not read the Secret, whether it exists or not."""
+    platform = settings.s3.credentials_secret
+    if (observation.namespace, name) == (platform.namespace, platform.name):
+        return "it has the platform's S3 credentials"
+    if name == s3_secret_name(observation.name) or name in observation.operator_secrets:
+        return "it belongs to the operator"
+    pattern = next((p for p in settings.reserved_secret_names if fnmatchcase(name, p)), None)
+    return f"names like {pattern} are reserved for the platform" if pattern else None

@@ -9,6 +9,7 @@ from rlrun.protocol.orchestrator import RunPhase, RunStatus
 
 from tests.support.clocks import START
 from tests.support.fake_artifacts import manifest
+from tests.support.fake_kubelet import end_orchestrator
 from tests.support.operator_world import World
 
 TRAINER = "apply Deployment team/reverse-trainer"
@@ -27,11 +28,6 @@ def refuse(world: World, error: ApiError, request: str = TRAINER) -> None:
     world.cluster.answers[request] = [error]
 
 
-async def look(world: World) -> None:
-    with pytest.raises(ApiError):
-        await world.reconcile()
-
-
 @pytest.mark.parametrize(
     ("error", "reason", "quoted"),
     [
@@ -43,7 +39,7 @@ async def look(world: World) -> None:
 )
 async def test_the_first_look_reports_a_refused_object(world: World, error: ApiError, reason: str, quoted: str) -> None:
     refuse(world, error)
-    await look(world)
+    await world.reconcile()
     refused = world.condition("ChildrenApplied")
     assert (refused["status"], refused["reason"]) == ("False", reason)
     assert "Deployment team/reverse-trainer" in refused["message"]
@@ -55,23 +51,35 @@ async def test_the_first_look_reports_a_refused_object(world: World, error: ApiE
 
 async def test_objects_after_a_refused_one_are_not_written(world: World) -> None:
     refuse(world, QUOTA)
-    await look(world)
+    await world.reconcile()
     assert [o["metadata"]["name"] for o in world.cluster.all("Deployment", "Job")] == ["reverse-env-0"]
 
 
-async def test_a_repeated_refusal_writes_nothing(world: World) -> None:
+async def test_a_repeated_refusal_writes_nothing_although_its_numbers_change(world: World) -> None:
     refuse(world, QUOTA)
-    await look(world)
-    await look(world)  # This look has seen the objects before the refused one.
+    await world.reconcile()
+    await world.reconcile()  # This look has seen the objects before the refused one.
     writes, events = world.cluster.writes, len(world.cluster.events)
+    refuse(world, ApiError(403, "Forbidden", QUOTA.message.replace("used: count/deployments.apps=2", "used: 3")))
     world.clock.advance(30)
-    await look(world)
+    await world.reconcile()
     assert (world.cluster.writes, len(world.cluster.events)) == (writes, events)
+
+
+async def test_the_pause_grows_with_the_refusal(world: World) -> None:
+    refuse(world, QUOTA)
+    pauses = []
+    for _ in range(5):
+        pause = await world.reconcile()
+        assert pause is not None
+        pauses.append(pause)
+        world.clock.advance(20)
+    assert pauses == [1, 20, 40, 60, 60]
 
 
 async def test_a_run_starts_when_its_objects_are_accepted(world: World) -> None:
     refuse(world, QUOTA)
-    await look(world)
+    await world.reconcile()
     del world.cluster.answers[TRAINER]
     await world.start()
     assert world.condition("ChildrenApplied")["status"] == "True"
@@ -82,7 +90,7 @@ async def test_a_run_starts_when_its_objects_are_accepted(world: World) -> None:
 async def test_a_run_that_is_never_accepted_fails_at_its_start_deadline(make_world: Callable[..., World]) -> None:
     world = make_world(startDeadlineSeconds=60)
     refuse(world, QUOTA)
-    await look(world)
+    await world.reconcile()
     world.clock.advance(61)
     await world.reconcile()
     assert world.status["phase"] == "Failed"
@@ -92,10 +100,20 @@ async def test_a_run_that_is_never_accepted_fails_at_its_start_deadline(make_wor
     assert "exceeded quota: small" in failed["message"]
 
 
-async def test_an_error_that_passes_by_itself_is_no_refusal(world: World) -> None:
-    refuse(world, OVERLOAD)
-    await look(world)
+@pytest.mark.parametrize(
+    "error", [OVERLOAD, ApiError(403, "Forbidden", "namespace team is forbidden because it is being terminated")]
+)
+async def test_an_error_that_passes_by_itself_is_no_refusal(world: World, error: ApiError) -> None:
+    refuse(world, error)
+    with pytest.raises(ApiError):
+        await world.reconcile()
     assert world.status == {}
+
+
+async def test_a_read_that_is_refused_is_reported_as_well(world: World) -> None:
+    refuse(world, ApiError(403, "Forbidden", "cannot get serviceaccounts"), "get ServiceAccount team/reverse")
+    await world.reconcile()
+    assert world.condition("ChildrenApplied")["reason"] == "ObjectRefused"
 
 
 async def test_a_run_that_trains_reports_a_refused_object_and_goes_on(world: World) -> None:
@@ -104,7 +122,7 @@ async def test_a_run_that_trains_reports_a_refused_object_and_goes_on(world: Wor
     await world.reconcile()
     refuse(world, WEBHOOK, "apply ConfigMap team/reverse-config")
     world.change_spec(maxSteps=20)
-    await look(world)
+    await world.reconcile()
     assert world.status["phase"] == "Running"
     assert world.status["reason"] == "ObjectRefused"
     assert world.condition("ChildrenApplied")["status"] == "False"
@@ -132,7 +150,7 @@ def foreign(kind: str, name: str, **more: Any) -> dict[str, Any]:
 async def test_an_object_of_another_owner_is_not_taken_over(world: World, kind: str, name: str) -> None:
     world.cluster.put(foreign(kind, name, data={"key": "theirs"}))
     before = world.cluster.find(kind, name)
-    await look(world)
+    await world.reconcile()
     assert world.cluster.find(kind, name) == before
     taken = world.condition("ChildrenApplied")
     assert (taken["status"], taken["reason"]) == ("False", "NameTaken")
@@ -143,13 +161,97 @@ async def test_an_object_of_another_owner_is_not_taken_over(world: World, kind: 
     assert world.condition("ChildrenApplied")["status"] == "True"
 
 
-async def test_an_artifact_object_of_another_owner_is_not_taken_over(world: World) -> None:
+CHECKPOINT = "reverse-step-000005-uid-1"
+
+
+async def train(world: World) -> None:
+    """As far as a run that trains and has uploaded a checkpoint."""
     await world.start()
-    name = "reverse-step-000005-uid-1"
-    world.cluster.put(foreign("RLCheckpoint", name, spec={"uri": "s3://rlrun/other/uid-2/checkpoints/step-000005"}))
+    world.poller.answer = RunStatus(phase=RunPhase.running, step=5, max_steps=10, started_at=START)
+    await world.reconcile()
     world.artifacts.folders["s3://rlrun/team/uid-1/checkpoints/step-000005"] = manifest(5)
-    await look(world)
-    held = world.cluster.find("RLCheckpoint", name)
+
+
+async def test_an_artifact_object_of_another_owner_is_not_taken_over(world: World) -> None:
+    await train(world)
+    spec = {"runUid": "uid-2", "uri": "s3://rlrun/other/uid-2/checkpoints/step-000005"}
+    world.cluster.put(foreign("RLCheckpoint", CHECKPOINT, spec=spec))
+    await world.reconcile()
+    held = world.cluster.find("RLCheckpoint", CHECKPOINT)
     assert held is not None
-    assert held["spec"] == {"uri": "s3://rlrun/other/uid-2/checkpoints/step-000005"}
+    assert (held["spec"], "status" in held) == (spec, False)
     assert world.condition("ChildrenApplied")["reason"] == "NameTaken"
+    assert world.status["phase"] == "Running"
+
+
+async def test_a_checkpoint_without_an_object_is_not_listed(world: World) -> None:
+    await train(world)
+    refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
+    await world.reconcile()
+    assert world.condition("ChildrenApplied")["reason"] == "QuotaExceeded"
+    assert "lastCheckpoint" not in world.status
+    assert "CheckpointReady" not in [e["reason"] for e in world.cluster.events]
+
+    del world.cluster.answers[f"apply RLCheckpoint team/{CHECKPOINT}"]
+    await world.reconcile()
+    assert world.condition("ChildrenApplied")["status"] == "True"
+    assert world.status["lastCheckpoint"] == CHECKPOINT
+    assert [e["reason"] for e in world.cluster.events].count("CheckpointReady") == 1
+
+
+async def test_a_refused_checkpoint_does_not_keep_a_lost_child_from_being_made_again(world: World) -> None:
+    await train(world)
+    refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
+    del world.cluster.objects["Deployment", "team", "reverse-trainer"]
+    await world.reconcile()
+    assert world.cluster.find("Deployment", "reverse-trainer")
+
+
+async def test_a_refused_checkpoint_does_not_hold_up_the_end_of_a_run(make_world: Callable[..., World]) -> None:
+    world = make_world(ttlSecondsAfterFinished=60)
+    await train(world)
+    refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
+    end_orchestrator(world.cluster, 0, RunStatus(phase=RunPhase.completed, step=10, max_steps=10).model_dump_json())
+    await world.reconcile(2)
+    assert world.status["phase"] == "Completed"
+    assert world.status["reason"] == "Completed"
+    world.clock.advance(600)
+    await world.reconcile(2)
+    assert world.cluster.find("RLRun", "reverse") is None
+
+
+async def test_a_failure_is_told_once_although_an_object_is_refused(make_world: Callable[..., World]) -> None:
+    world = make_world(failurePolicy={"rules": [{"action": "RestartRun", "exitCodes": [9]}]})
+    await train(world)
+    refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": 9}}}
+    world.cluster.put(trainer)
+    await world.reconcile()
+    assert world.status["runRestarts"] == 1
+    assert [e["reason"] for e in world.cluster.events].count("RunRestarting") == 1
+    assert world.condition("ChildrenApplied")["reason"] == "QuotaExceeded"
+
+
+async def test_pods_that_are_refused_to_a_deployment_are_reported(world: World) -> None:
+    await world.reconcile(2)
+    trainer = world.cluster.find("Deployment", "reverse-trainer")
+    assert trainer
+    message = 'pods "reverse-trainer-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8'
+    trainer["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}
+    world.cluster.put(trainer)
+    await world.reconcile()
+    ready = world.condition("TrainerReady")
+    assert (ready["status"], ready["reason"]) == ("False", "QuotaExceeded")
+    assert message in ready["message"]
+    assert world.status["reason"] == "QuotaExceeded"
+
+
+async def test_an_object_with_the_runs_label_and_another_owner_stays(world: World) -> None:
+    monitoring = {**foreign("Service", "monitoring"), "spec": {}}
+    monitoring["metadata"]["labels"] = {"rlrun.dev/run": "reverse"}
+    world.cluster.put(monitoring)
+    await world.start()
+    assert world.cluster.find("Service", "monitoring")
+    assert len(world.cluster.all("Deployment", "Job")) == 4

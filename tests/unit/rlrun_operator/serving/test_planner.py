@@ -278,9 +278,9 @@ async def test_a_pool_object_refused_by_the_api_server_is_reported(
         patch.setattr(pools.cluster, "apply", refuse)
         with pytest.raises(ApiError):
             await pools.reconcile()
-    assert pools.status()["deploymentMessage"] == (
-        "PoolRefused: The API server rejected an object of the pool: exceeded quota: services"
-    )
+    message = pools.status()["deploymentMessage"]
+    assert message.startswith("PoolRefused: The API server refused ServiceAccount team/rlserve-")
+    assert "exceeded quota: services" in message
     await pools.reconcile()
     assert pools.state() == "Deploying"
     pools.start_pods()
@@ -346,3 +346,14 @@ async def test_an_adapter_with_the_uri_of_another_owner_is_not_served(pools: Poo
     assert pools.objects == []
     assert pools.state() == "DeployFailed"
     assert pools.status()["deploymentMessage"].startswith("ArtifactNotOwned: ")
+
+
+async def test_a_pool_takes_over_no_object_of_another_owner(pools: Pools) -> None:
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": KEY.identity.name, "namespace": "team"}}
+    pools.cluster.put(theirs)
+    before = pools.cluster.find("Service", KEY.identity.name)
+    pools.cluster.put(adapter_object())
+    with pytest.raises(ApiError):
+        await pools.reconcile()
+    assert pools.cluster.find("Service", KEY.identity.name) == before
+    assert "has another owner" in pools.status()["deploymentMessage"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import ArtifactSummary, Phase, RLRunStatus
+from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import ObjectRef
@@ -23,7 +23,7 @@ from rlrun_operator.planning.plan.actions import (
     StatusFields,
 )
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.plan_builder import PlanBuilder, transitions
+from rlrun_operator.planning.plan.plan_builder import PlanBuilder
 from rlrun_operator.planning.plan.status_builder import apply_change
 from rlrun_operator.planning.plan_run import POLICIES, Policy, plan_run
 
@@ -32,7 +32,7 @@ from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import end_orchestrator
 from tests.support.operator_world import SETTINGS, World
-from tests.support.run_states import run_spec, started
+from tests.support.run_states import run_spec
 
 REFRESH = ConfigRefresh("pod", "uid", "digest")
 OBJECT = {"kind": "Deployment", "metadata": {"name": "reverse-trainer"}}
@@ -162,23 +162,6 @@ async def act(world: World, end: str) -> None:
         end_orchestrator(world.cluster, 0 if end == "Completed" else 64, "")
 
 
-class TestEvents:
-    def test_unchanged_status_creates_no_event(self) -> None:
-        status = RLRunStatus(phase=Phase.running)
-        assert transitions(status, status.model_copy(deep=True)) == ()
-
-    def test_failure_is_a_warning_with_its_reason(self) -> None:
-        new = RLRunStatus(phase=Phase.failed, reason="TrainerOutOfMemory", message="more memory")
-        assert transitions(RLRunStatus(phase=Phase.running), new) == (
-            EventRecord("TrainerOutOfMemory", "The run failed: more memory", warning=True),
-        )
-
-    def test_problem_is_recorded_as_one_event(self) -> None:
-        status = started(ConditionChange("TrainerReady", False, "ImagePullFailed", "x"))
-        assert [n.reason for n in transitions(started(), status)] == ["ImagePullFailed"]
-        assert transitions(status, status) == ()
-
-
 @pytest.mark.parametrize(
     ("policy", "has_finalizer", "added", "removed"),
     [
@@ -197,16 +180,3 @@ def test_finalizer_follows_the_artifact_policy_of_a_valid_spec(
     run["metadata"]["finalizers"] = ["rlrun.dev/artifacts"] if has_finalizer else []
     built = PlanBuilder(RunObservation(run), START).build(run_spec(artifactPolicy=policy) if policy else None)
     assert (built.add_finalizer, built.remove_finalizer) == (added, removed)
-
-
-def test_events_tell_of_a_new_attempt_and_of_new_checkpoints_oldest_first() -> None:
-    def status(attempt: int, *steps: int) -> RLRunStatus:
-        listed = [ArtifactSummary(step=step, name=f"step-{step}", uri=f"s3://rlrun/{step}") for step in steps]
-        return RLRunStatus(attempt=attempt, checkpoints=listed)
-
-    assert [(e.reason, e.message) for e in transitions(status(1, 2, 1), status(2, 4, 3, 2, 1))] == [
-        ("AttemptStarted", "Attempt 2 continues from the newest checkpoint."),
-        ("CheckpointReady", "Checkpoint step-3 of step 3 is ready."),
-        ("CheckpointReady", "Checkpoint step-4 of step 4 is ready."),
-    ]
-    assert transitions(status(2, 2, 1), status(2, 2)) == ()

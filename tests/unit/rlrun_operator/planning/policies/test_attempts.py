@@ -38,6 +38,16 @@ async def test_changed_priority_applies_to_the_next_attempt(world: World) -> Non
     assert {t["priorityClassName"] for t in templates} == {"urgent"}
 
 
+async def test_a_forbidden_priority_reaches_no_pod_that_is_made_again(world: World) -> None:
+    await world.start()
+    world.change_spec(priorityClassName="system-node-critical")
+    del world.cluster.objects["Deployment", "team", "reverse-trainer"]
+    await world.reconcile(2)
+    trainer = world.cluster.find("Deployment", "reverse-trainer")
+    assert trainer
+    assert "priorityClassName" not in trainer["spec"]["template"]["spec"]
+
+
 def observed() -> RunObservation:
     """A run with the Deployment of its trainer and a pod of it."""
     labels = {"rlrun.dev/run-uid": "uid-1", "rlrun.dev/role": "trainer"}

@@ -127,7 +127,9 @@ def test_files_are_deleted_with_their_objects_and_then_the_finalizer() -> None:
     plan = planned(catalog=ArtifactCatalog(checkpoints=kind, has_references=True))
     assert plan.purge == RunFilesDeletion(ROOT, (f"{ROOT}/checkpoints/step-000002",))
     assert [ref.name for ref in plan.deletes] == ["step-1"]
-    assert [(o["metadata"]["name"], o["metadata"]["ownerReferences"]) for o in plan.applies] == [("step-2", [])]
+    assert [(o["metadata"]["name"], o["metadata"]["ownerReferences"]) for o in plan.artifact_applies] == [
+        ("step-2", [])
+    ]
     assert plan.remove_finalizer
     assert plan.requeue_after == RETRY_SECONDS
     assert plan.status is not None

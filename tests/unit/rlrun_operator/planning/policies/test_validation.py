@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.problem import Problem
-from rlrun_operator.config.settings import EnvironmentSecrets
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.validation import resolve_references
 
@@ -42,10 +41,6 @@ def shared_checkpoint() -> Obj:
 
 def secrets(name: str, optional: bool = False) -> Obj:
     return {"envFrom": [{"secretRef": {"name": name, "optional": optional}}]}
-
-
-def secret_object(name: str, labels: Obj | None = None) -> Obj:
-    return {"kind": "Secret", "metadata": {"name": name, "namespace": "team", "labels": labels or {}}}
 
 
 VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
@@ -134,20 +129,11 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
         "ArtifactNotOwned",
     ),
     ("secrets", {}, {"missing_secrets": ("judge",)}, "SecretsMissing"),
-    ("own secret", secrets("judge"), {"secrets": (secret_object("judge"),)}, None),
-    (
-        "copy of the S3 credentials",
-        secrets("reverse-s3"),
-        {"secrets": (secret_object("reverse-s3"),)},
-        "SecretReserved",
-    ),
+    ("own secret", secrets("judge"), {}, None),
+    ("copy of the S3 credentials", secrets("reverse-s3"), {}, "SecretReserved"),
     ("copy that does not exist yet", secrets("next-s3", optional=True), {}, "SecretReserved"),
-    (
-        "secret of the operator",
-        secrets("odd"),
-        {"secrets": (secret_object("odd", {"app.kubernetes.io/managed-by": "rlrun-operator"}),)},
-        "SecretReserved",
-    ),
+    ("secret of the operator", secrets("odd"), {"operator_secrets": ("odd",)}, "SecretReserved"),
+    ("name of the platform's secret in another namespace", secrets("s3"), {}, None),
     ("priority class of the system", {"priorityClassName": "system-node-critical"}, {}, "PriorityClassNotAllowed"),
     ("allowed priority class", {"priorityClassName": "training-low"}, {}, None),
     ("S3", {}, {"s3_problem": Problem(reason="S3Unreachable", message="m")}, "S3Unreachable"),
@@ -165,13 +151,12 @@ def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
         assert len(found.message) > 40, "the message has to say what to do"
 
 
-@pytest.mark.parametrize(("labels", "reason"), [({}, "SecretReserved"), ({"team/use": "environments"}, None)])
-def test_secrets_need_the_labels_that_the_platform_asks_for(labels: Obj, reason: str | None) -> None:
-    rules = EnvironmentSecrets(required_labels={"team/use": "environments"})
-    settings = SETTINGS.model_copy(update={"environment_secrets": rules})
-    run = secrets("judge")
-    observation = RunObservation(
-        run=run_object(**run), models=(model_object(),), secrets=(secret_object("judge", labels),)
-    )
-    found = resolve_references(run_spec(**run), observation, settings)
-    assert (found.reason if isinstance(found, Problem) else None) == reason
+@pytest.mark.parametrize("name", ["s3", "reverse-s3"])
+def test_the_s3_credentials_are_reserved_without_any_pattern(name: str) -> None:
+    settings = SETTINGS.model_copy(update={"reserved_secret_names": []})
+    run = run_object(**secrets(name))
+    run["metadata"]["namespace"] = settings.s3.credentials_secret.namespace
+    observation = RunObservation(run=run, models=(model_object(),))
+    found = resolve_references(run_spec(**secrets(name)), observation, settings)
+    assert isinstance(found, Problem)
+    assert found.reason == "SecretReserved"

@@ -1,0 +1,71 @@
+"""Objects that cannot be written: refused by the API server, or because another owner has their name."""
+
+from rlrun.constants import RUN_UID_LABEL, SERVING_LABEL, Reason
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj, label
+from rlrun.protocol.problem import Problem
+
+PASSING = frozenset({401, 404, 408, 409, 410, 429})
+"""Statuses that say nothing about the object: credentials, a missing namespace, conflicts, overload."""
+OWNER_LABELS = (RUN_UID_LABEL, SERVING_LABEL)
+ARTIFACTS = ("RLCheckpoint", "RLAdapter")
+
+
+class ObjectRefused(ApiError):
+    """Raised if an object cannot be written until somebody changes something. `problem` says what."""
+
+    def __init__(self, obj: Obj, status: int, problem: Problem) -> None:
+        super().__init__(status, problem.reason, problem.message, action=f"write {phrase(obj)}")
+        self.object = (str(obj["kind"]), str(obj["metadata"]["name"]))
+        """Kind and name."""
+        self.problem = problem
+
+
+def refused(obj: Obj, error: ApiError) -> ObjectRefused | None:
+    """Return the error as a refusal of the object, or None if the same request may succeed later by itself."""
+    if not _is_refusal(error):
+        return None
+    return ObjectRefused(obj, error.status, refusal_problem(f"The API server refused {phrase(obj)}", error.message))
+
+
+def refusal_problem(what: str, message: str) -> Problem:
+    """Return the problem of a refusal. `what` was refused, `message` is the API server's."""
+    if "exceeded quota" in message:
+        reason = Reason.QUOTA_EXCEEDED
+        advice = "Ask the platform team for a larger quota, or delete runs that are not needed."
+    else:
+        reason = Reason.OBJECT_REFUSED
+        advice = "Remove the cause that the message names, or show it to the platform team."
+    return Problem(reason=reason, message=f"{what}: {message.rstrip('.')}. {advice}")
+
+
+def name_taken(obj: Obj, existing: Obj) -> ObjectRefused | None:
+    """Return a refusal if the existing object has another owner than `obj`, which would be written over it."""
+    if _has_same_owner(obj, existing):
+        return None
+    problem = Problem(
+        reason=Reason.NAME_TAKEN,
+        message=f"{phrase(obj)} exists already and has another owner. Start the run under another name, or delete that "
+        "object if it is not needed.",
+    )
+    return ObjectRefused(obj, 409, problem)
+
+
+def phrase(obj: Obj) -> str:
+    """Return kind, namespace and name of the object for a message."""
+    return f"{obj['kind']} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def _has_same_owner(obj: Obj, existing: Obj) -> bool:
+    if obj["kind"] in ARTIFACTS:
+        # Users may change the labels of these objects, and not the spec.
+        return bool((existing.get("spec") or {}).get("runUid") == obj["spec"]["runUid"])
+    return all(label(existing, key) == label(obj, key) for key in OWNER_LABELS)
+
+
+def _is_refusal(error: ApiError) -> bool:
+    if error.status == 500:
+        return "webhook" in error.message
+    if "because it is being terminated" in error.message:
+        return False  # Everything in the namespace ends, this run included.
+    return 400 <= error.status < 500 and error.status not in PASSING

@@ -1,0 +1,50 @@
+"""Events for the differences between two statuses of a run."""
+
+from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.conditions import find_condition
+from rlrun.kube.events import EventRecord
+
+REPORTED_CONDITIONS = (
+    ConditionType.VALIDATED,
+    ConditionType.CHILDREN_APPLIED,
+    ConditionType.TRAINER_READY,
+    ConditionType.INFERENCE_READY,
+    ConditionType.ENVIRONMENTS_READY,
+    ConditionType.ORCHESTRATOR_READY,
+)
+QUIET_REASONS = frozenset(
+    {Reason.STARTING, Reason.RUN_FINISHED, Reason.SUSPENDED, Reason.RESTARTING, Reason.NOT_STARTED, "WaitingForQuota"}
+)
+
+
+def transitions(old: RLRunStatus, new: RLRunStatus) -> tuple[EventRecord, ...]:
+    """Return the Events for the differences between two statuses of a run."""
+    events = []
+    if new.phase is not None and new.phase is not old.phase:
+        events.append(_phase_event(new.phase, new))
+    for kind in REPORTED_CONDITIONS:
+        before, after = find_condition(old, kind), find_condition(new, kind)
+        if after is None or after.status.value == "True" or after.reason in QUIET_REASONS:
+            continue
+        if (before is None or before.reason != after.reason) and new.phase is not Phase.failed:
+            events.append(EventRecord(after.reason, after.message, warning=True))
+    if new.attempt > old.attempt:
+        events.append(
+            EventRecord(Reason.ATTEMPT_STARTED, f"Attempt {new.attempt} continues from the newest checkpoint.")
+        )
+    known = {c.step for c in old.checkpoints}
+    events += [
+        EventRecord(Reason.CHECKPOINT_READY, f"Checkpoint {c.name} of step {c.step} is ready.")
+        for c in reversed(new.checkpoints)
+        if c.step not in known
+    ]
+    return tuple(events)
+
+
+def _phase_event(phase: Phase, status: RLRunStatus) -> EventRecord:
+    if phase is Phase.failed:
+        return EventRecord(
+            status.reason or Reason.FAILED, f"The run failed: {status.message or 'unknown reason'}", warning=True
+        )
+    return EventRecord(phase.value, status.message or f"The run is {phase.value}.")
