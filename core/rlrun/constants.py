@@ -107,6 +107,7 @@ class ConditionType(StrEnum):
     TRAINING_HEALTHY = "TrainingHealthy"
     WARNINGS = "Warnings"
     ARTIFACTS_LISTED = "ArtifactsListed"
+    ARTIFACTS_RECORDED = "ArtifactsRecorded"
     ARTIFACTS_CLEANED_UP = "ArtifactsCleanedUp"
     COMPLETED = "Completed"
     FAILED = "Failed"

@@ -11,6 +11,7 @@ from rlrun_cli.terminal.output import duration
 FINISHED = frozenset(p.value for p in Phase if p.finished)
 BLOCKING = (
     ConditionType.VALIDATED,
+    ConditionType.CHILDREN_APPLIED,
     ConditionType.TRAINER_READY,
     ConditionType.INFERENCE_READY,
     ConditionType.ENVIRONMENTS_READY,

@@ -203,8 +203,8 @@ REFERENCES = _section(
 
 OBJECTS = _section(
     "Objects of a run",
-    "The operator tries again with growing pauses of up to 60 s. A run that has not started fails with the reason when "
-    "`startDeadlineSeconds` has passed.",
+    "The operator tries again with growing pauses of up to 30 s. A run that has not started fails with the reason when "
+    "`startDeadlineSeconds` has passed. A checkpoint or adapter that is refused holds up nothing else of the run.",
     (Reason.APPLIED, "The API server accepts the objects of the run again.", NOTHING),
     (
         Reason.QUOTA_EXCEEDED,
@@ -939,7 +939,7 @@ CONDITIONS = (
     ConditionDescription(
         ConditionType.CHILDREN_APPLIED,
         "RLRun",
-        "The API server accepts the objects of the run. Absent if it never refused one.",
+        "The API server accepts the run's own objects. Absent if it never refused one.",
         (Reason.APPLIED,),
         (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED, Reason.NAME_TAKEN),
     ),
@@ -1053,6 +1053,13 @@ CONDITIONS = (
         "The operator has read the run's artifacts from S3.",
         (Reason.LISTED,),
         (S3, Reason.S3_CREDENTIALS_MISSING),
+    ),
+    ConditionDescription(
+        ConditionType.ARTIFACTS_RECORDED,
+        "RLRun",
+        "The API server accepts the objects of checkpoints and adapters. Absent if it never refused one.",
+        (Reason.APPLIED,),
+        (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED, Reason.NAME_TAKEN),
     ),
     ConditionDescription(
         ConditionType.ARTIFACTS_CLEANED_UP,

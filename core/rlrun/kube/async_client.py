@@ -18,7 +18,7 @@ from rlrun.kube import requests
 from rlrun.kube.errors import FAILED, TIMEOUT, UNREACHABLE, ApiError
 from rlrun.kube.kinds import ALL, ResourceKind
 from rlrun.kube.objects import Labels, Obj
-from rlrun.kube.refusals import ObjectRefused, name_taken, refused
+from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
 from rlrun.kube.requests import KubeRequest
 
 REQUEST_SECONDS = 20.0
@@ -102,14 +102,14 @@ class AsyncKubeClient:
         metadata = obj["metadata"]
         try:
             existing = await self.get(ALL[obj["kind"]], metadata["namespace"], metadata["name"]) if is_new else None
-            taken = None if existing is None else name_taken(obj, existing)
-            if taken is not None:
-                raise taken
+            other_owner = None if existing is None else find_other_owner(obj, existing)
+            if other_owner is not None:
+                raise other_owner
             return await self.apply(obj)
         except ObjectRefused:
             raise
         except ApiError as error:
-            refusal = refused(obj, error)
+            refusal = find_refusal(obj, error)
             if refusal is None:
                 raise
             raise refusal from error

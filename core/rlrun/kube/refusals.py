@@ -5,30 +5,48 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
 
-PASSING = frozenset({401, 404, 408, 409, 410, 429})
+TRANSIENT_STATUSES = frozenset({401, 404, 408, 409, 410, 429})
 """Statuses that say nothing about the object: credentials, a missing namespace, conflicts, overload."""
 OWNER_LABELS = (RUN_UID_LABEL, SERVING_LABEL)
 ARTIFACTS = ("RLCheckpoint", "RLAdapter")
 
 
 class ObjectRefused(ApiError):
-    """Raised if an object cannot be written until somebody changes something. `problem` says what."""
+    """Raised if an object cannot be written until a user or the platform team changes something.
+
+    `problem` says what to change, `subject` is the object as in its message.
+    """
 
     def __init__(self, obj: Obj, status: int, problem: Problem) -> None:
-        super().__init__(status, problem.reason, problem.message, action=f"write {phrase(obj)}")
-        self.object = (str(obj["kind"]), str(obj["metadata"]["name"]))
-        """Kind and name."""
+        self.subject = describe_object(obj)
+        super().__init__(status, problem.reason, problem.message, action=f"write {self.subject}")
+        self.kind, self.name = str(obj["kind"]), str(obj["metadata"]["name"])
         self.problem = problem
 
+    def is_about(self, message: str) -> bool:
+        """True if the message of an earlier refusal is about the same object."""
+        return f"{self.subject}: " in message or message.startswith(f"{self.subject} exists")
 
-def refused(obj: Obj, error: ApiError) -> ObjectRefused | None:
+
+def find_refusal(obj: Obj, error: ApiError) -> ObjectRefused | None:
     """Return the error as a refusal of the object, or None if the same request may succeed later by itself."""
     if not _is_refusal(error):
         return None
-    return ObjectRefused(obj, error.status, refusal_problem(f"The API server refused {phrase(obj)}", error.message))
+    problem = explain_refusal(f"The API server refused {describe_object(obj)}", error.message)
+    return ObjectRefused(obj, error.status, problem)
 
 
-def refusal_problem(what: str, message: str) -> Problem:
+def find_other_owner(obj: Obj, existing: Obj) -> ObjectRefused | None:
+    """Return a refusal if the existing object has another owner than `obj`, which would be written over it."""
+    if _has_same_owner(obj, existing):
+        return None
+    run = label(obj, RUN_UID_LABEL)
+    advice = "Rename or delete it if it is not needed" + (", or start the run under another name." if run else ".")
+    message = f"{describe_object(obj)} exists already and has another owner. {advice}"
+    return ObjectRefused(obj, 409, Problem(reason=Reason.NAME_TAKEN, message=message))
+
+
+def explain_refusal(what: str, message: str) -> Problem:
     """Return the problem of a refusal. `what` was refused, `message` is the API server's."""
     if "exceeded quota" in message:
         reason = Reason.QUOTA_EXCEEDED
@@ -39,19 +57,7 @@ def refusal_problem(what: str, message: str) -> Problem:
     return Problem(reason=reason, message=f"{what}: {message.rstrip('.')}. {advice}")
 
 
-def name_taken(obj: Obj, existing: Obj) -> ObjectRefused | None:
-    """Return a refusal if the existing object has another owner than `obj`, which would be written over it."""
-    if _has_same_owner(obj, existing):
-        return None
-    problem = Problem(
-        reason=Reason.NAME_TAKEN,
-        message=f"{phrase(obj)} exists already and has another owner. Start the run under another name, or delete that "
-        "object if it is not needed.",
-    )
-    return ObjectRefused(obj, 409, problem)
-
-
-def phrase(obj: Obj) -> str:
+def describe_object(obj: Obj) -> str:
     """Return kind, namespace and name of the object for a message."""
     return f"{obj['kind']} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
@@ -67,5 +73,5 @@ def _is_refusal(error: ApiError) -> bool:
     if error.status == 500:
         return "webhook" in error.message
     if "because it is being terminated" in error.message:
-        return False  # Everything in the namespace ends, this run included.
-    return 400 <= error.status < 500 and error.status not in PASSING
+        return False  # The namespace is being deleted, and this object would be as well.
+    return 400 <= error.status < 500 and error.status not in TRANSIENT_STATUSES

@@ -28,7 +28,7 @@ from rlrun_operator.planning.plan.actions import ArtifactDeletion, ConfigRefresh
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.transitions import transitions
 from rlrun_operator.planning.policies.artifacts import failed_deletion_status
-from rlrun_operator.planning.policies.refusal_report import report_refusals
+from rlrun_operator.planning.policies.refusal_report import report_artifacts, report_children
 from rlrun_operator.runtime.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
 
 log = logging.getLogger(__name__)
@@ -48,18 +48,20 @@ class Applier:
     async def apply(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
         """Execute the plan, and return it as it was executed: its status reports objects that were refused.
 
-        Raises ApiError or StoreError; earlier actions are not undone.
+        Raises ApiError or StoreError; earlier actions are not undone. Raises ObjectRefused during the deletion of a run,
+        whose remaining actions could delete what the refused object was to keep.
         """
         cluster, namespace = self._cluster, observation.namespace
         if plan.add_finalizer:
             await self._set_finalizers(observation, [*_finalizers(observation.run), FINALIZER])
         await self.logs.collect(namespace, observation.s3_variables, plan.logs)
+        plan = await self._write_artifacts(observation, plan, now)
         if plan.status_first:
             await self._report(observation, plan)
             plan = replace(plan, events=())
         for ref in plan.deletes:
             await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version)
-        plan = report_refusals(plan, await self._write(observation, plan), now)
+        plan = await self._write_children(observation, plan, now)
         await self._report(observation, plan)
         await self._remove(observation, plan.removals)
         if plan.purge is not None:
@@ -70,33 +72,42 @@ class Applier:
             await cluster.delete(RLRUN, namespace, observation.name, observation.uid)
         return plan
 
-    async def _write(self, observation: RunObservation, plan: Plan) -> list[ObjectRefused]:
-        """Write the objects of the plan. Returns the refused ones.
-
-        A refused child ends the writing of children, so that a run does not hold GPUs without its other parts.
-        """
+    async def _write_artifacts(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
+        """Write the objects of checkpoints and adapters. Returns the plan with the refusals in its status."""
         refusals: list[ObjectRefused] = []
+        for obj in plan.artifact_applies:
+            try:
+                await self._apply(observation, obj)
+            except ObjectRefused as error:
+                if observation.run["metadata"].get("deletionTimestamp"):
+                    raise
+                refusals.append(error)
+        refused = {(refusal.kind, refusal.name) for refusal in refusals}
+        for obj in plan.artifact_statuses:
+            if (obj["kind"], obj["metadata"]["name"]) not in refused:
+                await self._cluster.apply_status(obj)
+        return report_artifacts(plan, refusals, observation, now)
+
+    async def _write_children(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
+        """Write the children up to the first that is refused. Returns the plan with the refusal in its status."""
+        refusal = None
         try:
             for obj in plan.applies:
                 await self._apply(observation, obj)
             for refresh in plan.refreshes:
                 await self._refresh(observation.namespace, refresh)
         except ObjectRefused as error:
-            refusals.append(error)
-        for obj in plan.artifact_applies:
-            try:
-                await self._apply(observation, obj)
-            except ObjectRefused as error:
-                refusals.append(error)
-        missing = {refusal.object for refusal in refusals}
-        for obj in plan.artifact_statuses:
-            if (obj["kind"], obj["metadata"]["name"]) not in missing:
-                await self._cluster.apply_status(obj)
-        return refusals
+            refusal = error
+        return report_children(plan, refusal, now)
 
     async def _apply(self, observation: RunObservation, obj: Obj) -> None:
         is_new = not observation.has_object(obj["kind"], obj["metadata"]["name"])
-        await self._cluster.apply_own(obj, is_new=is_new)
+        try:
+            await self._cluster.apply_own(obj, is_new=is_new)
+        except ObjectRefused as error:
+            ERRORS.labels(error.reason).inc()
+            log.info("run %s/%s: %s", observation.namespace, observation.name, error)
+            raise
 
     async def _refresh(self, namespace: str, refresh: ConfigRefresh) -> None:
         metadata = {"uid": refresh.uid, "annotations": {CONFIG_ANNOTATION: refresh.digest}}

@@ -11,6 +11,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_run import plan_run
 from rlrun_operator.planning.policies.log_copies import pod_logs
 from rlrun_operator.resources.platform import run_layout, s3_variables
@@ -43,7 +44,7 @@ class Reconciler:
             self._phases.set_phase(key.namespace, key.name, None)
             await self._collect_remaining_logs(key)
             return None
-        now = self._clock()
+        now = to_clock(self._clock())
         plan = await self._applier.apply(observation, plan_run(observation, self._settings, now), now)
         if plan.status is not None and plan.status.phase is not None:
             self._phases.set_phase(key.namespace, key.name, plan.status.phase.value)

@@ -2,7 +2,7 @@
 
 from rlrun.kube.objects import Obj, attempt_of
 from rlrun.kube.pods import component_of, role_of
-from rlrun.kube.refusals import phrase, refusal_problem
+from rlrun.kube.refusals import describe_object, explain_refusal
 
 from rlrun_operator.planning.diagnosis.pod_diagnostics import PodProblem
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -16,7 +16,7 @@ def refused_pods(observation: RunObservation, attempt: int) -> list[PodProblem]:
     deployments = [d for d in observation.owned_children("Deployment") if attempt_of(d) == attempt]
     return [
         PodProblem(
-            role_of(d), component_of(d), refusal_problem(f"The API server refused a pod of {phrase(d)}", message)
+            role_of(d), component_of(d), explain_refusal(f"The API server refused a pod of {describe_object(d)}", message)
         )
         for d in deployments
         if (message := _failure(d)) is not None

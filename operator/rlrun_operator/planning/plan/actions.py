@@ -171,6 +171,8 @@ class Plan:
     writes_children: bool = False
     """True if `applies` has all missing children of the attempt."""
     refreshes: tuple[ConfigRefresh, ...] = ()
+    records_artifacts: bool = False
+    """True if `artifact_applies` has all missing objects of checkpoints and adapters."""
     artifact_applies: tuple[Obj, ...] = ()
     artifact_statuses: tuple[Obj, ...] = ()
     status: RLRunStatus | None = None

@@ -41,6 +41,7 @@ class PlanBuilder:
             applies=part.applies,
             writes_children=part.writes_children,
             refreshes=part.refreshes,
+            records_artifacts=part.artifacts is not None,
             artifact_applies=tuple(artifacts.applies),
             artifact_statuses=tuple(artifacts.statuses),
             status=self.status,

@@ -23,6 +23,7 @@ CONDITION_ORDER: tuple[str, ...] = (
     ConditionType.TRAINING_HEALTHY,
     ConditionType.WARNINGS,
     ConditionType.ARTIFACTS_LISTED,
+    ConditionType.ARTIFACTS_RECORDED,
     ConditionType.ARTIFACTS_CLEANED_UP,
     ConditionType.COMPLETED,
     ConditionType.FAILED,

@@ -12,6 +12,7 @@ REPORTED_CONDITIONS = (
     ConditionType.INFERENCE_READY,
     ConditionType.ENVIRONMENTS_READY,
     ConditionType.ORCHESTRATOR_READY,
+    ConditionType.ARTIFACTS_RECORDED,
 )
 QUIET_REASONS = frozenset(
     {Reason.STARTING, Reason.RUN_FINISHED, Reason.SUSPENDED, Reason.RESTARTING, Reason.NOT_STARTED, "WaitingForQuota"}

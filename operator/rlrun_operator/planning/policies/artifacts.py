@@ -113,8 +113,12 @@ class _KindPlanner:
                 self._remove(plan, obj, folder)
             elif step in self.kind.complete or folder.problem:
                 self._update(plan, obj, folder)
-        kept = sorted(self.kind.complete - surplus, reverse=True)
+        kept = sorted(filter(self._has_own_object, self.kind.complete - surplus), reverse=True)
         return [self._summary(step) for step in kept][:MAX_LISTED]
+
+    def _has_own_object(self, step: int) -> bool:
+        obj = self.kind.objects.get(step)
+        return obj is None or _names(obj, self.kind.folders[step])
 
     def _mark_missing(self, plan: ArtifactPlan, step: int) -> None:
         obj = self.kind.objects[step]
@@ -138,6 +142,12 @@ class _KindPlanner:
         plan.marked = True
 
     def _update(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
+        if obj is not None and not _names(obj, folder):
+            message = f"This object names {obj['spec'].get('uri')}, but the files of the step are at {folder.uri}."
+            facts = _changed(obj, ArtifactPhase.failed, f"{message} Delete it; the operator makes it again.")
+            if facts != (obj.get("status") or {}):
+                plan.statuses.append(_status(obj, facts))
+            return
         desired = artifact_object(self.observation, self.spec, folder)
         if folder.step in self.kind.deployed:
             desired = without_owner(desired)
@@ -146,9 +156,6 @@ class _KindPlanner:
         held = dict((obj or {}).get("status") or {})
         if folder.problem:
             facts = _changed(obj or desired, ArtifactPhase.failed, folder.problem)
-        elif obj is not None and obj["spec"].get("uri") != folder.uri:
-            message = f"This object names {obj['spec'].get('uri')}, but the files of the step are at {folder.uri}."
-            facts = _changed(obj, ArtifactPhase.failed, f"{message} Delete it; the operator makes it again.")
         elif folder.manifest is not None:
             facts = {k: v for k, v in held.items() if k not in ("message", "conditions")} | _facts(folder, held)
         else:
@@ -235,6 +242,10 @@ def without_owner(obj: Obj) -> Obj:
     spec = {k: obj["spec"].get(k) for k in ("runName", "runUid", "model", "step", "uri")}
     owned = {k: obj[k] for k in ("apiVersion", "kind")}
     return {**owned, "metadata": {**metadata, "ownerReferences": []}, "spec": spec}
+
+
+def _names(obj: Obj, folder: ObservedArtifact) -> bool:
+    return bool(obj["spec"].get("uri") == folder.uri)
 
 
 def _facts(artifact: ObservedArtifact, held: Obj) -> dict[str, Any]:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.storage.store import AccessDenied
 
 from tests.support.clocks import START
+from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import end_orchestrator
 from tests.support.operator_world import World
@@ -20,7 +22,7 @@ QUOTA = ApiError(
     "used: count/deployments.apps=2, limited: count/deployments.apps=2",
 )
 WEBHOOK = ApiError(400, "BadRequest", 'admission webhook "policy.test" denied the request: no GPUs on Sundays')
-AWAY = ApiError(500, "InternalError", 'Internal error occurred: failed calling webhook "policy.test": no endpoints')
+UNANSWERED = ApiError(500, "InternalError", 'Internal error occurred: failed calling webhook "policy.test": no endpoints')
 OVERLOAD = ApiError(429, "TooManyRequests", "please try again later")
 
 
@@ -33,11 +35,11 @@ def refuse(world: World, error: ApiError, request: str = TRAINER) -> None:
     [
         (QUOTA, "QuotaExceeded", "used: count/deployments.apps=2"),
         (WEBHOOK, "ObjectRefused", "no GPUs on Sundays"),
-        (AWAY, "ObjectRefused", "no endpoints"),
+        (UNANSWERED, "ObjectRefused", "no endpoints"),
     ],
-    ids=["quota", "webhook", "webhook that is away"],
+    ids=["quota", "webhook", "webhook that does not respond"],
 )
-async def test_the_first_look_reports_a_refused_object(world: World, error: ApiError, reason: str, quoted: str) -> None:
+async def test_the_first_reconcile_reports_a_refused_object(world: World, error: ApiError, reason: str, quoted: str) -> None:
     refuse(world, error)
     await world.reconcile()
     refused = world.condition("ChildrenApplied")
@@ -58,7 +60,7 @@ async def test_objects_after_a_refused_one_are_not_written(world: World) -> None
 async def test_a_repeated_refusal_writes_nothing_although_its_numbers_change(world: World) -> None:
     refuse(world, QUOTA)
     await world.reconcile()
-    await world.reconcile()  # This look has seen the objects before the refused one.
+    await world.reconcile()  # This one has seen the objects before the refused one.
     writes, events = world.cluster.writes, len(world.cluster.events)
     refuse(world, ApiError(403, "Forbidden", QUOTA.message.replace("used: count/deployments.apps=2", "used: 3")))
     world.clock.advance(30)
@@ -74,7 +76,7 @@ async def test_the_pause_grows_with_the_refusal(world: World) -> None:
         assert pause is not None
         pauses.append(pause)
         world.clock.advance(20)
-    assert pauses == [1, 20, 40, 60, 60]
+    assert pauses == [1, 20, 30, 30, 30]
 
 
 async def test_a_run_starts_when_its_objects_are_accepted(world: World) -> None:
@@ -103,7 +105,7 @@ async def test_a_run_that_is_never_accepted_fails_at_its_start_deadline(make_wor
 @pytest.mark.parametrize(
     "error", [OVERLOAD, ApiError(403, "Forbidden", "namespace team is forbidden because it is being terminated")]
 )
-async def test_an_error_that_passes_by_itself_is_no_refusal(world: World, error: ApiError) -> None:
+async def test_a_transient_error_is_not_reported_as_a_refusal(world: World, error: ApiError) -> None:
     refuse(world, error)
     with pytest.raises(ApiError):
         await world.reconcile()
@@ -180,7 +182,7 @@ async def test_an_artifact_object_of_another_owner_is_not_taken_over(world: Worl
     held = world.cluster.find("RLCheckpoint", CHECKPOINT)
     assert held is not None
     assert (held["spec"], "status" in held) == (spec, False)
-    assert world.condition("ChildrenApplied")["reason"] == "NameTaken"
+    assert world.condition("ArtifactsRecorded")["reason"] == "NameTaken"
     assert world.status["phase"] == "Running"
 
 
@@ -188,13 +190,13 @@ async def test_a_checkpoint_without_an_object_is_not_listed(world: World) -> Non
     await train(world)
     refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
     await world.reconcile()
-    assert world.condition("ChildrenApplied")["reason"] == "QuotaExceeded"
+    assert world.condition("ArtifactsRecorded")["reason"] == "QuotaExceeded"
     assert "lastCheckpoint" not in world.status
     assert "CheckpointReady" not in [e["reason"] for e in world.cluster.events]
 
     del world.cluster.answers[f"apply RLCheckpoint team/{CHECKPOINT}"]
     await world.reconcile()
-    assert world.condition("ChildrenApplied")["status"] == "True"
+    assert world.condition("ArtifactsRecorded")["status"] == "True"
     assert world.status["lastCheckpoint"] == CHECKPOINT
     assert [e["reason"] for e in world.cluster.events].count("CheckpointReady") == 1
 
@@ -215,12 +217,15 @@ async def test_a_refused_checkpoint_does_not_hold_up_the_end_of_a_run(make_world
     await world.reconcile(2)
     assert world.status["phase"] == "Completed"
     assert world.status["reason"] == "Completed"
-    world.clock.advance(600)
-    await world.reconcile(2)
+    world.clock.advance(100)
+    await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse"), "the refusal may pass"
+    world.clock.advance(100)
+    await world.reconcile()
     assert world.cluster.find("RLRun", "reverse") is None
 
 
-async def test_a_failure_is_told_once_although_an_object_is_refused(make_world: Callable[..., World]) -> None:
+async def test_a_failure_is_reported_once_although_a_checkpoint_is_refused(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"rules": [{"action": "RestartRun", "exitCodes": [9]}]})
     await train(world)
     refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
@@ -230,8 +235,58 @@ async def test_a_failure_is_told_once_although_an_object_is_refused(make_world: 
     world.cluster.put(trainer)
     await world.reconcile()
     assert world.status["runRestarts"] == 1
-    assert [e["reason"] for e in world.cluster.events].count("RunRestarting") == 1
-    assert world.condition("ChildrenApplied")["reason"] == "QuotaExceeded"
+    reasons = [e["reason"] for e in world.cluster.events]
+    assert (reasons.count("RunRestarting"), reasons.count("CheckpointReady")) == (1, 0)
+    assert world.condition("ArtifactsRecorded")["reason"] == "QuotaExceeded"
+
+
+async def test_a_refused_checkpoint_does_not_hide_what_the_run_waits_for(world: World) -> None:
+    await train(world)
+    refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
+    await world.reconcile()
+    assert not world.status.get("reason")
+    assert world.condition("ArtifactsRecorded")["reason"] == "QuotaExceeded"
+
+
+async def test_a_listed_checkpoint_stays_listed_if_only_its_update_is_refused(world: World) -> None:
+    await train(world)
+    await world.reconcile()
+    assert world.status["lastCheckpoint"] == CHECKPOINT
+    refuse(world, WEBHOOK, f"apply RLCheckpoint team/{CHECKPOINT}")
+    world.change_spec(artifactPolicy="Delete")
+    await world.reconcile(2)
+    assert world.condition("ArtifactsRecorded")["reason"] == "ObjectRefused"
+    assert world.status["lastCheckpoint"] == CHECKPOINT
+
+
+async def test_a_refusal_ends_only_when_s3_is_listed_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse_list(*_: Any) -> None:
+        raise AccessDenied("no")
+
+    await train(world)
+    refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
+    await world.reconcile()
+    monkeypatch.setattr(world.artifacts, "list", refuse_list)
+    await world.reconcile()
+    assert world.condition("ArtifactsRecorded")["status"] == "False"
+
+
+async def test_the_deletion_of_a_run_waits_for_an_object_that_it_keeps(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await train(world)
+    await world.reconcile(2)
+    other = run_object(checkpointId=CHECKPOINT)
+    other["metadata"] |= {"name": "next", "uid": "uid-2"}
+    world.cluster.put(other)
+    run = world.run
+    run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.cluster.put(run)
+    world.cluster.objects = {key: o for key, o in world.cluster.objects.items() if key[0] not in ("Pod", "Deployment", "Job")}
+    refuse(world, WEBHOOK, f"apply RLCheckpoint team/{CHECKPOINT}")
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    assert world.run["metadata"]["finalizers"]
+    assert world.artifacts.folders
 
 
 async def test_pods_that_are_refused_to_a_deployment_are_reported(world: World) -> None:
@@ -255,3 +310,13 @@ async def test_an_object_with_the_runs_label_and_another_owner_stays(world: Worl
     await world.start()
     assert world.cluster.find("Service", "monitoring")
     assert len(world.cluster.all("Deployment", "Job")) == 4
+
+
+async def test_the_message_names_the_object_that_is_refused_now(world: World) -> None:
+    refuse(world, QUOTA, "apply Service team/reverse-trainer")
+    await world.reconcile()
+    assert "Service team/reverse-trainer" in world.condition("ChildrenApplied")["message"]
+    del world.cluster.answers["apply Service team/reverse-trainer"]
+    refuse(world, QUOTA)
+    await world.reconcile()
+    assert "Deployment team/reverse-trainer" in world.condition("ChildrenApplied")["message"]

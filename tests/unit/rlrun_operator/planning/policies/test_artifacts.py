@@ -63,6 +63,7 @@ async def test_an_object_with_another_uri_is_not_ready(world: World) -> None:
     held = world.cluster.find("RLCheckpoint", "by-hand")
     assert held is not None
     assert place(5) in held["status"]["message"]
+    assert "lastCheckpoint" not in world.status
 
     del world.cluster.objects["RLCheckpoint", "team", "by-hand"]
     await world.reconcile()
