@@ -48,8 +48,8 @@ class Applier:
     async def apply(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
         """Execute the plan, and return it as it was executed: its status reports objects that were refused.
 
-        Raises ApiError or StoreError; earlier actions are not undone. Raises ObjectRefused during the deletion of a run,
-        whose remaining actions could delete what the refused object was to keep.
+        Raises ApiError or StoreError; earlier actions are not undone. During the deletion of a run it raises
+        ObjectRefused, because the remaining actions could delete what the refused object was to keep.
         """
         cluster, namespace = self._cluster, observation.namespace
         if plan.add_finalizer:

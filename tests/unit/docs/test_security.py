@@ -19,13 +19,15 @@ def citations(text: str) -> list[tuple[str, str]]:
 
 def missing(found: list[tuple[str, str]]) -> list[str]:
     """Citations without a test."""
-    return [f"{file}::{name}" for file, name in found if name not in tests_of(ROOT / file)]
+    return [f"{file}::{name}" for file, name in found if name not in names_of_tests(ROOT / file)]
 
 
-def tests_of(file: Path) -> set[str]:
+def names_of_tests(file: Path) -> set[str]:
     if not file.is_file():
         return set()
-    return {n.name for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return {
+        n.name for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def test_every_cited_test_exists() -> None:

@@ -16,7 +16,9 @@ def refused_pods(observation: RunObservation, attempt: int) -> list[PodProblem]:
     deployments = [d for d in observation.owned_children("Deployment") if attempt_of(d) == attempt]
     return [
         PodProblem(
-            role_of(d), component_of(d), explain_refusal(f"The API server refused a pod of {describe_object(d)}", message)
+            role_of(d),
+            component_of(d),
+            explain_refusal(f"The API server refused a pod of {describe_object(d)}", message),
         )
         for d in deployments
         if (message := _failure(d)) is not None

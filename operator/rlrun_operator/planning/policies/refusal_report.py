@@ -43,9 +43,7 @@ def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) ->
     return replace(plan, requeue_after=min(LONGEST_PAUSE, max(1.0, refused_for)))
 
 
-def report_artifacts(
-    plan: Plan, refusals: Sequence[ObjectRefused], observation: RunObservation, now: datetime
-) -> Plan:
+def report_artifacts(plan: Plan, refusals: Sequence[ObjectRefused], observation: RunObservation, now: datetime) -> Plan:
     """Return the plan with a status that reports refused checkpoints and adapters, or that none is refused now.
 
     The status does not list artifacts without an object: no other run could start from them.

@@ -22,7 +22,9 @@ QUOTA = ApiError(
     "used: count/deployments.apps=2, limited: count/deployments.apps=2",
 )
 WEBHOOK = ApiError(400, "BadRequest", 'admission webhook "policy.test" denied the request: no GPUs on Sundays')
-UNANSWERED = ApiError(500, "InternalError", 'Internal error occurred: failed calling webhook "policy.test": no endpoints')
+UNANSWERED = ApiError(
+    500, "InternalError", 'Internal error occurred: failed calling webhook "policy.test": no endpoints'
+)
 OVERLOAD = ApiError(429, "TooManyRequests", "please try again later")
 
 
@@ -39,7 +41,9 @@ def refuse(world: World, error: ApiError, request: str = TRAINER) -> None:
     ],
     ids=["quota", "webhook", "webhook that does not respond"],
 )
-async def test_the_first_reconcile_reports_a_refused_object(world: World, error: ApiError, reason: str, quoted: str) -> None:
+async def test_the_first_reconcile_reports_a_refused_object(
+    world: World, error: ApiError, reason: str, quoted: str
+) -> None:
     refuse(world, error)
     await world.reconcile()
     refused = world.condition("ChildrenApplied")
@@ -281,7 +285,9 @@ async def test_the_deletion_of_a_run_waits_for_an_object_that_it_keeps(make_worl
     run = world.run
     run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.cluster.put(run)
-    world.cluster.objects = {key: o for key, o in world.cluster.objects.items() if key[0] not in ("Pod", "Deployment", "Job")}
+    world.cluster.objects = {
+        key: o for key, o in world.cluster.objects.items() if key[0] not in ("Pod", "Deployment", "Job")
+    }
     refuse(world, WEBHOOK, f"apply RLCheckpoint team/{CHECKPOINT}")
     with pytest.raises(ApiError):
         await world.reconcile()
@@ -313,10 +319,10 @@ async def test_an_object_with_the_runs_label_and_another_owner_stays(world: Worl
 
 
 async def test_the_message_names_the_object_that_is_refused_now(world: World) -> None:
-    refuse(world, QUOTA, "apply Service team/reverse-trainer")
-    await world.reconcile()
-    assert "Service team/reverse-trainer" in world.condition("ChildrenApplied")["message"]
-    del world.cluster.answers["apply Service team/reverse-trainer"]
     refuse(world, QUOTA)
     await world.reconcile()
     assert "Deployment team/reverse-trainer" in world.condition("ChildrenApplied")["message"]
+    del world.cluster.answers[TRAINER]
+    refuse(world, QUOTA, "apply Service team/reverse-trainer")
+    await world.reconcile()
+    assert "Service team/reverse-trainer" in world.condition("ChildrenApplied")["message"]
