@@ -11,6 +11,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
@@ -182,9 +183,9 @@ def _finalizer_when_running(plan: Plan) -> Plan:
 def _purge_last() -> AbstractContextManager[Any]:
     apply = Applier.apply
 
-    async def other(self: Applier, observation: RunObservation, plan: Plan) -> None:
-        await apply(self, observation, replace(plan, purge=None))
-        await apply(self, observation, Plan(purge=plan.purge))
+    async def other(self: Applier, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
+        return await apply(self, observation, replace(plan, purge=None), now)
+        return await apply(self, observation, Plan(purge=plan.purge), now)
 
     return patch.object(Applier, "apply", other)
 
@@ -304,8 +305,8 @@ def _child_after_the_end() -> Callable[[], AbstractContextManager[Any]]:
 def _status_last() -> AbstractContextManager[Any]:
     apply = Applier.apply
 
-    async def other(self: Applier, observation: RunObservation, plan: Plan) -> None:
-        await apply(self, observation, replace(plan, status_first=False))
+    async def other(self: Applier, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
+        return await apply(self, observation, replace(plan, status_first=False), now)
 
     return patch.object(Applier, "apply", other)
 
