@@ -184,8 +184,9 @@ def _purge_last() -> AbstractContextManager[Any]:
     apply = Applier.apply
 
     async def other(self: Applier, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
-        return await apply(self, observation, replace(plan, purge=None), now)
-        return await apply(self, observation, Plan(purge=plan.purge), now)
+        executed = await apply(self, observation, replace(plan, purge=None), now)
+        await apply(self, observation, Plan(purge=plan.purge), now)
+        return executed
 
     return patch.object(Applier, "apply", other)
 
