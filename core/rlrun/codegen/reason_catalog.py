@@ -203,8 +203,8 @@ REFERENCES = _section(
 
 OBJECTS = _section(
     "Objects of a run",
-    "The operator tries again with growing pauses of up to 30 s. A run that has not started fails with the reason when "
-    "`startDeadlineSeconds` has passed. A checkpoint or adapter that is refused holds up nothing else of the run.",
+    "The operator tries again, after at most 30 s. A run that has not started fails with the reason when "
+    "`startDeadlineSeconds` has passed. While a checkpoint or adapter is refused, no file in S3 is deleted.",
     (Reason.APPLIED, "The API server accepts the objects of the run again.", NOTHING),
     (
         Reason.QUOTA_EXCEEDED,

@@ -48,14 +48,15 @@ class Applier:
     async def apply(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
         """Execute the plan, and return it as it was executed: its status reports objects that were refused.
 
-        Raises ApiError or StoreError; earlier actions are not undone. During the deletion of a run it raises
-        ObjectRefused, because the remaining actions could delete what the refused object was to keep.
+        Raises ApiError or StoreError; earlier actions are not undone. An error of a checkpoint's or adapter's object
+        does not keep the run itself from its decisions, but files and objects are deleted only after all are written.
         """
         cluster, namespace = self._cluster, observation.namespace
         if plan.add_finalizer:
             await self._set_finalizers(observation, [*_finalizers(observation.run), FINALIZER])
         await self.logs.collect(namespace, observation.s3_variables, plan.logs)
-        plan = await self._write_artifacts(observation, plan, now)
+        error = await self._write_artifacts(observation, plan)
+        plan = report_artifacts(plan, error, observation, now)
         if plan.status_first:
             await self._report(observation, plan)
             plan = replace(plan, events=())
@@ -63,6 +64,10 @@ class Applier:
             await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version)
         plan = await self._write_children(observation, plan, now)
         await self._report(observation, plan)
+        if isinstance(error, ObjectRefused):
+            return plan
+        if error is not None:
+            raise error
         await self._remove(observation, plan.removals)
         if plan.purge is not None:
             await self._artifacts.purge(observation.s3_variables, plan.purge)
@@ -72,21 +77,16 @@ class Applier:
             await cluster.delete(RLRUN, namespace, observation.name, observation.uid)
         return plan
 
-    async def _write_artifacts(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
-        """Write the objects of checkpoints and adapters. Returns the plan with the refusals in its status."""
-        refusals: list[ObjectRefused] = []
-        for obj in plan.artifact_applies:
-            try:
+    async def _write_artifacts(self, observation: RunObservation, plan: Plan) -> ApiError | None:
+        """Write the objects of checkpoints and adapters, and their statuses if all objects exist. Returns an error."""
+        try:
+            for obj in plan.artifact_applies:
                 await self._apply(observation, obj)
-            except ObjectRefused as error:
-                if observation.run["metadata"].get("deletionTimestamp"):
-                    raise
-                refusals.append(error)
-        refused = {(refusal.kind, refusal.name) for refusal in refusals}
-        for obj in plan.artifact_statuses:
-            if (obj["kind"], obj["metadata"]["name"]) not in refused:
+            for obj in plan.artifact_statuses:
                 await self._cluster.apply_status(obj)
-        return report_artifacts(plan, refusals, observation, now)
+        except ApiError as error:
+            return error
+        return None
 
     async def _write_children(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
         """Write the children up to the first that is refused. Returns the plan with the refusal in its status."""

@@ -28,7 +28,9 @@ def transitions(old: RLRunStatus, new: RLRunStatus) -> tuple[EventRecord, ...]:
         before, after = find_condition(old, kind), find_condition(new, kind)
         if after is None or after.status.value == "True" or after.reason in QUIET_REASONS:
             continue
-        if (before is None or before.reason != after.reason) and new.phase is not Phase.failed:
+        # The event of a failed run has the reason of its failure. Artifacts may be refused after it.
+        is_reported = new.phase is Phase.failed and kind != ConditionType.ARTIFACTS_RECORDED
+        if (before is None or before.reason != after.reason) and not is_reported:
             events.append(EventRecord(after.reason, after.message, warning=True))
     if new.attempt > old.attempt:
         events.append(

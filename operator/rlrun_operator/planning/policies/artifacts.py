@@ -14,7 +14,7 @@ from rlrun.api.adapter import DeploymentState
 from rlrun.api.artifact import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.retention import ArtifactPolicy
-from rlrun.api.run_status import MAX_LISTED, ArtifactSummary, RLRunStatus
+from rlrun.api.run_status import ArtifactSummary, RLRunStatus
 from rlrun.constants import API_VERSION, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL, ConditionType, Reason
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj, ObjectRef, artifact_name, phase_of
@@ -113,12 +113,12 @@ class _KindPlanner:
                 self._remove(plan, obj, folder)
             elif step in self.kind.complete or folder.problem:
                 self._update(plan, obj, folder)
-        kept = sorted(filter(self._has_own_object, self.kind.complete - surplus), reverse=True)
-        return [self._summary(step) for step in kept][:MAX_LISTED]
+        kept = sorted(filter(self._has_no_other_uri, self.kind.complete - surplus), reverse=True)
+        return [self._summary(step) for step in kept]
 
-    def _has_own_object(self, step: int) -> bool:
+    def _has_no_other_uri(self, step: int) -> bool:
         obj = self.kind.objects.get(step)
-        return obj is None or _names(obj, self.kind.folders[step])
+        return obj is None or _has_uri_of(obj, self.kind.folders[step])
 
     def _mark_missing(self, plan: ArtifactPlan, step: int) -> None:
         obj = self.kind.objects[step]
@@ -142,7 +142,7 @@ class _KindPlanner:
         plan.marked = True
 
     def _update(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
-        if obj is not None and not _names(obj, folder):
+        if obj is not None and not _has_uri_of(obj, folder):
             message = f"This object names {obj['spec'].get('uri')}, but the files of the step are at {folder.uri}."
             facts = _changed(obj, ArtifactPhase.failed, f"{message} Delete it; the operator makes it again.")
             if facts != (obj.get("status") or {}):
@@ -244,7 +244,7 @@ def without_owner(obj: Obj) -> Obj:
     return {**owned, "metadata": {**metadata, "ownerReferences": []}, "spec": spec}
 
 
-def _names(obj: Obj, folder: ObservedArtifact) -> bool:
+def _has_uri_of(obj: Obj, folder: ObservedArtifact) -> bool:
     return bool(obj["spec"].get("uri") == folder.uri)
 
 

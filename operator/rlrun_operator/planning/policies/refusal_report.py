@@ -1,15 +1,17 @@
 """Report of refused objects in the run's status: one condition for children, one for checkpoints and adapters.
 
-Refused children keep a run from starting. A refused checkpoint or adapter holds up nothing but its own listing.
+Refused children keep a run from starting. A refused checkpoint or adapter holds up retention and the deletion of the
+run, and nothing else.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import MAX_LISTED, ArtifactSummary, Phase, RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
+from rlrun.kube.errors import ApiError
 from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.problem import Problem
 
@@ -17,11 +19,10 @@ from rlrun_operator.planning.diagnosis.readiness import blocking_problem
 from rlrun_operator.planning.plan.actions import ConditionChange, Plan, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, is_true, reason_fields, transition_time
-from rlrun_operator.planning.policies.run_endings import FINISH_SECONDS
 
 ACTIVE = (Phase.pending, Phase.queued, Phase.running)
-LONGEST_PAUSE = 30.0
-"""Longest time in seconds between two attempts to write refused children. Deadlines are late by no more than this."""
+LONGEST_PAUSE_SECONDS = 30.0
+"""Longest time between two attempts to write a refused object. Deadlines are late by no more than this."""
 
 
 def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) -> Plan:
@@ -40,30 +41,29 @@ def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) ->
     if status.phase is not Phase.pending:
         return plan
     refused_for = seconds(transition_time(status, ConditionType.CHILDREN_APPLIED), now)
-    return replace(plan, requeue_after=min(LONGEST_PAUSE, max(1.0, refused_for)))
+    return replace(plan, requeue_after=min(LONGEST_PAUSE_SECONDS, max(1.0, refused_for)))
 
 
-def report_artifacts(plan: Plan, refusals: Sequence[ObjectRefused], observation: RunObservation, now: datetime) -> Plan:
-    """Return the plan with a status that reports refused checkpoints and adapters, or that none is refused now.
+def report_artifacts(plan: Plan, error: ApiError | None, observation: RunObservation, now: datetime) -> Plan:
+    """Return the plan with a status that reports a refused checkpoint or adapter, or that none is refused now.
 
-    The status does not list artifacts without an object: no other run could start from them.
+    The status lists at most MAX_LISTED artifacts of each kind and, after an error, only those with an object: no other
+    run could start from the others.
     """
     if plan.status is None:
+        return plan if error is None else replace(plan, requeue_after=LONGEST_PAUSE_SECONDS)
+    status = plan.status
+    if isinstance(error, ObjectRefused):
+        status = _with_refusal(status, ConditionType.ARTIFACTS_RECORDED, error, now)
+    elif error is None and plan.records_artifacts:
+        status = _with_acceptance(status, ConditionType.ARTIFACTS_RECORDED, now)
+    if plan.records_artifacts:
+        status = _with_listed_artifacts(status, observation, only_recorded=error is not None)
+    plan = replace(plan, status=status)
+    if error is None:
         return plan
-    if not refusals:
-        if not plan.records_artifacts:
-            return plan
-        return replace(plan, status=_with_acceptance(plan.status, ConditionType.ARTIFACTS_RECORDED, now))
-    status = _with_refusal(plan.status, ConditionType.ARTIFACTS_RECORDED, refusals[0], now)
-    missing = {(r.kind, r.name) for r in refusals if not observation.has_object(r.kind, r.name)}
-    refused_for = seconds(transition_time(status, ConditionType.ARTIFACTS_RECORDED), now)
-    return replace(
-        plan,
-        status=_without_artifacts(status, missing),
-        # Garbage collection deletes files without an object.
-        delete_run=plan.delete_run and refused_for >= FINISH_SECONDS,
-        requeue_after=LONGEST_PAUSE if plan.requeue_after is None else plan.requeue_after,
-    )
+    pauses = (LONGEST_PAUSE_SECONDS, plan.requeue_after)
+    return replace(plan, requeue_after=min(pause for pause in pauses if pause is not None))
 
 
 def _with_refusal(status: RLRunStatus, kind: ConditionType, refusal: ObjectRefused, now: datetime) -> RLRunStatus:
@@ -87,8 +87,12 @@ def _with_reason(status: RLRunStatus, replaced: Collection[str | None], now: dat
     return apply_change(status, StatusChange(fields=reason_fields(blocking_problem(status))), now)
 
 
-def _without_artifacts(status: RLRunStatus, missing: set[tuple[str, str]]) -> RLRunStatus:
-    checkpoints = [c for c in status.checkpoints if ("RLCheckpoint", c.name) not in missing]
-    adapters = [a for a in status.adapters if ("RLAdapter", a.name) not in missing]
+def _with_listed_artifacts(status: RLRunStatus, observation: RunObservation, *, only_recorded: bool) -> RLRunStatus:
+    def listed(kind: str, artifacts: list[ArtifactSummary]) -> list[ArtifactSummary]:
+        recorded = [a for a in artifacts if not only_recorded or observation.has_object(kind, a.name)]
+        return recorded[:MAX_LISTED]
+
+    checkpoints = listed("RLCheckpoint", status.checkpoints)
     last = checkpoints[0].name if checkpoints else None
+    adapters = listed("RLAdapter", status.adapters)
     return status.model_copy(update={"checkpoints": checkpoints, "adapters": adapters, "last_checkpoint": last})

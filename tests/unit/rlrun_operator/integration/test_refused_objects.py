@@ -213,20 +213,57 @@ async def test_a_refused_checkpoint_does_not_keep_a_lost_child_from_being_made_a
     assert world.cluster.find("Deployment", "reverse-trainer")
 
 
-async def test_a_refused_checkpoint_does_not_hold_up_the_end_of_a_run(make_world: Callable[..., World]) -> None:
-    world = make_world(ttlSecondsAfterFinished=60)
+async def test_a_finished_run_is_deleted_only_after_its_checkpoints_have_objects(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(ttlSecondsAfterFinished=0)
     await train(world)
     refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
+    await world.reconcile()
+    world.clock.advance(3600)
     end_orchestrator(world.cluster, 0, RunStatus(phase=RunPhase.completed, step=10, max_steps=10).model_dump_json())
-    await world.reconcile(2)
+    for _ in range(4):
+        pause = await world.reconcile()
+        world.clock.advance(200)
+        assert pause is not None
+        assert pause <= 30
     assert world.status["phase"] == "Completed"
     assert world.status["reason"] == "Completed"
-    world.clock.advance(100)
-    await world.reconcile()
-    assert world.cluster.find("RLRun", "reverse"), "the refusal may pass"
-    world.clock.advance(100)
-    await world.reconcile()
+    del world.cluster.answers[f"apply RLCheckpoint team/{CHECKPOINT}"]
+    await world.reconcile(3)
     assert world.cluster.find("RLRun", "reverse") is None
+    assert world.cluster.find("RLCheckpoint", CHECKPOINT)
+
+
+async def test_retention_deletes_nothing_while_a_newer_checkpoint_has_no_object(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(checkpoints={"keepCloud": 1})
+    await train(world)
+    await world.reconcile()
+    newer = "reverse-step-000010-uid-1"
+    refuse(world, QUOTA, f"apply RLCheckpoint team/{newer}")
+    world.artifacts.folders["s3://rlrun/team/uid-1/checkpoints/step-000010"] = manifest(10)
+    await world.reconcile(4)
+    assert len(world.artifacts.folders) == 2
+    older = world.cluster.find("RLCheckpoint", CHECKPOINT)
+    assert older
+    assert older["status"]["phase"] == "Ready"
+    del world.cluster.answers[f"apply RLCheckpoint team/{newer}"]
+    await world.reconcile(4)
+    assert world.status["lastCheckpoint"] == newer
+    assert len(world.artifacts.folders) == 1
+
+
+async def test_older_checkpoints_stay_listed_beside_many_without_objects(make_world: Callable[..., World]) -> None:
+    world = make_world(checkpoints={"keepCloud": -1})
+    await train(world)
+    await world.reconcile()
+    for step in range(10, 30):
+        world.artifacts.folders[f"s3://rlrun/team/uid-1/checkpoints/step-{step:06d}"] = manifest(step)
+    refuse(world, QUOTA, "apply RLCheckpoint team/reverse-step-000010-uid-1")
+    await world.reconcile()
+    assert [c["name"] for c in world.status["checkpoints"]] == [CHECKPOINT]
 
 
 async def test_a_failure_is_reported_once_although_a_checkpoint_is_refused(make_world: Callable[..., World]) -> None:
@@ -285,14 +322,18 @@ async def test_the_deletion_of_a_run_waits_for_an_object_that_it_keeps(make_worl
     run = world.run
     run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.cluster.put(run)
-    world.cluster.objects = {
-        key: o for key, o in world.cluster.objects.items() if key[0] not in ("Pod", "Deployment", "Job")
-    }
     refuse(world, WEBHOOK, f"apply RLCheckpoint team/{CHECKPOINT}")
-    with pytest.raises(ApiError):
-        await world.reconcile()
+    await world.reconcile(3)
+    assert world.cluster.all("Deployment", "Job") == [], "the pods end all the same"
+    world.cluster.objects = {key: o for key, o in world.cluster.objects.items() if key[0] != "Pod"}
+    await world.reconcile(3)
     assert world.run["metadata"]["finalizers"]
     assert world.artifacts.folders
+
+    del world.cluster.answers[f"apply RLCheckpoint team/{CHECKPOINT}"]
+    await world.reconcile(3)
+    assert world.cluster.find("RLRun", "reverse") is None
+    assert world.cluster.find("RLCheckpoint", CHECKPOINT)
 
 
 async def test_pods_that_are_refused_to_a_deployment_are_reported(world: World) -> None:
