@@ -115,6 +115,17 @@ class ConditionType(StrEnum):
     """Condition of RLCheckpoint and RLAdapter about the deletion of their files."""
 
 
+START_CONDITIONS = (
+    ConditionType.VALIDATED,
+    ConditionType.CHILDREN_APPLIED,
+    ConditionType.TRAINER_READY,
+    ConditionType.INFERENCE_READY,
+    ConditionType.ENVIRONMENTS_READY,
+    ConditionType.ORCHESTRATOR_READY,
+)
+"""Conditions of an RLRun in the order of its start. The first that is not True has the reason why the run waits."""
+
+
 class Reason(StrEnum):
     """Reasons of conditions, Events and failed requests. `rlrun.codegen.reason_catalog` explains each."""
 

@@ -209,7 +209,7 @@ def test_an_adapter_that_cannot_be_served_shows_its_reason(
     spec = {"runName": "gone", "runUid": "gone", "step": 1}
     adapter = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLAdapter"}
     foreign = "s3://rlrun/somebody-else/gone/adapters/step-000001"
-    for name, model, uri in (("unready", BASE, own), ("orphan", "nobody/knows", own), ("foreign", BASE, foreign)):
+    for name, model, uri in (("unready", BASE, own), ("orphan", "unknown/model", own), ("foreign", BASE, foreign)):
         metadata = {"name": name, "namespace": namespace}
         platform.kubectl.apply(
             {**adapter, "metadata": metadata, "spec": {**spec, "model": model, "uri": uri, "deployed": True}}

@@ -1,4 +1,4 @@
-"""A deadline for code of the main thread that may wait for ever."""
+"""A deadline for code in the main thread."""
 
 import signal
 from collections.abc import Iterator

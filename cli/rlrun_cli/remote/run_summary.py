@@ -3,21 +3,12 @@
 from dataclasses import dataclass
 
 from rlrun.api.run_status import Phase
-from rlrun.constants import ConditionType, Reason
+from rlrun.constants import START_CONDITIONS, Reason
 from rlrun.kube.objects import Obj
 
 from rlrun_cli.terminal.output import duration
 
 FINISHED = frozenset(p.value for p in Phase if p.finished)
-BLOCKING = (
-    ConditionType.VALIDATED,
-    ConditionType.CHILDREN_APPLIED,
-    ConditionType.TRAINER_READY,
-    ConditionType.INFERENCE_READY,
-    ConditionType.ENVIRONMENTS_READY,
-    ConditionType.ORCHESTRATOR_READY,
-)
-"""Conditions in the order in which a run needs them. It waits for the first one that is not True."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +41,7 @@ def _why(status: Obj) -> tuple[str, str]:
     if status.get("reason"):
         return str(status["reason"]), str(status.get("message") or "")
     conditions = {c.get("type"): c for c in status.get("conditions") or []}
-    for kind in BLOCKING:
+    for kind in START_CONDITIONS:
         found = conditions.get(kind)
         if found and found.get("status") != "True":
             return str(found.get("reason") or ""), str(found.get("message") or "")

@@ -1,4 +1,4 @@
-"""A deadline for code that waits for ever."""
+"""A deadline ends code that does not return."""
 
 import contextlib
 import signal

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import ConditionType, Reason
+from rlrun.constants import START_CONDITIONS, ConditionType, Reason
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import component_of, is_ready
@@ -106,7 +106,7 @@ def _was_waiting(reason: str | None) -> bool:
 
 def blocking_problem(status: RLRunStatus) -> Problem | None:
     """Return the first problem among the conditions, in the order of a run's start, or None."""
-    for kind in (ConditionType.VALIDATED, ConditionType.CHILDREN_APPLIED, *CONDITION_OF.values()):
+    for kind in START_CONDITIONS:
         found = find_condition(status, kind)
         if (
             found is not None

@@ -5,19 +5,14 @@ from typing import Any
 
 from rlrun.api.base.kubernetes_types import Condition, ConditionStatus
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import ConditionType
+from rlrun.constants import START_CONDITIONS, ConditionType
 from rlrun.kube.conditions import find_condition, shorten
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange, StatusFields
 
 CONDITION_ORDER: tuple[str, ...] = (
-    ConditionType.VALIDATED,
-    ConditionType.CHILDREN_APPLIED,
-    ConditionType.TRAINER_READY,
-    ConditionType.INFERENCE_READY,
-    ConditionType.ENVIRONMENTS_READY,
-    ConditionType.ORCHESTRATOR_READY,
+    *START_CONDITIONS,
     ConditionType.RUNNING,
     ConditionType.REWARD_FUNCTIONS_HEALTHY,
     ConditionType.TRAINING_HEALTHY,

@@ -1,19 +1,11 @@
 """Events for the differences between two statuses of a run."""
 
 from rlrun.api.run_status import Phase, RLRunStatus
-from rlrun.constants import ConditionType, Reason
+from rlrun.constants import START_CONDITIONS, ConditionType, Reason
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord
 
-REPORTED_CONDITIONS = (
-    ConditionType.VALIDATED,
-    ConditionType.CHILDREN_APPLIED,
-    ConditionType.TRAINER_READY,
-    ConditionType.INFERENCE_READY,
-    ConditionType.ENVIRONMENTS_READY,
-    ConditionType.ORCHESTRATOR_READY,
-    ConditionType.ARTIFACTS_RECORDED,
-)
+REPORTED_CONDITIONS = (*START_CONDITIONS, ConditionType.ARTIFACTS_RECORDED)
 QUIET_REASONS = frozenset(
     {Reason.STARTING, Reason.RUN_FINISHED, Reason.SUSPENDED, Reason.RESTARTING, Reason.NOT_STARTED, "WaitingForQuota"}
 )
