@@ -104,6 +104,16 @@ async def test_a_run_that_is_never_accepted_fails_at_its_start_deadline(make_wor
     assert failed["reason"] == "QuotaExceeded"
     assert "60 s" in failed["message"]
     assert "exceeded quota: small" in failed["message"]
+    assert world.condition("ChildrenApplied")["status"] == "False", "nothing was written since"
+
+
+async def test_a_refusal_stays_while_the_run_is_suspended(world: World) -> None:
+    refuse(world, QUOTA)
+    await world.reconcile()
+    world.change_spec(suspend=True)
+    await world.reconcile(2)
+    assert world.status["phase"] == "Suspended"
+    assert world.condition("ChildrenApplied")["status"] == "False"
 
 
 @pytest.mark.parametrize(
