@@ -30,7 +30,8 @@ from bench.rclone import REMOTE, RcloneDaemon, copy_cold, ensure_rclone, rclone_
 from bench.repetitions import middle
 from bench.report import Result, at_least, record
 from demo.cluster import local_cluster
-from demo.install import BUCKET, S3Access
+from demo.install import BUCKET, SYSTEM_NAMESPACE, S3Access
+from demo.kubectl import Kubectl
 
 MEGABYTE = 10**6
 SIZES = (1, 16, 128, 512, 2048)
@@ -73,9 +74,10 @@ def main() -> int:
     args = parser.parse_args()
     machine_load.require_idle(args.busy)
     ensure_rclone()
-    _, s3 = local_cluster()
+    kubectl, s3 = local_cluster()
     store = s3.store()
     timings: list[Timing] = []
+    server = server_life(kubectl)
     with tempfile.TemporaryDirectory(prefix="rlrun-bench-") as folder, rclone_daemon(s3) as daemon:
         try:
             # Not counted: afterwards our store and the daemon have their connections.
@@ -87,9 +89,28 @@ def main() -> int:
                     timings += [replace(timing, cores_busy_before=load) for timing in found]
         finally:
             store.delete_prefix(PLACE)
+    require_one_life(server, server_life(kubectl))
     for result in results_of(timings, rclone_version()):
         record("checkpoint", result)
     return 0
+
+
+def server_life(kubectl: Kubectl) -> list[tuple[str, int]]:
+    """Return uid and number of restarts of each pod of the S3 server."""
+    pods = kubectl.list("pods", SYSTEM_NAMESPACE, "app=s3")
+    return sorted(
+        (pod["metadata"]["uid"], sum(state["restartCount"] for state in pod["status"].get("containerStatuses", [])))
+        for pod in pods
+    )
+
+
+def require_one_life(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) -> None:
+    """Check that the S3 server was not started again: rclone repeats a transfer silently. Raises SystemExit."""
+    if list(before) != list(after):
+        raise SystemExit(
+            "Not recorded: the S3 server was restarted during the measurement, so some transfers include its start. "
+            "`kubectl -n rlrun-system describe pod -l app=s3` shows why (OOMKilled: it needs more memory)."
+        )
 
 
 def size_class(megabytes: int) -> str:

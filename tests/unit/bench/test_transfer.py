@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.transfer import COLD, OURS, WARM, Timing, ratios, size_class
+from bench.transfer import COLD, OURS, WARM, Timing, ratios, require_one_life, size_class
 from bench.transfer import results_of as transfers
 
 
@@ -54,3 +54,10 @@ def test_note_has_the_number_of_samples_of_each_size() -> None:
 @pytest.mark.parametrize(("megabytes", "kind"), [(1, "small"), (16, "small"), (17, "large"), (2048, "large")])
 def test_sizes_have_a_class(megabytes: int, kind: str) -> None:
     assert size_class(megabytes) == kind
+
+
+def test_a_server_that_was_restarted_in_between_leaves_no_result() -> None:
+    require_one_life([("a", 0)], [("a", 0)])
+    for after in ([("a", 1)], [("b", 0)], []):
+        with pytest.raises(SystemExit, match="restarted"):
+            require_one_life([("a", 0)], after)
