@@ -7,7 +7,7 @@ all runs periodically (see operator_process.py).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -44,6 +44,11 @@ def run_key(obj: Mapping[str, Any]) -> RunKey | None:
     return RunKey(namespace, name) if name and namespace else None
 
 
+def readers(artifact: Mapping[str, Any]) -> set[str]:
+    """Return the namespaces whose runs may use the RLCheckpoint or RLAdapter."""
+    return {artifact["metadata"]["namespace"], *(artifact.get("spec", {}).get("sharedWith") or ())}
+
+
 def is_own_status_write(event: str | None, model: Mapping[str, Any]) -> bool:
     """True for the event of the operator's own write of a model's status."""
     observed = (model.get("status") or {}).get("observedGeneration")
@@ -69,10 +74,13 @@ def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
 def registry(
     configure: Callable[[], Awaitable[client.Configuration]],
     enqueue: Enqueue,
-    enqueue_waiting: Callable[[], None],
+    enqueue_waiting: Callable[[Collection[str] | None], None],
     pools: Pools,
 ) -> kopf.OperatorRegistry:
-    """Return the handlers. `configure` loads credentials; `enqueue_waiting` queues all pending runs."""
+    """Return the handlers.
+
+    `configure` loads credentials; `enqueue_waiting` queues the pending runs of the namespaces, or with None all.
+    """
 
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure_kopf(settings)
@@ -86,7 +94,7 @@ def registry(
     async def model_event(type: str | None, body: kopf.Body, **_: Any) -> None:
         if is_own_status_write(type, body):
             return
-        enqueue_waiting()
+        enqueue_waiting(None)
         pools.on_models_changed()
 
     async def pool_event(body: kopf.Body, **_: Any) -> None:
@@ -99,8 +107,8 @@ def registry(
 
     async def artifact_event(body: kopf.Body, **_: Any) -> None:
         await child_event(body)
-        # A pending run may start from this checkpoint.
-        enqueue_waiting()
+        # A pending run may start from this checkpoint. Others than these namespaces must not, so their runs stay alone.
+        enqueue_waiting(readers(body))
 
     found = kopf.OperatorRegistry()
     kopf.on.startup(registry=found)(startup)

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 from aiohttp import web
@@ -28,7 +28,7 @@ from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.probes import EventLoopWatchdog, web_app
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
 from rlrun_operator.runtime.metrics import LEADING, REGISTRY, RunPhaseCollector
-from rlrun_operator.runtime.work_queue import WorkQueue, work
+from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Operator:
     def __init__(self, settings: OperatorSettings, identity: str | None = None) -> None:
         self._settings = settings
         self._identity = identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-        self._queue: WorkQueue[RunKey] = WorkQueue()
+        self._queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=namespace_limit(settings.workers))
         self._phases = RunPhaseCollector(lambda: len(self._queue), lambda: self._queue.delayed)
         self._heartbeat = EventLoopWatchdog()
         self._stop = asyncio.Event()
@@ -171,9 +171,10 @@ class Operator:
             self._queue.add(key)
         await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
 
-    def _enqueue_waiting(self) -> None:
+    def _enqueue_waiting(self, namespaces: Collection[str] | None) -> None:
         for namespace, name in self._phases.pending():
-            self._queue.add(RunKey(namespace, name))
+            if namespaces is None or namespace in namespaces:
+                self._queue.add(RunKey(namespace, name))
 
 
 class _Tasks:

@@ -1,8 +1,12 @@
-"""Work queue between events and reconciles, with the guarantees of client-go's work queue.
+"""Work queue between events and reconciles, with the guarantees of client-go's work queue, and fair to namespaces.
 
 A key is in the queue at most once. No two workers process it at the same time: a key added during its processing is
 queued again afterwards. A failed key returns after an exponentially growing delay. A key can be scheduled for a later
 time; the earliest time wins.
+
+Workers take the namespaces in turn, and from each its keys in order of arrival. So a namespace with a thousand keys
+delays a key of another one by a turn, not by a thousand reconciles. One namespace has at most `namespace_limit` workers
+at a time: reconciles that hang there, for instance in a slow webhook, leave the others free.
 """
 
 import asyncio
@@ -10,27 +14,53 @@ import heapq
 import itertools
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
 from rlrun.kube.errors import ApiError
 from rlrun.storage.store import StoreError
 
 from rlrun_operator.runtime.metrics import ERRORS, RECONCILE_SECONDS
 
-K = TypeVar("K", bound=Hashable)
+
+class NamespacedKey(Protocol):
+    """Hashable key of something in a namespace."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the tenant."""
+
+    def __hash__(self) -> int:
+        """Return the hash of the key."""
+
+
+K = TypeVar("K", bound=NamespacedKey)
+
+
+def namespace_limit(workers: int) -> int:
+    """Return the number of workers that one namespace may have at a time: half of them, at least one."""
+    return max(1, workers // 2)
 
 
 class WorkQueue(Generic[K]):
-    """De-duplicating queue of keys. Not thread-safe: use it from one event loop only."""
+    """De-duplicating queue of keys. Not thread-safe: use it from one event loop only.
 
-    def __init__(self, *, base_delay: float = 0.5, max_delay: float = 60.0) -> None:
+    `namespace_limit` is the number of keys of one namespace that may be processed at a time, None for any number.
+    """
+
+    def __init__(
+        self, *, base_delay: float = 0.5, max_delay: float = 60.0, namespace_limit: int | None = None
+    ) -> None:
         self._base_delay = base_delay
         self._max_delay = max_delay
-        self._ready: deque[K] = deque()
+        self._limit = namespace_limit
+        self._ready: OrderedDict[str, deque[K]] = OrderedDict()
+        """Keys that wait for a worker, by namespace; the namespace whose turn it is comes first."""
         self._dirty: set[K] = set()
         self._processing: set[K] = set()
+        self._busy: Counter[str] = Counter()
+        """Number of keys in processing, by namespace."""
         self._failures: dict[K, int] = {}
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
@@ -40,7 +70,7 @@ class WorkQueue(Generic[K]):
 
     def __len__(self) -> int:
         """Return the number of keys that wait for a worker, without delayed ones."""
-        return len(self._ready)
+        return sum(len(keys) for keys in self._ready.values())
 
     @property
     def delayed(self) -> int:
@@ -82,7 +112,7 @@ class WorkQueue(Generic[K]):
 
     async def get(self) -> K:
         """Wait for the next key and return it. The caller must call `done` with it."""
-        while not self._ready:
+        while (key := self._take()) is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
@@ -92,16 +122,19 @@ class WorkQueue(Generic[K]):
                 if waiter.done() and not waiter.cancelled():
                     self._wake()
                 raise
-        key = self._ready.popleft()
-        self._dirty.discard(key)
-        self._processing.add(key)
         return key
 
     def done(self, key: K) -> None:
         """End the processing of the key, after success or failure."""
         self._processing.discard(key)
+        self._busy[key.namespace] -= 1
+        if not self._busy[key.namespace]:
+            del self._busy[key.namespace]
         if key in self._dirty:
             self._make_ready(key)
+        elif key.namespace in self._ready:
+            # The namespace may have been at its limit, with a worker that waits.
+            self._wake()
 
     def close(self) -> None:
         """Cancel the timer."""
@@ -109,8 +142,25 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
 
     def _make_ready(self, key: K) -> None:
-        self._ready.append(key)
+        self._ready.setdefault(key.namespace, deque()).append(key)
         self._wake()
+
+    def _take(self) -> K | None:
+        """Return the first key of the namespace whose turn it is, or None if none may be processed now."""
+        # Only namespaces at their limit are passed over, and these are few: each of them occupies workers.
+        for namespace, keys in self._ready.items():
+            if self._limit is not None and self._busy[namespace] >= self._limit:
+                continue
+            key = keys.popleft()
+            if keys:
+                self._ready.move_to_end(namespace)
+            else:
+                del self._ready[namespace]
+            self._dirty.discard(key)
+            self._processing.add(key)
+            self._busy[namespace] += 1
+            return key
+        return None
 
     def _wake(self) -> None:
         while self._waiters:

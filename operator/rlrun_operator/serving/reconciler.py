@@ -16,7 +16,7 @@ from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.runtime.work_queue import WorkQueue, work
+from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.applier import PoolApplier
 from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observation import PoolKey
@@ -67,7 +67,7 @@ class ServingController:
         self._settings = settings
         self._sidecars = sidecars
         self._reconciler = reconciler(cluster, credentials, sidecars, settings)
-        self._queue: WorkQueue[PoolKey] = WorkQueue()
+        self._queue: WorkQueue[PoolKey] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolKey] = set()
 
     def on_change(self, obj: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@ import kopf
 import pytest
 from kopf._cogs.structs.references import Resource
 from kubernetes.aio import client
-from rlrun_operator.handlers import CHILDREN, configure_kopf, connection, run_key
+from rlrun_operator.handlers import CHILDREN, configure_kopf, connection, readers, run_key
 from rlrun_operator.planning.plan.observation import RunKey
 
 
@@ -44,3 +44,14 @@ def test_labelled_objects_lead_to_their_run() -> None:
     labelled = {"metadata": {"namespace": "n", "labels": {"rlrun.dev/run": "r"}}}
     assert run_key(labelled) == RunKey("n", "r")
     assert run_key({"metadata": {"namespace": "n"}}) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "namespaces"),
+    [({}, {"n"}), ({"sharedWith": ["m", "o"]}, {"n", "m", "o"}), ({"sharedWith": None}, {"n"})],
+    ids=["alone", "shared", "null"],
+)
+def test_a_changed_artifact_concerns_its_namespace_and_those_it_is_shared_with(
+    spec: dict[str, object], namespaces: set[str]
+) -> None:
+    assert readers({"metadata": {"namespace": "n"}, "spec": spec}) == namespaces

@@ -1,66 +1,70 @@
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.runtime.work_queue import WorkQueue, work
+from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 
 from tests.support.waiting import until
 
 KEY = RunKey("n", "r")
+A, B = RunKey("n", "a"), RunKey("n", "b")
 
 
 async def test_a_key_added_repeatedly_is_queued_once() -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue: WorkQueue[RunKey] = WorkQueue()
     for _ in range(5):
-        queue.add("a")
+        queue.add(A)
     assert len(queue) == 1
-    assert await queue.get() == "a"
+    assert await queue.get() == A
     assert len(queue) == 0
 
 
 async def test_key_added_while_worked_on_comes_back_after_it() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    queue.add("a")
+    queue: WorkQueue[RunKey] = WorkQueue()
+    queue.add(A)
     await queue.get()
-    queue.add("a")
+    queue.add(A)
     assert len(queue) == 0, "no two workers may have the same key"
-    queue.done("a")
-    assert await queue.get() == "a"
+    queue.done(A)
+    assert await queue.get() == A
 
 
 async def test_earliest_delay_wins_and_add_beats_delays() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    queue.add_after("a", 60)
-    queue.add_after("a", 0.01)
-    queue.add_after("a", 30)
-    assert await asyncio.wait_for(queue.get(), 5) == "a"
-    queue.done("a")
+    queue: WorkQueue[RunKey] = WorkQueue()
+    queue.add_after(A, 60)
+    queue.add_after(A, 0.01)
+    queue.add_after(A, 30)
+    assert await asyncio.wait_for(queue.get(), 5) == A
+    queue.done(A)
     assert queue.delayed == 0
-    queue.add_after("b", 60)
-    queue.add("b")
-    assert await asyncio.wait_for(queue.get(), 1) == "b"
+    queue.add_after(B, 60)
+    queue.add(B)
+    assert await asyncio.wait_for(queue.get(), 1) == B
     assert queue.delayed == 0
 
 
 async def test_backoff_grows_is_bounded_and_forgotten() -> None:
-    queue: WorkQueue[str] = WorkQueue(base_delay=1, max_delay=5)
+    queue: WorkQueue[RunKey] = WorkQueue(base_delay=1, max_delay=5)
     delays = []
     for _ in range(5):
-        delays.append(queue.retry("a"))
+        delays.append(queue.retry(A))
     assert delays == [1, 2, 4, 5, 5]
-    queue.forget("a")
-    assert queue.retry("a") == 1
+    queue.forget(A)
+    assert queue.retry(A) == 1
     queue.close()
 
 
 async def test_cancelled_waiter_loses_no_key() -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue: WorkQueue[RunKey] = WorkQueue()
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(0)
-    queue.add("a")
+    queue.add(A)
     first.cancel()
-    assert await asyncio.wait_for(second, 1) == "a"
+    assert await asyncio.wait_for(second, 1) == A
 
 
 async def test_one_key_is_never_worked_on_twice_at_the_same_time() -> None:
@@ -106,3 +110,95 @@ async def test_failure_is_tried_again_and_success_comes_back_when_asked() -> Non
     await asyncio.wait_for(done.wait(), 5)
     worker.cancel()
     assert len(calls) == 4
+
+
+def keys(namespace: str, count: int) -> list[RunKey]:
+    return [RunKey(namespace, f"r{i}") for i in range(count)]
+
+
+async def test_workers_take_namespaces_in_turn_and_their_keys_in_order() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+    for key in [*keys("crowded", 1000), *keys("quiet", 2), *keys("other", 1)]:
+        queue.add(key)
+    found = [await queue.get() for _ in range(6)]
+    assert [str(key) for key in found] == [
+        "crowded/r0", "quiet/r0", "other/r0", "crowded/r1", "quiet/r1", "crowded/r2",
+    ]  # fmt: skip
+    assert len(queue) == 1003 - 6
+
+
+async def test_a_namespace_that_comes_back_has_its_turn_after_those_that_wait() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+    for key in [RunKey("x", "1"), RunKey("y", "1"), RunKey("z", "1")]:
+        queue.add(key)
+    assert (await queue.get()).namespace == "x"
+    queue.add(RunKey("x", "2"))
+    assert [(await queue.get()).namespace for _ in range(3)] == ["y", "z", "x"]
+
+
+async def test_a_namespace_has_at_most_its_number_of_workers() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=2)
+    for key in keys("crowded", 3):
+        queue.add(key)
+    first, _ = await queue.get(), await queue.get()
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    assert not waiting.done(), "the third worker is for other namespaces"
+    queue.add(RunKey("quiet", "r"))
+    assert await asyncio.wait_for(waiting, 5) == RunKey("quiet", "r")
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.done(first)
+    assert await asyncio.wait_for(waiting, 5) == RunKey("crowded", "r2")
+
+
+async def test_a_key_that_changed_in_processing_wakes_a_worker_at_the_limit() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=1)
+    queue.add(A)
+    await queue.get()
+    queue.add(A)
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.done(A)
+    assert await asyncio.wait_for(waiting, 5) == A
+
+
+@pytest.mark.parametrize(("workers", "limit"), [(1, 1), (2, 1), (3, 1), (8, 4)])
+def test_half_of_the_workers_are_for_other_namespaces(workers: int, limit: int) -> None:
+    assert namespace_limit(workers) == limit
+
+
+@given(
+    limit=st.one_of(st.none(), st.integers(1, 3)),
+    added=st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 3)), max_size=40),
+    workers=st.integers(1, 5),
+)
+def test_every_key_is_processed_whatever_the_order(
+    limit: int | None, added: list[tuple[str, int]], workers: int
+) -> None:
+    async def play() -> None:
+        queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=limit)
+        busy: Counter[str] = Counter()
+        seen: list[RunKey] = []
+
+        async def reconcile(key: RunKey) -> None:
+            busy[key.namespace] += 1
+            assert limit is None or busy[key.namespace] <= limit
+            await asyncio.sleep(0)
+            busy[key.namespace] -= 1
+            seen.append(key)
+
+        running = [asyncio.create_task(work(queue, reconcile)) for _ in range(workers)]
+        wanted = [RunKey(namespace, str(number)) for namespace, number in added]
+        for i, key in enumerate(wanted):
+            queue.add(key)
+            if i % 3 == 0:
+                await asyncio.sleep(0)
+        await until(lambda: set(seen) == set(wanted) and not busy.total() and not len(queue))
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+        assert all(task.cancelled() for task in running)
+
+    asyncio.run(play())
