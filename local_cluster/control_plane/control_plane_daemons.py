@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from local_cluster.control_plane import audit
 from local_cluster.control_plane.pki import ADMINISTRATORS, CertificateAuthority, KeyPair, write_kubeconfig
 from local_cluster.host import network
 from local_cluster.host.daemons import Daemon
@@ -145,6 +146,10 @@ class ControlPlaneDaemons:
             *extra,
         )
         return Daemon("kube-apiserver", argv, answers(f"{self.server}/readyz", ca, etcd))
+
+    def api_server_with_nodes(self) -> Daemon:
+        """Return the API server of a cluster with nodes. A kubelet may change its own node only; requests are audited."""
+        return self.api_server("--enable-admission-plugins=NodeRestriction", *audit.api_server_flags(self.state))
 
     def controller_manager(self, controllers: Sequence[str] = ("*",)) -> Daemon:
         """Return the controller manager. Without a list it runs all controllers that are on by default."""

@@ -77,7 +77,7 @@ class EmbeddedCluster:
             control_plane = ControlPlaneDaemons(self.paths, self.paths.state, Ports(), address)
             control_plane.prepare()
             self.supervisor.start(control_plane.etcd())
-            self.supervisor.start(control_plane.api_server("--enable-admission-plugins=NodeRestriction"))
+            self.supervisor.start(control_plane.api_server_with_nodes())
             self.supervisor.start(control_plane.controller_manager())
             self.supervisor.start(control_plane.scheduler())
             self._start_node(control_plane)

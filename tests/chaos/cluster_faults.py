@@ -188,7 +188,7 @@ def restart_api_server(seconds_down: float) -> None:
     daemons = ControlPlaneDaemons(directories, directories.state, Ports(), node_address())
     chosen.supervisor.stop("kube-apiserver", grace=0.0)
     time.sleep(seconds_down)
-    chosen.supervisor.start(daemons.api_server("--enable-admission-plugins=NodeRestriction"))
+    chosen.supervisor.start(daemons.api_server_with_nodes())
 
 
 FULL = """

@@ -42,6 +42,15 @@ NO_ENGINE = {"image": "rlrun-nowhere/inference:none"}
 """Changes of a model's `inference` for runs that end before they would ask their engine: a start costs most of it."""
 
 
+LAST = "test_permissions.py"
+"""File of what looks back at the whole level."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the file LAST at the end."""
+    items.sort(key=lambda item: item.path.name == LAST)
+
+
 def lane(nodeid: str) -> str:
     """Return the lane of a test."""
     return "second" if Path(nodeid.partition("::")[0]).name in SECOND_LANE else "first"

@@ -30,6 +30,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
+{{/* Lease of leader election, in the release's namespace. */}}
+{{- define "rlrun.leaseName" -}}
+{{- printf "%s-operator" (include "rlrun.fullname" .) -}}
+{{- end -}}
+
 {{/* Name of the Secret with the S3 credentials. */}}
 {{- define "rlrun.s3SecretName" -}}
 {{- if .Values.s3.credentials.create -}}
@@ -108,7 +113,7 @@ s3Threads: {{ int .Values.operator.s3Threads }}
 artifactDeletionSeconds: {{ .Values.operator.artifactDeletionSeconds }}
 watchNamespaces: {{ toJson .Values.operator.watchNamespaces }}
 leaseNamespace: {{ .Release.Namespace | quote }}
-leaseName: {{ printf "%s-operator" (include "rlrun.fullname" .) | quote }}
+leaseName: {{ include "rlrun.leaseName" . | quote }}
 httpPort: 8080
 logLevel: {{ .Values.operator.logLevel }}
 {{- end }}

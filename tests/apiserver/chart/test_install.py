@@ -80,8 +80,10 @@ def as_user(empty: ControlPlane, installed: str) -> Client:
     return make
 
 
-def may(api: client.ApiClient, verb: str, group: str, resource: str, namespace: str = "tenant") -> bool:
-    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+def may(
+    api: client.ApiClient, verb: str, group: str, resource: str, namespace: str = "tenant", name: str = ""
+) -> bool:
+    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
     review = client.AuthorizationV1Api(api).create_self_subject_access_review(
         {"spec": {"resourceAttributes": attributes}}
     )
@@ -102,19 +104,21 @@ def test_the_operator_account_has_only_its_required_permissions(as_user: Client)
     operator = as_user(OPERATOR)
     for group, resource in [
         ("", "configmaps"), ("", "services"), ("", "serviceaccounts"), ("apps", "deployments"), ("batch", "jobs"),
-        ("networking.k8s.io", "networkpolicies"), ("rlrun.dev", "rlruns"), ("rlrun.dev", "rladapters"),
+        ("networking.k8s.io", "networkpolicies"), ("rlrun.dev", "rlcheckpoints"), ("rlrun.dev", "rladapters"),
     ]:  # fmt: skip
-        for verb in ("get", "list", "watch", "create", "patch", "delete"):
+        for verb in ("get", "list", "create", "patch", "delete"):
             assert may(operator, verb, group, resource), (verb, resource)
     assert may(operator, "get", "", "secrets")
     assert may(operator, "get", "", "pods/log")
-    assert may(operator, "update", "coordination.k8s.io", "leases", SYSTEM)
+    assert may(operator, "update", "coordination.k8s.io", "leases", SYSTEM, "rlrun-operator")
     for verb, group, resource in [
         ("list", "", "secrets"), ("watch", "", "secrets"), ("create", "", "pods"), ("create", "", "pods/exec"),
         ("list", "", "pods/log"), ("create", "rbac.authorization.k8s.io", "roles"), ("delete", "", "namespaces"),
-        ("update", "coordination.k8s.io", "leases"),
+        ("update", "coordination.k8s.io", "leases"), ("watch", "", "configmaps"), ("update", "apps", "deployments"),
+        ("create", "rlrun.dev", "rlruns"), ("get", "rlrun.dev", "rlmodels"), ("list", "", "namespaces"),
     ]:  # fmt: skip
         assert not may(operator, verb, group, resource), (verb, resource)
+    assert not may(operator, "update", "coordination.k8s.io", "leases", SYSTEM, "of-another")
 
 
 def test_the_operator_may_own_children_with_blocking(as_user: Client) -> None:

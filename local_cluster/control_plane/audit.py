@@ -1,0 +1,49 @@
+"""Audit log of the API server: who asked for what, with which answer. It has no bodies, so no Secret's content.
+
+Only requests of ServiceAccounts outside kube-system are recorded, which are the platform's: tests compare what their
+roles allow with what they use.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+        {"level": "None"},
+    ],
+}
+MEGABYTES = 200
+"""Size at which the log is rotated. The whole end-to-end level writes less."""
+
+
+def log_file(state: Path) -> Path:
+    """Return the audit log of the cluster in the state directory."""
+    return state / "audit.log"
+
+
+def api_server_flags(state: Path) -> list[str]:
+    """Write the audit policy. Returns the flags of kube-apiserver for it."""
+    policy = state / "audit-policy.yaml"
+    policy.write_text(json.dumps(POLICY))
+    return [
+        f"--audit-policy-file={policy}",
+        f"--audit-log-path={log_file(state)}",
+        f"--audit-log-maxsize={MEGABYTES}",
+        "--audit-log-maxbackup=1",
+    ]
+
+
+def read_events(state: Path) -> Iterator[dict[str, Any]]:
+    """Yield the recorded events (audit.k8s.io/v1), those of rotated logs included. A line cut off is left out."""
+    for file in sorted(state.glob("audit*.log")):
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.endswith("\n"):
+                    yield json.loads(line)

@@ -1,0 +1,77 @@
+"""Permissions of an account against the API server's audit log: those never used, and requests that were refused. Pure.
+
+Rules are those of Role and ClusterRole (rbac.authorization.k8s.io/v1), events those of audit.k8s.io/v1.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Obj = Mapping[str, Any]
+
+FORBIDDEN = 403
+CREATED = 201
+
+
+class Permission(NamedTuple):
+    """A verb on a resource, for example `patch` on `rlruns/status`. The core group is the empty string."""
+
+    group: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}{'.' if self.group else ''}{self.group}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """An audited request of one account, answered with an HTTP status code."""
+
+    permissions: tuple[Permission, ...]
+    code: int
+    path: str
+
+
+def granted(rules: Iterable[Obj]) -> set[Permission]:
+    """Return the permissions of a role. Raises ValueError for a wildcard: nobody can say what it allows tomorrow."""
+    found = {
+        Permission(group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    if wild := sorted(str(permission) for permission in found if "*" in permission):
+        raise ValueError(f"the role has wildcards: {', '.join(wild)}. Name the groups, resources and verbs.")
+    return found
+
+
+def requests_of(account: str, events: Iterable[Obj]) -> list[Request]:
+    """Return the requests of `system:serviceaccount:<namespace>:<name>` to resources, in order."""
+    return [
+        Request(_permissions(event), int(event.get("responseStatus", {}).get("code", 0)), event["requestURI"])
+        for event in events
+        if event["user"]["username"] == account and "objectRef" in event
+    ]
+
+
+def unused(permissions: Iterable[Permission], requests: Iterable[Request]) -> list[Permission]:
+    """Return the permissions that no successful request needed."""
+    used = {permission for request in requests if request.code != FORBIDDEN for permission in request.permissions}
+    return sorted(set(permissions) - used)
+
+
+def refused(requests: Iterable[Request]) -> list[str]:
+    """Return the requests that were refused for want of a permission."""
+    return sorted({f"{request.permissions[0]} ({request.path})" for request in requests if request.code == FORBIDDEN})
+
+
+def _permissions(event: Obj) -> tuple[Permission, ...]:
+    ref = event["objectRef"]
+    resource = "/".join(part for part in (ref["resource"], ref.get("subresource")) if part)
+    asked = Permission(ref.get("apiGroup", ""), resource, event["verb"])
+    if event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == CREATED:
+        # Server-side apply that makes the object: the API server asks for create as well.
+        return asked, asked._replace(verb="create")
+    return (asked,)
