@@ -172,6 +172,7 @@ class Reason(StrEnum):
     SECRET_RESERVED = "SecretReserved"
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
     ARTIFACT_NOT_OWNED = "ArtifactNotOwned"
+    ENVIRONMENT_NOT_ALLOWED = "EnvironmentNotAllowed"
 
     # Objects that cannot be written
     QUOTA_EXCEEDED = "QuotaExceeded"

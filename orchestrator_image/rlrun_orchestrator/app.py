@@ -24,7 +24,7 @@ from rlrun_orchestrator.data.example_sampler import ExampleSampler
 from rlrun_orchestrator.data.reward_histogram import RewardHistograms
 from rlrun_orchestrator.evaluation.evaluator import Evaluator, evaluation_tasks
 from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
-from rlrun_orchestrator.inference.gateway.environment_packages import Packages
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageRef, Packages
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.server import Gateway
@@ -255,7 +255,10 @@ class Orchestrator:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        packages = Packages(self._store, self._run.artifacts.environments_uri)
+        spec = self._run.spec
+        entries = (*spec.env, *(spec.eval.env if spec.eval else ()))
+        used = [PackageRef.of(entry.id, entry.version) for entry in entries]
+        packages = Packages(self._store, self._run.artifacts.environments_uri, used)
         exact = config_mapping.exact_prefixes(self._run)
         gateway = Gateway(self._groups, self._rules, self._router, packages, exact_prefixes=exact).application()
         registry = make_registry(

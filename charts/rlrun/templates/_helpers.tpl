@@ -99,6 +99,7 @@ fetcherResources:
 shmSize: {{ .Values.runs.shmSize | quote }}
 networkPolicies: {{ .Values.runs.networkPolicies }}
 reservedSecretNames: {{ toJson (.Values.runs.reservedSecretNames | default list) }}
+environmentOwners: {{ toJson (.Values.runs.environmentOwners | default dict) }}
 priorityClasses: {{ toJson (.Values.runs.priorityClasses | default list) }}
 defaults:
   checkpointInterval: {{ int .Values.runs.defaults.checkpointInterval }}

@@ -169,6 +169,11 @@ REFERENCES = _section(
         "Choose a checkpoint of the model in `spec.model`.",
     ),
     (
+        Reason.ENVIRONMENT_NOT_ALLOWED,
+        "An environment package belongs to an owner whose packages other namespaces may use, and this one may not.",
+        "Use another package, or ask the platform team to allow the namespace (`runs.environmentOwners` of the chart).",
+    ),
+    (
         Reason.ARTIFACT_NOT_OWNED,
         "The URI of the RLCheckpoint or RLAdapter is not in the folder of its run: the object was made by hand, or the "
         "bucket or prefix of the platform has changed.",

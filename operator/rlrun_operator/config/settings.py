@@ -124,6 +124,8 @@ class OperatorSettings(Schema):
     """Names that spec.envFrom must not have; * stands for any characters. Copies of the S3 credentials end in -s3."""
     priority_classes: list[str] = Field(default_factory=list)
     """PriorityClasses that runs may use; * stands for any characters."""
+    environment_owners: dict[str, list[str]] = Field(default_factory=dict)
+    """Namespaces that may use the packages of an owner; * stands for any characters. Packages of others are public."""
     defaults: Defaults = Field(default_factory=Defaults)
     serving: ServingPoolSettings = Field(default_factory=ServingPoolSettings)
     """Settings of serving pools."""

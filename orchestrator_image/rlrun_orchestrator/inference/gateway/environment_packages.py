@@ -1,9 +1,11 @@
-"""Environment packages for the environment pods, which have no S3 credentials."""
+"""Environment packages for the environment pods, which have no S3 credentials: those that the run names, and no other."""
 
 import asyncio
 import io
 import re
 import tarfile
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 from rlrun.constants import Reason
@@ -14,6 +16,20 @@ from rlrun.storage.store import Store
 NAME = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$")
 VERSION = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9.+!_-]*[A-Za-z0-9])?$")
 MISSING = Reason.ENVIRONMENT_PACKAGE_MISSING
+
+
+class PackageRef(NamedTuple):
+    """Package of an entry in env or eval.env. Without a version it is the newest one."""
+
+    owner: str
+    name: str
+    version: str | None
+
+    @classmethod
+    def of(cls, package_id: str, version: str | None) -> "PackageRef":
+        """Return the reference of an id `owner/name`."""
+        owner, _, name = package_id.partition("/")
+        return cls(owner, name, version)
 
 
 class PackageMissing(Exception):
@@ -37,11 +53,15 @@ def newest(versions: list[str]) -> str | None:
 
 
 class Packages:
-    """Reads wheels below `environments_uri`/{owner}/{name}/{version}/."""
+    """Reads wheels below `environments_uri`/{owner}/{name}/{version}/.
 
-    def __init__(self, store: Store, environments_uri: str) -> None:
+    Only packages in `used` are served: user code can ask for others, which may belong to other tenants.
+    """
+
+    def __init__(self, store: Store, environments_uri: str, used: Iterable[PackageRef]) -> None:
         self._store = store
         self._root = S3Uri.parse(environments_uri)
+        self._used = frozenset(used)
 
     async def tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
         """Return the version and an uncompressed tar of its wheels. Raises PackageMissing, StoreError."""
@@ -50,6 +70,9 @@ class Packages:
     def _tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
         if not NAME.match(owner) or not NAME.match(name) or (version and not VERSION.match(version)):
             raise PackageMissing(f"{owner}/{name} {version or ''} is not the name of an environment: write owner/name")
+        if PackageRef(owner, name, version) not in self._used:
+            wanted = f"{owner}/{name}" + (f" {version}" if version else "")
+            raise PackageMissing(f"environment package {wanted} is not one of this run: add it to env or eval.env")
         folder = self._root / owner / name
         versions = self._store.list_folders(folder)
         chosen = version or newest(versions)

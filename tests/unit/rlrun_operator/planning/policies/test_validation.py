@@ -32,7 +32,12 @@ def checkpoint_object(**more: Any) -> Obj:
 
 
 OTHER = {"name": "old", "namespace": "other"}
-SETTINGS_WITH_RULES = SETTINGS.model_copy(update={"priority_classes": ["training-*"]})
+SETTINGS_WITH_RULES = SETTINGS.model_copy(
+    update={
+        "priority_classes": ["training-*"],
+        "environment_owners": {"own": ["team", "lab-*"], "hidden": ["lab-*"], "nobody": []},
+    }
+)
 
 
 def shared_checkpoint() -> Obj:
@@ -136,6 +141,11 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("name of the platform's secret in another namespace", secrets("s3"), {}, None),
     ("priority class of the system", {"priorityClassName": "system-node-critical"}, {}, "PriorityClassNotAllowed"),
     ("allowed priority class", {"priorityClassName": "training-low"}, {}, None),
+    ("package of an own owner", {"env": [{"id": "own/e"}]}, {}, None),
+    ("package of a public owner", {"env": [{"id": "other/e"}]}, {}, None),
+    ("package of another tenant", {"env": [{"id": "o/e"}, {"id": "hidden/e"}]}, {}, "EnvironmentNotAllowed"),
+    ("package of another tenant to evaluate on", {"eval": {"env": [{"id": "hidden/e"}]}}, {}, "EnvironmentNotAllowed"),
+    ("package that nobody may use", {"env": [{"id": "nobody/e"}]}, {}, "EnvironmentNotAllowed"),
     ("S3", {}, {"s3_problem": Problem(reason="S3Unreachable", message="m")}, "S3Unreachable"),
 ]
 

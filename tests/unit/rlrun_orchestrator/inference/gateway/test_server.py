@@ -18,7 +18,7 @@ from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.policy import PolicyRef
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
-from rlrun_orchestrator.inference.gateway.environment_packages import Packages, newest
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageRef, Packages, newest
 from rlrun_orchestrator.inference.gateway.limits import Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
@@ -634,7 +634,9 @@ async def test_packages_come_as_a_tar_of_wheels() -> None:
         store.put_bytes(root / f"me/words/{version}/words-{version}-py3-none-any.whl", version.encode())
     store.put_bytes(root / "me/words/0.10.0/README.md", b"no wheel")
     store.put_bytes(root / "me/empty/1.0/README.md", b"no wheel")
-    packages = Packages(store, str(root))
+    store.put_bytes(root / "other/secret/1.0/secret-1.0-py3-none-any.whl", b"of another tenant")
+    used = [("me/words", None), ("me/words", "0.9.0"), ("me/words", "9"), ("me/other", None), ("me/empty", None)]
+    packages = Packages(store, str(root), [PackageRef.of(*entry) for entry in used])
     router = RequestRouter(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
     server = await serve(Gateway(LiveGroups(), SamplingRules(max_tokens=1), router, packages).application())
     async with aiohttp.ClientSession() as http:
@@ -650,6 +652,10 @@ async def test_packages_come_as_a_tar_of_wheels() -> None:
                     problem = await response.json()
                     assert problem["reason"] == "EnvironmentPackageMissing"
                     assert "rlrun env push" in problem["message"]
+        for path in ("other/secret", "other/secret?version=1.0", "me/words?version=0.10.0"):
+            async with http.get(server.make_url(f"/environments/{path}")) as response:
+                assert response.status == 404, path
+                assert "is not one of this run" in (await response.json())["message"]
         store.list_folders = _denied
         async with http.get(server.make_url("/environments/me/words")) as response:
             assert response.status == 503
