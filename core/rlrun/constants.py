@@ -38,6 +38,8 @@ MODEL_ANNOTATION = "rlrun.dev/model"
 """Id of the base model of a serving pool, which can be too long for a label."""
 HASH_ANNOTATION = "rlrun.dev/desired"
 """Digest of the object as the operator built it, without fields that others add."""
+EGRESS_ANNOTATION = "rlrun.dev/egress"
+"""Annotation of a namespace: hosts, separated by commas, that its runs may list in env[].egress."""
 SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
 """Annotation with the value "true" on an RLRun: it is deleted immediately, and its files stay in S3."""
 
@@ -58,6 +60,8 @@ INFERENCE_PORT = 8000
 SIDECAR_PORT = 8001
 GATEWAY_PORT = 8000
 ORCHESTRATOR_STATUS_PORT = 8080
+EGRESS_PORT = 3128
+EGRESS_METRICS_PORT = 8080
 
 # --- processes ------------------------------------------------------------------------------------------------------
 
@@ -173,6 +177,8 @@ class Reason(StrEnum):
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
     ARTIFACT_NOT_OWNED = "ArtifactNotOwned"
     ENVIRONMENT_NOT_ALLOWED = "EnvironmentNotAllowed"
+    EGRESS_NOT_ALLOWED = "EgressNotAllowed"
+    EGRESS_UNAVAILABLE = "EgressUnavailable"
 
     # Objects that cannot be written
     QUOTA_EXCEEDED = "QuotaExceeded"

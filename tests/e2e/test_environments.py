@@ -1,6 +1,7 @@
 """Environments of every kind take part in one real run, with evaluation and validation beside it."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from demo.install import EXAMPLES, push_environment
 from demo.run_metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.judge import SCORE, start_judge
 from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, lines_of, metrics_of
 
 FOLDERS = ("alphabet_sort", "distinct_words", "number_guess", "plain_script")
@@ -18,19 +20,22 @@ ENVIRONMENTS = [
 ]
 
 
-@pytest.mark.proves("env.id", "env.args", "val.interval", "eval.interval")
-def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
-    platform: Platform, fresh_namespace: Callable[[str], str]
+@pytest.mark.proves("env.id", "env.args", "env.egress", "val.interval", "eval.interval")
+def test_several_turns_a_plain_script_a_judge_and_a_group_reward_in_one_run(
+    platform: Platform, fresh_namespace: Callable[[str], str], tmp_path: Path
 ) -> None:
     for folder in FOLDERS:
         push_environment(platform.s3, EXAMPLES / "environments" / folder)
     namespace = fresh_namespace("many")
+    judge = start_judge(platform.kubectl, namespace, tmp_path)
+    platform.kubectl("annotate", "namespace", namespace, f"rlrun.dev/egress={judge.host}")
+    judged = {"id": "tests/judged", "args": {"url": judge.url, "ca": judge.ca}, "egress": [judge.host], "weight": 1.0}
     run = platform.run_object(
         "many",
         namespace,
         maxSteps=4,
         batchSize=64,
-        env=ENVIRONMENTS,
+        env=[*ENVIRONMENTS, judged],
         # Four short steps: most tokens are one policy old, and what that costs grows with the square of the rate.
         learningRate=3e-4,
         sampling={"maxTokens": 12, "temperature": 0.7},
@@ -44,12 +49,16 @@ def test_several_turns_a_plain_script_and_a_group_reward_in_one_run(
 
     lines = metrics_of(platform, done)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
-    for name in ("number-guess", "plain-script", "distinct-words"):
+    for name in ("number-guess", "plain-script", "distinct-words", "judged"):
         assert any(f"reward/{name}/mean" in line for line in lines), name
         assert any(f"val_reward/{name}/mean" in line for line in lines), name
     assert max(line["num_turns/max"] for line in lines) > 1
     assert mean_of(lines, "error/mean") == 0, done["status"]["conditions"]
     assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT
+    # The proxy connects to the listed host over TLS, and to nothing else.
+    assert mean_of(lines, "reward/judged/mean") == SCORE
+    assert mean_of(lines, "metrics/other_host_refused/mean") == 1.0
+    assert mean_of(lines, "metrics/metadata_refused/mean") == 1.0
     # Evaluation of the base model and validation share the engine with training: no row may get another's weights.
     assert largest_log_ratio(lines[0]) <= LOG_RATIO_LIMIT
     assert max(line.get("mismatch_kl/on_policy/mean", 0.0) for line in lines) <= LOG_RATIO_LIMIT**2

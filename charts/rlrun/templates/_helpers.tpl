@@ -62,9 +62,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (default (index . 1).Chart.AppVersion $image.tag) $image.digest -}}
 {{- end }}
 
+{{/* Reference of an image. Argument: (list name $). */}}
+{{- define "rlrun.image" -}}
+{{- $tag := include "rlrun.tag" . -}}
+{{- printf "%s%s%s" (include "rlrun.repository" .) (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
+{{- end }}
+
 {{- define "rlrun.operatorImage" -}}
-{{- $tag := include "rlrun.tag" (list "operator" .) -}}
-{{- printf "%s%s%s" (include "rlrun.repository" (list "operator" .)) (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
+{{- include "rlrun.image" (list "operator" .) -}}
+{{- end }}
+
+{{- define "rlrun.orchestratorImage" -}}
+{{- include "rlrun.image" (list "orchestrator" .) -}}
+{{- end }}
+
+{{/* Secret with the keys that sign the permission of environments to use the egress proxy. */}}
+{{- define "rlrun.egressSecretName" -}}
+{{- default (printf "%s-egress" (include "rlrun.fullname" .)) .Values.egress.signingKey.existingSecret -}}
 {{- end }}
 
 {{/* Settings file of the operator; its schema is operator/rlrun_operator/config/settings.py. */}}
@@ -101,6 +115,14 @@ networkPolicies: {{ .Values.runs.networkPolicies }}
 reservedSecretNames: {{ toJson (.Values.runs.reservedSecretNames | default list) }}
 environmentOwners: {{ toJson (.Values.runs.environmentOwners | default dict) }}
 priorityClasses: {{ toJson (.Values.runs.priorityClasses | default list) }}
+{{- if .Values.egress.enabled }}
+egress:
+  host: {{ printf "%s-egress.%s.svc" (include "rlrun.fullname" .) .Release.Namespace | quote }}
+  allowed: {{ toJson (.Values.egress.allowed | default list) }}
+  keySecret:
+    namespace: {{ .Release.Namespace | quote }}
+    name: {{ include "rlrun.egressSecretName" . | quote }}
+{{- end }}
 defaults:
   checkpointInterval: {{ int .Values.runs.defaults.checkpointInterval }}
 serving:

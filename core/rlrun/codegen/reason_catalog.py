@@ -174,6 +174,18 @@ REFERENCES = _section(
         "Use another package, or ask the platform team to allow the namespace (`runs.environmentOwners` of the chart).",
     ),
     (
+        Reason.EGRESS_NOT_ALLOWED,
+        "An environment lists a host in `egress` that the platform does not allow, or connects to one that it does not "
+        "list.",
+        "Remove the host, list it in `egress`, or ask the platform team to allow it (`egress.allowed` of the chart, or "
+        "the annotation `rlrun.dev/egress` of the namespace).",
+    ),
+    (
+        Reason.EGRESS_UNAVAILABLE,
+        "An environment lists hosts in `egress`, and the operator cannot sign its permission.",
+        "The platform team creates the Secret that the message names.",
+    ),
+    (
         Reason.ARTIFACT_NOT_OWNED,
         "The URI of the RLCheckpoint or RLAdapter is not in the folder of its run: the object was made by hand, or the "
         "bucket or prefix of the platform has changed.",

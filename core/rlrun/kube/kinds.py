@@ -44,6 +44,7 @@ SECRET = ResourceKind("", "v1", "secrets", "Secret")
 SERVICE_ACCOUNT = ResourceKind("", "v1", "serviceaccounts", "ServiceAccount")
 POD = ResourceKind("", "v1", "pods", "Pod")
 EVENT = ResourceKind("", "v1", "events", "Event")
+NAMESPACE = ResourceKind("", "v1", "namespaces", "Namespace", namespaced=False)
 LEASE = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
 
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
@@ -52,7 +53,7 @@ CHILDREN = (JOB, DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVIC
 """Kinds of a run's children, in the order in which they are deleted: first the Job, whose process writes."""
 
 ALL: Mapping[str, ResourceKind] = {
-    kind.kind: kind for kind in (RLRUN, RLMODEL, *ARTIFACTS, *CHILDREN, POD, EVENT, LEASE)
+    kind.kind: kind for kind in (RLRUN, RLMODEL, *ARTIFACTS, *CHILDREN, POD, EVENT, LEASE, NAMESPACE)
 }
 """Every kind by its name."""
 

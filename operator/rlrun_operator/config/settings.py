@@ -22,6 +22,7 @@ from typing import Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 from rlrun.api.base.kubernetes_types import Quantity, Resources
+from rlrun.api.base.names import EgressHost
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_sections.infrastructure import ComputeSize
 
@@ -105,6 +106,19 @@ class ServingPoolSettings(Schema):
     """Adapters that an engine keeps in its pod's memory; it reads others from disk on request."""
 
 
+class EgressSettings(Schema):
+    """Egress proxy, through which environments reach hosts outside of the cluster."""
+
+    host: str = Field(min_length=1)
+    """Name of the proxy's Service."""
+    component: str = "egress-proxy"
+    """Label app.kubernetes.io/component of the proxy's pods, in the operator's namespace."""
+    allowed: list[EgressHost] = Field(default_factory=list)
+    """Hosts that all runs may list in env[].egress."""
+    key_secret: SecretRef
+    """Secret with the signing key."""
+
+
 class OperatorSettings(Schema):
     """Settings of the operator process."""
 
@@ -126,6 +140,8 @@ class OperatorSettings(Schema):
     """PriorityClasses that runs may use; * stands for any characters."""
     environment_owners: dict[str, list[str]] = Field(default_factory=dict)
     """Namespaces that may use the packages of an owner; * stands for any characters. Packages of others are public."""
+    egress: EgressSettings | None = None
+    """None: environments reach nothing outside of the cluster."""
     defaults: Defaults = Field(default_factory=Defaults)
     serving: ServingPoolSettings = Field(default_factory=ServingPoolSettings)
     """Settings of serving pools."""

@@ -37,11 +37,13 @@ from rlrun.storage.store import StoreError
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.artifact_store import ArtifactStore
+from rlrun_operator.controller.egress_observer import EgressObserver
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.resolution import readable_config
 from rlrun_operator.planning.policies.validation import parse_spec
+from rlrun_operator.resources.environment import wants_egress
 from rlrun_operator.resources.naming import s3_secret_name
 from rlrun_operator.resources.platform import (
     credentials_problem,
@@ -67,6 +69,7 @@ class Observer:
         self._artifacts = artifacts
         self._poller = poller
         self._settings = settings
+        self._egress = EgressObserver(cluster, settings.egress)
         self._source: tuple[float, dict[str, str] | None] | None = None
 
     async def observe(self, namespace: str, name: str) -> RunObservation | None:
@@ -85,13 +88,15 @@ class Observer:
         parts: dict[str, Any] = {}
         folders: list[ObservedArtifact] | None = None
         deleted = bool(run["metadata"].get("deletionTimestamp"))
+        spec = parse_spec(run)
         if not deleted:
+            if not isinstance(spec, Problem) and wants_egress(spec) and not (status.phase and status.phase.finished):
+                parts |= await self._egress.observe(namespace)
             if needs_references(status, children, uid):
                 parts |= await self._references(run, namespace, variables)
             # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
             folders, parts["artifacts_problem"] = await self._listing(run, status, variables, artifact_objects)
             parts |= await self._poll(namespace, name, pods, status)
-        spec = parse_spec(run)
         catalog = ArtifactCatalog.build(run, artifact_objects, folders, None if isinstance(spec, Problem) else spec)
         finalizing = deleted and FINALIZER in (run["metadata"].get("finalizers") or [])
         if finalizing or (not isinstance(spec, Problem) and catalog.has_deletions):

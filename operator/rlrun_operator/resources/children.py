@@ -6,7 +6,8 @@ from typing import Any
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.environment import environment, environment_entries
+from rlrun_operator.resources.egress import EgressAccess
+from rlrun_operator.resources.environment import environment, environment_entries, wants_egress
 from rlrun_operator.resources.inference import inference
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.network import network_policies
@@ -21,17 +22,26 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def children(
-    identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, s3_variables: Mapping[str, str]
+    identity: RunIdentity,
+    settings: OperatorSettings,
+    resolved: ResolvedRun,
+    s3_variables: Mapping[str, str],
+    egress: EgressAccess | None = None,
 ) -> list[Obj]:
-    """Return all children of one attempt, dependencies first."""
+    """Return all children of one attempt, dependencies first.
+
+    Without `egress` the environments that list hosts outside of the cluster are left out.
+    """
+    proxy = settings.egress if wants_egress(resolved.spec) else None
     found = [
         service_account(identity),
         s3_secret(identity, s3_variables),
         config_map(identity, resolved),
-        *(network_policies(identity, settings.lease_namespace) if settings.network_policies else []),
+        *(network_policies(identity, settings.lease_namespace, proxy) if settings.network_policies else []),
     ]
     for item in environment_entries(resolved.spec):
-        found += environment(identity, settings, resolved, item)
+        if egress is not None or not item.entry.egress:
+            found += environment(identity, settings, resolved, item, egress)
     found += trainer(identity, settings, resolved)
     found += inference(identity, settings, resolved)
     found += orchestrator(identity, settings, resolved)

@@ -11,6 +11,7 @@ from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import ComputeShape, OperatorSettings
+from rlrun_operator.resources.egress import EgressAccess
 from rlrun_operator.resources.naming import RunIdentity, environment_component
 from rlrun_operator.resources.pod_templates import container, deployment, http_probes, pod_template, service
 
@@ -56,19 +57,38 @@ def environment_variable(entry: Environment, workers: int, gateway_url: str) -> 
     return config.to_variable()
 
 
+def wants_egress(spec: RLRunSpec) -> bool:
+    """Return whether an environment of the run lists hosts outside of the cluster."""
+    return any(item.entry.egress for item in environment_entries(spec))
+
+
 def environment(
-    identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, item: EnvironmentEntry
+    identity: RunIdentity,
+    settings: OperatorSettings,
+    resolved: ResolvedRun,
+    item: EnvironmentEntry,
+    egress: EgressAccess | None,
 ) -> list[Obj]:
-    """Return the Deployment and the Service of one environment."""
+    """Return the Deployment and the Service of one environment.
+
+    Raises:
+        ValueError: The environment lists hosts, and there is no access to sign its grant with.
+    """
     shape: ComputeShape = settings.compute_sizes[resolved.spec.infrastructure.compute_size]
     name = identity.environment(item.index, item.use)
+    gateway_url = resolved.endpoints.gateway_url
+    variables = {VARIABLE: environment_variable(item.entry, shape.workers, gateway_url)}
+    if item.entry.egress:
+        if egress is None:
+            raise ValueError(f"{item.component} lists hosts in egress, and there is no key to sign with")
+        variables |= egress.variables(identity, item.component, item.entry.egress, gateway_url)
     requests = {"cpu": shape.cpu, "memory": shape.memory}
     main = container(
         "environment",
         settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_environment"],
-        env={VARIABLE: environment_variable(item.entry, shape.workers, resolved.endpoints.gateway_url)},
+        env=variables,
         env_from=[e.to_json_dict() for e in resolved.spec.env_from],
         ports={"http": ENVIRONMENT_PORT},
         mounts={"package": PACKAGE_DIR},

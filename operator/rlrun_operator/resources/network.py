@@ -6,6 +6,7 @@ User code reaches only the orchestrator and DNS: not the API server, the cloud's
 from typing import Any
 
 from rlrun.constants import (
+    EGRESS_PORT,
     ENVIRONMENT_PORT,
     GATEWAY_PORT,
     INFERENCE_PORT,
@@ -15,25 +16,33 @@ from rlrun.constants import (
     Role,
 )
 
+from rlrun_operator.config.settings import EgressSettings
 from rlrun_operator.resources.naming import RunIdentity
 
 Obj = dict[str, Any]
 
 
-def network_policies(identity: RunIdentity, operator_namespace: str) -> list[Obj]:
-    """Return one policy per role. The operator's namespace may read the orchestrator's status."""
+def network_policies(identity: RunIdentity, operator_namespace: str, proxy: EgressSettings | None) -> list[Obj]:
+    """Return one policy per role. The operator's namespace may read the orchestrator's status.
+
+    `proxy` is the egress proxy if an environment of the run uses it.
+    """
     orchestrator = {"podSelector": {"matchLabels": identity.selector(Role.orchestrator)}}
     environments = {"podSelector": {"matchLabels": identity.selector(Role.environment)}}
     engines = {"podSelector": {"matchLabels": identity.selector(Role.inference)}}
     trainers = {"podSelector": {"matchLabels": identity.selector(Role.trainer)}}
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
     dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+    outside: list[Obj] = []
+    if proxy is not None:
+        proxies = {**system, "podSelector": {"matchLabels": {"app.kubernetes.io/component": proxy.component}}}
+        outside = [{"to": [proxies], "ports": _tcp(EGRESS_PORT)}]
     return [
         _policy(
             identity,
             Role.environment,
             ingress=[{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}],
-            egress=[{"to": [orchestrator], "ports": _tcp(GATEWAY_PORT)}, dns],
+            egress=[{"to": [orchestrator], "ports": _tcp(GATEWAY_PORT)}, dns, *outside],
         ),
         _policy(
             identity,

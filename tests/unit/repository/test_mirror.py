@@ -14,6 +14,7 @@ FOLDERS = {
     "rlrun_orchestrator": "orchestrator_image",
     "rlrun_environment": "orchestrator_image",
     "rlrun_adapter_sidecar": "orchestrator_image",
+    "rlrun_egress_proxy": "orchestrator_image",
     "rlrun_model_fetcher": "orchestrator_image",
     "rlrun_inference": "inference_image",
     "local_cluster": ".",

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+_PORT = r"([1-9][0-9]?[0-9]?[0-9]?|[1-5][0-9][0-9][0-9][0-9]|6[0-4][0-9][0-9][0-9]|65[0-4][0-9][0-9]|655[0-2][0-9]|6553[0-5])"
 SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 ModelId = Annotated[
@@ -33,6 +34,16 @@ CheckpointId = Annotated[
     ),
 ]
 """Name of an RLCheckpoint: `reverse-text-step-40`, or `namespace/name` for a shared one."""
+
+EgressHost = Annotated[
+    str,
+    Field(
+        min_length=3,
+        max_length=261,
+        pattern=rf"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+(:{_PORT})?$",
+    ),
+]
+"""Host name and port outside of the cluster: `api.example.com`, `api.example.com:8443`, `*.example.com`."""
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=SUBDOMAIN)]
 """Name of another Kubernetes object."""

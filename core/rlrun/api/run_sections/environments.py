@@ -4,8 +4,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlrun.api.base.names import EnvironmentId, EnvironmentName, PackageVersion
-from rlrun.api.base.rules import Rule, Spec
+from rlrun.api.base.names import EgressHost, EnvironmentId, EnvironmentName, PackageVersion
+from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
 
 EFFECTIVE_NAME = "(has({e}.name) ? {e}.name : {e}.id.substring({e}.id.indexOf('/') + 1))"
 """CEL expression for an environment's name, equivalent to `Environment.effective_name`."""
@@ -31,6 +31,9 @@ class Environment(Spec):
     """Settings of the harness, used by packages that consist of a taskset and a harness."""
     rollout_timeout_seconds: int = Field(default=DEFAULT_ROLLOUT_TIMEOUT, ge=1, le=604_800)
     """Seconds that one rollout may take, with all its turns and tools. A rollout that takes longer fails and is not trained on. Scoring a group of rollouts may take a ninth of this time in addition."""  # noqa: E501
+
+    egress: list[EgressHost] = Field(default_factory=list, max_length=32, json_schema_extra={LIST_TYPE: "set"})
+    """Hosts outside of the cluster that the environment connects to over TLS, for example a judge: api.example.com, api.example.com:8443 or *.example.com. The platform must allow them. The environment's code reaches them through the proxy of the variable HTTPS_PROXY, and nothing else."""  # noqa: E501
 
     @property
     def effective_name(self) -> str:

@@ -37,6 +37,10 @@ class RunObservation:
     """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
     s3_problem: Problem | None = None
     """Reason why runs cannot use S3 now."""
+    egress_key: bytes | None = field(default=None, repr=False)
+    """Key that signs grants for the egress proxy. Read only for runs whose environments list hosts."""
+    egress_hosts: tuple[str, ...] = ()
+    """Hosts that the annotation of the run's namespace allows."""
     warm_start_problem: str | None = None
     """Reason why the files of spec.checkpointId are incomplete."""
 

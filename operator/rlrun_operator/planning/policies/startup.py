@@ -24,6 +24,7 @@ from rlrun_operator.planning.policies.deadlines import plan_waiting
 from rlrun_operator.planning.policies.resolution import resolve_run
 from rlrun_operator.planning.policies.run_endings import mark_finished
 from rlrun_operator.resources.children import children
+from rlrun_operator.resources.egress import EgressAccess
 
 DEFAULT_START_DEADLINE = 3600
 
@@ -80,7 +81,9 @@ def create_children(
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem):
         return None
-    desired = children(observation.identity(status.attempt), settings, resolved, observation.s3_variables)
+    identity = observation.identity(status.attempt)
+    access = egress_access(observation, settings, status.attempt_start_time or now)
+    desired = children(identity, settings, resolved, observation.s3_variables, access)
     if not observation.s3_variables:
         # Without the platform's Secret, running pods keep their current credentials.
         desired = [c for c in desired if c["kind"] != "Secret"]
@@ -101,6 +104,15 @@ def report_readiness(
     wanted = expected_pods(spec, resolved.model)
     problems = [*pod_problems(pods), *refused_pods(observation, status.attempt)]
     return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, queued)))
+
+
+def egress_access(
+    observation: RunObservation, settings: OperatorSettings, attempt_start: datetime
+) -> EgressAccess | None:
+    """Return what signs grants for the egress proxy, or None without a proxy or its key."""
+    if settings.egress is None or observation.egress_key is None:
+        return None
+    return EgressAccess(settings.egress, observation.egress_hosts, observation.egress_key, attempt_start)
 
 
 def _previous_pods_message(observation: RunObservation, attempt: int) -> str:

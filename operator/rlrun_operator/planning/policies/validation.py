@@ -18,7 +18,7 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.resources.environment import environment_entries
+from rlrun_operator.planning.policies.environment_checks import check_egress, check_packages
 from rlrun_operator.resources.naming import s3_secret_name
 from rlrun_operator.resources.platform import is_in_own_folder
 
@@ -60,6 +60,7 @@ def resolve_references(
         check_secrets(spec, observation, settings)
         or check_priority(spec, settings)
         or check_packages(spec, observation.namespace, settings)
+        or check_egress(spec, observation, settings)
         or observation.s3_problem
     )
     if problem:
@@ -183,22 +184,6 @@ def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | Non
         message=f"`spec.priorityClassName` is {name}, which this platform does not allow for runs. {choice}, or ask "
         "the platform team to allow it.",
     )
-
-
-def check_packages(spec: RLRunSpec, namespace: str, settings: OperatorSettings) -> Problem | None:
-    """Return a problem if the run's namespace must not use the package of an environment."""
-    for item in environment_entries(spec):
-        owner = item.entry.id.partition("/")[0]
-        namespaces = settings.environment_owners.get(owner)
-        if namespaces is None or any(fnmatchcase(namespace, pattern) for pattern in namespaces):
-            continue
-        field = f"spec.env[{item.index}].id" if item.use == "train" else f"spec.eval.env[{item.index}].id"
-        return Problem(
-            reason=Reason.ENVIRONMENT_NOT_ALLOWED,
-            message=f"`{field}` is {item.entry.id}, but namespace {namespace} must not use packages of {owner}. Use "
-            "another package, or ask the platform team to allow it.",
-        )
-    return None
 
 
 def _why_reserved(name: str, observation: RunObservation, settings: OperatorSettings) -> str | None:

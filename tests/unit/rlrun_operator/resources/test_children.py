@@ -1,13 +1,17 @@
 import base64
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from rlrun.api.model import OWNED_FLAGS, RLModelSpec
 from rlrun.api.run import RLRunSpec
+from rlrun.protocol.egress import GrantError, verify
 from rlrun.protocol.resolved import ResolvedRun
-from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.config.settings import EgressSettings, OperatorSettings, SecretRef
 from rlrun_operator.resources.children import children
+from rlrun_operator.resources.egress import EgressAccess
 from rlrun_operator.resources.inference import allowed_rank, engine_args
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve, s3_variables
@@ -237,6 +241,62 @@ def test_user_code_reaches_the_gateway_and_dns_alone() -> None:
     ]
     assert gateway["ports"] == [{"port": 8000, "protocol": "TCP"}]
     assert {p["port"] for p in dns["ports"]} == {53}
+
+
+PROXY = EgressSettings(
+    host="rlrun-egress.sys.svc",
+    allowed=["judge.example.com"],
+    key_secret=SecretRef(namespace="sys", name="rlrun-egress"),
+)
+KEY = b"k" * 32
+START = datetime(2026, 1, 1, tzinfo=UTC)
+JUDGED = [{"id": "o/plain"}, {"id": "o/judged", "egress": ["judge.example.com", "evil.org"]}]
+
+
+def build_with_proxy(access: EgressAccess | None) -> dict[tuple[str, str], Obj]:
+    settings = SETTINGS.model_copy(update={"egress": PROXY})
+    found = children(IDENTITY, settings, resolved(env=JUDGED), s3_variables(SETTINGS, VARIABLES), access)
+    return {(c["kind"], c["metadata"]["name"]): c for c in found}
+
+
+@pytest.mark.proves("env.egress")
+def test_an_environment_gets_a_grant_for_those_of_its_hosts_that_are_allowed() -> None:
+    found = build_with_proxy(EgressAccess(PROXY, (), KEY, START))
+    plain, judged = (
+        {e["name"]: e["value"] for e in found["Deployment", f"reverse-env-{i}"]["spec"]["template"]["spec"]["containers"][0]["env"]}
+        for i in (0, 1)
+    )
+    assert not any("proxy" in name.lower() for name in plain)
+    url = urlsplit(judged["HTTPS_PROXY"])
+    assert (url.scheme, url.username, url.hostname, url.port) == ("http", "rlrun", "rlrun-egress.sys.svc", 3128)
+    assert {judged[name] for name in ("https_proxy", "HTTP_PROXY", "http_proxy")} == {judged["HTTPS_PROXY"]}
+    assert "reverse-orchestrator.team.svc" in judged["NO_PROXY"]
+    grant = verify(url.password or "", [KEY], START)
+    assert (grant.namespace, grant.run, grant.uid, grant.environment) == ("team", "reverse", "uid-1", "env-1")
+    # A user who can write the attempt's ConfigMap could begin an attempt whose hosts were never checked.
+    assert grant.hosts == ["judge.example.com"]
+    with pytest.raises(GrantError, match="expired"):
+        verify(url.password or "", [KEY], START + timedelta(days=31))
+
+
+def test_no_other_pod_has_a_grant() -> None:
+    found = build_with_proxy(EgressAccess(PROXY, (), KEY, START))
+    with_proxy = [name for (_, name), child in found.items() if "rlrun-egress.sys.svc" in json.dumps(child)]
+    assert with_proxy == ["reverse-env-1"]
+
+
+def test_without_a_key_the_environments_that_need_a_grant_are_left_out() -> None:
+    found = build_with_proxy(None)
+    assert ("Deployment", "reverse-env-0") in found
+    assert ("Deployment", "reverse-env-1") not in found
+
+
+def test_a_run_whose_environments_list_hosts_may_reach_the_proxy() -> None:
+    *_, outside = build_with_proxy(None)["NetworkPolicy", "reverse-environment"]["spec"]["egress"]
+    assert outside["ports"] == [{"port": 3128, "protocol": "TCP"}]
+    (peer,) = outside["to"]
+    assert peer["podSelector"]["matchLabels"] == {"app.kubernetes.io/component": "egress-proxy"}
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": SETTINGS.lease_namespace}
 
 
 def test_job_ends_at_a_mistake_and_survives_disruptions() -> None:

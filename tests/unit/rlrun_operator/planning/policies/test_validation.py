@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.problem import Problem
+from rlrun_operator.config.settings import EgressSettings, SecretRef
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.validation import resolve_references
 
@@ -32,12 +33,17 @@ def checkpoint_object(**more: Any) -> Obj:
 
 
 OTHER = {"name": "old", "namespace": "other"}
+EGRESS = EgressSettings(
+    host="proxy", allowed=["*.example.com"], key_secret=SecretRef(namespace="rlrun-system", name="egress")
+)
 SETTINGS_WITH_RULES = SETTINGS.model_copy(
     update={
         "priority_classes": ["training-*"],
         "environment_owners": {"own": ["team", "lab-*"], "hidden": ["lab-*"], "nobody": []},
+        "egress": EGRESS,
     }
 )
+SIGNING = {"egress_key": b"k" * 32}
 
 
 def shared_checkpoint() -> Obj:
@@ -46,6 +52,10 @@ def shared_checkpoint() -> Obj:
 
 def secrets(name: str, optional: bool = False) -> Obj:
     return {"envFrom": [{"secretRef": {"name": name, "optional": optional}}]}
+
+
+def judged(*hosts: str) -> Obj:
+    return {"env": [{"id": "o/e"}, {"id": "o/judge", "egress": list(hosts)}]}
 
 
 VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
@@ -146,6 +156,14 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("package of another tenant", {"env": [{"id": "o/e"}, {"id": "hidden/e"}]}, {}, "EnvironmentNotAllowed"),
     ("package of another tenant to evaluate on", {"eval": {"env": [{"id": "hidden/e"}]}}, {}, "EnvironmentNotAllowed"),
     ("package that nobody may use", {"env": [{"id": "nobody/e"}]}, {}, "EnvironmentNotAllowed"),
+    ("no egress, no key", {}, {}, None),
+    ("an allowed host", judged("judge.example.com"), SIGNING, None),
+    ("a host of the namespace", judged("a.org:8443"), {**SIGNING, "egress_hosts": ("a.org:8443",)}, None),
+    ("another port", judged("judge.example.com:22"), SIGNING, "EgressNotAllowed"),
+    ("a host that is not allowed", judged("judge.example.com", "evil.org"), SIGNING, "EgressNotAllowed"),
+    ("all hosts of a domain", judged("*.org"), SIGNING, "EgressNotAllowed"),
+    ("of an evaluation", {"eval": {"env": judged("evil.org")["env"]}}, SIGNING, "EgressNotAllowed"),
+    ("no signing key", judged("judge.example.com"), {}, "EgressUnavailable"),
     ("S3", {}, {"s3_problem": Problem(reason="S3Unreachable", message="m")}, "S3Unreachable"),
 ]
 
@@ -159,6 +177,18 @@ def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
     assert (found.reason if isinstance(found, Problem) else None) == reason
     if isinstance(found, Problem) and what != "S3":
         assert len(found.message) > 40, "the message has to say what to do"
+
+
+@pytest.mark.proves("env.egress", "eval.env.egress")
+def test_a_platform_without_a_proxy_allows_no_host() -> None:
+    for run, field in ((judged("a.org"), "env[1]"), ({"eval": {"env": judged("a.org")["env"]}}, "eval.env[1]")):
+        observation = RunObservation(run=run_object(**run), models=(model_object(),), **SIGNING)
+        found = resolve_references(run_spec(**run), observation, SETTINGS)
+        assert isinstance(found, Problem)
+        assert (found.reason, "no egress proxy" in found.message) == ("EgressNotAllowed", True)
+        found = resolve_references(run_spec(**run), observation, SETTINGS_WITH_RULES)
+        assert isinstance(found, Problem)
+        assert f"`spec.{field}.egress` lists a.org" in found.message
 
 
 @pytest.mark.parametrize("name", ["s3", "reverse-s3"])

@@ -1,0 +1,116 @@
+"""Permission of an environment to connect to hosts outside of the cluster, through the platform's egress proxy.
+
+The operator signs a grant and puts it as a password into the proxy URL of the environment's pod. The proxy checks the
+signature and asks nobody, so it needs neither a list of runs nor the Kubernetes API. A client sends the grant with each
+CONNECT (RFC 9110, section 9.3.6) in `Proxy-Authorization: Basic` (RFC 7617).
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from rlrun.api.base.schema import Schema
+
+USER = "rlrun"
+"""User name in the proxy URL. The password is the signed grant."""
+HTTPS_PORT = 443
+"""Port of a host that is listed without one."""
+MIN_KEY_BYTES = 16
+
+
+class GrantError(ValueError):
+    """The text is no grant that one of the keys has signed, or the grant has expired."""
+
+
+class Destination(NamedTuple):
+    """Host and port of a connection. Listed hosts may begin with `*.`, which stands for one or more labels."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Destination":
+        """Read `host` or `host:port`. Raises ValueError."""
+        host, colon, port = text.rpartition(":")
+        if not colon:
+            return cls(_plain(text), HTTPS_PORT)
+        if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+            raise ValueError(f"{text!r} has no port from 1 to 65535 after its last colon")
+        return cls(_plain(host), int(port))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class EgressGrant(Schema):
+    """Hosts that one environment of a run may connect to."""
+
+    namespace: str
+    run: str
+    uid: str
+    environment: str
+    """Component of the environment: env-0, eval-1."""
+    hosts: list[str]
+    """Hosts as in env[].egress."""
+    expires: datetime
+
+    def allows(self, destination: Destination) -> bool:
+        """Return whether the environment may connect to the destination."""
+        return is_listed(destination, self.hosts)
+
+
+def is_listed(destination: Destination, hosts: Iterable[str]) -> bool:
+    """Return whether one of the listed hosts stands for the destination, which may be listed with `*.` itself."""
+    return any(_stands_for(Destination.parse(host), destination) for host in hosts)
+
+
+def sign(grant: EgressGrant, key: bytes) -> str:
+    """Return the grant as text for a URL: payload and HMAC-SHA256 (RFC 2104), both in base64url without padding."""
+    payload = _encoded(grant.model_dump_json(by_alias=True).encode())
+    return f"{payload}.{_encoded(_signature(payload, key))}"
+
+
+def verify(text: str, keys: Sequence[bytes], now: datetime) -> EgressGrant:
+    """Return the grant. Raises GrantError without a hint at what a right text would be."""
+    payload, _, signature = text.partition(".")
+    try:
+        given = _decoded(signature)
+        matches = [hmac.compare_digest(given, _signature(payload, key)) for key in keys]
+        if not any(matches):
+            raise GrantError("the credentials are not signed by this platform")
+        grant = EgressGrant.model_validate_json(_decoded(payload))
+    except (binascii.Error, UnicodeError, ValidationError) as error:
+        raise GrantError("the credentials are not signed by this platform") from error
+    if grant.expires <= now:
+        raise GrantError("the credentials have expired: a new attempt of the run gets new ones")
+    return grant
+
+
+def _stands_for(listed: Destination, destination: Destination) -> bool:
+    if listed.port != destination.port:
+        return False
+    if listed.host.startswith("*."):
+        return destination.host.endswith(listed.host[1:]) and destination.host != listed.host[1:]
+    return listed.host == destination.host
+
+
+def _plain(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+def _signature(payload: str, key: bytes) -> bytes:
+    return hmac.digest(key, payload.encode(), hashlib.sha256)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

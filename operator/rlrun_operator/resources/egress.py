@@ -1,0 +1,59 @@
+"""Access of an environment to hosts outside of the cluster: its signed grant, as a proxy URL in its variables."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+from rlrun.constants import EGRESS_PORT
+from rlrun.protocol.egress import USER, Destination, EgressGrant, is_listed, sign
+
+from rlrun_operator.config.settings import EgressSettings
+from rlrun_operator.resources.naming import RunIdentity
+
+KEY = "key"
+"""Key of the Secret whose value signs grants. The proxy accepts those of all keys of the Secret."""
+LIFETIME = timedelta(days=30)
+"""Time from the begin of an attempt until its grants expire."""
+PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+"""curl reads HTTP_PROXY in small letters only; other programs read either."""
+
+
+@dataclass(frozen=True)
+class EgressAccess:
+    """What the operator needs to sign grants for the environments of a run."""
+
+    settings: EgressSettings
+    namespace_hosts: tuple[str, ...]
+    """Hosts that the run's namespace is allowed in addition."""
+    key: bytes = field(repr=False)
+    attempt_start: datetime
+
+    def allowed(self, hosts: Iterable[str]) -> list[str]:
+        """Return those of the hosts that the platform allows."""
+        return [host for host in hosts if is_allowed(host, self.settings, self.namespace_hosts)]
+
+    def variables(self, identity: RunIdentity, component: str, hosts: Iterable[str], gateway_url: str) -> dict[str, str]:
+        """Return the variables of the environment's pod. User code can read them: they open the listed hosts only."""
+        grant = EgressGrant(
+            namespace=identity.namespace,
+            run=identity.name,
+            uid=identity.uid,
+            environment=component,
+            hosts=self.allowed(hosts),
+            expires=self.attempt_start + LIFETIME,
+        )
+        url = f"http://{USER}:{sign(grant, self.key)}@{self.settings.host}:{EGRESS_PORT}"
+        direct = ",".join(("localhost", "127.0.0.1", urlsplit(gateway_url).hostname or ""))
+        return {
+            **dict.fromkeys(PROXY_VARIABLES, url),
+            "NO_PROXY": direct,
+            "no_proxy": direct,
+            # Node reads these variables only if it is told to.
+            "NODE_USE_ENV_PROXY": "1",
+        }
+
+
+def is_allowed(host: str, settings: EgressSettings, namespace_hosts: Iterable[str]) -> bool:
+    """Return whether an environment may list the host."""
+    return is_listed(Destination.parse(host), (*settings.allowed, *namespace_hosts))

@@ -1,0 +1,98 @@
+"""Server name in the first message of a TLS connection (RFC 8446 section 4.1.2, RFC 6066 section 3). Pure.
+
+The name must be the host that the client asked for: otherwise a host behind the same front end as an allowed one could
+be reached.
+"""
+
+from dataclasses import dataclass
+
+MAX_BYTES = 64 * 1024
+HANDSHAKE_RECORD = 22
+CLIENT_HELLO = 1
+SERVER_NAME = 0
+HOST_NAME = 0
+
+
+class NotTlsError(ValueError):
+    """The bytes are not the begin of a TLS connection."""
+
+
+class IncompleteError(Exception):
+    """More bytes are needed."""
+
+
+@dataclass
+class _Reader:
+    data: bytes
+    position: int = 0
+
+    def take(self, count: int) -> bytes:
+        found = self.data[self.position : self.position + count]
+        if len(found) < count:
+            raise IncompleteError
+        self.position += count
+        return found
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def vector(self, size: int) -> "_Reader":
+        """Return the content of a vector whose length has `size` bytes."""
+        return _Reader(self.take(self.number(size)))
+
+    @property
+    def ended(self) -> bool:
+        return self.position >= len(self.data)
+
+
+def server_name(data: bytes) -> str | None:
+    """Return the name in lower case, or None if the client names no server.
+
+    Raises:
+        IncompleteError: The message has not arrived as a whole.
+        NotTlsError: It is no ClientHello.
+    """
+    message = _Reader(_handshake(data))
+    if message.number(1) != CLIENT_HELLO:
+        raise NotTlsError("the first TLS message is no ClientHello")
+    hello = message.vector(3)
+    try:
+        hello.take(2 + 32)  # version, random
+        hello.vector(1)  # session id
+        hello.vector(2)  # cipher suites
+        hello.vector(1)  # compression methods
+        if hello.ended:
+            return None
+        extensions = hello.vector(2)
+        while not extensions.ended:
+            kind, content = extensions.number(2), extensions.vector(2)
+            if kind == SERVER_NAME:
+                return _host_name(content.vector(2))
+    except (IncompleteError, UnicodeError) as error:
+        raise NotTlsError("the ClientHello is damaged") from error
+    return None
+
+
+def _host_name(names: _Reader) -> str | None:
+    while not names.ended:
+        kind, name = names.number(1), names.vector(2)
+        if kind == HOST_NAME:
+            return name.data.decode("ascii").lower().rstrip(".")
+    return None
+
+
+def _handshake(data: bytes) -> bytes:
+    """Return the handshake bytes of the records that have arrived; a message may be divided between records."""
+    records = _Reader(data)
+    found = b""
+    while not records.ended:
+        if data[records.position] != HANDSHAKE_RECORD:
+            raise NotTlsError("the connection is not TLS")
+        try:
+            _, version, content = records.take(1), records.take(2), records.vector(2)
+        except IncompleteError:
+            break
+        if version[0] != 3:
+            raise NotTlsError("the connection is not TLS")
+        found += content.data
+    return found

@@ -1,0 +1,217 @@
+"""The proxy: one tunnel per connection, to hosts that the client's signed grant lists.
+
+A name is resolved here, once, and the connection goes to the address that was checked: a name that has a private address,
+or has another one a moment later, opens nothing. Only TLS for the named host passes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from ipaddress import ip_address
+
+from rlrun.constants import Reason
+from rlrun.protocol.egress import Destination, EgressGrant, GrantError, verify
+
+from rlrun_egress_proxy.client_hello import MAX_BYTES, IncompleteError, NotTlsError, server_name
+from rlrun_egress_proxy.connect_request import (
+    END_OF_HEAD,
+    MAX_HEAD_BYTES,
+    ConnectRequest,
+    EgressRefused,
+    missing_credentials,
+    parse_request,
+)
+from rlrun_egress_proxy.metrics import BYTES, OPEN_TUNNELS, REFUSALS, TUNNELS
+from rlrun_egress_proxy.settings import EgressConfig
+from rlrun_egress_proxy.tunnel_limits import TunnelLimits
+
+log = logging.getLogger(__name__)
+
+CHUNK = 64 * 1024
+ESTABLISHED = b"HTTP/1.1 200 Connection established" + END_OF_HEAD
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Return the addresses of a host. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass
+class _Activity:
+    """Time of the last byte of a tunnel in either direction, and the number of all."""
+
+    last: float
+    count: int = 0
+
+    def add(self, count: int) -> None:
+        self.last = time.monotonic()
+        self.count += count
+
+
+class EgressProxy:
+    """Handler of the connections of clients."""
+
+    def __init__(self, config: EgressConfig, resolve: Resolve = resolve) -> None:
+        self._config = config
+        self._settings = config.settings
+        self._limits = TunnelLimits(config.settings.tunnels_per_run)
+        self._resolve = resolve
+        OPEN_TUNNELS.set_function(lambda: self._limits.open)
+
+    @property
+    def open_tunnels(self) -> int:
+        """Number of open tunnels."""
+        return self._limits.open
+
+    async def serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client until its tunnel ends. Raises nothing but CancelledError."""
+        try:
+            await self._tunnel((reader, writer))
+        except EgressRefused as error:
+            REFUSALS.labels(error.reason).inc()
+            with contextlib.suppress(OSError):
+                writer.write(error.response())
+                await asyncio.wait_for(writer.drain(), self._settings.head_deadline)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            log.debug("A client went away: %s", error)
+        finally:
+            writer.close()
+
+    async def _tunnel(self, client: Streams) -> None:
+        request = await self._read_request(client[0])
+        grant = self._verified(request)
+        with self._limits.tunnel(grant.uid):
+            upstream = await self._connect(request.destination)
+            try:
+                client[1].write(ESTABLISHED)
+                hello = await self._read_hello(client, request.destination)
+                upstream[1].write(hello)
+                count = await self._relay(client, upstream, len(hello))
+            finally:
+                upstream[1].close()
+        TUNNELS.labels(grant.namespace).inc()
+        BYTES.labels(grant.namespace).inc(count)
+        who = f"{grant.namespace}/{grant.run} {grant.environment}"
+        log.info("%s: %s, %d bytes", who, request.destination, count)
+
+    async def _read_request(self, reader: asyncio.StreamReader) -> ConnectRequest:
+        try:
+            head = await asyncio.wait_for(reader.readuntil(END_OF_HEAD), self._settings.head_deadline)
+        except asyncio.LimitOverrunError as error:
+            raise EgressRefused(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                Reason.INVALID_REQUEST,
+                f"The head of the request has more than {MAX_HEAD_BYTES} bytes. Send the credentials and no other data.",
+            ) from error
+        return parse_request(head)
+
+    def _verified(self, request: ConnectRequest) -> EgressGrant:
+        try:
+            grant = verify(request.grant, self._config.keys(), datetime.now(UTC))
+        except GrantError as error:
+            message = str(error)
+            raise missing_credentials(f"{message[0].upper()}{message[1:]}") from error
+        if not grant.allows(request.destination):
+            listed = ", ".join(grant.hosts)
+            log.info("%s/%s %s: refused %s", grant.namespace, grant.run, grant.environment, request.destination)
+            raise _not_allowed(
+                f"{request.destination} is not listed in `egress` of this environment ({listed}). Add it, if the "
+                "platform allows it."
+            )
+        return grant
+
+    async def _connect(self, destination: Destination) -> Streams:
+        """Connect to the first allowed address that answers."""
+        host, port = destination
+        deadline = self._settings.connect_deadline
+        try:
+            addresses = await asyncio.wait_for(self._resolve(host, port), deadline)
+        except (OSError, UnicodeError, TimeoutError) as error:
+            raise _unreachable(destination, "its name has no address") from error
+        refusals = [self._config.rules.address_refusal(host, ip_address(a.partition("%")[0])) for a in addresses]
+        allowed = [a for a, refusal in zip(addresses, refusals, strict=True) if refusal is None]
+        if not allowed:
+            raise _not_allowed(next(filter(None, refusals), f"{host} has no address") + ".")
+        failure: Exception | None = None
+        for address in allowed:
+            try:
+                return await asyncio.wait_for(asyncio.open_connection(address, port, limit=CHUNK), deadline)
+            except (OSError, TimeoutError) as error:
+                failure = error
+        raise _unreachable(destination, "it does not answer") from failure
+
+    async def _read_hello(self, client: Streams, destination: Destination) -> bytes:
+        """Return the client's first bytes. The connection ends if they are not TLS for the destination."""
+        data = b""
+        deadline = asyncio.get_running_loop().time() + self._settings.head_deadline
+        while True:
+            async with asyncio.timeout_at(deadline):
+                chunk = await client[0].read(CHUNK)
+            data += chunk
+            try:
+                name = server_name(data)
+            except IncompleteError:
+                if not chunk or len(data) > MAX_BYTES:
+                    raise ConnectionError("the client sent no complete ClientHello") from None
+                continue
+            except NotTlsError as error:
+                REFUSALS.labels(Reason.EGRESS_NOT_ALLOWED).inc()
+                raise ConnectionError(f"{destination}: {error}") from error
+            if name != destination.host:
+                REFUSALS.labels(Reason.EGRESS_NOT_ALLOWED).inc()
+                raise ConnectionError(f"{destination}: the TLS connection is for another server")
+            return data
+
+    async def _relay(self, client: Streams, upstream: Streams, count: int) -> int:
+        """Copy bytes in both directions until one side closes or nothing comes any more. Returns their number."""
+        activity = _Activity(time.monotonic(), count)
+        copies = {
+            asyncio.create_task(_copy(client[0], upstream[1], activity)),
+            asyncio.create_task(_copy(upstream[0], client[1], activity)),
+        }
+        watch = asyncio.create_task(_idle(activity, self._settings.idle_deadline))
+        try:
+            pending = {*copies, watch}
+            while copies & pending and watch in pending:
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*copies, watch):
+                task.cancel()
+            await asyncio.gather(*copies, watch, return_exceptions=True)
+        return activity.count
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, activity: _Activity) -> None:
+    """Copy until the reader's end, which is passed on: the other direction may go on."""
+    with contextlib.suppress(OSError):
+        while chunk := await reader.read(CHUNK):
+            activity.add(len(chunk))
+            writer.write(chunk)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+async def _idle(activity: _Activity, seconds: float) -> None:
+    """Return when no byte has come for so long."""
+    while (left := activity.last + seconds - time.monotonic()) > 0:
+        await asyncio.sleep(left)
+
+
+def _not_allowed(message: str) -> EgressRefused:
+    return EgressRefused(HTTPStatus.FORBIDDEN, Reason.EGRESS_NOT_ALLOWED, message)
+
+
+def _unreachable(destination: Destination, why: str) -> EgressRefused:
+    message = f"{destination} was not reached: {why}."
+    return EgressRefused(HTTPStatus.BAD_GATEWAY, Reason.UNREACHABLE, message)

@@ -1,0 +1,65 @@
+import ssl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlrun_egress_proxy.client_hello import IncompleteError, NotTlsError, server_name
+
+
+def hello(name: str | None) -> bytes:
+    """Return the ClientHello of OpenSSL."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    connection = context.wrap_bio(incoming, outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        connection.do_handshake()
+    return outgoing.read()
+
+
+def test_the_name_that_openssl_sends_is_read() -> None:
+    assert server_name(hello("Api.Example.com")) == "api.example.com"
+
+
+def test_a_connection_without_a_name_has_none() -> None:
+    assert server_name(hello(None)) is None
+
+
+def test_each_shorter_part_is_incomplete() -> None:
+    data = hello("api.example.com")
+    for length in range(len(data)):
+        with pytest.raises(IncompleteError):
+            server_name(data[:length])
+
+
+def test_a_message_divided_between_records_is_read() -> None:
+    data = hello("api.example.com")
+    content = data[5:]
+    parts = [content[i : i + 7] for i in range(0, len(content), 7)]
+    divided = b"".join(data[:3] + len(part).to_bytes(2, "big") + part for part in parts)
+    assert server_name(divided) == "api.example.com"
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-x\r\n", b"\x17\x03\x03\x00\x01x", b"\x16\x02\x00\x00\x01x"])
+def test_other_protocols_are_refused(data: bytes) -> None:
+    with pytest.raises(NotTlsError):
+        server_name(data)
+
+
+@given(position=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_damaged_messages_are_refused_or_read(position: int, value: int) -> None:
+    data = bytearray(hello("api.example.com"))
+    data[position % len(data)] = value
+    try:
+        found = server_name(bytes(data))
+    except (IncompleteError, NotTlsError):
+        return
+    assert found is None or isinstance(found, str)
+
+
+@given(st.binary(max_size=600))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        server_name(data)
+    except (IncompleteError, NotTlsError):
+        return

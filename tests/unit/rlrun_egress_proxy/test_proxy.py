@@ -1,0 +1,218 @@
+"""The proxy between real TLS clients and real TLS servers on this machine."""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rlrun.api.base.address_rules import AddressRules
+from rlrun.protocol.egress import EgressGrant, sign
+from rlrun_egress_proxy.proxy import EgressProxy
+from rlrun_egress_proxy.settings import EgressConfig, EgressProxySettings
+
+from local_cluster.control_plane.pki import CertificateAuthority
+from tests.support.waiting import until
+
+KEY = b"k" * 32
+JUDGE = "judge.example.com"
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+
+@dataclass
+class World:
+    """A judge behind TLS, the proxy, and what clients need."""
+
+    port: int
+    """Port of the judge."""
+    proxy_port: int
+    context: ssl.SSLContext
+    proxy: EgressProxy
+    seen: list[bytes]
+
+    def grant(self, **changes: object) -> str:
+        grant = EgressGrant(
+            namespace="team",
+            run="judged",
+            uid="u",
+            environment="env-0",
+            hosts=[f"{JUDGE}:{self.port}"],
+            expires=datetime.now(UTC) + timedelta(hours=1),
+        )
+        return sign(grant.model_copy(update=changes), KEY)
+
+    async def connect(
+        self, host: str = JUDGE, port: int | None = None, grant: str | None = None
+    ) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+        """Send CONNECT. Returns the status line and the open connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy_port)
+        credentials = base64.b64encode(f"rlrun:{grant or self.grant()}".encode()).decode()
+        target = f"{host}:{port or self.port}"
+        writer.write(f"CONNECT {target} HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+        return answer.splitlines()[0], reader, writer
+
+    async def ask(self, name: str = JUDGE) -> bytes:
+        """Return the judge's answer to one line over TLS."""
+        line, reader, writer = await self.connect()
+        assert line == "HTTP/1.1 200 Connection established", await reader.read()
+        await writer.start_tls(self.context, server_hostname=name)
+        writer.write(b"score?\n")
+        answer = await reader.readline()
+        writer.close()
+        return answer
+
+
+async def loopback(host: str, port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[World]]]:
+    pair = CertificateAuthority(tmp_path / "pki").issue("judge", "judge", addresses=[JUDGE])
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(pair.certificate, pair.key)
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "key").write_bytes(KEY)
+    servers: list[asyncio.Server] = []
+
+    async def start(*, resolve: Resolve = loopback, private: tuple[str, ...] = ("127.0.0.1",), **settings: object) -> World:
+        seen: list[bytes] = []
+
+        async def judge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            line = await reader.readline()
+            seen.append(line)
+            writer.write(b"0.5\n")
+            await writer.drain()
+            writer.close()
+
+        upstream = await asyncio.start_server(judge, "127.0.0.1", ssl=serving)
+        config = EgressConfig(
+            EgressProxySettings.model_validate({"keys": tmp_path / "keys", **settings}), AddressRules.parse(private)
+        )
+        proxy = EgressProxy(config, resolve)
+        door = await asyncio.start_server(proxy.serve_client, "127.0.0.1", limit=16 * 1024)
+        servers.extend((upstream, door))
+        context = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
+        ports = [server.sockets[0].getsockname()[1] for server in (upstream, door)]
+        return World(*ports, context, proxy, seen)
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+Make = Callable[..., Awaitable[World]]
+
+
+async def test_an_environment_reaches_its_listed_host_over_tls(make: Make) -> None:
+    world = await make()
+    assert await world.ask() == b"0.5\n"
+    assert world.seen == [b"score?\n"]
+
+
+async def test_another_host_or_port_is_refused(make: Make) -> None:
+    world = await make()
+    for host, port in (("other.example.com", world.port), (JUDGE, world.port + 1), ("169.254.169.254", world.port)):
+        line, reader, _ = await world.connect(host, port)
+        assert line == "HTTP/1.1 403 Forbidden"
+        assert b"not listed in `egress`" in await reader.read()
+    assert world.seen == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"expires": datetime(2020, 1, 1, tzinfo=UTC)}, None],
+    ids=["expired", "forged"],
+)
+async def test_a_grant_that_is_not_valid_is_refused(make: Make, changes: dict[str, object] | None) -> None:
+    world = await make()
+    grant = world.grant(**changes) if changes else world.grant().partition(".")[0] + ".AAAA"
+    line, _, _ = await world.connect(grant=grant)
+    assert line == "HTTP/1.1 407 Proxy Authentication Required"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "::ffff:10.0.0.1"])
+async def test_a_listed_name_with_a_private_address_is_refused(make: Make, address: str) -> None:
+    async def private(host: str, port: int) -> list[str]:
+        return [address]
+
+    world = await make(resolve=private, private=())
+    line, _, _ = await world.connect()
+    assert line == "HTTP/1.1 403 Forbidden"
+    assert world.seen == []
+
+
+async def test_the_address_that_was_checked_is_used(make: Make) -> None:
+    """A name whose address changes between check and connection gains nothing: it is resolved once."""
+    answers = iter([["127.0.0.1"], ["10.0.0.1"]])
+
+    async def rebinding(host: str, port: int) -> list[str]:
+        return next(answers)
+
+    world = await make(resolve=rebinding)
+    assert await world.ask() == b"0.5\n"
+    assert list(answers) == [["10.0.0.1"]]
+
+
+async def test_the_tls_connection_must_be_for_the_same_host(make: Make) -> None:
+    world = await make()
+    world.context.check_hostname = False
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await world.ask(name="hidden.example.com")
+    assert world.seen == []
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nHost: judge\r\n\r\n", b""], ids=["not TLS", "closed"])
+async def test_nothing_but_tls_passes(make: Make, data: bytes) -> None:
+    world = await make()
+    line, reader, writer = await world.connect()
+    assert line.startswith("HTTP/1.1 200")
+    writer.write(data)
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 60) == b""
+    assert world.seen == []
+
+
+async def test_a_run_has_a_limited_number_of_connections(make: Make) -> None:
+    world = await make(tunnelsPerRun=1)
+    _, _, writer = await world.connect()
+    line, _, _ = await world.connect()
+    assert line == "HTTP/1.1 429 Too Many Requests"
+    line, _, _ = await world.connect(grant=world.grant(uid="another"))
+    assert line.startswith("HTTP/1.1 200")
+    writer.close()
+    await until(lambda: world.proxy.open_tunnels <= 1)
+    line, _, _ = await world.connect()
+    assert line.startswith("HTTP/1.1 200")
+
+
+async def test_an_idle_connection_and_a_silent_client_end(make: Make) -> None:
+    world = await make(idleDeadline=0.01, headDeadline=0.2)
+    line, reader, writer = await world.connect()
+    assert line.startswith("HTTP/1.1 200")
+    await writer.start_tls(world.context, server_hostname=JUDGE)
+    assert await asyncio.wait_for(reader.read(), 60) == b""
+    silent, _ = await asyncio.open_connection("127.0.0.1", world.proxy_port)
+    assert await asyncio.wait_for(silent.read(), 60) == b""
+    await until(lambda: world.proxy.open_tunnels == 0)
+
+
+async def test_a_host_that_does_not_answer_is_an_error_of_its_own(make: Make) -> None:
+    async def unknown(host: str, port: int) -> list[str]:
+        raise OSError("no such name")
+
+    world = await make(resolve=unknown)
+    line, reader, _ = await world.connect()
+    assert line == "HTTP/1.1 502 Bad Gateway"
+    assert b"its name has no address" in await reader.read()
+
+
+async def test_a_head_without_an_end_is_refused(make: Make) -> None:
+    world = await make()
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.proxy_port)
+    writer.write(b"CONNECT " + b"x" * 40_000)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 431 ")
