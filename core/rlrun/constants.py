@@ -303,6 +303,7 @@ class Reason(StrEnum):
     EMPTY_BATCHES = "EmptyBatches"
 
     # Gateway
+    TOKEN_INVALID = "TokenInvalid"
     GROUP_UNKNOWN = "GroupUnknown"
     TOO_MANY_REQUESTS = "TooManyRequests"
     TOO_MANY_ROLLOUTS = "TooManyRollouts"

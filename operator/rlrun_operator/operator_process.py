@@ -28,6 +28,7 @@ from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.probes import EventLoopWatchdog, web_app
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
 from rlrun_operator.runtime.metrics import LEADING, REGISTRY, RunPhaseCollector
+from rlrun_operator.runtime.token_key import ensure_token_key, secret_name
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
 
@@ -102,7 +103,10 @@ class Operator:
         acquired.result()
         self._leading = True
         LEADING.set(1)
-        observer = Observer(cluster, artifacts, poller, self._settings)
+        namespace, name = self._settings.lease_namespace, secret_name(self._settings.lease_name)
+        observer = Observer(
+            cluster, artifacts, poller, self._settings, await ensure_token_key(cluster, namespace, name)
+        )
         reconciler = Reconciler(observer, Applier(cluster, artifacts), self._settings, self._phases)
         serving = ServingController(cluster, observer, self._settings)
         registry = handlers.registry(self._configure, self._queue.add, self._enqueue_waiting, serving)

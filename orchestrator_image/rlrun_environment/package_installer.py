@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 import aiohttp
 from rlrun.constants import Reason
+from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import EnvironmentConfig
 from rlrun.protocol.problem import Problem
 
@@ -39,7 +40,11 @@ class PackageError(Exception):
 
 
 async def fetch_wheels(
-    config: EnvironmentConfig, folder: Path, deadline: float, report: Callable[[Problem | None], None]
+    config: EnvironmentConfig,
+    folder: Path,
+    deadline: float,
+    report: Callable[[Problem | None], None],
+    token: str | None,
 ) -> list[Path]:
     """Download the package's wheels into `folder` and retry for `deadline` seconds.
 
@@ -52,7 +57,7 @@ async def fetch_wheels(
     params = {"version": config.version} if config.version else {}
     started, pause = time.monotonic(), FIRST_PAUSE
     problem = Problem(reason=Reason.ORCHESTRATOR_UNREACHABLE, message=f"No request to {url} was made yet.")
-    async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as session:
+    async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT, headers=bearer(token)) as session:
         while True:
             try:
                 async with session.get(url, params=params) as response:
@@ -117,14 +122,21 @@ def installed_version(target: Path, package: str) -> str | None:
 
 
 async def install_environment(
-    config: EnvironmentConfig, target: Path, deadline: float, report: Callable[[Problem | None], None]
+    config: EnvironmentConfig,
+    target: Path,
+    deadline: float,
+    report: Callable[[Problem | None], None],
+    token: str | None = None,
 ) -> str | None:
-    """Install the package, unless it is part of the image, and return its version. Raises PackageError."""
+    """Install the package, unless it is part of the image, and return its version. Raises PackageError.
+
+    `token`: that of environments, which the run's gateway asks for.
+    """
     if config.owner is None or config.packages_url is None:
         log.info("%s has no owner or no packages URL: its module must be part of the image", config.id)
         return installed_version(target, config.package) or config.version
     with tempfile.TemporaryDirectory(prefix="rlrun-wheels-") as folder:
-        wheels = await fetch_wheels(config, Path(folder), deadline, report)
+        wheels = await fetch_wheels(config, Path(folder), deadline, report, token)
         await install(wheels, target)
     version = installed_version(target, config.package) or config.version
     log.info("Installed %s %s from %d wheels", config.id, version, len(wheels))

@@ -16,6 +16,7 @@ from rlrun.protocol.environment import (
     GroupResult,
 )
 from rlrun.protocol.problem import Problem
+from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
@@ -73,7 +74,11 @@ class EnvironmentServer:
         started = time.monotonic()
         try:
             self.version = await install_environment(
-                self.config, self.process_settings.dir, self.process_settings.package_deadline, self._report
+                self.config,
+                self.process_settings.dir,
+                self.process_settings.package_deadline,
+                self._report,
+                self.process_settings.token,
             )
         except PackageError as error:
             self.problem = error.problem
@@ -104,7 +109,7 @@ class EnvironmentServer:
 
     def app(self) -> web.Application:
         """Return the application with all routes."""
-        app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
+        app = web.Application(middlewares=[problem_middleware, token_middleware(self.process_settings.token)], client_max_size=MAX_REQUEST_BYTES)
         app.add_routes(
             [
                 web.get("/healthz", healthz),

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field
 from rlrun.api.base.schema import Schema
 from rlrun.constants import ENVIRONMENT_PORT
+from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
 from rlrun.service.settings import read_settings
 
@@ -24,10 +25,12 @@ class EnvironmentProcessSettings(Schema):
     hang_grace: float = Field(default=10.0, ge=0)
     """Time after a group's deadline until a worker that has not answered is killed."""
     termination_log: Path = Path("/dev/termination-log")
+    token: str | None = Field(default=None, repr=False)
+    """Token of environments, from `RLRUN_TOKEN`. None: all requests pass."""
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> tuple[EnvironmentConfig, EnvironmentProcessSettings]:
     """Read all settings. Raises ValueError that names the variable that does not fit."""
-    return EnvironmentConfig.from_variables(environment), read_settings(
-        EnvironmentProcessSettings, environment, f"{VARIABLE}_"
-    )
+    settings = read_settings(EnvironmentProcessSettings, environment, f"{VARIABLE}_")
+    token = environment.get(TOKEN_VARIABLE) or None
+    return EnvironmentConfig.from_variables(environment), settings.model_copy(update={"token": token})

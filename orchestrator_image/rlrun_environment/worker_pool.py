@@ -209,7 +209,7 @@ class WorkerPool:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=descriptor,
                 stderr=descriptor,
-                env={**os.environ, VARIABLE: self._config.to_variable()},
+                env={**_inherited(os.environ), VARIABLE: self._config.to_variable()},
                 start_new_session=True,
             )
         finally:
@@ -313,3 +313,8 @@ def _ending(code: int, hung: bool) -> str:
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for a worker: user code has no use for the token of its pod."""
+    return {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.access import bearer
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
@@ -112,7 +113,7 @@ class Orchestrator:
         )
         self._environments = {
             use: EnvironmentPool(
-                _environment_clients(http, run, use),
+                _environment_clients(http, run, use, settings.environment_token),
                 self._conditions.set_waiting,
                 poll_interval=settings.poll_interval,
                 grace=settings.configuration_grace,
@@ -260,7 +261,14 @@ class Orchestrator:
         used = [PackageRef.of(entry.id, entry.version) for entry in entries]
         packages = Packages(self._store, self._run.artifacts.environments_uri, used)
         exact = config_mapping.exact_prefixes(self._run)
-        gateway = Gateway(self._groups, self._rules, self._router, packages, exact_prefixes=exact).application()
+        gateway = Gateway(
+            self._groups,
+            self._rules,
+            self._router,
+            packages,
+            exact_prefixes=exact,
+            package_token=self._settings.environment_token,
+        ).application()
         registry = make_registry(
             RunCollector(
                 self._schedule,
@@ -275,7 +283,7 @@ class Orchestrator:
         )
         runners = [
             (make_runner(gateway), self._settings.gateway_port),
-            (make_runner(status_application(self.status, registry)), self._settings.status_port),
+            (make_runner(status_application(self.status, registry, self._settings.token)), self._settings.status_port),
         ]
         try:
             for runner, port in runners:
@@ -287,10 +295,12 @@ class Orchestrator:
                 await runner.cleanup()
 
 
-def _environment_clients(http: aiohttp.ClientSession, run: ResolvedRun, use: EnvironmentUse) -> list[EnvironmentClient]:
+def _environment_clients(
+    http: aiohttp.ClientSession, run: ResolvedRun, use: EnvironmentUse, token: str | None
+) -> list[EnvironmentClient]:
     deadlines = config_mapping.group_deadlines(run, use)
     return [
-        EnvironmentClient(http, e.name, e.url, group_deadline=deadlines[e.name])
+        EnvironmentClient(http, e.name, e.url, group_deadline=deadlines[e.name], token=token)
         for e in run.endpoints.environments
         if e.use is use
     ]
@@ -302,7 +312,7 @@ async def attempt(
     """Run until completion, failure or `stop`, write the termination message, and return the exit code."""
     # The engine's server closes idle connections after 5 s, and a request on a closed one would fail.
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=5, keepalive_timeout=3.0)
-    async with aiohttp.ClientSession(connector=connector) as http:
+    async with aiohttp.ClientSession(connector=connector, headers=bearer(settings.token)) as http:
         orchestrator = Orchestrator(run, settings, store, http, resolve)
         work = asyncio.create_task(orchestrator.run(), name="run")
         stopped = asyncio.create_task(stop.wait(), name="stop")

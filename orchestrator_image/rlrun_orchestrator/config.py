@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from rlrun.constants import GATEWAY_PORT, INFERENCE_PORT, ORCHESTRATOR_STATUS_PORT, SIDECAR_PORT
@@ -11,6 +11,7 @@ CONVERSIONS: dict[object, Callable[[str], object]] = {
     Path: Path,
     int: int,
     float: float,
+    str | None: str,
 }
 
 
@@ -66,18 +67,22 @@ class OrchestratorSettings:
     """First pause after a batch without a usable group. It doubles, up to ten times this value."""
     checkpoint_interval: int = 50
     """Steps between checkpoints if the run's spec does not set it."""
+    token: str | None = field(default=None, repr=False)
+    """Token of the run, for its other processes and for the operator. None: all requests pass."""
+    environment_token: str | None = field(default=None, repr=False)
+    """Token for requests to environments, and of their requests for packages."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "OrchestratorSettings":
         """Read the settings. Raises ValueError that names the variable if a value is not a number."""
         found: dict[str, object] = {}
-        for field in fields(cls):
-            name = f"RLRUN_{field.name.upper()}"
+        for known in fields(cls):
+            name = f"RLRUN_{known.name.upper()}"
             text = environment.get(name)
             if not text:
                 continue
             try:
-                found[field.name] = CONVERSIONS[field.type](text)
+                found[known.name] = CONVERSIONS[known.type](text)
             except ValueError as error:
                 raise ValueError(f"{name}={text!r} is not a number: correct or unset the variable") from error
         return cls(**found)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from demo.cluster import local_cluster
 from demo.install import EXAMPLES, S3Access, install_platform, push_environment
 from demo.kubectl import Kubectl, Object, condition, wait_for
 from demo.watch import describe, follow
+from tests.e2e.stranger import ask_as_stranger
 from tests.support.lanes import Together
 from tests.support.sharing import folder_of_all_workers, shared
 
@@ -139,6 +140,8 @@ class Neighbours:
     """As they were in the end; those of SEEDS, in this order."""
     side_by_side: bool
     """Whether both were seen running at the same time."""
+    answers: dict[str, int]
+    """HTTP status of each request that an environment of the first run sent to a process of the second."""
 
 
 @pytest.fixture(scope="session")
@@ -149,13 +152,16 @@ def neighbours(platform: Platform) -> Iterator[Neighbours]:
         for namespace, seed in zip(namespaces, SEEDS, strict=True):
             platform.kubectl.apply(platform.run_object("same-name", namespace, **ON_POLICY, seed=seed))
         both_running: list[bool] = []
+        answers: dict[str, int] = {}
 
         def look(_: object) -> None:
             found = [platform.kubectl.get("rlrun", "same-name", namespace) or {} for namespace in namespaces]
             both_running.append(all(run.get("status", {}).get("phase") == "Running" for run in found))
+            if both_running[-1] and not answers:
+                answers.update(ask_as_stranger(platform.kubectl, "same-name", *namespaces))
 
         runs = [follow(platform.kubectl, "same-name", namespace, SECONDS, each=look) for namespace in namespaces]
-        yield Neighbours(runs, any(both_running))
+        yield Neighbours(runs, any(both_running), answers)
 
 
 @contextmanager

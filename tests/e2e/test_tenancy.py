@@ -17,3 +17,9 @@ def test_two_runs_of_one_name_in_two_namespaces(platform: Platform, neighbours: 
         assert mean_of(lines, "mismatch_kl/all/mean") <= 0.01, "the engines served another run's adapter"
         uids = {o["spec"]["runUid"] for o in platform.kubectl.list("rladapters", namespace)}
         assert uids == {run["metadata"]["uid"]}
+
+
+def test_the_processes_of_a_run_answer_no_other_run(neighbours: Neighbours) -> None:
+    """The network of this cluster enforces no policies: this is what the run's own tokens hold."""
+    assert len(neighbours.answers) == 9
+    assert set(neighbours.answers.values()) == {401}, neighbours.answers

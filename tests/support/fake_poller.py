@@ -9,7 +9,7 @@ class FakePoller:
     def __init__(self) -> None:
         self.answer: RunStatus | None = None
 
-    async def status(self, namespace: str, name: str) -> RunStatus:
+    async def status(self, namespace: str, name: str, token: str | None = None) -> RunStatus:
         if self.answer is None:
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         return self.answer

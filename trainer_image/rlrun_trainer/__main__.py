@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 from aiohttp import web
+from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
 from rlrun.storage.store import Store
@@ -44,7 +45,7 @@ async def serve(settings: TrainerSettings) -> int:
     loop.set_default_executor(ThreadPoolExecutor(S3_THREADS, thread_name_prefix="s3-caller"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Server()
+    server = Server(os.environ.get(TOKEN_VARIABLE))
     runner = web.AppRunner(server.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, settings.host, settings.port).start()

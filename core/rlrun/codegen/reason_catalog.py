@@ -719,6 +719,11 @@ GATEWAY = _section(
         "The group does not exist or has ended; its results are discarded.",
         "Stop sending requests for it.",
     ),
+    (
+        Reason.TOKEN_INVALID,
+        "A process received a request without the token of its run.",
+        "Nothing, if the request was none of the run's own. Otherwise restart the run: its pods have tokens of two keys.",
+    ),
     (Reason.TOO_MANY_REQUESTS, "The group has too many concurrent requests.", "Wait for one of them to finish."),
     (Reason.TOO_MANY_ROLLOUTS, "The group has too many rollout ids.", "Use one id per rollout."),
     (Reason.TOO_MANY_TURNS, "The rollout has made too many requests.", "End the rollout earlier."),

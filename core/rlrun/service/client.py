@@ -5,6 +5,7 @@ succeed later, and with `RequestRejected` if the server rejected it.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import aiohttp
@@ -32,14 +33,18 @@ class HttpClient:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
 
-    async def call(self, method: str, url: str, model: type[M], body: Any = None) -> M:
+    async def call(
+        self, method: str, url: str, model: type[M], body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> M:
         """Send `body` as JSON and return the response as `model`. Raises RequestError."""
         if self._session is None:
             # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
             connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=5, ttl_dns_cache=5)
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         data = None if body is None else json.dumps(body).encode()
-        response = await request(self._session, method, url, body=data, timeout=self._timeout, max_bytes=RESPONSE_BYTES)
+        response = await request(
+            self._session, method, url, body=data, timeout=self._timeout, max_bytes=RESPONSE_BYTES, headers=headers
+        )
         return parse(model, response, f"{method} {url}")
 
     async def close(self) -> None:
@@ -56,15 +61,16 @@ async def request(
     body: bytes | None = None,
     timeout: float,
     max_bytes: int | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Send one request and return the body of the successful response.
+    """Send one request and return the body of the successful response. `headers` are added to those of the session.
 
     Waits `timeout` seconds at most and reads little more than `max_bytes`. Raises ServiceUnavailable, RequestRejected.
     """
     limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
-    headers = {"Content-Type": "application/json"} if body is not None else None
+    sent = {**(headers or {}), **({"Content-Type": "application/json"} if body is not None else {})}
     try:
-        async with session.request(method, url, data=body, headers=headers, timeout=limits) as response:
+        async with session.request(method, url, data=body, headers=sent, timeout=limits) as response:
             data = await _read(response, url, max_bytes)
             if response.status < 400:
                 return data

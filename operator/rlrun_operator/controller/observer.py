@@ -51,6 +51,7 @@ from rlrun_operator.resources.platform import (
     run_layout,
     s3_variables,
 )
+from rlrun_operator.resources.run_tokens import run_token
 from rlrun_operator.runtime.metrics import POLL_ERRORS
 
 log = logging.getLogger(__name__)
@@ -63,13 +64,20 @@ class Observer:
     """Reader of the state of runs."""
 
     def __init__(
-        self, cluster: AsyncKubeClient, artifacts: ArtifactStore, poller: OrchestratorClient, settings: OperatorSettings
+        self,
+        cluster: AsyncKubeClient,
+        artifacts: ArtifactStore,
+        poller: OrchestratorClient,
+        settings: OperatorSettings,
+        token_key: bytes | None = None,
     ) -> None:
+        """`token_key`: key of the tokens of runs. None: the processes of runs ask for none."""
         self._cluster = cluster
         self._artifacts = artifacts
         self._poller = poller
         self._settings = settings
         self._egress = EgressObserver(cluster, settings.egress)
+        self._token_key = token_key
         self._source: tuple[float, dict[str, str] | None] | None = None
 
     async def observe(self, namespace: str, name: str) -> RunObservation | None:
@@ -96,7 +104,7 @@ class Observer:
                 parts |= await self._references(run, namespace, variables)
             # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
             folders, parts["artifacts_problem"] = await self._listing(run, status, variables, artifact_objects)
-            parts |= await self._poll(namespace, name, pods, status)
+            parts |= await self._poll(run, pods, status)
         catalog = ArtifactCatalog.build(run, artifact_objects, folders, None if isinstance(spec, Problem) else spec)
         finalizing = deleted and FINALIZER in (run["metadata"].get("finalizers") or [])
         if finalizing or (not isinstance(spec, Problem) and catalog.has_deletions):
@@ -107,6 +115,7 @@ class Observer:
             pods=tuple(pods),
             catalog=catalog,
             s3_variables=variables,
+            token_key=self._token_key,
             s3_problem=s3_problem,
             **parts,
         )
@@ -214,7 +223,7 @@ class Observer:
         except StoreError as error:
             return None, error.problem
 
-    async def _poll(self, namespace: str, name: str, pods: list[Obj], status: RLRunStatus) -> dict[str, Any]:
+    async def _poll(self, run: Obj, pods: list[Obj], status: RLRunStatus) -> dict[str, Any]:
         running = any(
             label(p, ATTEMPT_LABEL) == str(status.attempt)
             and role_of(p) == "orchestrator"
@@ -223,8 +232,10 @@ class Observer:
         )
         if not running or (status.phase is not None and status.phase.finished):
             return {}
+        metadata = run["metadata"]
+        token = run_token(self._token_key, metadata["uid"]) if self._token_key else None
         try:
-            report: RunStatus = await self._poller.status(namespace, name)
+            report: RunStatus = await self._poller.status(metadata["namespace"], metadata["name"], token)
         except RequestError as error:
             POLL_ERRORS.inc()
             return {"poll_error": error.problem.message}

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from rlrun.protocol.access import bearer
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.service.client import HttpClient
 from typing_extensions import override
@@ -10,8 +11,8 @@ from typing_extensions import override
 class OrchestratorClient(Protocol):
     """Client that reads the status of a run from its orchestrator."""
 
-    async def status(self, namespace: str, name: str) -> RunStatus:
-        """Return the status of the run. Raises RequestError."""
+    async def status(self, namespace: str, name: str, token: str | None = None) -> RunStatus:
+        """Return the status of the run, which asks for its token. Raises RequestError."""
 
 
 class HttpOrchestratorClient(OrchestratorClient):
@@ -22,8 +23,9 @@ class HttpOrchestratorClient(OrchestratorClient):
         self._http = HttpClient()
 
     @override
-    async def status(self, namespace: str, name: str) -> RunStatus:
-        return await self._http.call("GET", self._template.format(namespace=namespace, name=name), RunStatus)
+    async def status(self, namespace: str, name: str, token: str | None = None) -> RunStatus:
+        url = self._template.format(namespace=namespace, name=name)
+        return await self._http.call("GET", url, RunStatus, headers=bearer(token))
 
     async def close(self) -> None:
         """Close the connections."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -13,6 +14,7 @@ from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.network import network_policies
 from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_operator.resources.platform import config_map, s3_secret, service_account
+from rlrun_operator.resources.run_tokens import token_variables
 from rlrun_operator.resources.trainer import trainer
 
 Obj = dict[str, Any]
@@ -26,22 +28,32 @@ def children(
     settings: OperatorSettings,
     resolved: ResolvedRun,
     s3_variables: Mapping[str, str],
+    *,
     egress: EgressAccess | None = None,
+    token_key: bytes | None = None,
 ) -> list[Obj]:
     """Return all children of one attempt, dependencies first.
 
-    Without `egress` the environments that list hosts outside of the cluster are left out.
+    Args:
+        identity: Names and labels of the children.
+        settings: Settings of the operator.
+        resolved: Configuration of the attempt.
+        s3_variables: The AWS_* variables.
+        egress: Without it, environments that list hosts outside of the cluster are left out.
+        token_key: Key of the tokens that the run's processes ask each other for. None: they ask for none.
     """
     proxy = settings.egress if wants_egress(resolved.spec) else None
+    tokens = token_variables(token_key, identity.uid) if token_key else {}
     found = [
         service_account(identity),
-        s3_secret(identity, s3_variables),
+        s3_secret(identity, {**s3_variables, **tokens}),
         config_map(identity, resolved),
         *(network_policies(identity, settings.lease_namespace, proxy) if settings.network_policies else []),
     ]
     for item in environment_entries(resolved.spec):
         if egress is not None or not item.entry.egress:
-            found += environment(identity, settings, resolved, item, egress)
+            token = tokens.get(ENVIRONMENT_TOKEN_VARIABLE)
+            found += environment(identity, settings, resolved, item, egress=egress, token=token)
     found += trainer(identity, settings, resolved)
     found += inference(identity, settings, resolved)
     found += orchestrator(identity, settings, resolved)

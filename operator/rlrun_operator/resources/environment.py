@@ -7,6 +7,7 @@ from typing import Any
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.environments import Environment
 from rlrun.constants import ENVIRONMENT_PORT, Role, Use
+from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
 from rlrun.protocol.resolved import ResolvedRun
 
@@ -67,9 +68,11 @@ def environment(
     settings: OperatorSettings,
     resolved: ResolvedRun,
     item: EnvironmentEntry,
-    egress: EgressAccess | None,
+    *,
+    egress: EgressAccess | None = None,
+    token: str | None = None,
 ) -> list[Obj]:
-    """Return the Deployment and the Service of one environment.
+    """Return the Deployment and the Service of one environment. `token`: that of the run's environments.
 
     Raises:
         ValueError: The environment lists hosts, and there is no access to sign its grant with.
@@ -78,6 +81,9 @@ def environment(
     name = identity.environment(item.index, item.use)
     gateway_url = resolved.endpoints.gateway_url
     variables = {VARIABLE: environment_variable(item.entry, shape.workers, gateway_url)}
+    if token:
+        # Not of a Secret: the run's own token and the S3 credentials would be in it, too.
+        variables[TOKEN_VARIABLE] = token
     if item.entry.egress:
         if egress is None:
             raise ValueError(f"{item.component} lists hosts in egress, and there is no key to sign with")

@@ -5,6 +5,7 @@ from typing import Any
 
 from rlrun.api.model import RLModelSpec
 from rlrun.constants import INFERENCE_PORT, SIDECAR_PORT, Role
+from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import ResolvedRun
 
@@ -29,6 +30,8 @@ STARTUP_SECONDS = 2700
 SIDECAR_STARTUP_SECONDS = 600
 """Time limit in seconds for the start of a sidecar, which gets little CPU beside engines that load models."""
 ADAPTERS_DIR = "/adapters"
+ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
+"""Variable with the token that vLLM asks for on the routes below /v1. The others have no data of a run."""
 
 
 def engine_args(resolved: ResolvedRun) -> list[str]:
@@ -143,6 +146,10 @@ def inference(identity: RunIdentity, settings: OperatorSettings, resolved: Resol
     model = weights(identity, settings, resolved.model.source, shape.env)
     kind = policy_kind(resolved)
     vllm = engine(settings, resolved.model, engine_args(resolved), kind, model.mount)
+    # Optional, because attempts that began without tokens have none in their Secret.
+    reference = {"name": identity.s3_secret, "key": TOKEN_VARIABLE, "optional": True}
+    own = {"name": ENGINE_KEY_VARIABLE, "valueFrom": {"secretKeyRef": reference}}
+    vllm["env"] = [*(e for e in vllm["env"] if e["name"] != ENGINE_KEY_VARIABLE), own]
     sidecar = container(
         "sidecar",
         settings.images.orchestrator,

@@ -5,6 +5,7 @@ import sys
 
 import aiohttp
 from rlrun.constants import ExitCode
+from rlrun.protocol.access import bearer
 from rlrun.protocol.policy import PolicyKind
 from rlrun.service.errors import FatalError
 from rlrun.service.run_service import run_service
@@ -28,7 +29,7 @@ async def serve(settings: SidecarSettings) -> int:
         store = Store()
     except StoreError as error:
         raise FatalError(error.problem, ExitCode.CONFIGURATION) from error
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=bearer(settings.token)) as http:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
         folder, deadline = settings.adapters_dir, settings.download_deadline
         adapters: PolicyLoader
@@ -37,7 +38,7 @@ async def serve(settings: SidecarSettings) -> int:
             adapters = FullWeightsLoader(engine, store, folder, deadline, fallback)
         else:
             adapters = AdapterLoader(engine, store, folder, deadline, settings.unload_grace, fallback)
-        async with serving(sidecar_app(adapters, folder), settings.sidecar_port):
+        async with serving(sidecar_app(adapters, folder, settings.token), settings.sidecar_port):
             log.info(
                 "sidecar on port %d for %s, which serves policies of kind %s",
                 settings.sidecar_port,

@@ -8,14 +8,18 @@ from rlrun.constants import Reason
 from rlrun.protocol.inference import LoadRequest
 from rlrun.protocol.policy import NAME
 from rlrun.protocol.problem import Problem
+from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
 from rlrun_adapter_sidecar.policies.adapters import PolicyLoader
 
 
-def sidecar_app(adapters: PolicyLoader, folder: Path) -> web.Application:
-    """Return the application: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics."""
+def sidecar_app(adapters: PolicyLoader, folder: Path, token: str | None = None) -> web.Application:
+    """Return the application: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics.
+
+    `token`: that of the run, which all but probes and metrics ask for.
+    """
 
     async def get_adapters(_: web.Request) -> web.Response:
         return json_response(await adapters.list())
@@ -39,7 +43,7 @@ def sidecar_app(adapters: PolicyLoader, folder: Path) -> web.Application:
             Problem(reason=Reason.ADAPTERS_FOLDER_NOT_WRITABLE, message=f"{folder} cannot be written"), 503
         )
 
-    app = web.Application(middlewares=[problem_middleware])
+    app = web.Application(middlewares=[problem_middleware, token_middleware(token)])
     app.add_routes(
         [
             web.get("/healthz", healthz),

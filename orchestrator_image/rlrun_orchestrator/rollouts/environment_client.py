@@ -4,6 +4,7 @@ import asyncio
 
 import aiohttp
 from rlrun.constants import Reason
+from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import Demonstration, DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult
 from rlrun.protocol.problem import Problem
 from rlrun.service.client import parse, request
@@ -22,24 +23,30 @@ class EnvironmentClient:
     Raises ServiceUnavailable while the server does not respond and RequestRejected when it cannot serve the request.
     """
 
-    def __init__(self, http: aiohttp.ClientSession, name: str, url: str, *, group_deadline: float) -> None:
-        """`group_deadline`: seconds for one group of rollouts, all turns and scoring included."""
+    def __init__(
+        self, http: aiohttp.ClientSession, name: str, url: str, *, group_deadline: float, token: str | None = None
+    ) -> None:
+        """`group_deadline`: seconds for one group of rollouts, all turns and scoring included.
+
+        `token`: that of environments. Their pods must not see the token of the run.
+        """
         self.name = name
         self.group_deadline = group_deadline
         self._http = http
         self._url = url.rstrip("/")
+        self._headers = {"Authorization": "", **bearer(token)}
 
     async def info(self) -> EnvironmentInfo:
         """Return the state of the server, ready or not."""
         url = f"{self._url}/info"
-        return parse(EnvironmentInfo, await request(self._http, "GET", url, timeout=SHORT_SECONDS), url)
+        return parse(EnvironmentInfo, await self._request("GET", url, None, SHORT_SECONDS, None), url)
 
     async def roll_out(self, group: GroupRequest) -> GroupResult:
         """Return the scored rollouts of one example. Takes up to the group's deadline."""
         body = group.model_dump_json(by_alias=True, exclude_none=True).encode()
         timeout = group.deadline_seconds + GRACE_SECONDS
         url = f"{self._url}/groups"
-        answer = await request(self._http, "POST", url, body=body, timeout=timeout, max_bytes=MAX_ANSWER)
+        answer = await self._request("POST", url, body, timeout, MAX_ANSWER)
         # Parsing megabytes of conversations takes a while and must not block the gateway.
         result = await asyncio.to_thread(parse, GroupResult, answer, url)
         if result.group_id != group.group_id:
@@ -51,5 +58,9 @@ class EnvironmentClient:
         """Return the right answer to an example from its data set. Raises RequestRejected if there is none."""
         url = f"{self._url}/demonstrations"
         body = request_body.model_dump_json(by_alias=True, exclude_none=True).encode()
-        answer = await request(self._http, "POST", url, body=body, timeout=SHORT_SECONDS, max_bytes=MAX_ANSWER)
-        return parse(Demonstration, answer, url)
+        return parse(Demonstration, await self._request("POST", url, body, SHORT_SECONDS, MAX_ANSWER), url)
+
+    async def _request(self, method: str, url: str, body: bytes | None, timeout: float, max_bytes: int | None) -> bytes:
+        return await request(
+            self._http, method, url, body=body, timeout=timeout, max_bytes=max_bytes, headers=self._headers
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
+from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import Demonstration, EnvironmentConfig, EnvironmentInfo, GroupRequest, GroupResult
 from rlrun_environment.server import EnvironmentServer
 from rlrun_environment.settings import EnvironmentProcessSettings, load_settings
@@ -108,6 +109,28 @@ async def test_server_becomes_ready_and_serves_groups_and_demonstrations(serve, 
     assert 'rlrun_environment_rollouts_total{reason="ok"} 3.0' in metrics
     await client.until(lambda _: all(worker.ready for worker in client.server.pool.workers))
     assert all(worker.ready for worker in client.server.pool.workers)
+
+
+async def test_groups_need_the_token_and_user_code_does_not_have_it(serve, make_group, monkeypatch):
+    monkeypatch.setenv("RLRUN_TOKEN", "secret")
+    code = ENVIRONMENT.replace("float(text == answer)", 'float("RLRUN_TOKEN" in os.environ)')
+    client = await serve(code, token="secret")
+    assert (await client.get("/healthz"))[0] == 200
+    assert (await client.get("/info"))[0] == 401
+    assert (await client.group(make_group()))[0] == 401
+    assert (await client.demonstration(0))[0] == 401
+    client.http.headers.update(bearer("secret"))
+    assert (await client.until(lambda i: i.ready)).ready
+    status, result = await client.group(make_group(rollouts=1))
+    assert (status, result.rollouts[0].reward) == (200, 0.0)
+
+
+def test_the_token_comes_from_its_own_variable():
+    variables = {"RLRUN_ENVIRONMENT": '{"id": "o/e"}', "RLRUN_TOKEN": "secret"}
+    settings = load_settings(variables)[1]
+    assert settings.token == "secret"
+    assert "secret" not in repr(settings)
+    assert load_settings({**variables, "RLRUN_TOKEN": ""})[1].token is None
 
 
 async def test_a_dead_worker_costs_its_groups_and_comes_back(serve, make_group, upstream):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, TrainBatch
+from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.server.prometheus import TrainerMetrics
@@ -29,13 +30,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Server:
     """HTTP server. Probes work immediately, sessions once the model is loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str | None = None) -> None:
+        """`token`: that of the run, which all but probes and metrics ask for. None: all requests pass."""
+        self._token = token
         self.sessions: Sessions | None = None
         self.metrics = TrainerMetrics()
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
-        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[answer_problems])
+        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[answer_problems, token_middleware(self._token)])
         app.add_routes(
             [
                 web.get("/healthz", self._healthz),

@@ -35,6 +35,8 @@ class RunObservation:
     """Required Secrets of spec.envFrom that do not exist."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
+    token_key: bytes | None = field(default=None, repr=False)
+    """Key of the tokens of runs. None: the processes of runs ask for none."""
     s3_problem: Problem | None = None
     """Reason why runs cannot use S3 now."""
     egress_key: bytes | None = field(default=None, repr=False)

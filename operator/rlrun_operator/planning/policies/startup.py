@@ -8,6 +8,7 @@ from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import seconds
 from rlrun.kube.objects import attempt_of
 from rlrun.kube.pods import is_alive
+from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -81,9 +82,9 @@ def create_children(
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem):
         return None
-    identity = observation.identity(status.attempt)
+    identity, key = observation.identity(status.attempt), token_key_of(observation, status.attempt)
     access = egress_access(observation, settings, status.attempt_start_time or now)
-    desired = children(identity, settings, resolved, observation.s3_variables, access)
+    desired = children(identity, settings, resolved, observation.s3_variables, egress=access, token_key=key)
     if not observation.s3_variables:
         # Without the platform's Secret, running pods keep their current credentials.
         desired = [c for c in desired if c["kind"] != "Secret"]
@@ -113,6 +114,13 @@ def egress_access(
     if settings.egress is None or observation.egress_key is None:
         return None
     return EgressAccess(settings.egress, observation.egress_hosts, observation.egress_key, attempt_start)
+
+
+def token_key_of(observation: RunObservation, attempt: int) -> bytes | None:
+    """Return the key of the run's tokens, or None for an attempt that began without tokens: its processes have none."""
+    existing = [s for s in observation.owned_children("Secret") if attempt_of(s) == attempt]
+    began_without = any(TOKEN_VARIABLE not in (secret.get("data") or {}) for secret in existing)
+    return None if began_without else observation.token_key
 
 
 def _previous_pods_message(observation: RunObservation, attempt: int) -> str:

@@ -17,8 +17,10 @@ from typing import Any
 
 from aiohttp import web
 from rlrun.constants import Reason
+from rlrun.protocol.access import is_allowed
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.problem import Problem
+from rlrun.service.access import unauthorized
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import json_response
 from rlrun.storage.store import StoreError
@@ -75,12 +77,17 @@ class Gateway:
         *,
         limits: Limits | None = None,
         exact_prefixes: bool = True,
+        package_token: str | None = None,
     ) -> None:
-        """`exact_prefixes`: the next turn of a conversation begins with the exact tokens of the previous one."""
+        """`exact_prefixes`: the next turn of a conversation begins with the exact tokens of the previous one.
+
+        `package_token`: token that requests for packages need. Others name a live group, whose id nobody else knows.
+        """
         self._groups = groups
         self._rules = rules
         self._router = router
         self._packages = packages
+        self._package_token = package_token
         self._limits = limits or Limits()
         self._prefix_bridge = PrefixBridge(router, enabled=exact_prefixes)
         self._stats = router.stats
@@ -239,6 +246,8 @@ class Gateway:
         return web.json_response({"object": "list", "data": [model]})
 
     async def _environment(self, request: web.Request) -> web.Response:
+        if not is_allowed(request.path, request.headers, self._package_token):
+            return unauthorized()
         if self._packages is None:
             return json_response(Problem(reason=Reason.S3_UNREACHABLE, message="this gateway has no S3"), 503)
         names = request.match_info

@@ -2,10 +2,14 @@
 
 import asyncio
 
+import aiohttp
 import pytest
+from aiohttp.test_utils import TestServer
+from rlrun.protocol.access import bearer
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import AccessDenied, Unreachable
 from rlrun_adapter_sidecar.policies import adapters as adapters_module
+from rlrun_adapter_sidecar.policies.server import sidecar_app
 from rlrun_adapter_sidecar.policies.settings import settings_from
 
 from tests.support.waiting import until
@@ -136,3 +140,23 @@ def test_invalid_setting_is_named_in_the_error():
     assert (str(settings.adapters_dir), settings.engine_url, settings.unload_grace) == ("/a", "http://e:1", 3.0)
     with pytest.raises(ValueError, match="RLRUN_LOAD_DEADLINE"):
         settings_from({"RLRUN_LOAD_DEADLINE": "soon"})
+
+
+async def test_policies_need_the_token_of_the_run(sidecar):
+    app = sidecar_app(sidecar.adapters, sidecar.folder, "secret")
+    policy = sidecar.store.publish_policy(3, b"weights")
+    async with TestServer(app) as server, aiohttp.ClientSession() as http:
+        for headers, status in (({}, 401), (bearer("other"), 401), (bearer("secret"), 200)):
+            async with http.get(server.make_url("/adapters"), headers=headers) as response:
+                assert response.status == status
+        async with http.put(server.make_url(f"/adapters/{policy.name}"), json=policy.to_json_dict()) as response:
+            assert response.status == 401
+        async with http.get(server.make_url("/readyz")) as response:
+            assert response.status == 200
+    assert sidecar.engine.loaded == {}
+
+
+def test_the_token_is_a_setting_that_is_not_shown():
+    settings = settings_from({"RLRUN_TOKEN": "secret"})
+    assert settings.token == "secret"
+    assert "secret" not in repr(settings)

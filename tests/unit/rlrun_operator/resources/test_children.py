@@ -15,6 +15,7 @@ from rlrun_operator.resources.egress import EgressAccess
 from rlrun_operator.resources.inference import allowed_rank, engine_args
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve, s3_variables
+from rlrun_operator.resources.run_tokens import environment_token, run_token
 
 Obj = dict[str, Any]
 IDENTITY = RunIdentity("team", "reverse", "uid-1", 2, 7)
@@ -255,7 +256,7 @@ JUDGED = [{"id": "o/plain"}, {"id": "o/judged", "egress": ["judge.example.com", 
 
 def build_with_proxy(access: EgressAccess | None) -> dict[tuple[str, str], Obj]:
     settings = SETTINGS.model_copy(update={"egress": PROXY})
-    found = children(IDENTITY, settings, resolved(env=JUDGED), s3_variables(SETTINGS, VARIABLES), access)
+    found = children(IDENTITY, settings, resolved(env=JUDGED), s3_variables(SETTINGS, VARIABLES), egress=access)
     return {(c["kind"], c["metadata"]["name"]): c for c in found}
 
 
@@ -297,6 +298,47 @@ def test_a_run_whose_environments_list_hosts_may_reach_the_proxy() -> None:
     (peer,) = outside["to"]
     assert peer["podSelector"]["matchLabels"] == {"app.kubernetes.io/component": "egress-proxy"}
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": SETTINGS.lease_namespace}
+def build_with_tokens() -> dict[tuple[str, str], Obj]:
+    found = children(IDENTITY, SETTINGS, resolved(), s3_variables(SETTINGS, VARIABLES), token_key=KEY)
+    return {(c["kind"], c["metadata"]["name"]): c for c in found}
+
+
+
+
+def test_the_platforms_pods_have_the_token_of_the_run() -> None:
+    found = build_with_tokens()
+    data = {k: base64.b64decode(v).decode() for k, v in found["Secret", "reverse-s3"]["data"].items()}
+    assert data["RLRUN_TOKEN"] == run_token(KEY, "uid-1")
+    assert data["RLRUN_ENVIRONMENT_TOKEN"] == environment_token(KEY, "uid-1")
+    (engine,) = [c for c in containers(templates(found)["reverse-inference"]) if c["name"] == "vllm"]
+    (key,) = [e for e in engine["env"] if e["name"] == "VLLM_API_KEY"]
+    assert key["valueFrom"]["secretKeyRef"] == {"name": "reverse-s3", "key": "RLRUN_TOKEN", "optional": True}
+
+
+def test_an_rlmodel_cannot_give_the_engine_another_token() -> None:
+    model = {"inference": {"env": [{"name": "VLLM_API_KEY", "value": "known"}]}}
+    found = children(IDENTITY, SETTINGS, resolved(model), s3_variables(SETTINGS, VARIABLES), token_key=KEY)
+    (inference,) = [c for c in found if c["kind"] == "Deployment" and c["metadata"]["name"] == "reverse-inference"]
+    (engine,) = [c for c in inference["spec"]["template"]["spec"]["containers"] if c["name"] == "vllm"]
+    (key,) = [e for e in engine["env"] if e["name"] == "VLLM_API_KEY"]
+    assert "value" not in key
+
+
+def test_environments_have_their_own_token_only() -> None:
+    found = build_with_tokens()
+    for name in ("reverse-env-0", "reverse-env-1", "reverse-eval-0"):
+        (container,) = containers(templates(found)[name])
+        (token,) = [e["value"] for e in container["env"] if e["name"] == "RLRUN_TOKEN"]
+        assert token == environment_token(KEY, "uid-1")
+    readable = [c for (kind, _), c in found.items() if kind != "Secret"]
+    assert run_token(KEY, "uid-1") not in json.dumps(readable)
+
+
+def test_without_a_key_no_process_asks_for_a_token() -> None:
+    found = build()
+    assert "RLRUN_TOKEN" not in found["Secret", "reverse-s3"]["data"]
+    (container,) = containers(templates(found)["reverse-env-0"])
+    assert "RLRUN_TOKEN" not in {e["name"] for e in container["env"]}
 
 
 def test_job_ends_at_a_mistake_and_survives_disruptions() -> None:

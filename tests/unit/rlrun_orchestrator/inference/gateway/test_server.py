@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
+from rlrun.protocol.access import bearer
 from rlrun.protocol.policy import PolicyRef
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
@@ -660,6 +661,21 @@ async def test_packages_come_as_a_tar_of_wheels() -> None:
         async with http.get(server.make_url("/environments/me/words")) as response:
             assert response.status == 503
             assert (await response.json())["reason"] == "S3AccessDenied"
+    await server.close()
+
+
+async def test_packages_need_the_token_of_environments() -> None:
+    store: Any = RunStore()
+    root = S3Uri.parse("s3://bucket/environments")
+    store.put_bytes(root / "me/words/1.0/words-1.0-py3-none-any.whl", b"wheel")
+    packages = Packages(store, str(root), [PackageRef("me", "words", None)])
+    router = RequestRouter(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
+    gateway = Gateway(LiveGroups(), SamplingRules(max_tokens=1), router, packages, package_token="secret")
+    server = await serve(gateway.application())
+    async with aiohttp.ClientSession() as http:
+        for headers, status in (({}, 401), (bearer("other"), 401), (bearer("secret"), 200)):
+            async with http.get(server.make_url("/environments/me/words"), headers=headers) as response:
+                assert response.status == status
     await server.close()
 
 

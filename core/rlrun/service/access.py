@@ -1,0 +1,31 @@
+"""Check of the run's token by an HTTP server (see `rlrun.protocol.access`)."""
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from rlrun.constants import Reason
+from rlrun.protocol.access import is_allowed
+from rlrun.protocol.problem import Problem
+from rlrun.service.server import json_response
+
+UNAUTHORIZED = 401
+
+
+def token_middleware(token: str | None) -> Middleware:
+    """Return a middleware that answers requests without the token with 401, before anything else looks at them."""
+
+    @web.middleware
+    async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if is_allowed(request.path, request.headers, token):
+            return await handler(request)
+        return unauthorized()
+
+    return check_token
+
+
+def unauthorized() -> web.Response:
+    """Return the response to a request without the token."""
+    message = "The request does not have the token of this run. Only processes of the same run may send it."
+    response = json_response(Problem(reason=Reason.TOKEN_INVALID, message=message), UNAUTHORIZED)
+    response.headers["WWW-Authenticate"] = "Bearer"
+    return response

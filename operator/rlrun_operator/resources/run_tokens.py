@@ -1,0 +1,25 @@
+"""Tokens of a run: derived from the platform's key and the run's uid, so that nothing has to be stored or can be lost."""
+
+import hashlib
+import hmac
+
+from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE, TOKEN_VARIABLE
+
+
+def run_token(key: bytes, uid: str) -> str:
+    """Return the token of the processes of a run, for each other and for the operator: HMAC-SHA256 in hexadecimal."""
+    return _derived(key, f"run/{uid}")
+
+
+def environment_token(key: bytes, uid: str) -> str:
+    """Return the token of the run's environments, which run user code and must not have the run's own."""
+    return _derived(key, f"environments/{uid}")
+
+
+def token_variables(key: bytes, uid: str) -> dict[str, str]:
+    """Return the variables of trainer, sidecars and orchestrator."""
+    return {TOKEN_VARIABLE: run_token(key, uid), ENVIRONMENT_TOKEN_VARIABLE: environment_token(key, uid)}
+
+
+def _derived(key: bytes, purpose: str) -> str:
+    return hmac.new(key, purpose.encode(), hashlib.sha256).hexdigest()
