@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.install import EXAMPLES, push_environment
+from demo.install import BUCKET, EXAMPLES, push_environment
 from demo.run_metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
@@ -20,8 +20,21 @@ ENVIRONMENTS = [
 ]
 
 
+HOSTILE_ATTEMPTS = (
+    "api_server_refused",
+    "s3_refused",
+    "has_no_s3_key",
+    "trainer_refused",
+    "engine_refused",
+    "sidecar_refused",
+    "status_refused",
+    "package_refused",
+    "group_refused",
+)
+
+
 @pytest.mark.proves("env.id", "env.args", "env.egress", "val.interval", "eval.interval")
-def test_several_turns_a_plain_script_a_judge_and_a_group_reward_in_one_run(
+def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_in_one_run(
     platform: Platform, fresh_namespace: Callable[[str], str], tmp_path: Path
 ) -> None:
     for folder in FOLDERS:
@@ -30,12 +43,14 @@ def test_several_turns_a_plain_script_a_judge_and_a_group_reward_in_one_run(
     judge = start_judge(platform.kubectl, namespace, tmp_path)
     platform.kubectl("annotate", "namespace", namespace, f"rlrun.dev/egress={judge.host}")
     judged = {"id": "tests/judged", "args": {"url": judge.url, "ca": judge.ca}, "egress": [judge.host], "weight": 1.0}
+    bucket = f"{platform.s3.cluster_endpoint}/{BUCKET}"
+    hostile = {"id": "tests/hostile", "args": {"s3": bucket, "package": "rlrun/reverse-text"}, "weight": 1.0}
     run = platform.run_object(
         "many",
         namespace,
         maxSteps=4,
         batchSize=64,
-        env=[*ENVIRONMENTS, judged],
+        env=[*ENVIRONMENTS, judged, hostile],
         # Four short steps: most tokens are one policy old, and what that costs grows with the square of the rate.
         learningRate=3e-4,
         sampling={"maxTokens": 12, "temperature": 0.7},
@@ -49,7 +64,7 @@ def test_several_turns_a_plain_script_a_judge_and_a_group_reward_in_one_run(
 
     lines = metrics_of(platform, done)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
-    for name in ("number-guess", "plain-script", "distinct-words", "judged"):
+    for name in ("number-guess", "plain-script", "distinct-words", "judged", "hostile"):
         assert any(f"reward/{name}/mean" in line for line in lines), name
         assert any(f"val_reward/{name}/mean" in line for line in lines), name
     assert max(line["num_turns/max"] for line in lines) > 1
@@ -59,6 +74,8 @@ def test_several_turns_a_plain_script_a_judge_and_a_group_reward_in_one_run(
     assert mean_of(lines, "reward/judged/mean") == SCORE
     assert mean_of(lines, "metrics/other_host_refused/mean") == 1.0
     assert mean_of(lines, "metrics/metadata_refused/mean") == 1.0
+    refused = {name: mean_of(lines, f"metrics/{name}/mean") for name in HOSTILE_ATTEMPTS}
+    assert refused == dict.fromkeys(HOSTILE_ATTEMPTS, 1.0)
     # Evaluation of the base model and validation share the engine with training: no row may get another's weights.
     assert largest_log_ratio(lines[0]) <= LOG_RATIO_LIMIT
     assert max(line.get("mismatch_kl/on_policy/mean", 0.0) for line in lines) <= LOG_RATIO_LIMIT**2

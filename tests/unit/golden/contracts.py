@@ -167,6 +167,7 @@ ALL_OPTIONS: Data = {
     "metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
     "gc": {"enabled": True, "delete": True, "olderThan": "7d"},
+    "egress": {"enabled": True, "allowed": ["*.example.com"], "privateAddresses": ["10.1.0.0/16", "judge.corp"]},
     "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
 }
 
@@ -191,6 +192,8 @@ def chart(base: Path | None, values: Data) -> Data:
     for one in objects:
         for key, text in (one.get("data") or {}).items() if one["kind"] == "ConfigMap" else ():
             one["data"][key] = "<script>" if key.endswith(".py") else yaml.safe_load(text)
+        if one["kind"] == "Secret" and "data" in one:
+            one["data"] = dict.fromkeys(one["data"], "<random>")
     return sorted((without_places(one) for one in objects), key=lambda o: (o["kind"], o["metadata"]["name"]))
 
 
