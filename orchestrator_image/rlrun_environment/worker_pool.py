@@ -13,11 +13,13 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 from rlrun.constants import Reason
+from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.environment import (
     VARIABLE,
     Demonstration,

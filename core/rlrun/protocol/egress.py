@@ -6,14 +6,11 @@ CONNECT (RFC 9110, section 9.3.6) in `Proxy-Authorization: Basic` (RFC 7617).
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
-
-from pydantic import ValidationError
 
 from rlrun.api.base.schema import Schema
 
@@ -22,6 +19,7 @@ USER = "rlrun"
 HTTPS_PORT = 443
 """Port of a host that is listed without one."""
 MIN_KEY_BYTES = 16
+NOT_SIGNED = "the credentials are not signed by this platform"
 
 
 class GrantError(ValueError):
@@ -82,11 +80,11 @@ def verify(text: str, keys: Sequence[bytes], now: datetime) -> EgressGrant:
     try:
         given = _decoded(signature)
         matches = [hmac.compare_digest(given, _signature(payload, key)) for key in keys]
-        if not any(matches):
-            raise GrantError("the credentials are not signed by this platform")
-        grant = EgressGrant.model_validate_json(_decoded(payload))
-    except (binascii.Error, UnicodeError, ValidationError) as error:
-        raise GrantError("the credentials are not signed by this platform") from error
+        grant = EgressGrant.model_validate_json(_decoded(payload)) if any(matches) else None
+    except ValueError as error:
+        raise GrantError(NOT_SIGNED) from error
+    if grant is None:
+        raise GrantError(NOT_SIGNED)
     if grant.expires <= now:
         raise GrantError("the credentials have expired: a new attempt of the run gets new ones")
     return grant
