@@ -179,6 +179,7 @@ class Reason(StrEnum):
     ENVIRONMENT_NOT_ALLOWED = "EnvironmentNotAllowed"
     EGRESS_NOT_ALLOWED = "EgressNotAllowed"
     EGRESS_UNAVAILABLE = "EgressUnavailable"
+    CREDENTIAL_IN_CLEAR_TEXT = "CredentialInClearText"
 
     # Objects that cannot be written
     QUOTA_EXCEEDED = "QuotaExceeded"

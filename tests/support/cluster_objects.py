@@ -54,6 +54,18 @@ def source_secret(**data: str) -> Obj:
     }
 
 
+def hub_secret(
+    value: str = "hf_token", *, name: str = "hub", key: str = "token", labels: dict[str, str] | None = None
+) -> Obj:
+    """A Secret of the namespace `team` with a token of the Hugging Face hub."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": "team", "uid": f"secret-{name}", "labels": labels or {}},
+        "data": {key: base64.b64encode(value.encode()).decode()},
+    }
+
+
 def pod(
     role: str,
     component: str | None = None,

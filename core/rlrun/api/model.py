@@ -83,7 +83,7 @@ class Pods(Spec):
     tolerations: list[Toleration] = Field(default_factory=list, max_length=32)
     """Tolerations of the pods."""
     env: list[EnvVar] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_MAP_KEYS: ["name"]})
-    """Additional environment variables of the container."""
+    """Additional environment variables of the container. Those of the Hugging Face hub (HF_*) are also set in the container that downloads the model from the hub; with valueFrom they are set only there."""  # noqa: E501
 
 
 class Trainer(Pods):

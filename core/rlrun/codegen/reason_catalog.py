@@ -193,8 +193,8 @@ REFERENCES = _section(
     ),
     (
         Reason.SECRET_RESERVED,
-        "`envFrom` names a Secret that environments must not read, such as the platform's S3 credentials.",
-        "Put the variables into a Secret of your own, and start a new run that names it.",
+        "`envFrom` or the RLModel names a Secret that pods must not read, such as the platform's S3 credentials.",
+        "Put the variables into a Secret of your own and name that one, in a new run or in the RLModel.",
     ),
     (
         Reason.PRIORITY_CLASS_NOT_ALLOWED,
@@ -203,7 +203,8 @@ REFERENCES = _section(
     ),
     (
         Reason.SECRETS_MISSING,
-        "A Secret of `envFrom` does not exist, or an environment needs variables that no Secret contains.",
+        "A Secret of `envFrom`, or a Secret or key that the RLModel names, does not exist, or an environment needs "
+        "variables that no Secret contains.",
         "Create the Secret, or add the variables to it. The message names them.",
     ),
     (
@@ -215,6 +216,16 @@ REFERENCES = _section(
         Reason.INVALID_CONFIGURATION,
         "A process of the run cannot use its configuration. Restarting would not help.",
         "Correct the setting that the message names. If it is not one of yours, operator and images differ in version.",
+    ),
+)
+
+MODELS = _section(
+    "Model catalog",
+    "Reported in the conditions of an RLModel.",
+    (
+        Reason.CREDENTIAL_IN_CLEAR_TEXT,
+        "A variable of the RLModel has the name of a credential and a `value`, which all users may read.",
+        "Put the value into a Secret, name it with `valueFrom.secretKeyRef`, and replace the credential.",
     ),
 )
 
@@ -363,7 +374,8 @@ BASE_MODEL = _section(
     (
         Reason.MODEL_ACCESS_DENIED,
         "The model on the Hugging Face hub is gated.",
-        "Accept its licence, and give the pods a token in `HF_TOKEN`.",
+        "Accept its licence, and name the Secret with a token: `HF_TOKEN` with `valueFrom` in `trainer.env` and "
+        "`inference.env` of the RLModel.",
     ),
     (
         Reason.MODEL_HUB_UNREACHABLE,
@@ -923,6 +935,7 @@ REQUESTS = _section(
 SECTIONS = (
     LIFE,
     REFERENCES,
+    MODELS,
     OBJECTS,
     PODS,
     DEADLINES,
@@ -1052,8 +1065,8 @@ CONDITIONS = (
     ),
     ConditionDescription(
         ConditionType.WARNINGS,
-        "RLRun",
-        "The run continues, but the cause in the message needs attention.",
+        "RLRun, RLModel",
+        "The run continues, or the RLModel can be used, but the cause in the message needs attention.",
         (
             Reason.ROLLOUT_ERRORS,
             Reason.CHECKPOINT_SKIPPED,
@@ -1066,6 +1079,7 @@ CONDITIONS = (
             ENVIRONMENTS,
             Reason.GROUP_FAILED,
             REQUESTS,
+            MODELS,
         ),
         (Reason.NO_WARNINGS,),
     ),

@@ -135,7 +135,8 @@ class OperatorSettings(Schema):
     network_policies: bool = True
     """Creates NetworkPolicies for runs if true."""
     reserved_secret_names: list[str] = Field(default_factory=lambda: ["*-s3"])
-    """Names that spec.envFrom must not have; * stands for any characters. Copies of the S3 credentials end in -s3."""
+    """Names of Secrets that spec.envFrom and RLModels must not name; * stands for any characters. Copies of the S3
+    credentials end in -s3."""
     priority_classes: list[str] = Field(default_factory=list)
     """PriorityClasses that runs may use; * stands for any characters."""
     environment_owners: dict[str, list[str]] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Status of every RLModel: its validity and the number of runs that use it."""
+"""Status of every RLModel: its validity, credentials in clear text, and the number of runs that use it."""
 
 import logging
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
-from rlrun.api.model import RLModelStatus
+from rlrun.api.model import RLModelSpec, RLModelStatus
 from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import API_VERSION, ConditionType, Reason
 from rlrun.kube.async_client import AsyncKubeClient
@@ -18,8 +18,12 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.status_builder import changed_condition, to_clock
+from rlrun_operator.resources.model_variables import clear_text_credentials
 
 log = logging.getLogger(__name__)
+
+CONDITIONS = (ConditionType.VALIDATED, ConditionType.WARNINGS)
+"""Conditions of an RLModel, in their order."""
 
 
 class ModelStatusWriter:
@@ -61,13 +65,31 @@ def model_status(model: Obj, runs: int, now: datetime) -> Obj:
         old = RLModelStatus()
     generation = int(model["metadata"].get("generation") or 0)
     found = find_model(str(model["spec"]["id"]), (model,))
+    conditions = {c.type: c for c in old.conditions if c.type in CONDITIONS}
     if isinstance(found, Problem):
-        change = ConditionChange(ConditionType.VALIDATED, False, found.reason, found.message)
+        changes = [ConditionChange(ConditionType.VALIDATED, False, found.reason, found.message)]
     else:
-        change = ConditionChange(ConditionType.VALIDATED, True, Reason.VALID)
-    known = next((c for c in old.conditions if c.type == change.type), None)
-    condition = changed_condition(known, change, generation, now)
-    return RLModelStatus(observed_generation=generation, runs=runs, conditions=[condition]).to_json_dict()
+        changes = [ConditionChange(ConditionType.VALIDATED, True, Reason.VALID)]
+        changes += _warnings(found, was_warned=ConditionType.WARNINGS in conditions)
+    for change in changes:
+        conditions[change.type] = changed_condition(conditions.get(change.type), change, generation, now)
+    return RLModelStatus(
+        observed_generation=generation, runs=runs, conditions=[conditions[t] for t in CONDITIONS if t in conditions]
+    ).to_json_dict()
+
+
+def _warnings(model: RLModelSpec, *, was_warned: bool) -> list[ConditionChange]:
+    """Return the change of the condition about credentials in clear text. Never warned of, it stays absent."""
+    found = clear_text_credentials(model)
+    if not found:
+        return [ConditionChange(ConditionType.WARNINGS, False, Reason.NO_WARNINGS)] if was_warned else []
+    names = ", ".join(f"`spec.{name}`" for name in found)
+    message = (
+        f"The values of {names} are in clear text in the RLModel and in the ConfigMap of each run, and the names are "
+        "those of credentials. Put each value into a Secret of the namespaces that use the model, name it with "
+        "`valueFrom.secretKeyRef` instead of `value`, and replace the credential: users may have read it."
+    )
+    return [ConditionChange(ConditionType.WARNINGS, True, Reason.CREDENTIAL_IN_CLEAR_TEXT, message)]
 
 
 def _status_object(model: Obj, status: Obj) -> Obj:

@@ -29,7 +29,7 @@ from rlrun.kube.kinds import (
 )
 from rlrun.kube.objects import Obj, attempt_of, is_artifact_ready, label
 from rlrun.kube.pods import role_of
-from rlrun.kube.references import split_checkpoint_id
+from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError
@@ -44,6 +44,8 @@ from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.resolution import readable_config
 from rlrun_operator.planning.policies.validation import parse_spec
 from rlrun_operator.resources.environment import wants_egress
+from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
+from rlrun_operator.resources.model_variables import run_variables
 from rlrun_operator.resources.naming import s3_secret_name
 from rlrun_operator.resources.platform import (
     credentials_problem,
@@ -193,6 +195,12 @@ class Observer:
             elif secret is None and not ref.get("optional"):
                 missing.append(name)
         found["operator_secrets"], found["missing_secrets"] = tuple(reserved), tuple(missing)
+        model = find_model(str(spec.get("model", "")), models)
+        if not isinstance(model, Problem):
+            names = secret_names(model, run_variables(model))
+            found["model_secrets"] = ObservedSecret.by_name(
+                await asyncio.gather(*(self._cluster.get(SECRET, namespace, name) for name in names))
+            )
         return found
 
     async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> str | None:

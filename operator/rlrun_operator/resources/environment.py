@@ -14,6 +14,7 @@ from rlrun.protocol.resolved import ResolvedRun
 from rlrun_operator.config.settings import ComputeShape, OperatorSettings
 from rlrun_operator.resources.egress import EgressAccess
 from rlrun_operator.resources.naming import RunIdentity, environment_component
+from rlrun_operator.resources.orchestrator import WANDB_KEY
 from rlrun_operator.resources.pod_templates import container, deployment, http_probes, pod_template, service
 
 Obj = dict[str, Any]
@@ -80,7 +81,11 @@ def environment(
     shape: ComputeShape = settings.compute_sizes[resolved.spec.infrastructure.compute_size]
     name = identity.environment(item.index, item.use)
     gateway_url = resolved.endpoints.gateway_url
-    variables = {VARIABLE: environment_variable(item.entry, shape.workers, gateway_url)}
+    variables = {
+        VARIABLE: environment_variable(item.entry, shape.workers, gateway_url),
+        # A variable of its own overrides those of envFrom: the orchestrator alone gets the key.
+        WANDB_KEY: "",
+    }
     if token:
         # Not of a Secret: the run's own token and the S3 credentials would be in it, too.
         variables[TOKEN_VARIABLE] = token

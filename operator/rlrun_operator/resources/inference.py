@@ -10,6 +10,7 @@ from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.model_variables import role_variables
 from rlrun_operator.resources.model_volumes import weights
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
@@ -103,7 +104,7 @@ def engine(
         settings.images.inference,
         args=args,
         env=engine_env(kind),
-        extra_env=shape.env,
+        extra_env=role_variables(shape.env),
         ports={"openai": INFERENCE_PORT},
         mounts={"shm": "/dev/shm"},
         read_only_mounts={"adapters": ADAPTERS_DIR},

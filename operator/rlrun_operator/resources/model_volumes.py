@@ -7,6 +7,7 @@ from typing import Any
 from rlrun.api.base.kubernetes_types import EnvVar
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.model_variables import fetcher_variables
 from rlrun_operator.resources.naming import Identity
 from rlrun_operator.resources.pod_templates import MODEL_DIR, container, resources_of, s3_env_from
 
@@ -27,7 +28,7 @@ def weights(identity: Identity, settings: OperatorSettings, source: str, env: Se
     """Return the volume for `source`: hf://owner/name, s3://bucket/path or pvc://claim/path.
 
     The claim is in the run's namespace. The fetcher gets the variables of the Hugging Face Hub in `env` (HF_TOKEN,
-    HF_ENDPOINT).
+    HF_ENDPOINT), if the model is there.
     """
     if source.startswith("pvc://"):
         claim, _, path = source.removeprefix("pvc://").partition("/")
@@ -42,7 +43,7 @@ def weights(identity: Identity, settings: OperatorSettings, source: str, env: Se
         command=["python", "-m", "rlrun_model_fetcher"],
         args=[source, MODEL_DIR],
         env={"HF_HOME": "/models/.cache"} if source.startswith("hf://") else {},
-        extra_env=[v for v in env if v.name.startswith("HF_") and v.name != "HF_HUB_OFFLINE"],
+        extra_env=fetcher_variables(source, env),
         env_from=s3_env_from(identity),
         mounts={"models": "/models"},
         resources=resources_of(settings.fetcher_resources),

@@ -84,13 +84,13 @@ def container(
     probes: Obj | None = None,
 ) -> Obj:
     """Return a container. An `image` of the RLModel keeps the pull policy of the platform's image."""
-    variables = {"HOME": "/tmp", **(env or {})}
-    variables.update({v.name: v.value for v in extra_env})
+    variables = {k: {"name": k, "value": v} for k, v in {"HOME": "/tmp", **(env or {})}.items()}
+    variables.update({v.name: _variable(v) for v in extra_env})
     result: Obj = {
         "name": name,
         "image": image if isinstance(image, str) else image.reference,
         "imagePullPolicy": settings_image.pull_policy,
-        "env": [{"name": k, "value": v} for k, v in variables.items()],
+        "env": list(variables.values()),
         "securityContext": SECURITY_CONTEXT,
         # After a crash without a termination message, Kubernetes uses the end of the log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -112,6 +112,12 @@ def container(
     if resources:
         result["resources"] = resources
     return result
+
+
+def _variable(variable: EnvVar) -> Obj:
+    if variable.value_from is None:
+        return {"name": variable.name, "value": variable.value or ""}
+    return {"name": variable.name, "valueFrom": variable.value_from.to_json_dict()}
 
 
 def resources_of(resources: Resources, gpus: int = 0) -> Obj:

@@ -12,6 +12,7 @@ from rlrun.constants import TRAINER_PORT, Role
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.model_variables import role_variables
 from rlrun_operator.resources.model_volumes import weights
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
@@ -83,7 +84,7 @@ def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: Resolve
             "RLRUN_SHUTDOWN_SECONDS": str(SHUTDOWN_SECONDS),
             "HF_HUB_OFFLINE": "1",
         },
-        extra_env=shape.env,
+        extra_env=role_variables(shape.env),
         env_from=s3_env_from(identity),
         ports={"http": TRAINER_PORT},
         mounts={"shm": "/dev/shm"},

@@ -8,6 +8,7 @@ from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
 
+from rlrun_operator.resources.model_secrets import ObservedSecret
 from rlrun_operator.resources.serving_pool import PoolIdentity
 
 
@@ -45,6 +46,8 @@ class PoolObservation:
     """The AWS_* variables for the pods; empty when the platform's Secret is missing."""
     s3_problem: Problem | None = None
     """Reason why `s3_variables` is empty."""
+    model_secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
+    """Existing Secrets that the variables of the pool's RLModel name."""
 
 
 @dataclass(frozen=True)

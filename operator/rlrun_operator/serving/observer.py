@@ -19,10 +19,14 @@ from rlrun.kube.kinds import (
     SERVICE_ACCOUNT,
 )
 from rlrun.kube.objects import Obj, label
+from rlrun.kube.references import find_model
+from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import ServingReport
 from rlrun.service.errors import RequestError
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
+from rlrun_operator.resources.model_variables import pool_variables
 from rlrun_operator.resources.platform import credentials_problem, s3_variables
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
 from rlrun_operator.serving.observation import PoolKey, PoolObservation
@@ -69,11 +73,15 @@ class PoolObserver:
             return pool
         models, source = await asyncio.gather(self._cluster.list(RLMODEL), self._credentials.source_secret())
         problem = credentials_problem(self._settings, source)
+        model = find_model(key.model, models)
+        names = [] if isinstance(model, Problem) else secret_names(model, pool_variables(model))
+        secrets = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
         return replace(
             pool,
             models=tuple(models),
             s3_variables={} if problem else s3_variables(self._settings, source or {}),
             s3_problem=problem,
+            model_secrets=ObservedSecret.by_name(secrets),
         )
 
     async def _reports(self, pods: list[Obj]) -> dict[str, ServingReport]:

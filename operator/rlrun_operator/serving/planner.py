@@ -13,6 +13,8 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.model_secrets import secrets_problem
+from rlrun_operator.resources.model_variables import pool_variables
 from rlrun_operator.resources.serving_pool import PoolIdentity, desired_config_map, differs, pool_children
 from rlrun_operator.serving.deployment_state import (
     ACCEPTED,
@@ -54,7 +56,8 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
         deletes = tuple(ObjectRef.of(c) for c in pool.children)
         return _finish(pool, PoolPlan(deletes=deletes), assessments, identity, now)
 
-    # 3. Create missing objects. An existing pool is not changed while its model or the credentials are missing.
+    # 3. Create missing objects. An existing pool is not changed while its model, a Secret of the model or the
+    #    credentials are missing.
     children = _desired_children(pool, settings, identity, wanted_adapters)
     if isinstance(children, Problem):
         assessments |= {_name(a): deploy_failed(children) for a in wanted if _name(a) not in assessments}
@@ -104,6 +107,18 @@ def _desired_children(
 ) -> list[Obj] | Problem:
     exists = any(c["kind"] == "Deployment" for c in pool.children)
     model = find_model(pool.key.model, pool.models)
+    if not isinstance(model, Problem):
+        model = (
+            secrets_problem(
+                model,
+                pool_variables(model),
+                pool.model_secrets,
+                settings,
+                namespace=identity.namespace,
+                s3_secret=identity.s3_secret,
+            )
+            or model
+        )
     if isinstance(model, Problem):
         return [desired_config_map(identity, desired)] if exists else model
     if pool.s3_problem is not None and not exists:

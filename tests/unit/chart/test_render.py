@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rlrun.api.model import RLModel
 from rlrun.api.run_sections.infrastructure import ComputeSize
 from rlrun.constants import EGRESS_PORT
 from rlrun.garbage_collection.__main__ import arguments
@@ -253,6 +254,15 @@ def test_catalogue(render: Render) -> None:
     script = rendered.one("ConfigMap", "rlrun-models")["data"]["apply_models.py"]
     assert script.strip() == (CHART / "files" / "apply_models.py").read_text().strip()
     assert render().of("Job") == []
+
+
+def test_a_variable_from_a_secret_reaches_the_model(render: Render) -> None:
+    env = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token", "optional": True}}}]
+    spec = {"id": "a/b", "source": "hf://a/b", "trainer": {"env": env}, "inference": {"env": env}}
+    rendered = render({"models": [{"name": "one", "spec": spec}]})
+    (model,) = json.loads(rendered.one("ConfigMap", "rlrun-models")["data"]["models.json"])
+    assert model["spec"] == spec
+    assert RLModel.from_object(model).spec.trainer.env[0].value_from is not None
 
 
 def test_credentials_from_values(render: Render) -> None:

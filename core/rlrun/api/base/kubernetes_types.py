@@ -2,12 +2,12 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from rlrun.api.base.names import ObjectName
-from rlrun.api.base.rules import Spec
+from rlrun.api.base.rules import Rule, Spec
 from rlrun.api.base.schema import Schema
 from rlrun.constants import API_VERSION, ApiVersion
 
@@ -125,13 +125,42 @@ class Toleration(Spec):
     """Seconds to tolerate a NoExecute taint. Unset: no limit."""
 
 
+class SecretKeySelector(Spec):
+    """Key of a Secret in the namespace of the pods."""
+
+    name: ObjectName
+    """Name of the Secret."""
+    key: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
+    """Key of the Secret with the value."""
+    optional: bool = False
+    """Leaves the variable unset if the Secret or the key does not exist."""
+
+
+class EnvVarSource(Spec):
+    """Source of the value of an environment variable."""
+
+    secret_key_ref: SecretKeySelector
+    """Key of a Secret in the namespace of the pods: that of the run, or of the serving pool."""
+
+
 class EnvVar(Spec):
     """One environment variable of a container."""
 
     name: str = Field(min_length=1, max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Name of the variable."""
-    value: str = Field(default="", max_length=4096)
-    """Value of the variable."""
+    value: str | None = Field(default=None, max_length=4096)
+    """Value of the variable. Unset: empty. All who may read this object see it, so put credentials into a Secret and use valueFrom."""  # noqa: E501
+    value_from: EnvVarSource | None = None
+    """Source of the value, instead of `value`."""
+
+    spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "valueFrom",
+            "!has(self.valueFrom) || !has(self.value) || self.value == ''",
+            "valueFrom cannot be used if value is not empty: remove one of them",
+            lambda v: v.value_from is None or not v.value,
+        ),
+    )
 
 
 class SecretReference(Spec):

@@ -9,6 +9,7 @@ from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
+from rlrun_operator.resources.model_secrets import ObservedSecret
 from rlrun_operator.resources.naming import RunIdentity
 
 
@@ -33,6 +34,8 @@ class RunObservation:
     """Names of the Secrets of spec.envFrom that the operator has made."""
     missing_secrets: tuple[str, ...] = ()
     """Required Secrets of spec.envFrom that do not exist."""
+    model_secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
+    """Existing Secrets that the variables of the RLModel name."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
     token_key: bytes | None = field(default=None, repr=False)

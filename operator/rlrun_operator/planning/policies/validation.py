@@ -19,8 +19,11 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.environment_checks import check_egress, check_packages
+from rlrun_operator.resources.model_secrets import secrets_problem
+from rlrun_operator.resources.model_variables import run_variables
 from rlrun_operator.resources.naming import s3_secret_name
 from rlrun_operator.resources.platform import is_in_own_folder
+from rlrun_operator.resources.reserved_secrets import why_reserved
 
 ALL = "all-linear"
 """Value of an RLModel's targetModules that allows every name. The trainer refuses those that it cannot adapt."""
@@ -58,6 +61,7 @@ def resolve_references(
         return warm_start
     problem = (
         check_secrets(spec, observation, settings)
+        or check_model_secrets(model, observation, settings)
         or check_priority(spec, settings)
         or check_packages(spec, observation.namespace, settings)
         or check_egress(spec, observation, settings)
@@ -173,6 +177,18 @@ def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: Operat
     )
 
 
+def check_model_secrets(model: RLModelSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:
+    """Return a problem if the RLModel names a Secret that is reserved, or a Secret or key that does not exist."""
+    return secrets_problem(
+        model,
+        run_variables(model),
+        observation.model_secrets,
+        settings,
+        namespace=observation.namespace,
+        s3_secret=s3_secret_name(observation.name),
+    )
+
+
 def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
     """Return a problem if runs must not use the PriorityClass of the spec."""
     name, allowed = spec.priority_class_name, settings.priority_classes
@@ -188,10 +204,5 @@ def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | Non
 
 def _why_reserved(name: str, observation: RunObservation, settings: OperatorSettings) -> str | None:
     """Return the reason why environments must not read the Secret, whether it exists or not."""
-    platform = settings.s3.credentials_secret
-    if (observation.namespace, name) == (platform.namespace, platform.name):
-        return "it has the platform's S3 credentials"
-    if name == s3_secret_name(observation.name) or name in observation.operator_secrets:
-        return "it belongs to the operator"
-    pattern = next((p for p in settings.reserved_secret_names if fnmatchcase(name, p)), None)
-    return f"names like {pattern} are reserved for the platform" if pattern else None
+    operator_owned = name == s3_secret_name(observation.name) or name in observation.operator_secrets
+    return why_reserved(observation.namespace, name, settings, operator_owned=operator_owned)

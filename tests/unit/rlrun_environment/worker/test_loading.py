@@ -58,6 +58,14 @@ def test_all_missing_secrets_are_named(write_environment, tmp_path, monkeypatch)
     assert "HAVE_THIS" not in problem.message
 
 
+def test_an_empty_variable_counts_as_missing(write_environment, tmp_path, monkeypatch):
+    # Environments get WANDB_API_KEY without a value, because the key is for the orchestrator.
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    problem = problem_of(write_environment("def load_environment():\n    vf.ensure_keys(['WANDB_API_KEY'])"), tmp_path)
+    assert problem.reason == "SecretsMissing"
+    assert "WANDB_API_KEY" in problem.message
+
+
 def test_taskset_and_harness_become_the_config(write_environment, tmp_path):
     settings = write_environment("", taskset={"split": "a"}, harness={"max_turns": 3}, args={"config": {"other": 1}})
     assert settings.load_args == {"config": {"other": 1, "taskset": {"split": "a"}, "harness": {"max_turns": 3}}}

@@ -66,6 +66,39 @@ async def test_an_invalid_entry_says_which_field_is_wrong() -> None:
     assert "seqLen" in condition["message"]
 
 
+def credential(value: str = "hf_0123", **more: Any) -> Obj:
+    return {"trainer": {"env": [{"name": "HF_TOKEN", "value": value, **more}]}}
+
+
+async def test_a_credential_in_clear_text_is_a_warning_that_does_not_repeat_it() -> None:
+    cluster, clock = FakeCluster(model(**credential())), Clock()
+    await ModelStatusWriter(cluster.kube, clock).write([])
+    validated, warning = status(cluster)["conditions"]
+    assert (validated["type"], validated["status"]) == ("Validated", "True"), "runs can use the model"
+    assert (warning["type"], warning["status"], warning["reason"]) == ("Warnings", "True", "CredentialInClearText")
+    assert "`spec.trainer.env[HF_TOKEN]`" in warning["message"]
+    assert "valueFrom" in warning["message"]
+    assert "hf_0123" not in str(status(cluster))
+
+
+async def test_the_warning_ends_when_the_credential_is_in_a_secret() -> None:
+    cluster, clock = FakeCluster(model(**credential())), Clock()
+    writer = ModelStatusWriter(cluster.kube, clock)
+    await writer.write([])
+    before, name = status(cluster), "tiny-model"
+    source = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    for spec, expected in (
+        ({**credential(), "seqLen": "long"}, ("True", "CredentialInClearText")),
+        (credential("", **source), ("False", "NoWarnings")),
+    ):
+        cluster.put({**model(**spec), "status": status(cluster, name)})
+        clock.advance(120)
+        await writer.write([])
+        warning = status(cluster)["conditions"][1]
+        assert (warning["status"], warning["reason"]) == expected
+    assert warning["lastTransitionTime"] != before["conditions"][1]["lastTransitionTime"]
+
+
 async def test_a_status_is_written_only_when_it_changes() -> None:
     cluster, clock = FakeCluster(model()), Clock()
     writer = ModelStatusWriter(cluster.kube, clock)

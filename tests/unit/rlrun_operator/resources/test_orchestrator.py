@@ -39,4 +39,14 @@ def test_no_other_pod_gets_the_key_by_name() -> None:
     found = build(envFrom=SECRETS, wandb={"project": "p"})
     for name in templates(found):
         if "orchestrator" not in name:
-            assert not [entry for entry in env_of(found, name) if "WANDB" in entry["name"]], name
+            assert not [e for e in env_of(found, name) if "WANDB" in e["name"] and e.get("value") != ""], name
+
+
+@pytest.mark.parametrize("wandb", [{"project": "p"}, None])
+def test_environments_do_not_get_the_key_with_the_other_keys_of_its_secret(wandb: Obj | None) -> None:
+    found = build(envFrom=SECRETS, wandb=wandb)
+    for name in ("reverse-env-0", "reverse-env-1", "reverse-eval-0"):
+        (environment,) = containers(templates(found)[name])
+        assert [e["secretRef"]["name"] for e in environment["envFrom"]] == ["judge", "logging"]
+        # Kubernetes lets a variable of `env` win over one of the same name in `envFrom`.
+        assert {"name": "WANDB_API_KEY", "value": ""} in environment["env"], name

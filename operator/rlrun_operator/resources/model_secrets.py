@@ -1,0 +1,89 @@
+"""Secrets that the variables of an RLModel name, and the check of them before the first pod.
+
+Without the check, pods would wait in CreateContainerConfigError. The values of the Secrets are not kept.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rlrun.api.model import RLModelSpec
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, Reason
+from rlrun.kube.objects import Obj, label
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.model_variables import SecretVariable, Variables, secret_variables
+from rlrun_operator.resources.reserved_secrets import why_reserved
+
+
+@dataclass(frozen=True)
+class ObservedSecret:
+    """Facts of a Secret that exists, without its values."""
+
+    keys: frozenset[str]
+    operator_owned: bool
+    """True if the operator has made it."""
+
+    @classmethod
+    def by_name(cls, secrets: Iterable[Obj | None]) -> "dict[str, ObservedSecret]":
+        """Return the facts of Secrets by name. None stands for one that does not exist."""
+        return {
+            secret["metadata"]["name"]: cls(
+                keys=frozenset(secret.get("data") or {}),
+                operator_owned=label(secret, MANAGED_BY_LABEL) == FIELD_MANAGER,
+            )
+            for secret in secrets
+            if secret is not None
+        }
+
+
+def secret_names(model: RLModelSpec, variables: Variables) -> list[str]:
+    """Return the names of the Secrets that the variables name, each once."""
+    return sorted({v.ref.name for v in secret_variables(model.source, variables)})
+
+
+def secrets_problem(
+    model: RLModelSpec,
+    variables: Variables,
+    secrets: Mapping[str, ObservedSecret],
+    settings: OperatorSettings,
+    *,
+    namespace: str,
+    s3_secret: str,
+) -> Problem | None:
+    """Return a problem if a variable names a Secret that is reserved, or a Secret or key that does not exist.
+
+    The pods are in `namespace`; `s3_secret` is the name of the Secret that the operator makes for them.
+    """
+    used = secret_variables(model.source, variables)
+    for variable in used:
+        name = variable.ref.name
+        operator_owned = name == s3_secret or (name in secrets and secrets[name].operator_owned)
+        why = why_reserved(namespace, name, settings, operator_owned=operator_owned)
+        if why:
+            return Problem(
+                reason=Reason.SECRET_RESERVED,
+                message=f"{_what(model, variable)}, which it must not use: {why}. The platform team must name another "
+                "Secret in the RLModel.",
+            )
+    for variable in used:
+        ref, secret = variable.ref, secrets.get(variable.ref.name)
+        if ref.optional or (secret is not None and ref.key in secret.keys):
+            continue
+        if secret is not None:
+            mend = f"has no such key in namespace {namespace}. Add the key to the Secret"
+        else:
+            mend = (
+                f"does not exist in namespace {namespace}. Create it with `kubectl create secret generic {ref.name} "
+                f"-n {namespace} --from-literal={ref.key}=value`"
+            )
+        return Problem(
+            reason=Reason.SECRETS_MISSING,
+            message=f"{_what(model, variable)}, which {mend}, or ask the platform team to do so.",
+        )
+    return None
+
+
+def _what(model: RLModelSpec, variable: SecretVariable) -> str:
+    ref = variable.ref
+    return f"RLModel {model.id} takes {variable.name} (`spec.{variable.field}`) from key {ref.key} of Secret {ref.name}"

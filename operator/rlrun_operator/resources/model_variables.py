@@ -1,0 +1,90 @@
+"""Variables of an RLModel: the containers that get them, and those with a credential in clear text.
+
+| variable | trainer or engine | fetcher of a model of the hub |
+|---|---|---|
+| of the Hugging Face hub (`HF_*`), with `value` | yes | yes |
+| of the Hugging Face hub, with `valueFrom` | no | yes |
+| any other | yes | no |
+
+Trainer and engine load the fetched files and are offline, so they need no token of the hub.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from rlrun.api.base.kubernetes_types import EnvVar, SecretKeySelector
+from rlrun.api.model import RLModelSpec
+
+Variables = Mapping[str, Sequence[EnvVar]]
+"""Variables of an RLModel by their field, such as `trainer.env`."""
+
+HUB_SCHEME = "hf://"
+HUB_PREFIX = "HF_"
+NOT_FOR_FETCHER = ("HF_HUB_OFFLINE",)
+"""Variables with the prefix that would make a download impossible."""
+
+CREDENTIAL_NAMES = ("*TOKEN", "*TOKEN_*", "*KEY", "*KEY_*", "*SECRET*", "*PASSWORD*")
+"""Names of variables that hold credentials. `*TOKEN*` would match TOKENIZERS_PARALLELISM and VLLM_MAX_TOKENS."""
+HARMLESS_NAMES = ("*_FILE", "*_PATH", "*_DIR", "*_ID")
+"""Names of variables that only tell where a credential is, or whose it is."""
+
+
+@dataclass(frozen=True)
+class SecretVariable:
+    """Variable that a container reads from a Secret."""
+
+    field: str
+    """Field of the RLModel with the variable: `trainer.env`."""
+    name: str
+    ref: SecretKeySelector
+
+
+def run_variables(model: RLModelSpec) -> Variables:
+    """Return the variables for the pods of a run."""
+    return {"trainer.env": model.trainer.env, **pool_variables(model)}
+
+
+def pool_variables(model: RLModelSpec) -> Variables:
+    """Return the variables for the pods of a serving pool."""
+    return {"inference.env": model.inference.env}
+
+
+def fetcher_variables(source: str, env: Sequence[EnvVar]) -> list[EnvVar]:
+    """Return the variables of the container that fetches the model from `source`."""
+    return [v for v in env if _is_for_fetcher(v)] if source.startswith(HUB_SCHEME) else []
+
+
+def role_variables(env: Sequence[EnvVar]) -> list[EnvVar]:
+    """Return the variables of the trainer's or the engine's container."""
+    return [v for v in env if v.value_from is None or not _is_for_fetcher(v)]
+
+
+def secret_variables(source: str, variables: Variables) -> list[SecretVariable]:
+    """Return the variables that a container reads from a Secret."""
+    return [
+        SecretVariable(field, v.name, v.value_from.secret_key_ref)
+        for field, env in variables.items()
+        for v in env
+        if v.value_from is not None and (v in role_variables(env) or v in fetcher_variables(source, env))
+    ]
+
+
+def clear_text_credentials(model: RLModelSpec) -> list[str]:
+    """Return the variables with a value and the name of a credential, as `trainer.env[HF_TOKEN]`."""
+    return [
+        f"{field}[{v.name}]"
+        for field, env in run_variables(model).items()
+        for v in env
+        if v.value and _is_credential(v)
+    ]
+
+
+def _is_for_fetcher(variable: EnvVar) -> bool:
+    return variable.name.startswith(HUB_PREFIX) and variable.name not in NOT_FOR_FETCHER
+
+
+def _is_credential(variable: EnvVar) -> bool:
+    name = variable.name.upper()
+    harmless = any(fnmatchcase(name, pattern) for pattern in HARMLESS_NAMES)
+    return not harmless and any(fnmatchcase(name, pattern) for pattern in CREDENTIAL_NAMES)
