@@ -175,6 +175,7 @@ class Reason(StrEnum):
     INVALID_CONFIGURATION = "InvalidConfiguration"
     SECRET_RESERVED = "SecretReserved"
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
+    ADDRESS_NOT_ALLOWED = "AddressNotAllowed"
     ARTIFACT_NOT_OWNED = "ArtifactNotOwned"
     ENVIRONMENT_NOT_ALLOWED = "EnvironmentNotAllowed"
     EGRESS_NOT_ALLOWED = "EgressNotAllowed"

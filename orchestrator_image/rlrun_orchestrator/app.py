@@ -14,6 +14,7 @@ from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.service.errors import FatalError
+from rlrun.service.outgoing_client import OutgoingClient
 from rlrun.service.server import make_runner
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
@@ -76,6 +77,7 @@ class Orchestrator:
         self._settings = settings
         self._store = store
         self._http = http
+        self._outgoing = OutgoingClient(settings.private_addresses)
         self._layout = RunLayout(S3Uri.parse(run.artifacts.run_uri))
         self._groups = LiveGroups(run.model.id)
         resolve = resolve or dns_resolver(run.endpoints.inference_host, settings.inference_port, settings.sidecar_port)
@@ -140,6 +142,7 @@ class Orchestrator:
                 for environments in self._environments.values():
                     await environments.close()
                 await self._pool.close()
+                await self._outgoing.close()
 
     def status(self) -> RunStatus:
         """Return the current status of the run."""
@@ -247,7 +250,7 @@ class Orchestrator:
         spec = self._run.spec.algorithm.teacher
         deadline = self._settings.teacher_deadline
         return (
-            DistillationTeacher(self._http, spec, self._conditions.set_waiting, deadline=deadline)
+            DistillationTeacher(self._outgoing, spec, self._conditions.set_waiting, deadline=deadline)
             if spec is not None
             else None
         )

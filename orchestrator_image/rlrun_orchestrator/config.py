@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from rlrun.api.base.address_rules import INTERNET_ONLY, AddressRules
 from rlrun.constants import GATEWAY_PORT, INFERENCE_PORT, ORCHESTRATOR_STATUS_PORT, SIDECAR_PORT
 
 CONVERSIONS: dict[object, Callable[[str], object]] = {
@@ -12,6 +13,7 @@ CONVERSIONS: dict[object, Callable[[str], object]] = {
     int: int,
     float: float,
     str | None: str,
+    AddressRules: lambda text: AddressRules.parse(text.split(",")),
 }
 
 
@@ -46,6 +48,8 @@ class OrchestratorSettings:
     """Time for an unreachable environment to return."""
     teacher_deadline: float = 900.0
     """Time for an unreachable teacher of a distillation to return."""
+    private_addresses: AddressRules = INTERNET_ONLY
+    """Addresses outside of the internet that the run may name, separated by commas."""
     finish_deadline: float = 1800.0
     """Time for the last checkpoint and adapter to be complete in S3, and for the last evaluation. An environment's
     rolloutTimeoutSeconds may extend the latter."""
@@ -74,7 +78,7 @@ class OrchestratorSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "OrchestratorSettings":
-        """Read the settings. Raises ValueError that names the variable if a value is not a number."""
+        """Read the settings. Raises ValueError that names the variable if a value is invalid."""
         found: dict[str, object] = {}
         for known in fields(cls):
             name = f"RLRUN_{known.name.upper()}"
@@ -84,5 +88,5 @@ class OrchestratorSettings:
             try:
                 found[known.name] = CONVERSIONS[known.type](text)
             except ValueError as error:
-                raise ValueError(f"{name}={text!r} is not a number: correct or unset the variable") from error
+                raise ValueError(f"{name}={text!r} is invalid ({error}): correct or unset the variable") from error
         return cls(**found)  # type: ignore[arg-type]

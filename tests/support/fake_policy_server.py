@@ -26,6 +26,8 @@ class FakePolicyServer:
         self.manifest: Manifest | None = None
         """Instead of the right one."""
         self.asked: list[str] = []
+        self.redirected = ""
+        """Name of the file that is served at another URL."""
 
     def publish(self, version: int, weights: bytes) -> LoadRequest:
         digest = hashlib.sha256(weights).hexdigest()
@@ -39,11 +41,18 @@ class FakePolicyServer:
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_get("/sessions/u/policies/{policy}/{file:.+}", self._file)
+        app.router.add_get("/elsewhere/{policy}/{file:.+}", self._content)
         return app
 
     async def _file(self, request: web.Request) -> web.Response:
         name, file = request.match_info["policy"], request.match_info["file"]
         self.asked.append(file)
+        if file == self.redirected:
+            return web.Response(status=302, headers={"Location": f"/elsewhere/{name}/{file}"})
+        return await self._content(request)
+
+    async def _content(self, request: web.Request) -> web.Response:
+        name, file = request.match_info["policy"], request.match_info["file"]
         if name not in self.policies:
             return web.json_response({"reason": "PolicyMissing", "message": "gone"}, status=404)
         weights = self.policies[name]

@@ -17,6 +17,10 @@ class FakeTeacher:
     refusal: str | None = None
     foreign: bool = False
     """Its tokenizer is another one."""
+    redirect: str | None = None
+    """URL that all requests are sent to."""
+    text_for_number: str | None = None
+    """Text in place of every log probability."""
 
     def application(self) -> web.Application:
         app = web.Application()
@@ -27,6 +31,8 @@ class FakeTeacher:
         if self.failures > 0:
             self.failures -= 1
             return web.Response(status=503)
+        if self.redirect is not None:
+            return web.Response(status=307, headers={"Location": self.redirect})
         if self.refusal is not None:
             return web.json_response({"error": {"message": self.refusal, "code": 400}}, status=400)
         body = json.loads(await request.read())
@@ -34,7 +40,8 @@ class FakeTeacher:
         found: list[dict[str, Any] | None] = [None]
         for token in body["prompt"][1:]:
             name = str(token + 1 if self.foreign else token)
-            found.append({name: {"logprob": self.logprob(token), "rank": 1, "decoded_token": "?"}})
+            number = self.text_for_number or self.logprob(token)
+            found.append({name: {"logprob": number, "rank": 1, "decoded_token": "?"}})
         choice = {"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": found}
         return web.json_response({"id": "cmpl-1", "object": "text_completion", "choices": [choice]})
 

@@ -11,6 +11,7 @@ import aiohttp
 import zstandard
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from rlrun.api.base.address_rules import AddressRules
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun_orchestrator.app import attempt
@@ -142,6 +143,7 @@ class World:
                 "request_wait": 5.0,
                 "empty_batch_backoff": 0.01,
                 "environment_backoff": 0.01,
+                "private_addresses": AddressRules.parse(["127.0.0.1"]),
                 **self.settings,
             }
         )

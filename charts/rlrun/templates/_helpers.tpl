@@ -115,6 +115,7 @@ networkPolicies: {{ .Values.runs.networkPolicies }}
 reservedSecretNames: {{ toJson (.Values.runs.reservedSecretNames | default list) }}
 environmentOwners: {{ toJson (.Values.runs.environmentOwners | default dict) }}
 priorityClasses: {{ toJson (.Values.runs.priorityClasses | default list) }}
+privateAddresses: {{ toJson (.Values.runs.privateAddresses | default list) }}
 {{- if .Values.egress.enabled }}
 egress:
   host: {{ printf "%s-egress.%s.svc" (include "rlrun.fullname" .) .Release.Namespace | quote }}

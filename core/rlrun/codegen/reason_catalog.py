@@ -202,6 +202,12 @@ REFERENCES = _section(
         "Choose one that the message lists, or ask the platform team to allow it.",
     ),
     (
+        Reason.ADDRESS_NOT_ALLOWED,
+        "A URL of the run (`algorithm.teacher.url`) leads to an address that the platform does not allow for runs: one "
+        "inside the cluster or a private network, or one of the node or the cloud itself.",
+        "Use an address on the internet in a new run, or ask the platform team to allow this one.",
+    ),
+    (
         Reason.SECRETS_MISSING,
         "A Secret of `envFrom`, or a Secret or key that the RLModel names, does not exist, or an environment needs "
         "variables that no Secret contains.",
@@ -774,8 +780,8 @@ SURROUNDINGS = _section(
     ),
     (
         Reason.TEACHER_REFUSED,
-        "The teacher rejects the requests.",
-        "Check `algorithm.teacher` and the teacher's maximum length.",
+        "The teacher rejects the requests, or redirects them. Redirects are not followed.",
+        "Check `algorithm.teacher`, the teacher's maximum length and the log of its server; name the final URL.",
     ),
     (
         Reason.TEACHER_ANSWER_UNUSABLE,

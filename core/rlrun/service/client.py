@@ -5,8 +5,10 @@ succeed later, and with `RequestRejected` if the server rejected it.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
@@ -16,12 +18,15 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestRejected, ServiceUnavailable
 
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
+JSON_HEADERS = {"Content-Type": "application/json"}
 CONNECT_SECONDS = 5.0
 TEXT_LIMIT = 500
 """Maximum length of the text of an error."""
 RESPONSE_SECONDS = 3.0
 RESPONSE_BYTES = 1 << 20
 """Maximum size of a response to `HttpClient`."""
+
+_HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -36,14 +41,25 @@ class HttpClient:
     async def call(
         self, method: str, url: str, model: type[M], body: Any = None, headers: Mapping[str, str] | None = None
     ) -> M:
-        """Send `body` as JSON and return the response as `model`. Raises RequestError."""
+        """Send `body` as JSON and return the response as `model`. Raises RequestError.
+
+        The error contains no text of the server, unless it is a `Problem`: users could lead the name of a Service to
+        another server, whose responses they must not read.
+        """
         if self._session is None:
             # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
             connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=5, ttl_dns_cache=5)
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         data = None if body is None else json.dumps(body).encode()
         response = await request(
-            self._session, method, url, body=data, timeout=self._timeout, max_bytes=RESPONSE_BYTES, headers=headers
+            self._session,
+            method,
+            url,
+            body=data,
+            timeout=self._timeout,
+            max_bytes=RESPONSE_BYTES,
+            quote_text=False,
+            headers=headers,
         )
         return parse(model, response, f"{method} {url}")
 
@@ -61,24 +77,30 @@ async def request(
     body: bytes | None = None,
     timeout: float,
     max_bytes: int | None = None,
+    quote_text: bool = True,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Send one request and return the body of the successful response. `headers` are added to those of the session.
+    """Send one request and return the body of the successful response. Redirects are errors.
 
-    Waits `timeout` seconds at most and reads little more than `max_bytes`. Raises ServiceUnavailable, RequestRejected.
+    Waits `timeout` seconds at most and reads little more than `max_bytes`. `quote_text`: the error contains the text of
+    a response that is not a `Problem`. `headers` are added to those of the session. Raises ServiceUnavailable, RequestRejected.
     """
     limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
-    sent = {**(headers or {}), **({"Content-Type": "application/json"} if body is not None else {})}
+    sent = {**(headers or {}), **(JSON_HEADERS if body is not None else {})}
     try:
-        async with session.request(method, url, data=body, headers=sent, timeout=limits) as response:
+        async with session.request(
+            method, url, data=body, headers=sent, timeout=limits, allow_redirects=False
+        ) as response:
             data = await _read(response, url, max_bytes)
-            if response.status < 400:
+            if response.status < 300:
                 return data
-            problem = problem_from_response(response.status, data, url)
+            if response.status < 400:
+                raise RequestRejected(redirect_problem(response, url), response.status)
+            problem = problem_from_response(response.status, data, url, quote_text=quote_text)
             error_class = ServiceUnavailable if response.status in RETRYABLE_STATUSES else RequestRejected
             raise error_class(problem, response.status)
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
-        message = f"{method} {url}: {str(error) or type(error).__name__}"[:TEXT_LIMIT]
+        message = f"{method} {url}: {failure_text(error)}"[:TEXT_LIMIT]
         raise ServiceUnavailable(Problem(reason=Reason.UNREACHABLE, message=message)) from error
 
 
@@ -105,10 +127,31 @@ def parse(model: type[M], data: bytes, source: str) -> M:
         raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message)) from error
 
 
-def problem_from_response(status: int, body: bytes, url: str) -> Problem:
-    """Return the `Problem` in the body of an error, or one made of its status and text."""
+def problem_from_response(status: int, body: bytes, url: str, *, quote_text: bool = True) -> Problem:
+    """Return the `Problem` in the body of an error, or one made of its status and, if it may be quoted, its text."""
     try:
         return Problem.model_validate_json(body)
     except ValidationError:
         text = body.decode("utf-8", "replace")[:TEXT_LIMIT]
-        return Problem(reason=f"HTTP{status}", message=f"{url} responded with {status}: {text}")
+        message = f"{url} responded with {status}{f': {text}' if quote_text else ''}"
+        return Problem(reason=f"HTTP{status}", message=message)
+
+
+def redirect_problem(response: aiohttp.ClientResponse, place: str) -> Problem:
+    """Return the problem of a redirect, which names the host that it leads to and nothing else of the response."""
+    try:
+        host = urlsplit(urljoin(str(response.url), response.headers.get("Location", ""))).hostname or ""
+    except ValueError:
+        host = ""
+    target = host if _HOST.fullmatch(host) else "an address that cannot be read"
+    message = (
+        f"{place} responded with {response.status}, a redirect to {target}. Redirects are not followed: use the final "
+        "URL"
+    )
+    return Problem(reason=f"HTTP{response.status}", message=message)
+
+
+def failure_text(error: Exception) -> str:
+    """Return the description of a failed connection, without text of the server: errors of the protocol quote it."""
+    text = str(error)[:TEXT_LIMIT] if isinstance(error, OSError) else ""
+    return text or type(error).__name__

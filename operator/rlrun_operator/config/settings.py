@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
+from rlrun.api.base.address_rules import AddressRules
 from rlrun.api.base.kubernetes_types import Quantity, Resources
 from rlrun.api.base.names import EgressHost
 from rlrun.api.base.schema import Schema
@@ -143,6 +144,9 @@ class OperatorSettings(Schema):
     """Namespaces that may use the packages of an owner; * stands for any characters. Packages of others are public."""
     egress: EgressSettings | None = None
     """None: environments reach nothing outside of the cluster."""
+    private_addresses: list[str] = Field(default_factory=list)
+    """Addresses outside of the internet that runs may name: host names (* stands for any characters), IP addresses and
+    networks."""
     defaults: Defaults = Field(default_factory=Defaults)
     serving: ServingPoolSettings = Field(default_factory=ServingPoolSettings)
     """Settings of serving pools."""
@@ -170,6 +174,12 @@ class OperatorSettings(Schema):
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /healthz, /readyz and /metrics."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @field_validator("private_addresses")
+    @classmethod
+    def _parsable_addresses(cls, entries: list[str]) -> list[str]:
+        AddressRules.parse(entries)
+        return entries
 
     @model_validator(mode="before")
     @classmethod

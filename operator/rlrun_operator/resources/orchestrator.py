@@ -64,6 +64,8 @@ def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: Re
             "RLRUN_CHECKPOINT_INTERVAL": str(settings.defaults.checkpoint_interval),
             "RLRUN_SPOOL": SPOOL,
             "RLRUN_SPOOL_BYTES": str(SPOOL_BYTES),
+            # Set even if it is empty: `env` wins over a variable of that name in the Secret of `envFrom`.
+            "RLRUN_PRIVATE_ADDRESSES": ",".join(settings.private_addresses),
         },
         env_from=s3_env_from(identity),
         ports={"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT},

@@ -79,12 +79,12 @@ class TrainerFallback:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
         try:
-            async with self._http.get(f"{url}/{MANIFEST}", timeout=limits) as answer:
+            async with self._http.get(f"{url}/{MANIFEST}", timeout=limits, allow_redirects=False) as answer:
                 manifest = Manifest.model_validate_json(await _checked(answer).read())
             if not fits(manifest):
                 raise PolicyUnavailable(f"{url} holds other weights than its name says")
             for entry in manifest.files:
-                async with self._http.get(f"{url}/{entry.name}", timeout=limits) as answer:
+                async with self._http.get(f"{url}/{entry.name}", timeout=limits, allow_redirects=False) as answer:
                     await _save(_checked(answer), entry, _place(entry, temporary))
             await asyncio.to_thread(_put_in_place, temporary, dest, manifest)
         except (TimeoutError, aiohttp.ClientError, ValidationError) as error:

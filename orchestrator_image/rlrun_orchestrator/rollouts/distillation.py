@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import aiohttp
+from rlrun.api.base.address_rules import refusal_message
 from rlrun.api.run_sections.training import Teacher as TeacherSpec
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.backoff import Backoff
-from rlrun.service.client import request
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+from rlrun.service.outgoing_client import AddressRefused, OutgoingClient
 
 from rlrun_orchestrator.data.groups import Group
 from rlrun_orchestrator.data.trajectories import TokenSequence
@@ -35,6 +35,7 @@ PARALLEL = 32
 TIMEOUT_SECONDS = 300.0
 """Timeout of one request in seconds."""
 COMPONENT = "teacher"
+URL_FIELD = "spec.algorithm.teacher.url"
 
 
 class DistillationTeacher:
@@ -42,7 +43,7 @@ class DistillationTeacher:
 
     def __init__(
         self,
-        http: aiohttp.ClientSession,
+        client: OutgoingClient,
         spec: TeacherSpec,
         report: Callable[[str, Problem | None], None],
         *,
@@ -52,7 +53,7 @@ class DistillationTeacher:
         """`report(component, problem)` receives what is waited for. `deadline`: seconds after which an unreachable
         teacher ends the attempt.
         """
-        self._http = http
+        self._client = client
         self._url = f"{spec.url.rstrip('/')}/completions"
         self._model = spec.model
         self._report = report
@@ -85,14 +86,17 @@ class DistillationTeacher:
         backoff = Backoff(self._first_pause, 20 * self._first_pause)
         while True:
             try:
-                answer = await request(self._http, "POST", self._url, body=body, timeout=TIMEOUT_SECONDS)
+                answer = await self._client.post(self._url, body, timeout=TIMEOUT_SECONDS)
                 self._report(COMPONENT, None)
                 return answer
+            except AddressRefused as error:
+                message = refusal_message(URL_FIELD, error.problem.message)
+                raise FatalError(_problem(Reason.ADDRESS_NOT_ALLOWED, message), ExitCode.CONFIGURATION) from error
             except RequestRejected as error:
                 if (error.status or 0) < 500:
                     message = (
-                        f"the teacher rejected a request: {error.problem.message}; check algorithm.teacher and its "
-                        "seqLen"
+                        f"the teacher rejected a request: {error.problem.message}; check algorithm.teacher, its "
+                        "seqLen and the log of its server"
                     )
                     raise FatalError(_problem(Reason.TEACHER_REFUSED, message), ExitCode.CONFIGURATION) from error
                 detail = error.problem.message
@@ -114,15 +118,15 @@ class DistillationTeacher:
         """Return the teacher's log probability of each token, 0.0 for the first, which has no context."""
         try:
             found: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
-            if len(found) != len(token_ids):
-                raise ValueError(f"{len(found)} log probabilities for {len(token_ids)} tokens")
             # The engine names the token of each position, so that another tokenizer is detected here.
             pairs = zip(token_ids, found, strict=True)
             return [float(entry[str(token)]["logprob"]) if entry else 0.0 for token, entry in pairs]
         except (KeyError, IndexError, TypeError, ValueError) as error:
+            # Without the text of the error, which may quote the answer.
             message = (
-                f"the teacher's answer has no prompt_logprobs of these tokens ({type(error).__name__}: {error}): "
-                "algorithm.teacher must be a vLLM server whose model has the tokenizer of the model that is trained"
+                f"the teacher's answer has no prompt_logprobs of these {len(token_ids)} tokens "
+                f"({type(error).__name__}): algorithm.teacher must be a vLLM server whose model has the tokenizer of "
+                "the model that is trained"
             )
             raise FatalError(_problem(Reason.TEACHER_ANSWER_UNUSABLE, message), ExitCode.CONFIGURATION) from error
 

@@ -79,6 +79,7 @@ def test_local_settings_are_what_the_operator_reads(render: Render) -> None:
     assert settings.images.trainer.pull_policy == "Never"
     assert settings.lease_namespace == "rlrun-system"
     assert settings.poll_seconds == 1
+    assert settings.private_addresses == ["teacher"]
 
 
 def test_gpu_settings(render: Render) -> None:

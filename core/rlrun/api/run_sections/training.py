@@ -35,7 +35,7 @@ class Teacher(Spec):
     """Teacher model that scores the policy's tokens, served by an OpenAI-compatible API with vLLM's prompt_logprobs."""
 
     url: str = Field(min_length=8, max_length=1024, pattern=r"^https?://[^\s]+$")
-    """Base URL of the OpenAI-compatible API, including /v1, reachable from the cluster."""
+    """Base URL of the OpenAI-compatible API, including /v1. The platform lists addresses outside of the internet that runs may name. Redirects are not followed."""  # noqa: E501
     model: str = Field(min_length=1, max_length=256)
     """Name of the teacher model in that API. It must use the same tokenizer as the trained model."""
 

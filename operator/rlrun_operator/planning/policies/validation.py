@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from pydantic import ValidationError
 from rlrun.api.artifact import ArtifactPhase
+from rlrun.api.base.address_rules import AddressRules, refusal_message
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
@@ -63,6 +64,7 @@ def resolve_references(
         check_secrets(spec, observation, settings)
         or check_model_secrets(model, observation, settings)
         or check_priority(spec, settings)
+        or check_urls(spec, settings)
         or check_packages(spec, observation.namespace, settings)
         or check_egress(spec, observation, settings)
         or observation.s3_problem
@@ -200,6 +202,17 @@ def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | Non
         message=f"`spec.priorityClassName` is {name}, which this platform does not allow for runs. {choice}, or ask "
         "the platform team to allow it.",
     )
+
+
+def check_urls(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
+    """Return a problem if a URL of the spec is refused for its text. The processes that call it check its addresses."""
+    teacher = spec.algorithm.teacher
+    if teacher is None:
+        return None
+    why = AddressRules.parse(settings.private_addresses).url_refusal(teacher.url)
+    if why is None:
+        return None
+    return Problem(reason=Reason.ADDRESS_NOT_ALLOWED, message=refusal_message("spec.algorithm.teacher.url", why))
 
 
 def _why_reserved(name: str, observation: RunObservation, settings: OperatorSettings) -> str | None:

@@ -118,7 +118,9 @@ class RequestRouter:
 
     async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json"}
-        async with self._http.post(url, data=body, headers=headers, timeout=self._limits) as response:
+        async with self._http.post(
+            url, data=body, headers=headers, timeout=self._limits, allow_redirects=False
+        ) as response:
             return response.status, await response.read()
 
 

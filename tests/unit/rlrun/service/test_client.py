@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import aiohttp
 import pytest
 from aiohttp import web
 from pydantic import BaseModel
@@ -55,10 +56,10 @@ async def test_body_is_sent_as_json_and_response_is_parsed(serve: Serve, http: H
 @pytest.mark.parametrize(
     ("response", "error_class", "reason", "message"),
     [
-        ((503, "still loading"), ServiceUnavailable, "HTTP503", "responded with 503: still loading"),
+        ((503, "still loading"), ServiceUnavailable, "HTTP503", "responded with 503"),
         ((503, '{"reason": "Loading", "message": "wait"}'), ServiceUnavailable, "Loading", "wait"),
         ((422, '{"reason": "BatchInvalid", "message": "empty"}'), RequestRejected, "BatchInvalid", "empty"),
-        ((500, "no"), RequestRejected, "HTTP500", "responded with 500: no"),
+        ((500, "no"), RequestRejected, "HTTP500", "responded with 500"),
         ((200, "count: 4"), RequestRejected, "AnswerInvalid", "is not a valid Count of this version"),
         ((200, " " * (1 << 21)), RequestRejected, "AnswerTooLarge", "is larger than"),
     ],
@@ -94,10 +95,40 @@ async def test_silent_and_absent_servers_are_unavailable(serve: Serve) -> None:
         await http.close()
 
 
-async def test_long_error_texts_are_cut(serve: Serve, http: HttpClient) -> None:
+async def test_long_error_texts_are_cut(serve: Serve) -> None:
     async def fail(_: web.Request) -> web.Response:
         return web.Response(status=500, text="x" * 10_000)
 
-    with pytest.raises(RequestRejected) as caught:
-        await http.call("GET", await serve(fail), Count)
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(RequestRejected, match="responded with 500: xxx") as caught:
+            await client.request(session, "GET", await serve(fail), timeout=30)
     assert len(caught.value.problem.message) < client.TEXT_LIMIT + 100
+
+
+async def test_the_operator_shows_no_text_of_a_foreign_server(serve: Serve, http: HttpClient) -> None:
+    async def internal(_: web.Request) -> web.Response:
+        return web.Response(status=403, text="only the operator can read this")
+
+    with pytest.raises(RequestRejected) as caught:
+        await http.call("GET", await serve(internal), Count)
+    assert "only the operator" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed(serve: Serve, status: int) -> None:
+    calls: list[str] = []
+
+    async def internal(request: web.Request) -> web.Response:
+        calls.append(request.method)
+        return web.Response(text="reached")
+
+    target = await serve(internal)
+
+    async def redirect(_: web.Request) -> web.Response:
+        return web.Response(status=status, headers={"Location": target})
+
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(RequestRejected, match=r"a redirect to 127\.0\.0\.1\. Redirects are not followed") as caught:
+            await client.request(session, "POST", await serve(redirect), body=b"{}", timeout=30)
+    assert caught.value.status == status
+    assert calls == []

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from rlrun.storage.layout import ADAPTER_WEIGHTS, MANIFEST
 from rlrun.storage.manifest import FileEntry
 from rlrun.storage.store import AccessDenied, Unreachable
 from rlrun_adapter_sidecar.engine import trainer_fallback as fallback_module
@@ -90,3 +91,14 @@ async def test_only_files_that_match_the_requested_policy_are_loaded(sidecar, ha
     assert sidecar.engine.loads == 0
     assert list(sidecar.folder.iterdir()) == []
     assert not (sidecar.folder.parent / "outside").exists()
+
+
+@pytest.mark.parametrize("file", [MANIFEST, ADAPTER_WEIGHTS])
+async def test_a_trainer_cannot_lead_a_download_elsewhere(sidecar, file):
+    sidecar.store.fail = Unreachable("silent")
+    policy = sidecar.trainer.publish(1, b"weights")
+    sidecar.trainer.redirected = file
+    status, problem = await sidecar.put(policy)
+    assert (status, problem["reason"]) == (503, "AdapterDownloadFailed")
+    assert sidecar.trainer.asked[-1] == file
+    assert sidecar.engine.loads == 0

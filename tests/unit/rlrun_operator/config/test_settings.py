@@ -32,6 +32,7 @@ def test_digest_is_joined_with_an_at() -> None:
         (MINIMAL + "\nimagez: {}", ["imagez"]),
         (MINIMAL + "\ncomputeSizes: {M: {cpu: lots, memory: 1Gi, workers: 1}}", ["computeSizes.M.cpu"]),
         ("just text", ["mapping of settings"]),
+        (MINIMAL + "\nprivateAddresses: ['http://teacher']", ["privateAddresses", "'http://teacher'"]),
         ("a: [", ["not valid YAML"]),
     ],
 )

@@ -3,8 +3,17 @@
 from typing import Any
 
 import pytest
+from rlrun_operator.resources.orchestrator import orchestrator
 
-from tests.unit.rlrun_operator.resources.test_children import Obj, build, containers, templates
+from tests.unit.rlrun_operator.resources.test_children import (
+    IDENTITY,
+    SETTINGS,
+    Obj,
+    build,
+    containers,
+    resolved,
+    templates,
+)
 
 SECRETS = [{"secretRef": {"name": "judge"}}, {"secretRef": {"name": "logging", "optional": True}}]
 
@@ -50,3 +59,16 @@ def test_environments_do_not_get_the_key_with_the_other_keys_of_its_secret(wandb
         assert [e["secretRef"]["name"] for e in environment["envFrom"]] == ["judge", "logging"]
         # Kubernetes lets a variable of `env` win over one of the same name in `envFrom`.
         assert {"name": "WANDB_API_KEY", "value": ""} in environment["env"], name
+
+
+LISTED = [([], ""), (["teacher.models.svc", "10.0.0.0/8"], "teacher.models.svc,10.0.0.0/8")]
+
+
+@pytest.mark.parametrize(("listed", "value"), LISTED)
+def test_the_orchestrator_always_gets_the_platforms_list_of_addresses(listed: list[str], value: str) -> None:
+    settings = SETTINGS.model_copy(update={"private_addresses": listed})
+    job = orchestrator(IDENTITY, settings, resolved())[0]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert container["envFrom"], "a key of this Secret must not become the list"
+    assert variables["RLRUN_PRIVATE_ADDRESSES"] == value

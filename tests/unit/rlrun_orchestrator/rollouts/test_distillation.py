@@ -3,12 +3,13 @@
 import math
 
 import pytest
+from rlrun.api.base.address_rules import INTERNET_ONLY
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun_orchestrator.data.trajectories import TokenSequence
 from rlrun_orchestrator.rollouts.distillation import LOWEST, sampled_logprobs
 
 from tests.support.fake_teacher import FakeTeacher
-from tests.support.run_processes import World
+from tests.support.run_processes import World, serve
 
 
 @pytest.fixture
@@ -88,7 +89,8 @@ async def test_a_teacher_that_refuses_ends_the_run(taught: World) -> None:
     assert await taught.run() == 64
     assert taught.last_word.problem
     assert taught.last_word.problem.reason == "TeacherRefused"
-    assert "maximum context length" in taught.last_word.problem.message
+    assert "responded with 400 (Bad Request)" in taught.last_word.problem.message
+    assert "maximum context length" not in taught.last_word.problem.message, "the URL may lead to an internal server"
 
 
 async def test_a_teacher_with_another_tokenizer_ends_the_run(taught: World) -> None:
@@ -97,3 +99,40 @@ async def test_a_teacher_with_another_tokenizer_ends_the_run(taught: World) -> N
     assert await taught.run() == 64
     assert taught.last_word.problem
     assert taught.last_word.problem.reason == "TeacherAnswerUnusable"
+
+
+async def test_text_of_an_unusable_answer_is_not_shown(taught: World) -> None:
+    assert taught.teacher
+    taught.teacher.text_for_number = "text of an internal server"
+    assert await taught.run() == 64
+    assert taught.last_word.problem
+    assert taught.last_word.problem.reason == "TeacherAnswerUnusable"
+    assert "internal server" not in (taught.folder / "termination").read_text()
+
+
+async def test_a_teacher_that_redirects_ends_the_run_and_leads_nowhere(taught: World) -> None:
+    inside = FakeTeacher()
+    server = await serve(inside.application())
+    taught.servers.append(server)
+    assert taught.teacher
+    taught.teacher.redirect = str(server.make_url("/v1/completions"))
+    assert await taught.run() == 64
+    assert inside.requests == []
+    assert taught.last_word.problem
+    assert taught.last_word.problem.reason == "TeacherRefused"
+    assert "a redirect to 127.0.0.1. " in taught.last_word.problem.message
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_teacher_inside_the_cluster_is_not_called_unless_the_platform_allows_it(
+    taught: World, host: str
+) -> None:
+    assert taught.teacher
+    taught.settings["private_addresses"] = INTERNET_ONLY
+    taught.spec["algorithm"]["teacher"]["url"] = taught.teacher_url.replace("127.0.0.1", host)
+    assert await taught.run() == 64
+    assert taught.teacher.requests == []
+    assert taught.last_word.problem
+    assert taught.last_word.problem.reason == "AddressNotAllowed"
+    for part in ("`spec.algorithm.teacher.url`", host, "runs.privateAddresses"):
+        assert part in taught.last_word.problem.message

@@ -41,6 +41,7 @@ SETTINGS_WITH_RULES = SETTINGS.model_copy(
         "priority_classes": ["training-*"],
         "environment_owners": {"own": ["team", "lab-*"], "hidden": ["lab-*"], "nobody": []},
         "egress": EGRESS,
+        "private_addresses": ["teacher.models.svc"],
     }
 )
 SIGNING = {"egress_key": b"k" * 32}
@@ -48,6 +49,10 @@ SIGNING = {"egress_key": b"k" * 32}
 
 def shared_checkpoint() -> Obj:
     return checkpoint_object(spec={"sharedWith": ["team"], "uri": "s3://rlrun/other/u/checkpoints/step-000005"})
+
+
+def teacher(url: str) -> Obj:
+    return {"algorithm": {"name": "distillation", "teacher": {"url": url, "model": "a/b"}}}
 
 
 def secrets(name: str, optional: bool = False) -> Obj:
@@ -164,6 +169,12 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("all hosts of a domain", judged("*.example.org"), SIGNING, "EgressNotAllowed"),
     ("of an evaluation", {"eval": {"env": judged("evil.org")["env"]}}, SIGNING, "EgressNotAllowed"),
     ("no signing key", judged("judge.example.com"), {}, "EgressUnavailable"),
+    ("teacher on the internet", teacher("https://teacher.example.com/v1"), {}, None),
+    ("teacher that the platform allows", teacher("http://teacher.models.svc:8000/v1"), {}, None),
+    ("teacher inside the cluster", teacher("http://kubernetes.default.svc/v1"), {}, "AddressNotAllowed"),
+    ("teacher at a private address", teacher("http://10.0.0.5:8000/v1"), {}, "AddressNotAllowed"),
+    ("teacher on the node", teacher("http://localhost:10255/v1"), {}, "AddressNotAllowed"),
+    ("metadata of the cloud", teacher("http://169.254.169.254/latest"), {}, "AddressNotAllowed"),
     ("S3", {}, {"s3_problem": Problem(reason="S3Unreachable", message="m")}, "S3Unreachable"),
 ]
 
@@ -200,3 +211,12 @@ def test_the_s3_credentials_are_reserved_without_any_pattern(name: str) -> None:
     found = resolve_references(run_spec(**secrets(name)), observation, settings)
     assert isinstance(found, Problem)
     assert found.reason == "SecretReserved"
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.5:8000/v1", "http://teacher:8000/v1"])
+def test_a_refused_address_is_named_with_its_field_and_the_remedy(url: str) -> None:
+    observation = RunObservation(run=run_object(**teacher(url)), models=(model_object(),))
+    found = resolve_references(run_spec(**teacher(url)), observation, SETTINGS)
+    assert isinstance(found, Problem)
+    for part in ("`spec.algorithm.teacher.url`", url.split("/")[2].split(":")[0], "runs.privateAddresses"):
+        assert part in found.message

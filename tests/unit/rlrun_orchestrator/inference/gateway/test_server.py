@@ -56,6 +56,7 @@ class CannedEngine:
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] = chat_answer(POLICY.name, [1, 2, 3], [4, 5], "hi")
         self.status = 200
+        self.headers: dict[str, str] = {}
         self.arrived = asyncio.Event()
         self.gone = asyncio.Event()
         self.hangs = False
@@ -77,7 +78,7 @@ class CannedEngine:
             except asyncio.CancelledError:
                 self.gone.set()
                 raise
-        return web.json_response(self.answer, status=self.status)
+        return web.json_response(self.answer, status=self.status, headers=self.headers)
 
 
 def text_answer(prompt_ids: list[int], completion_ids: list[int]) -> dict[str, Any]:
@@ -315,6 +316,20 @@ async def test_an_engines_refusal_is_passed_on_and_costs_no_replica(setup: Setup
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         await client.chat.completions.create(model="m", messages=MESSAGES)
     assert all(replica.is_answering for replica in setup.pool.replicas.values())
+
+
+async def test_an_engine_cannot_lead_a_request_elsewhere(setup: Setup) -> None:
+    group, _ = setup.open()
+    inside = CannedEngine()
+    server = await serve(inside.application())
+    for engine in setup.engines:
+        engine.status, engine.headers = 307, {"Location": str(server.make_url("/v1/chat/completions"))}
+    url = f"{setup.url}groups/{group.id}/v1/chat/completions"
+    async with setup.http.post(url, json={"model": "m", "messages": MESSAGES}, allow_redirects=False) as answer:
+        assert (answer.status, "Location" in answer.headers) == (307, False)
+    await server.close()
+    assert len(setup.asked) == 1
+    assert inside.asked == []
 
 
 async def test_a_client_that_hangs_up_is_not_recorded_and_frees_the_engine(setup: Setup) -> None:
