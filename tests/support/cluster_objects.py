@@ -124,3 +124,25 @@ def pod(
 def terminated(code: int, reason: str = "Error", message: str = "", *, finished: str = "2026-01-01T00:00:00Z") -> Obj:
     times = {"startedAt": "2026-01-01T00:00:00Z", "finishedAt": finished}
     return {"terminated": {"exitCode": code, "reason": reason, "message": message, **times}}
+
+
+OUT_OF_DISK = (
+    'Usage of EmptyDir volume "tmp" exceeds the limit "10Gi". ',
+    "Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. ",
+    'Container environment exceeded its local ephemeral storage limit "10Gi". ',
+)
+"""What the kubelet says of pods that exceed a limit of their own."""
+NODE_FULL = (
+    "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 9Gi. Container environment "
+    "was using 5Gi, request is 64Mi, has larger consumption of ephemeral-storage. "
+)
+"""What it says of pods that make room on a full node."""
+
+
+def evict(evicted: Obj, message: str = OUT_OF_DISK[0], *, finished: str = "2026-01-01T00:00:00Z") -> Obj:
+    """The kubelet ends the pod, which stays as a failed one."""
+    evicted["status"] |= {"phase": "Failed", "reason": "Evicted", "message": message}
+    evicted["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    for status in evicted["status"]["containerStatuses"]:
+        status["state"] = terminated(137, finished=finished)
+    return evicted

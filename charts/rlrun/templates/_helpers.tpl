@@ -111,7 +111,22 @@ sidecarResources:
 fetcherResources:
   {{- toYaml .Values.runs.fetcherResources | nindent 2 }}
 shmSize: {{ .Values.runs.shmSize | quote }}
+{{- with .Values.runs.ephemeralStorage }}
+ephemeralStorage:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.runs.environments }}
+environments:
+  hostUsers: {{ ne (toString .hostUsers) "false" }}
+  runtimeClassName: {{ .runtimeClassName | default "" | quote }}
+{{- end }}
 networkPolicies: {{ .Values.runs.networkPolicies }}
+{{- with .Values.runs.dns }}
+dns:
+  namespaceLabels: {{ toJson .namespaceLabels }}
+  podLabels: {{ toJson (.podLabels | default dict) }}
+  cidrs: {{ toJson (.cidrs | default list) }}
+{{- end }}
 reservedSecretNames: {{ toJson (.Values.runs.reservedSecretNames | default list) }}
 environmentOwners: {{ toJson (.Values.runs.environmentOwners | default dict) }}
 priorityClasses: {{ toJson (.Values.runs.priorityClasses | default list) }}

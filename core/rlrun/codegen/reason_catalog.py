@@ -302,6 +302,31 @@ PODS = _section(
         "Raise the orchestrator's resources in the chart's values.",
     ),
     *(
+        (reason, f"The kubelet evicted {pod} that exceeded its limit of ephemeral storage.", action)
+        for reason, pod, action in (
+            (
+                Reason.TRAINER_OUT_OF_DISK,
+                "a pod of the trainer",
+                "Raise `trainer.resources.limits.ephemeral-storage` in the RLModel.",
+            ),
+            (
+                Reason.INFERENCE_OUT_OF_DISK,
+                "an inference pod",
+                "Raise `inference.resources.limits.ephemeral-storage` in the RLModel.",
+            ),
+            (
+                Reason.ENVIRONMENT_OUT_OF_DISK,
+                "an environment pod",
+                "Keep fewer temporary files, or use a larger `infrastructure.computeSize`.",
+            ),
+            (
+                Reason.ORCHESTRATOR_OUT_OF_DISK,
+                "the orchestrator's pod",
+                "Raise `runs.ephemeralStorage.orchestrator` in the chart's values.",
+            ),
+        )
+    ),
+    *(
         (reason, f"{container} exited with an error and left no message.", "Read the log that the message names.")
         for reason, container in (
             (Reason.TRAINER_CRASHED, "A container of the trainer"),

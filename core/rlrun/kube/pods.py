@@ -9,8 +9,15 @@ from rlrun.constants import COMPONENT_LABEL, ROLE_LABEL
 from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj, label
 
-DISRUPTION_REASONS = frozenset({"Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost"})
+EVICTED = "Evicted"
+DISRUPTION_REASONS = frozenset({EVICTED, "Preempting", "NodeShutdown", "Terminated", "NodeLost"})
 """Reasons in a pod's status for an end by the cluster, not by a process."""
+DISK_LIMIT_MESSAGES = (
+    "exceeded its local ephemeral storage limit",
+    "ephemeral local storage usage exceeds",
+    "Usage of EmptyDir volume",
+)
+"""Parts of the kubelet's message for a pod that exceeded a limit of a container, of all containers, or of a volume."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,17 @@ def is_alive(pod: Obj) -> bool:
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
+def is_out_of_disk(pod: Obj) -> bool:
+    """True if the kubelet evicted the pod for exceeding its own limit of ephemeral storage, not for a full node."""
+    status = pod.get("status", {})
+    message = str(status.get("message") or "")
+    return status.get("reason") == EVICTED and any(part in message for part in DISK_LIMIT_MESSAGES)
+
+
 def is_disrupted(pod: Obj) -> bool:
     """True if the cluster ended the pod (eviction, preemption, node shutdown). It does not count as a crash."""
+    if is_out_of_disk(pod):
+        return False
     return _has_condition(pod, "DisruptionTarget") or pod.get("status", {}).get("reason") in DISRUPTION_REASONS
 
 

@@ -13,14 +13,15 @@ computeSizes:
   S: {cpu: "1", memory: 2Gi, workers: 1}
 """
 
+import ipaddress
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from rlrun.api.base.address_rules import AddressRules
 from rlrun.api.base.kubernetes_types import Quantity, Resources
 from rlrun.api.base.names import EgressHost
@@ -28,6 +29,23 @@ from rlrun.api.base.schema import Schema
 from rlrun.api.run_sections.infrastructure import ComputeSize
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+
+
+def _none_if_empty(value: Any) -> Any:
+    return None if value == "" else value
+
+
+def _network(value: str) -> str:
+    if "/" not in value:
+        raise ValueError("needs a prefix length, for example 169.254.20.10/32")
+    ipaddress.ip_network(value)
+    return value
+
+
+OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_none_if_empty)]
+"""Quantity, or None for an empty string."""
+Cidr = Annotated[str, AfterValidator(_network)]
+"""Network in CIDR notation: `169.254.20.10/32`."""
 
 
 class Image(Schema):
@@ -76,17 +94,62 @@ class ComputeShape(Schema):
     memory: Quantity
     workers: int = Field(ge=1, le=64)
     """Number of worker processes that run rollouts."""
+    ephemeral_storage: OptionalQuantity = None
+    """Limit of what the pod keeps on the disk of its node: logs, temporary files, its package. None: no limit."""
 
 
 DEFAULT_SIZES = {
-    ComputeSize.small: ComputeShape(cpu="1", memory="2Gi", workers=1),
-    ComputeSize.medium: ComputeShape(cpu="4", memory="8Gi", workers=4),
-    ComputeSize.large: ComputeShape(cpu="8", memory="32Gi", workers=8),
+    ComputeSize.small: ComputeShape(cpu="1", memory="2Gi", workers=1, ephemeral_storage="10Gi"),
+    ComputeSize.medium: ComputeShape(cpu="4", memory="8Gi", workers=4, ephemeral_storage="20Gi"),
+    ComputeSize.large: ComputeShape(cpu="8", memory="32Gi", workers=8, ephemeral_storage="50Gi"),
 }
+
+
+def _with_default_limit(size: str, shape: Any) -> Any:
+    """Return the shape with the size's default limit of storage, if it names none: older settings have no limit."""
+    if not isinstance(shape, dict) or size not in DEFAULT_SIZES or "ephemeral_storage" in shape:
+        return shape
+    return {"ephemeralStorage": DEFAULT_SIZES[ComputeSize(size)].ephemeral_storage, **shape}
 
 
 def _resources(cpu: str, memory: str, limit: str) -> Resources:
     return Resources(requests={"cpu": cpu, "memory": memory}, limits={"memory": limit})
+
+
+class EphemeralStorage(Schema):
+    """Use of the node's disk by pods: logs, temporary files, models, policies and checkpoints.
+
+    Every volume on the disk and every container of a pod has the pod's limit. The kubelet evicts a pod that exceeds it.
+    """
+
+    request: OptionalQuantity = "64Mi"
+    """Request of each container. None: containers have neither request nor limit, and only the volumes are limited."""
+    orchestrator: OptionalQuantity = "20Gi"
+    """Limit of an orchestrator, unless `orchestratorResources` has one. None: no limit."""
+    model: OptionalQuantity = "2Ti"
+    """Limit of a trainer or inference pod, which holds a model, unless its RLModel has one. None: no limit."""
+
+
+class EnvironmentPods(Schema):
+    """Isolation of environment pods, which run user code, from their node."""
+
+    host_users: bool = True
+    """Runs the pods in a user namespace of their own if false (`hostUsers` of a pod)."""
+    runtime_class_name: str = ""
+    """RuntimeClass of the pods, for example of gVisor or Kata Containers. Empty: the cluster's default."""
+
+
+class ClusterDns(Schema):
+    """DNS servers that environments may reach: pods by the labels of their namespace and their own, and networks."""
+
+    namespace_labels: dict[str, str] = Field(
+        default_factory=lambda: {"kubernetes.io/metadata.name": "kube-system"}, min_length=1
+    )
+    """Labels of the namespace of the DNS pods. At least one, because tenants can label pods as they like."""
+    pod_labels: dict[str, str] = Field(default_factory=lambda: {"k8s-app": "kube-dns"})
+    """Labels of the DNS pods. Empty: all pods of the namespace."""
+    cidrs: list[Cidr] = Field(default_factory=list)
+    """Networks of DNS servers that are not pods, for example of NodeLocal DNSCache."""
 
 
 class Defaults(Schema):
@@ -133,8 +196,14 @@ class OperatorSettings(Schema):
     fetcher_resources: Resources = Field(default_factory=lambda: _resources("100m", "256Mi", "4Gi"))
     shm_size: Quantity = "2Gi"
     """Shared memory (/dev/shm) of trainer and inference pods; it counts toward their memory."""
+    ephemeral_storage: EphemeralStorage = Field(default_factory=EphemeralStorage)
+    """Limits of the pods' use of the node's disk. Those of environments are in `computeSizes`."""
+    environments: EnvironmentPods = Field(default_factory=EnvironmentPods)
+    """Isolation of environment pods."""
     network_policies: bool = True
     """Creates NetworkPolicies for runs if true."""
+    dns: ClusterDns = Field(default_factory=ClusterDns)
+    """DNS servers that NetworkPolicies let environments reach."""
     reserved_secret_names: list[str] = Field(default_factory=lambda: ["*-s3"])
     """Names of Secrets that spec.envFrom and RLModels must not name; * stands for any characters. Copies of the S3
     credentials end in -s3."""
@@ -188,7 +257,8 @@ class OperatorSettings(Schema):
         if isinstance(data, dict):
             for key in ("computeSizes", "compute_sizes"):
                 if isinstance(data.get(key), dict):
-                    data = {**data, key: {**{k.value: v for k, v in DEFAULT_SIZES.items()}, **data[key]}}
+                    own = {size: _with_default_limit(size, shape) for size, shape in data[key].items()}
+                    data = {**data, key: {**{k.value: v for k, v in DEFAULT_SIZES.items()}, **own}}
         return data
 
 

@@ -48,7 +48,11 @@ def children(
         service_account(identity),
         s3_secret(identity, {**s3_variables, **tokens}),
         config_map(identity, resolved),
-        *(network_policies(identity, settings.lease_namespace, proxy) if settings.network_policies else []),
+        *(
+            network_policies(identity, settings.lease_namespace, settings.dns, proxy)
+            if settings.network_policies
+            else []
+        ),
     ]
     for item in environment_entries(resolved.spec):
         if egress is not None or not item.entry.egress:

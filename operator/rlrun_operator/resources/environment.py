@@ -11,11 +11,18 @@ from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
 from rlrun.protocol.resolved import ResolvedRun
 
-from rlrun_operator.config.settings import ComputeShape, OperatorSettings
+from rlrun_operator.config.settings import ComputeShape, EnvironmentPods, OperatorSettings
 from rlrun_operator.resources.egress import EgressAccess
 from rlrun_operator.resources.naming import RunIdentity, environment_component
 from rlrun_operator.resources.orchestrator import WANDB_KEY
-from rlrun_operator.resources.pod_templates import container, deployment, http_probes, pod_template, service
+from rlrun_operator.resources.pod_templates import (
+    container,
+    deployment,
+    disk_volume,
+    http_probes,
+    pod_template,
+    service,
+)
 
 Obj = dict[str, Any]
 
@@ -62,6 +69,16 @@ def environment_variable(entry: Environment, workers: int, gateway_url: str) -> 
 def wants_egress(spec: RLRunSpec) -> bool:
     """Return whether an environment of the run lists hosts outside of the cluster."""
     return any(item.entry.egress for item in environment_entries(spec))
+
+
+def isolation(pods: EnvironmentPods) -> Obj:
+    """Return the fields of a pod's spec that separate user code from its node, without those that have the default."""
+    spec: Obj = {}
+    if not pods.host_users:
+        spec["hostUsers"] = False
+    if pods.runtime_class_name:
+        spec["runtimeClassName"] = pods.runtime_class_name
+    return spec
 
 
 def environment(
@@ -112,10 +129,12 @@ def environment(
         Role.environment,
         item.component,
         containers=[main],
-        volumes={"package": {"emptyDir": {}}},
+        storage=shape.ephemeral_storage,
+        volumes={"package": disk_volume(shape.ephemeral_storage)},
         priority_class=resolved.spec.priority_class_name,
         grace_seconds=10,
     )
+    template["spec"] |= isolation(settings.environments)
     return [
         deployment(identity, name, Role.environment, item.component, 1, template),
         # The Service publishes unready pods, because the orchestrator reads the problem of an unready environment.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rlrun.api.model import RLModelSpec
+from rlrun.api.model import Inference, RLModelSpec
 from rlrun.constants import INFERENCE_PORT, SIDECAR_PORT, Role
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.policy import PolicyKind
@@ -11,12 +11,13 @@ from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_variables import role_variables
-from rlrun_operator.resources.model_volumes import weights
+from rlrun_operator.resources.model_volumes import model_storage, weights
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
     MODEL_DIR,
     container,
     deployment,
+    disk_volume,
     http_probes,
     pod_template,
     resources_of,
@@ -133,10 +134,10 @@ def engine_probes(port: str) -> Obj:
     return probes
 
 
-def engine_volumes(settings: OperatorSettings) -> dict[str, Obj]:
+def engine_volumes(settings: OperatorSettings, shape: Inference) -> dict[str, Obj]:
     """Return the volumes of vLLM's container, without the model's."""
     return {
-        "adapters": {"emptyDir": {}},
+        "adapters": disk_volume(model_storage(settings, shape)),
         "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}},
     }
 
@@ -144,7 +145,7 @@ def engine_volumes(settings: OperatorSettings) -> dict[str, Obj]:
 def inference(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
     """Return the Deployment and the headless Service of the inference replicas."""
     shape = resolved.model.inference
-    model = weights(identity, settings, resolved.model.source, shape.env)
+    model = weights(identity, settings, resolved.model.source, shape)
     kind = policy_kind(resolved)
     vllm = engine(settings, resolved.model, engine_args(resolved), kind, model.mount)
     # Optional, because attempts that began without tokens have none in their Secret.
@@ -173,8 +174,9 @@ def inference(identity: RunIdentity, settings: OperatorSettings, resolved: Resol
         Role.inference,
         "inference",
         containers=[vllm, sidecar],
+        storage=model_storage(settings, shape),
         init_containers=model.init_containers,
-        volumes={**model.volumes, **engine_volumes(settings)},
+        volumes={**model.volumes, **engine_volumes(settings, shape)},
         priority_class=resolved.spec.priority_class_name,
         shape=shape,
     )

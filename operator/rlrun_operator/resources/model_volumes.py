@@ -1,15 +1,21 @@
 """Volume with the weights of a base model: downloaded by an init container, or a mounted PersistentVolumeClaim."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.api.base.kubernetes_types import EnvVar
+from rlrun.api.model import Pods
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_variables import fetcher_variables
 from rlrun_operator.resources.naming import Identity
-from rlrun_operator.resources.pod_templates import MODEL_DIR, container, resources_of, s3_env_from
+from rlrun_operator.resources.pod_templates import (
+    MODEL_DIR,
+    container,
+    disk_volume,
+    resources_of,
+    s3_env_from,
+    storage_limit,
+)
 
 Obj = dict[str, Any]
 
@@ -24,11 +30,16 @@ class ModelVolume:
     """Volume mount for the container that reads the model."""
 
 
-def weights(identity: Identity, settings: OperatorSettings, source: str, env: Sequence[EnvVar] = ()) -> ModelVolume:
+def model_storage(settings: OperatorSettings, shape: Pods) -> str | None:
+    """Return the limit of ephemeral storage of a pod with a model: the RLModel's, or else the installation's."""
+    return storage_limit(shape.resources, settings.ephemeral_storage.model)
+
+
+def weights(identity: Identity, settings: OperatorSettings, source: str, shape: Pods) -> ModelVolume:
     """Return the volume for `source`: hf://owner/name, s3://bucket/path or pvc://claim/path.
 
-    The claim is in the run's namespace. The fetcher gets the variables of the Hugging Face Hub in `env` (HF_TOKEN,
-    HF_ENDPOINT), if the model is there.
+    The claim is in the run's namespace. The fetcher gets the variables of the Hugging Face Hub in the `env` of `shape`
+    (HF_TOKEN, HF_ENDPOINT), if the model is there.
     """
     if source.startswith("pvc://"):
         claim, _, path = source.removeprefix("pvc://").partition("/")
@@ -43,11 +54,10 @@ def weights(identity: Identity, settings: OperatorSettings, source: str, env: Se
         command=["python", "-m", "rlrun_model_fetcher"],
         args=[source, MODEL_DIR],
         env={"HF_HOME": "/models/.cache"} if source.startswith("hf://") else {},
-        extra_env=fetcher_variables(source, env),
+        extra_env=fetcher_variables(source, shape.env),
         env_from=s3_env_from(identity),
         mounts={"models": "/models"},
         resources=resources_of(settings.fetcher_resources),
     )
-    return ModelVolume(
-        [fetcher], {"models": {"emptyDir": {}}}, {"name": "models", "mountPath": "/models", "readOnly": True}
-    )
+    volume = disk_volume(model_storage(settings, shape))
+    return ModelVolume([fetcher], {"models": volume}, {"name": "models", "mountPath": "/models", "readOnly": True})

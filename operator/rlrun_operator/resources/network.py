@@ -1,6 +1,7 @@
 """NetworkPolicies of a run.
 
-User code reaches only the orchestrator and DNS: not the API server, the cloud's metadata address, S3 or other runs.
+User code reaches only the orchestrator and the cluster's DNS: not the API server, the cloud's metadata address, S3 or
+other runs.
 """
 
 from typing import Any
@@ -16,13 +17,17 @@ from rlrun.constants import (
     Role,
 )
 
-from rlrun_operator.config.settings import EgressSettings
+from rlrun_operator.config.settings import ClusterDns, EgressSettings
 from rlrun_operator.resources.naming import RunIdentity
 
 Obj = dict[str, Any]
 
+DNS_PORT = 53
 
-def network_policies(identity: RunIdentity, operator_namespace: str, proxy: EgressSettings | None) -> list[Obj]:
+
+def network_policies(
+    identity: RunIdentity, operator_namespace: str, cluster_dns: ClusterDns, proxy: EgressSettings | None = None
+) -> list[Obj]:
     """Return one policy per role. The operator's namespace may read the orchestrator's status.
 
     `proxy` is the egress proxy if an environment of the run uses it.
@@ -32,7 +37,6 @@ def network_policies(identity: RunIdentity, operator_namespace: str, proxy: Egre
     engines = {"podSelector": {"matchLabels": identity.selector(Role.inference)}}
     trainers = {"podSelector": {"matchLabels": identity.selector(Role.trainer)}}
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
-    dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
     outside: list[Obj] = []
     if proxy is not None:
         proxies = {**system, "podSelector": {"matchLabels": {"app.kubernetes.io/component": proxy.component}}}
@@ -42,7 +46,7 @@ def network_policies(identity: RunIdentity, operator_namespace: str, proxy: Egre
             identity,
             Role.environment,
             ingress=[{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}],
-            egress=[{"to": [orchestrator], "ports": _tcp(GATEWAY_PORT)}, dns, *outside],
+            egress=[{"to": [orchestrator], "ports": _tcp(GATEWAY_PORT)}, _dns_rule(cluster_dns), *outside],
         ),
         _policy(
             identity,
@@ -80,6 +84,16 @@ def _policy(identity: RunIdentity, role: Role, ingress: list[Obj], egress: list[
         "metadata": identity.metadata(identity.child(role), role),
         "spec": spec,
     }
+
+
+def _dns_rule(servers: ClusterDns) -> Obj:
+    """Return the egress rule for DNS servers. It always names a destination: a rule without one allows all."""
+    pods = {
+        "namespaceSelector": {"matchLabels": dict(servers.namespace_labels)},
+        "podSelector": {"matchLabels": dict(servers.pod_labels)},
+    }
+    networks = [{"ipBlock": {"cidr": cidr}} for cidr in servers.cidrs]
+    return {"to": [pods, *networks], "ports": [{"port": DNS_PORT, "protocol": kind} for kind in ("UDP", "TCP")]}
 
 
 def _tcp(*ports: int) -> list[Obj]:

@@ -19,6 +19,7 @@ from rlrun_operator.resources.pod_templates import (
     resources_of,
     s3_env_from,
     service,
+    storage_limit,
 )
 
 Obj = dict[str, Any]
@@ -83,6 +84,7 @@ def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: Re
         Role.orchestrator,
         "orchestrator",
         containers=[main],
+        storage=storage_limit(settings.orchestrator_resources, settings.ephemeral_storage.orchestrator),
         volumes={
             "config": {"configMap": {"name": identity.config, "items": config_items}},
             "spool": {"emptyDir": {"sizeLimit": SPOOL_SIZE_LIMIT}},

@@ -14,6 +14,7 @@ Obj = dict[str, Any]
 
 UID = 1000
 GPU_RESOURCE = "nvidia.com/gpu"
+EPHEMERAL_STORAGE = "ephemeral-storage"
 MODEL_DIR = "/models/base"
 SECURITY_CONTEXT: Obj = {
     "allowPrivilegeEscalation": False,
@@ -30,6 +31,7 @@ def pod_template(
     component: str,
     *,
     containers: Sequence[Obj],
+    storage: str | None,
     init_containers: Sequence[Obj] = (),
     volumes: Mapping[str, Obj] | None = None,
     priority_class: str | None = None,
@@ -37,7 +39,14 @@ def pod_template(
     grace_seconds: int = 30,
     restart_policy: str = "Always",
 ) -> Obj:
-    """Return a pod template without an API token; only /tmp and the given volumes are writable."""
+    """Return a pod template without an API token; only /tmp and the given volumes are writable.
+
+    `storage` is the limit of what the pod may keep on the disk of its node; None: no limit.
+    """
+
+    def limited(made: Sequence[Obj]) -> list[Obj]:
+        return [_with_storage(c, settings.ephemeral_storage.request, storage) for c in made]
+
     spec: Obj = {
         "serviceAccountName": identity.service_account,
         "automountServiceAccountToken": False,
@@ -51,11 +60,11 @@ def pod_template(
             "fsGroup": UID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": list(containers),
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *({"name": k, **v} for k, v in (volumes or {}).items())],
+        "containers": limited(containers),
+        "volumes": [{"name": "tmp", **disk_volume(storage)}, *({"name": k, **v} for k, v in (volumes or {}).items())],
     }
     if init_containers:
-        spec["initContainers"] = list(init_containers)
+        spec["initContainers"] = limited(init_containers)
     if settings.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
     if priority_class:
@@ -126,6 +135,29 @@ def resources_of(resources: Resources, gpus: int = 0) -> Obj:
     if gpus:
         result["limits"][GPU_RESOURCE] = str(gpus)
     return {k: v for k, v in result.items() if v}
+
+
+def storage_limit(resources: Resources, default: str | None) -> str | None:
+    """Return the limit of ephemeral storage in `resources`, or else `default`."""
+    return resources.limits.get(EPHEMERAL_STORAGE, default)
+
+
+def disk_volume(size: str | None) -> Obj:
+    """Return a volume on the disk of the node. The kubelet evicts a pod whose volume exceeds `size`; None: no limit."""
+    return {"emptyDir": {"sizeLimit": size} if size else {}}
+
+
+def _with_storage(made: Obj, request: str | None, limit: str | None) -> Obj:
+    """Return the container with a request and a limit of ephemeral storage, unless its resources name one of them.
+
+    The kubelet compares the volumes of a pod with the sum of the limits of its containers, so that all or none of them
+    need one. The request is explicit, because Kubernetes would otherwise request as much as the limit.
+    """
+    resources = made.get("resources") or {}
+    if request is None or limit is None or any(EPHEMERAL_STORAGE in named for named in resources.values()):
+        return made
+    own = {"requests": {EPHEMERAL_STORAGE: request}, "limits": {EPHEMERAL_STORAGE: limit}}
+    return {**made, "resources": {key: {**resources.get(key, {}), **value} for key, value in own.items()}}
 
 
 def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz", live_path: str = "/healthz") -> Obj:

@@ -36,7 +36,7 @@ from rlrun_operator.resources.inference import (
     lora_args,
     serve_args,
 )
-from rlrun_operator.resources.model_volumes import weights
+from rlrun_operator.resources.model_volumes import model_storage, weights
 from rlrun_operator.resources.naming import s3_secret_name
 from rlrun_operator.resources.object_digest import digest_of
 from rlrun_operator.resources.platform import s3_secret, service_account
@@ -183,7 +183,7 @@ def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
 def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec) -> Obj:
     """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing."""
     shape, serving = model.inference, settings.serving
-    base = weights(identity, settings, model.source, shape.env)
+    base = weights(identity, settings, model.source, shape)
     lora = [*lora_args(model, serving.max_loras), "--max-cpu-loras", str(max(serving.max_cpu_loras, serving.max_loras))]
     vllm = engine(settings, model, serve_args(model, lora), PolicyKind.adapter, base.mount)
     sidecar = container(
@@ -208,10 +208,11 @@ def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: R
         ROLE,
         "serving",
         containers=[vllm, sidecar],
+        storage=model_storage(settings, shape),
         init_containers=base.init_containers,
         volumes={
             **base.volumes,
-            **engine_volumes(settings),
+            **engine_volumes(settings, shape),
             "order": {"configMap": {"name": identity.desired_config}},
             # Files follow changes of the Secret, unlike variables; a pool outlives a key.
             "credentials": {"secret": {"secretName": identity.s3_secret}},

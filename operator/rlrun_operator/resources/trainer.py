@@ -13,7 +13,7 @@ from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_variables import role_variables
-from rlrun_operator.resources.model_volumes import weights
+from rlrun_operator.resources.model_volumes import model_storage, weights
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
     MODEL_DIR,
@@ -69,7 +69,7 @@ def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: Resolve
     """Return the trainer's workload and its Services."""
     shape = resolved.model.trainer
     together = shape.nodes > 1
-    model = weights(identity, settings, resolved.model.source, shape.env)
+    model = weights(identity, settings, resolved.model.source, shape)
     main = container(
         "trainer",
         shape.image or settings.images.trainer,
@@ -99,6 +99,7 @@ def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: Resolve
         Role.trainer,
         "trainer",
         containers=[main],
+        storage=model_storage(settings, shape),
         init_containers=model.init_containers,
         volumes={**model.volumes, "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}}},
         priority_class=resolved.spec.priority_class_name,

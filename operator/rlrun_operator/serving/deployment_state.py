@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from rlrun.api.adapter import DeploymentState
 from rlrun.constants import Reason
 from rlrun.kube.objects import Obj, is_artifact_ready
-from rlrun.kube.pods import is_alive, is_leaving, is_ready, relevant_pods
+from rlrun.kube.pods import is_alive, is_leaving, is_ready
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import AdapterReport, LoadState, served_name
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
+from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
 from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.serving.observation import PoolObservation
 
@@ -81,14 +81,14 @@ def assess_wanted(adapter: Obj, pool: PoolObservation) -> DeploymentAssessment:
         return DeploymentAssessment(DeploymentState.deployed)
     if ready:
         return DeploymentAssessment(DeploymentState.deploying, "The engines are loading the adapter. No action needed.")
-    pod_problems = [found for found in map(diagnose_pod, relevant_pods(list(pool.pods))) if found is not None]
-    for pod_problem in pod_problems:
+    problems = pod_problems(list(pool.pods))
+    for pod_problem in problems:
         if pod_problem.problem.reason not in WAIT_REASONS:
             return deploy_failed(pod_problem.problem)
     if deadline := _deadline_problem(pool):
         return deploy_failed(deadline)
-    if pod_problems:
-        problem = pod_problems[0].problem
+    if problems:
+        problem = problems[0].problem
         return DeploymentAssessment(DeploymentState.deploying, f"{problem.reason}: {problem.message}")
     return DeploymentAssessment(
         DeploymentState.deploying, "Waiting for an engine of the pool to become ready. No action needed."

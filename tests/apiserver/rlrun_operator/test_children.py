@@ -7,7 +7,7 @@ import pytest
 from kubernetes import client
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
-from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.config.settings import ClusterDns, EnvironmentPods, OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve, s3_variables
@@ -67,6 +67,25 @@ def test_children_are_valid(api: client.ApiClient, namespace: str, run: dict[str
         first = apply(api, child)
         second = apply(api, child)
         assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], child["kind"]
+
+
+def test_limits_and_isolation_of_environments_reach_the_api_server(api: client.ApiClient, namespace: str) -> None:
+    changed = SETTINGS.model_copy(
+        update={
+            "environments": EnvironmentPods(host_users=False),
+            "dns": ClusterDns(cidrs=["169.254.20.10/32", "fd00::a/128"]),
+        }
+    )
+    identity = RunIdentity(namespace, "apart", owner(api, namespace, "apart"), 1, 1)
+    resolved = resolve(identity, changed, RLRunSpec.model_validate(RUN), RLModelSpec.model_validate(MODEL), None)
+    made = {(c["kind"], c["metadata"]["name"]): apply(api, c) for c in children(identity, changed, resolved, {})}
+    spec = made["Deployment", "apart-env-0"]["spec"]["template"]["spec"]
+    assert spec["hostUsers"] is False
+    assert [volume["emptyDir"] for volume in spec["volumes"]] == [{"sizeLimit": "20Gi"}] * 2
+    resources = spec["containers"][0]["resources"]
+    assert [resources[kind]["ephemeral-storage"] for kind in ("requests", "limits")] == ["64Mi", "20Gi"]
+    _, dns = made["NetworkPolicy", "apart-environment"]["spec"]["egress"]
+    assert [peer["ipBlock"]["cidr"] for peer in dns["to"][1:]] == ["169.254.20.10/32", "fd00::a/128"]
 
 
 def test_pods_satisfy_the_restricted_standard(api: client.ApiClient, namespace: str) -> None:

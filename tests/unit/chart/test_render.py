@@ -10,11 +10,12 @@ from rlrun.api.run_sections.infrastructure import ComputeSize
 from rlrun.constants import EGRESS_PORT
 from rlrun.garbage_collection.__main__ import arguments
 from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, SECRET
-from rlrun_operator.config.settings import parse_settings
+from rlrun_operator.config.settings import OperatorSettings, parse_settings
 
 from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render
 
 CRDS = CHART.parent.parent / "crds"
+NAME_LABEL = "kubernetes.io/metadata.name"
 MINIMAL: Object = {"s3": {"bucket": "artifacts", "credentials": {"existingSecret": "s3"}}}
 EVERYTHING: Object = {
     **MINIMAL,
@@ -96,7 +97,61 @@ def test_all_settings_arrive(render: Render) -> None:
     assert settings.images.inference.reference.startswith("vllm/vllm-openai:")
     assert settings.image_pull_secrets == ["pull"]
     assert settings.watch_namespaces == ["one", "two"]
-    assert settings.compute_sizes[ComputeSize.medium].model_dump() == {"cpu": "2", "memory": "4Gi", "workers": 3}
+    assert settings.compute_sizes[ComputeSize.medium].model_dump() == {
+        "cpu": "2",
+        "memory": "4Gi",
+        "workers": 3,
+        "ephemeral_storage": "20Gi",
+    }
+
+
+def test_chart_and_operator_have_the_same_defaults(render: Render) -> None:
+    rendered = parse_settings(render(MINIMAL, base=None).settings)
+    own = OperatorSettings(s3=rendered.s3)
+    for field in ("compute_sizes", "ephemeral_storage", "environments", "dns"):
+        assert getattr(rendered, field) == getattr(own, field), field
+
+
+def test_empty_values_remove_limits_of_storage(render: Render) -> None:
+    values = {
+        "computeSizes": {"M": {"ephemeralStorage": ""}},
+        "ephemeralStorage": {"request": "", "orchestrator": "", "model": ""},
+    }
+    settings = parse_settings(render({"runs": values}).settings)
+    assert settings.ephemeral_storage.model_dump() == {"request": None, "orchestrator": None, "model": None}
+    assert settings.compute_sizes[ComputeSize.medium].ephemeral_storage is None
+    assert settings.compute_sizes[ComputeSize.small].ephemeral_storage == "10Gi"
+
+
+def test_isolation_of_environments_and_dns_servers_arrive(render: Render) -> None:
+    values = {
+        "environments": {"hostUsers": False, "runtimeClassName": "kata"},
+        "dns": {
+            "namespaceLabels": {NAME_LABEL: "openshift-dns"},
+            "podLabels": {"k8s-app": None, "dns": "default"},
+            "cidrs": ["169.254.20.10/32", "fd00::a/128"],
+        },
+    }
+    settings = parse_settings(render({"runs": values}).settings)
+    assert settings.environments.model_dump() == {"host_users": False, "runtime_class_name": "kata"}
+    assert settings.dns.namespace_labels == {NAME_LABEL: "openshift-dns"}
+    assert settings.dns.pod_labels == {"dns": "default"}
+    assert settings.dns.cidrs == ["169.254.20.10/32", "fd00::a/128"]
+
+
+def test_settings_without_values_of_this_version_have_their_defaults(render: Render) -> None:
+    """`helm upgrade --reuse-values` renders the templates with the values of the version before."""
+    missing = {
+        "computeSizes": {"M": {"ephemeralStorage": None}},
+        "ephemeralStorage": None,
+        "environments": None,
+        "dns": None,
+    }
+    settings = parse_settings(render({"runs": missing}).settings)
+    assert settings.compute_sizes[ComputeSize.medium].ephemeral_storage == "20Gi"
+    assert settings.ephemeral_storage.model == "2Ti"
+    assert settings.environments.host_users
+    assert settings.dns.pod_labels == {"k8s-app": "kube-dns"}
 
 
 def pod_specs(objects: list[Object]) -> list[Object]:
@@ -121,6 +176,7 @@ def test_every_pod_is_restricted(render: Render) -> None:
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["nodeSelector"] == {"pool": "system"}
         assert spec["imagePullSecrets"] == [{"name": "pull"}]
+        assert all(v["emptyDir"]["sizeLimit"] for v in spec.get("volumes", []) if "emptyDir" in v)
         for container in spec["containers"]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
@@ -317,6 +373,14 @@ BAD: list[tuple[Object, str]] = [
     ({"runs": {"computeSizes": {"XL": {"cpu": 1, "memory": "1Gi", "workers": 1}}}}, "XL"),
     ({"runs": {"computeSizes": {"S": {"workers": 0}}}}, "/runs/computeSizes/S/workers"),
     ({"runs": {"shmSize": "lots"}}, "/runs/shmSize"),
+    ({"runs": {"computeSizes": {"S": {"ephemeralStorage": "lots"}}}}, "/runs/computeSizes/S/ephemeralStorage"),
+    ({"runs": {"ephemeralStorage": {"model": "lots"}}}, "/runs/ephemeralStorage/model"),
+    ({"runs": {"ephemeralStorage": {"trainer": "1Ti"}}}, "trainer"),
+    ({"runs": {"environments": {"hostUsers": "no"}}}, "/runs/environments/hostUsers"),
+    ({"runs": {"environments": {"runtimeClassName": "G Visor"}}}, "/runs/environments/runtimeClassName"),
+    ({"runs": {"dns": {"cidrs": ["169.254.20.10"]}}}, "/runs/dns/cidrs/0"),
+    ({"runs": {"dns": {"namespaceLabels": None}}}, "namespaceLabels"),
+    ({"runs": {"dns": {"namespaceLabels": {NAME_LABEL: None}}}}, "/runs/dns/namespaceLabels"),
     ({"runs": {"defaults": {"checkpointInterval": 0}}}, "/runs/defaults/checkpointInterval"),
     ({"models": [{"name": "x", "spec": {"id": "a/b"}}]}, "source"),
     ({"models": [{"name": "X", "spec": {"id": "a/b", "source": "hf://a/b"}}]}, "/models/0/name"),

@@ -36,7 +36,7 @@ class FailureRule(Spec):
     reasons: list[Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z]+$")]] = Field(
         default_factory=list, max_length=32
     )
-    """Reasons that the rule applies to, from pods (OOMKilled, Error) or from the run's conditions (TrainerOutOfMemory). Empty: all."""  # noqa: E501
+    """Reasons that the rule applies to, from pods (OOMKilled, Evicted, Error) or from the run's conditions (TrainerOutOfMemory). Empty: all."""  # noqa: E501
     message_pattern: Pattern | None = None
     """Regular expression (RE2) that must match a part of the container's termination message or of the failure message in the run's status. Unset: any message."""  # noqa: E501
 
@@ -57,7 +57,8 @@ class FailurePolicy(Spec):
     """Rules that decide what follows a failure, and deadlines for pods that cannot start.
 
     A failure that matches no rule restarts only the failed component. Preemption, eviction and deletion of pods are not
-    failures: no rule applies to them, and they do not count toward maxRestarts.
+    failures: no rule applies to them, and they do not count toward maxRestarts. The eviction of a pod that exceeded its
+    own limit of ephemeral storage is a failure, with the reason Evicted.
     """
 
     rules: list[FailureRule] = Field(default_factory=list, max_length=16)

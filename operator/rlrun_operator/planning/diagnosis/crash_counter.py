@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from rlrun.api.run_status import ComponentStatus, PodRecord
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import (
+    EVICTED,
     Termination,
     component_of,
     container_statuses,
     is_disrupted,
     is_leaving,
+    is_out_of_disk,
     is_ready,
     role_of,
     termination_of,
@@ -27,6 +29,8 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.pod_diagnostics import explain_termination
 
 MAX_RECORDS = 256
+KILLED = 137
+"""Exit code of a process that ended by SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Crash:
     component: str
     exit_code: int
     reason: str
-    """Reason in the pod's status: OOMKilled, Error, ..."""
+    """Reason in the pod's status: OOMKilled, Error, Evicted, ..."""
     problem: Problem
     message: str = ""
     """Termination message of the container."""
@@ -91,6 +95,9 @@ def _inspect(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
     if is_leaving(pod) or is_disrupted(pod):
         return updated, []
     ends = sorted(terminations(pod), key=lambda e: str(e.finished_at or ""))
+    if not ends and is_out_of_disk(pod):
+        # The kubelet may evict a pod before it reports the ends of its containers.
+        ends = [Termination(container="", exit_code=KILLED, reason=EVICTED, message="", finished_at=None)]
     if not ends:
         return updated, []
     crashed = fresh + (failed and not record.ended)
@@ -102,7 +109,7 @@ def _crash(pod: Obj, end: Termination) -> Crash:
         role=role_of(pod),
         component=component_of(pod),
         exit_code=end.exit_code,
-        reason=end.reason,
+        reason=EVICTED if is_out_of_disk(pod) else end.reason,
         problem=explain_termination(pod, end),
         message=end.message,
         pod=pod["metadata"]["name"],

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from rlrun.api.run_status import StartupFailureKind
 from rlrun.constants import ExitCode, Reason
+from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import (
     Termination,
     component_of,
     container_image,
     container_statuses,
+    is_alive,
     is_leaving,
+    is_out_of_disk,
     is_ready,
     memory_limit,
     relevant_pods,
@@ -25,12 +28,20 @@ from rlrun.protocol.problem import Problem
 PULL_REASONS = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
 CREATE_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 OUT_OF_MEMORY = "OOMKilled"
+REPLACED_SECONDS = 60.0
+"""Time after the end of an evicted pod within which its replacement is created."""
 
 MEMORY_ADVICE = {
     "trainer": "raise trainer.resources.limits.memory in the RLModel, or lower its trainer.microBatchTokens",
     "inference": "raise inference.resources.limits.memory in the RLModel, or configure a smaller engine cache",
     "environment": "choose a larger spec.infrastructure.computeSize",
     "orchestrator": "ask the platform team for larger orchestratorResources, or lower spec.batchSize",
+}
+STORAGE_ADVICE = {
+    "trainer": "raise trainer.resources.limits.ephemeral-storage in the RLModel",
+    "inference": "raise inference.resources.limits.ephemeral-storage in the RLModel",
+    "environment": "keep fewer temporary files, or choose a larger spec.infrastructure.computeSize",
+    "orchestrator": "ask the platform team for a larger ephemeralStorage.orchestrator",
 }
 
 
@@ -70,10 +81,23 @@ def parse_problem(message: str) -> Problem | None:
         return None
 
 
+def explain_eviction(pod: Obj) -> Problem:
+    """Return the reason for the eviction of a pod that exceeded its limit of ephemeral storage."""
+    role = role_of(pod)
+    observed = str(pod["status"]["message"]).strip()
+    return Problem(
+        reason=f"{role.capitalize()}OutOfDisk",
+        message=f"{component_of(pod)}: the pod exceeded its limit of ephemeral storage and was evicted: {observed} To "
+        f"fix this, {STORAGE_ADVICE.get(role, 'raise the limit')}.",
+    )
+
+
 def explain_termination(pod: Obj, end: Termination) -> Problem:
     """Return the reason for the container's end, from its process or else from Kubernetes."""
     role, component = role_of(pod), component_of(pod)
     title = role.capitalize()
+    if is_out_of_disk(pod):
+        return explain_eviction(pod)
     data = parse_problem(end.message)
     if data:
         return data
@@ -98,6 +122,8 @@ def diagnose_pod(pod: Obj) -> PodProblem | None:
     """Return the reason why the pod is not ready, or None if it is ready or only needs time."""
     if is_leaving(pod) or pod.get("status", {}).get("phase") == "Succeeded" or is_ready(pod):
         return None
+    if is_out_of_disk(pod):
+        return _pod_problem(pod, explain_eviction(pod))
     ended = terminations(pod)
     final = next((e for e in ended if e.exit_code == ExitCode.CONFIGURATION), None)
     if final:
@@ -146,8 +172,25 @@ def diagnose_pod(pod: Obj) -> PodProblem | None:
 
 
 def pod_problems(pods: list[Obj]) -> list[PodProblem]:
-    """Return the problems of the relevant pods."""
-    return [found for found in map(diagnose_pod, relevant_pods(pods)) if found is not None]
+    """Return the problems of the relevant pods, and the evictions of pods whose replacements are starting."""
+    found = [problem for problem in map(diagnose_pod, relevant_pods(pods)) if problem is not None]
+    explained = {problem.component for problem in found}
+    starting = [p for p in pods if is_alive(p) and not is_leaving(p) and not is_ready(p)]
+    evicted = [
+        p
+        for p in relevant_pods([p for p in pods if is_out_of_disk(p)])
+        if component_of(p) not in explained and any(_replaces(new, p) for new in starting)
+    ]
+    return [*found, *(_pod_problem(p, explain_eviction(p)) for p in evicted)]
+
+
+def _replaces(pod: Obj, evicted: Obj) -> bool:
+    """True if a Deployment or Job created the pod for the evicted one: at once, and of the same component."""
+    created = parse_time(pod["metadata"].get("creationTimestamp"))
+    ended = max((end.finished_at for end in terminations(evicted) if end.finished_at), default=None)
+    if created is None or ended is None or component_of(pod) != component_of(evicted):
+        return False
+    return abs((created - ended).total_seconds()) <= REPLACED_SECONDS
 
 
 def _pod_problem(

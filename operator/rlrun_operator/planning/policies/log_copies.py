@@ -46,7 +46,7 @@ def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> lis
     found = {
         str(uri): LogCopy(c.pod, c.container, str(uri), c.restarted)
         for c in crashes
-        if c.pod and (uri := layout.log(attempt, c.pod, c.container, previous=c.restarted))
+        if c.pod and c.container and (uri := layout.log(attempt, c.pod, c.container, previous=c.restarted))
     }
     return list(found.values())
 

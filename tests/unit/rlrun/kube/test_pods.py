@@ -4,6 +4,7 @@ import pytest
 from rlrun.kube.pods import (
     container_image,
     is_disrupted,
+    is_out_of_disk,
     is_ready,
     memory_limit,
     relevant_pods,
@@ -12,7 +13,7 @@ from rlrun.kube.pods import (
     terminations,
 )
 
-from tests.support.cluster_objects import pod, terminated
+from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, evict, pod, terminated
 
 
 def test_a_pod_that_is_being_deleted_is_not_ready() -> None:
@@ -33,6 +34,20 @@ def test_a_pod_that_is_being_deleted_is_not_ready() -> None:
 )
 def test_a_disruption_is_not_a_crash(status: dict[str, Any], disrupted: bool) -> None:
     assert is_disrupted({"metadata": {}, "status": status}) is disrupted
+
+
+@pytest.mark.parametrize("message", OUT_OF_DISK)
+def test_a_pod_that_exceeds_its_own_limit_of_storage_is_not_disrupted(message: str) -> None:
+    evicted = evict(pod("environment"), message)
+    assert is_out_of_disk(evicted)
+    assert not is_disrupted(evicted)
+
+
+def test_a_pod_that_makes_room_on_a_full_node_is_disrupted() -> None:
+    evicted = evict(pod("environment"), NODE_FULL)
+    assert not is_out_of_disk(evicted)
+    assert is_disrupted(evicted)
+    assert not is_out_of_disk({"metadata": {}, "status": {"reason": "Error", "message": OUT_OF_DISK[0]}})
 
 
 def test_failed_ends_are_found_in_the_present_or_the_last_state() -> None:

@@ -11,7 +11,7 @@ from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 
 from tests.support.clocks import START
-from tests.support.cluster_objects import model_object, pod, source_secret
+from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, evict, model_object, pod, source_secret
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import end_orchestrator, step_kubelet
 from tests.support.operator_world import World
@@ -217,6 +217,45 @@ async def test_crash_loop_fails_the_run_after_max_restarts(world: World) -> None
         assert world.status["phase"] == ("Pending" if crashes <= 3 else "Failed")
     assert world.condition("Failed")["reason"] == "TrainerOutOfMemory"
     assert world.cluster.all("Deployment", "Pod", "Job") == []
+
+
+async def replace_evicted(world: World, name: str, message: str) -> None:
+    """The kubelet evicts the pod, and its Deployment makes another, which is starting."""
+    evicted = world.cluster.objects.pop(("Pod", "team", name))
+    evicted["metadata"]["name"] += f"-{evicted['metadata']['uid']}"
+    world.cluster.put(evict(evicted, message))
+    step_kubelet(world.cluster, ready=False)
+    await world.reconcile()
+
+
+@pytest.mark.parametrize("message", OUT_OF_DISK)
+async def test_an_environment_that_fills_its_disk_fails_the_run_after_max_restarts(world: World, message: str) -> None:
+    await world.start()
+    for evictions in range(1, 5):
+        await replace_evicted(world, "reverse-env-0-0", message)
+        found = world.condition("EnvironmentsReady")
+        assert (found["status"], found["reason"]) == ("False", "EnvironmentOutOfDisk")
+        assert message.strip() in found["message"]
+        assert world.status["phase"] == ("Pending" if evictions <= 3 else "Failed")
+    assert world.condition("Failed")["reason"] == "EnvironmentOutOfDisk"
+    assert "after 4 crashes (`spec.maxRestarts` 3)" in world.condition("Failed")["message"]
+    assert world.cluster.all("Deployment", "Job") == []
+
+
+async def test_environments_evicted_for_a_full_node_fail_no_run(world: World) -> None:
+    await world.start()
+    for _ in range(5):
+        await replace_evicted(world, "reverse-env-0-0", NODE_FULL)
+    assert world.status["phase"] == "Pending"
+    assert world.condition("EnvironmentsReady")["reason"] == "Starting"
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "EnvironmentOutOfDisk"])
+async def test_a_failure_rule_applies_to_a_full_disk(make_world: Callable[..., World], reason: str) -> None:
+    world = make_world(failurePolicy={"rules": [{"action": "Fail", "roles": ["environment"], "reasons": [reason]}]})
+    await world.start()
+    await replace_evicted(world, "reverse-env-0-0", OUT_OF_DISK[0])
+    assert world.condition("Failed")["reason"] == "EnvironmentOutOfDisk"
 
 
 async def test_configuration_error_of_the_orchestrator_fails_at_once(world: World) -> None:

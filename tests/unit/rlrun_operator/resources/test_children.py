@@ -129,7 +129,10 @@ def test_environment_pod_gets_its_id_arguments_and_packages_url() -> None:
         "workers": 1,
         "packagesUrl": "http://reverse-orchestrator.team.svc:8000",
     }
-    assert container["resources"] == {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+    assert container["resources"] == {
+        "requests": {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "64Mi"},
+        "limits": {"memory": "2Gi", "ephemeral-storage": "10Gi"},
+    }
 
 
 @pytest.mark.proves("env.name", "env.taskset", "env.harness")
@@ -242,6 +245,12 @@ def test_user_code_reaches_the_gateway_and_dns_alone() -> None:
     ]
     assert gateway["ports"] == [{"port": 8000, "protocol": "TCP"}]
     assert {p["port"] for p in dns["ports"]} == {53}
+    assert dns["to"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        }
+    ]
 
 
 PROXY = EgressSettings(

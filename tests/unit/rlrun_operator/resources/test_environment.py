@@ -1,10 +1,11 @@
-"""An evaluation environment is told all that a training environment is told, in a pod of its own."""
+"""Environments: what evaluation environments are told, and how pods with user code are separated from their nodes."""
 
 import json
 
 import pytest
 
 from tests.unit.rlrun_operator.resources.test_children import build, containers, templates
+from tests.unit.rlrun_operator.resources.test_pod_templates import pods
 
 
 @pytest.mark.proves("eval.env.id", "eval.env.version", "eval.env.args", "eval.env.taskset", "eval.env.harness")
@@ -27,3 +28,14 @@ def test_evaluation_environment_pod_gets_its_configuration() -> None:
         "taskset": {"num_examples": 10},
         "harness": {"max_turns": 8},
     }
+
+
+def test_pods_of_environments_alone_run_in_a_user_namespace_and_with_a_runtime_class() -> None:
+    isolated = pods({"environments": {"hostUsers": False, "runtimeClassName": "gvisor"}})
+    for name, spec in isolated.items():
+        own = name.startswith(("reverse-env", "reverse-eval"))
+        assert (spec.get("hostUsers"), spec.get("runtimeClassName")) == ((False, "gvisor") if own else (None, None))
+
+
+def test_pods_of_environments_are_not_isolated_by_default() -> None:
+    assert not any({"hostUsers", "runtimeClassName"} & spec.keys() for spec in pods().values())

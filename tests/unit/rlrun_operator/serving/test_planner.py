@@ -6,7 +6,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.reconciler import find_pools, key_of
 
-from tests.support.cluster_objects import source_secret, terminated
+from tests.support.cluster_objects import OUT_OF_DISK, evict, source_secret, terminated
 from tests.support.fake_cluster import Crash
 from tests.support.serving_pools import KEY, Pools, adapter_object
 
@@ -233,6 +233,20 @@ async def test_pods_that_cannot_start_say_why(pools: Pools) -> None:
     await pools.reconcile()
     assert pools.state() == "DeployFailed"
     assert "raise inference.resources.limits.memory" in pools.status()["deploymentMessage"]
+
+
+async def test_an_engine_that_fills_its_disk_says_so_while_another_starts(pools: Pools) -> None:
+    pools.cluster.put(adapter_object())
+    await pools.reconcile()
+    pools.start_pods(ready=False)
+    (pod,) = pools.cluster.all("Pod")
+    del pools.cluster.objects["Pod", "team", pod["metadata"]["name"]]
+    pod["metadata"]["name"] += "-evicted"
+    pools.cluster.put(evict(pod, OUT_OF_DISK[1]))
+    pools.start_pods(ready=False)
+    await pools.reconcile()
+    assert pools.state() == "DeployFailed"
+    assert pools.status()["deploymentMessage"].startswith("InferenceOutOfDisk: serving: the pod exceeded its limit")
 
 
 async def test_a_pool_that_never_gets_ready_fails_at_its_deadline(pools: Pools) -> None:

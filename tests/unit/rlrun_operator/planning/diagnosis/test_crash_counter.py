@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pytest
 from rlrun.api.run_status import ComponentStatus
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 
-from tests.support.cluster_objects import pod, terminated
+from tests.support.cluster_objects import OUT_OF_DISK, evict, pod, terminated
 
 
 class TestRestarts:
@@ -29,6 +30,22 @@ class TestRestarts:
         evicted["status"]["reason"] = "Evicted"
         found = count_restarts([], [evicted])
         assert (found.restarts, found.crashes) == (1, [])
+
+    def test_pod_that_exceeded_its_limit_of_storage_is_one_crash(self) -> None:
+        evicted = evict(pod("environment", "env-0"))
+        found = count_restarts([], [evicted])
+        (crash,) = found.crashes
+        assert (found.restarts, crash.role, crash.reason, crash.exit_code) == (1, "environment", "Evicted", 137)
+        assert crash.problem.reason == "EnvironmentOutOfDisk"
+        again = count_restarts(found.components, [evicted, pod("environment", "env-0", uid="new")])
+        assert (again.restarts, again.crashes, again.components[0].crashes) == (0, [], 1)
+
+    @pytest.mark.parametrize("state", [{}, terminated(0)])
+    def test_eviction_is_a_crash_without_the_end_of_a_container(self, state: dict[str, Any]) -> None:
+        evicted = evict(pod("environment", "env-0"), OUT_OF_DISK[1])
+        evicted["status"]["containerStatuses"][0]["state"] = state
+        (crash,) = count_restarts([], [evicted]).crashes
+        assert (crash.reason, crash.exit_code, crash.container) == ("Evicted", 137, "")
 
     def test_disrupted_orchestrator_is_not_a_crash(self) -> None:
         disrupted = [{"type": "DisruptionTarget", "status": "True"}]

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.problem import Problem
-from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
+from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod, pod_problems
 
-from tests.support.cluster_objects import pod, terminated
+from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, evict, pod, terminated
 
 Obj = dict[str, Any]
 TROUBLES: list[tuple[str, Obj, str | None, str]] = [
@@ -45,6 +45,12 @@ TROUBLES: list[tuple[str, Obj, str | None, str]] = [
         "EnvironmentOutOfMemory",
         "computeSize",
     ),
+    ("environment out of disk", evict(pod("environment", "env-1")), "EnvironmentOutOfDisk", "computeSize"),
+    ("volume named", evict(pod("environment", "env-1")), "EnvironmentOutOfDisk", 'volume "tmp" exceeds'),
+    ("trainer out of disk", evict(pod("trainer"), OUT_OF_DISK[1]), "TrainerOutOfDisk", "trainer.resources"),
+    ("engine out of disk", evict(pod("inference"), OUT_OF_DISK[2]), "InferenceOutOfDisk", "inference.resources"),
+    ("orchestrator out of disk", evict(pod("orchestrator")), "OrchestratorOutOfDisk", "ephemeralStorage"),
+    ("evicted for a full node", evict(pod("environment"), NODE_FULL), "EnvironmentCrashed", "exit code 137"),
     (
         "crash with a log",
         pod("trainer", state=terminated(1, message="Traceback\n  File\nValueError: bad shape")),
@@ -102,3 +108,32 @@ def test_init_container_that_gives_up_is_final() -> None:
     assert found
     assert found.final
     assert found.problem == Problem(reason="ModelNotFound", message="no complete model at s3://x/y")
+
+
+def test_eviction_explains_why_its_replacement_is_starting() -> None:
+    evicted = evict(pod("environment", "env-0", uid="old"), finished="2026-01-01T01:00:00Z")
+    replacement = pod("environment", "env-0", uid="new", created="2026-01-01T01:00:02Z")
+    (found,) = pod_problems([evicted, replacement])
+    assert (found.component, found.problem.reason, found.final) == ("env-0", "EnvironmentOutOfDisk", False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pod("environment", "env-0", uid="new", created="2026-01-01T01:00:02Z", ready=True),
+        pod("environment", "env-0", uid="new", created="2026-01-01T01:00:02Z", deleting=True),
+        pod("environment", "env-0", uid="new", created="2026-01-01T03:00:00Z"),
+        pod("environment", "env-1", uid="new", created="2026-01-01T01:00:02Z"),
+    ],
+    ids=["ready", "leaving", "made later", "of another environment"],
+)
+def test_eviction_explains_nothing_of_other_pods(other: Obj) -> None:
+    evicted = evict(pod("environment", "env-0", uid="old"), finished="2026-01-01T01:00:00Z")
+    living = pod("environment", "env-0", uid="living", ready=True)
+    assert pod_problems([evicted, living, other]) == []
+
+
+def test_a_problem_of_the_replacement_comes_before_the_eviction() -> None:
+    evicted = evict(pod("environment", "env-0", uid="old"))
+    replacement = pod("environment", "env-0", uid="new", state={"waiting": {"reason": "ErrImagePull"}})
+    assert [found.problem.reason for found in pod_problems([evicted, replacement])] == ["ImagePullFailed"]

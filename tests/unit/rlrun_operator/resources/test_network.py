@@ -1,0 +1,227 @@
+"""Connections that the NetworkPolicies of runs and serving pools allow, against a written table.
+
+All roles of two runs in one namespace, of a run of the same name in another, a serving pool and others in the cluster
+and outside it, each with each. The labels are those of the pods that the operator makes.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.children import children
+from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.serving_pool import pool_children
+
+from tests.support.network_policies import Endpoint, Outside, Pod, is_allowed
+from tests.unit.rlrun_operator.resources.test_children import VARIABLES, Obj, resolved
+from tests.unit.rlrun_operator.resources.test_serving_pool import BASE, ORDER
+from tests.unit.rlrun_operator.resources.test_serving_pool import IDENTITY as POOL
+
+RUNS = {
+    "first": RunIdentity("team", "first", "uid-1", 1, 1),
+    "second": RunIdentity("team", "second", "uid-2", 1, 1),
+    "foreign": RunIdentity("other", "first", "uid-3", 1, 1),
+}
+PORTS = (22, 53, 443, 8000, 8001, 8080, 29500)
+CONNECTIONS = (*(("TCP", port) for port in PORTS), ("UDP", 53), ("UDP", 443))
+ALL = frozenset(CONNECTIONS)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Something that connects, or is connected to."""
+
+    name: str
+    end: Endpoint
+    role: str
+    """Role in a run, or the name of what is not in one."""
+    run: str = ""
+
+
+def tcp(*ports: int) -> frozenset[tuple[str, int]]:
+    return frozenset(("TCP", port) for port in ports)
+
+
+WITHIN_A_RUN = {
+    ("environment", "orchestrator"): tcp(8000),
+    ("orchestrator", "environment"): tcp(8080),
+    ("orchestrator", "trainer"): tcp(8080),
+    ("orchestrator", "inference"): tcp(8000, 8001),
+    ("inference", "trainer"): tcp(8080),
+    ("trainer", "trainer"): ALL,
+}
+"""Open connections from a role to a role of the same run. All others between pods of runs are closed."""
+TO_RUNS = {("operator", "orchestrator"): tcp(8080)}
+"""Open connections from others to a role of any run."""
+TO_POOL = {
+    ("team", "environment"): frozenset(),
+    ("team", ""): tcp(8000),
+    ("rlrun-system", ""): tcp(8001),
+}
+"""Open connections to the pool of the namespace `team`, from a role (or from any) in a namespace."""
+FROM_ENVIRONMENTS = {"dns": frozenset({("UDP", 53), ("TCP", 53)})}
+"""Open connections from environments to what is not part of a run. Other pods may connect to all of it."""
+
+
+def objects(settings: Obj | None = None) -> list[Obj]:
+    full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
+    plan = resolved()
+    made = [child for identity in RUNS.values() for child in children(identity, full, plan, VARIABLES)]
+    return [*made, *pool_children(POOL, full, plan.model, ORDER, VARIABLES)]
+
+
+def policies(settings: Obj | None = None) -> list[Obj]:
+    return [o for o in objects(settings) if o["kind"] == "NetworkPolicy"]
+
+
+def places() -> list[Place]:
+    found = [
+        Place("dns", Pod("kube-system", {"k8s-app": "kube-dns"}), "dns"),
+        Place("another pod of the system", Pod("kube-system", {"k8s-app": "metrics-server"}), "other"),
+        Place("a pod of the team with the label of DNS", Pod("team", {"k8s-app": "kube-dns"}), "other"),
+        Place("a pod of another team", Pod("other", {}), "other"),
+        Place("operator", Pod("rlrun-system", {"app.kubernetes.io/name": "rlrun"}), "operator"),
+        Place("cloud metadata", Outside("169.254.169.254"), "outside"),
+        Place("node-local DNS", Outside("169.254.20.10"), "outside"),
+        Place("DNS of the internet", Outside("8.8.8.8"), "outside"),
+        Place("S3", Outside("52.216.0.1"), "outside"),
+    ]
+    for made in objects():
+        if made["kind"] not in ("Deployment", "Job"):
+            continue
+        metadata, labels = made["metadata"], made["spec"]["template"]["metadata"]["labels"]
+        run = next((name for name, r in RUNS.items() if r.uid == labels.get("rlrun.dev/run-uid")), "")
+        role = labels["rlrun.dev/role"] if run else "pool"
+        pod = Pod(metadata["namespace"], labels)
+        found.append(Place(f"{pod.namespace}/{metadata['name']}", pod, role, run))
+    return found
+
+
+PLACES = places()
+
+
+def expected(source: Place, destination: Place) -> frozenset[tuple[str, int]]:
+    """The row of the table. Two pods of one workload are a place and itself."""
+    if destination.run:
+        table = WITHIN_A_RUN if source.run == destination.run else {} if source.run else TO_RUNS
+        return table.get((source.role, destination.role), frozenset())
+    if destination.role == "pool":
+        namespace = source.end.namespace if isinstance(source.end, Pod) else ""
+        return TO_POOL.get((namespace, source.role), TO_POOL.get((namespace, ""), frozenset()))
+    if source.role == "environment":
+        return FROM_ENVIRONMENTS.get(destination.role, frozenset())
+    return ALL
+
+
+def differences(found: Sequence[Obj]) -> Iterator[str]:
+    """The connections that the policies allow and the table does not, or the other way round."""
+    for source in PLACES:
+        for destination in PLACES:
+            wanted = expected(source, destination)
+            for protocol, port in CONNECTIONS:
+                is_open = is_allowed(found, source.end, destination.end, port, protocol)
+                if is_open is not ((protocol, port) in wanted):
+                    state = "open" if is_open else "closed"
+                    yield f"{source.name} -> {destination.name} {protocol} {port} is {state}"
+
+
+def test_all_roles_of_all_runs_are_in_the_table() -> None:
+    roles = {"environment", "orchestrator", "trainer", "inference"}
+    assert {(p.run, p.role) for p in PLACES if p.run} == {(run, role) for run in RUNS for role in roles}
+    assert [p.name for p in PLACES if p.role == "pool"] == [f"team/{POOL.name}"]
+
+
+def test_the_policies_allow_exactly_the_connections_of_the_table() -> None:
+    assert list(differences(policies())) == []
+
+
+def test_dns_servers_of_the_settings_are_reached_and_no_others() -> None:
+    dns = {
+        "namespaceLabels": {"kubernetes.io/metadata.name": "kube-system"},
+        "podLabels": {"k8s-app": "metrics-server"},
+        "cidrs": ["169.254.20.10/32"],
+    }
+    opened = {name: state for name, state in map(_split, differences(policies({"dns": dns}))) if "team/first" in name}
+    for environment in ("team/first-env-0", "team/first-env-1", "team/first-eval-0"):
+        for protocol in ("TCP", "UDP"):
+            assert opened.pop(f"{environment} -> another pod of the system {protocol} 53") == "open"
+            assert opened.pop(f"{environment} -> node-local DNS {protocol} 53") == "open"
+            assert opened.pop(f"{environment} -> dns {protocol} 53") == "closed"
+    assert opened == {}
+
+
+def _split(difference: str) -> tuple[str, str]:
+    connection, _, state = difference.rpartition(" is ")
+    return connection, state
+
+
+Plant = Callable[[dict[str, Obj]], Any]
+ENVIRONMENT, ORCHESTRATOR, TRAINER = "first-environment", "first-orchestrator", "first-trainer"
+
+
+def _dns_peer(found: dict[str, Obj]) -> Obj:
+    peer: Obj = found[ENVIRONMENT]["spec"]["egress"][1]["to"][0]
+    return peer
+
+
+def _admit_namespace(found: dict[str, Obj]) -> None:
+    found["all"] = {
+        "metadata": {"name": "all", "namespace": "team"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]},
+    }
+
+
+PLANTED: dict[str, tuple[Plant, str]] = {
+    "port 53 of any address": (
+        lambda p: p[ENVIRONMENT]["spec"]["egress"][1].pop("to"),
+        "team/first-env-0 -> DNS of the internet UDP 53 is open",
+    ),
+    "DNS in any namespace": (
+        lambda p: _dns_peer(p).update(namespaceSelector={}),
+        "team/first-env-0 -> a pod of the team with the label of DNS TCP 53 is open",
+    ),
+    "DNS in the own namespace": (
+        lambda p: _dns_peer(p).pop("namespaceSelector"),
+        "team/first-env-0 -> dns UDP 53 is closed",
+    ),
+    "all pods of the system": (
+        lambda p: _dns_peer(p).pop("podSelector"),
+        "team/first-env-0 -> another pod of the system UDP 53 is open",
+    ),
+    "no limit on departures": (
+        lambda p: p[ENVIRONMENT]["spec"].update(policyTypes=["Ingress"]),
+        "team/first-env-0 -> cloud metadata TCP 443 is open",
+    ),
+    "another port of the orchestrator": (
+        lambda p: (
+            p[ENVIRONMENT]["spec"]["egress"][0].pop("ports") and p[ORCHESTRATOR]["spec"]["ingress"][0].pop("ports")
+        ),
+        "team/first-env-0 -> team/first-orchestrator-a1 TCP 8080 is open",
+    ),
+    "a rule without peers": (
+        lambda p: p[ORCHESTRATOR]["spec"]["ingress"].append({}),
+        "operator -> team/first-orchestrator-a1 TCP 8000 is open",
+    ),
+    "engines of all runs at the trainer": (
+        lambda p: p[TRAINER]["spec"]["ingress"][0]["from"][1]["podSelector"]["matchLabels"].pop("rlrun.dev/run"),
+        "team/second-inference -> team/first-trainer TCP 8080 is open",
+    ),
+    "a role without a policy": (
+        lambda p: p.pop(TRAINER),
+        "a pod of another team -> team/first-trainer TCP 8080 is open",
+    ),
+    "one more policy": (_admit_namespace, "team/second-trainer -> team/first-inference TCP 8001 is open"),
+}
+"""Wrong policies, and one of the connections that they open or close."""
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_wrong_policy_is_noticed(name: str) -> None:
+    plant, difference = PLANTED[name]
+    found = {p["metadata"]["name"]: p for p in copy.deepcopy(policies()) if p["metadata"]["namespace"] == "team"}
+    others = [p for p in policies() if p["metadata"]["namespace"] != "team"]
+    plant(found)
+    assert difference in list(differences([*found.values(), *others]))
