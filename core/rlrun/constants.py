@@ -176,6 +176,7 @@ class Reason(StrEnum):
     SECRET_RESERVED = "SecretReserved"
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
     ADDRESS_NOT_ALLOWED = "AddressNotAllowed"
+    ENVIRONMENT_ARGS_TOO_LARGE = "EnvironmentArgsTooLarge"
     ARTIFACT_NOT_OWNED = "ArtifactNotOwned"
     ENVIRONMENT_NOT_ALLOWED = "EnvironmentNotAllowed"
     EGRESS_NOT_ALLOWED = "EgressNotAllowed"

@@ -24,8 +24,10 @@ WORKLOADS = ("Deployment", "Job", "Pod")
 NEVER_LESS = ("attempt", "restarts", "runRestarts", "runRestartsTowardMax", "pastActiveSeconds", "observedGeneration")
 """Numbers of a run's status that only grow."""
 WRITTEN_ONCE = ("startTime", "completionTime")
-NEEDED_AFTER_THE_END = ("Job", "Pod", "ConfigMap", "Service", "NetworkPolicy", "ServiceAccount", *CATALOGUE)
+NEEDED_AFTER_THE_END = ("Job", "Pod", *CATALOGUE)
 """What a finished run may still have until it is deleted; pods only dead ones."""
+NEEDED_BY_PODS = ("ConfigMap", "Service", "NetworkPolicy", "ServiceAccount")
+"""What it may have besides, while one of its pods may run."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,12 @@ def badly_ended(run: Obj | None, allowed: Mapping[str, Collection[str]]) -> list
 
 def orphans(seen: Picture) -> list[str]:
     """Every object that carries a run's uid belongs to a run that is there; a finished run has no living pods, but
-    for those on their way out.
+    for those on their way out, and nothing that only pods need once they have ended.
 
     Checkpoints and adapters may outlive their run, but not their files, unless somebody has deployed them.
     """
     runs = {o["metadata"]["uid"]: o for o in seen.of("RLRun")}
+    alive = {label(pod, RUN_UID_LABEL) for pod in seen.of("Pod") if _is_living_pod(pod)}
     found = []
     for obj in seen.objects:
         uid = label(obj, RUN_UID_LABEL)
@@ -133,7 +136,8 @@ def orphans(seen: Picture) -> list[str]:
         phase = (runs[uid].get("status") or {}).get("phase")
         if obj["metadata"].get("deletionTimestamp"):
             continue
-        if phase in FINISHED and (obj["kind"] not in NEEDED_AFTER_THE_END or _is_living_pod(obj)):
+        needed = (*NEEDED_AFTER_THE_END, *(NEEDED_BY_PODS if uid in alive else ()))
+        if phase in FINISHED and (obj["kind"] not in needed or _is_living_pod(obj)):
             found.append(f"{what} outlives the end of its run ({phase})")
     return found
 

@@ -406,6 +406,11 @@ BUGS: tuple[Bug, ...] = (
         lambda: patch.object(run_endings, "workloads_to_delete_after_finish", lambda _: []),
         "outlives the end of its run",
     ),
+    Bug(
+        "what only pods need stays after the end",
+        lambda: patch.object(run_endings, "children_to_delete_after_pods", lambda _: []),
+        "outlives the end of its run",
+    ),
     Bug("a child is started twice", _child_twice, "runs twice"),
     Bug("a child is started after the end", _child_after_the_end(), "after the end of its run"),
     Bug(

@@ -172,3 +172,12 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 {{- end }}
+
+{{/*
+Annotations of a hook after an uninstallation. post-delete: the operator is being deleted then, and cannot add its
+finalizer again. Its account and its permissions are deleted too, so that the Job needs its own, as hooks.
+*/}}
+{{- define "rlrun.uninstallHook" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

@@ -208,6 +208,11 @@ REFERENCES = _section(
         "Use an address on the internet in a new run, or ask the platform team to allow this one.",
     ),
     (
+        Reason.ENVIRONMENT_ARGS_TOO_LARGE,
+        "`args`, `taskset` and `harness` of an environment have together more than 127 KiB as JSON.",
+        "Put large data into the environment's package, and start a new run.",
+    ),
+    (
         Reason.SECRETS_MISSING,
         "A Secret of `envFrom`, or a Secret or key that the RLModel names, does not exist, or an environment needs "
         "variables that no Secret contains.",

@@ -22,6 +22,10 @@ from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 
 VARIABLE = "RLRUN_ENVIRONMENT"
+MAX_ARGUMENT_BYTES = 127 * 1024
+"""Largest size of the args, taskset and harness of an environment together, as JSON.
+
+Linux limits each variable of a process to 128 KiB; the other fields of `EnvironmentConfig` have less than 1 KiB."""
 MAX_REQUEST_BYTES = 16 * 1024**2
 """Largest request body that the server and its workers accept."""
 ROLLOUT_SHARE = 0.9

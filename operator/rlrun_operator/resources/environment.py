@@ -43,6 +43,11 @@ class EnvironmentEntry:
         """Component of the environment: `env-0`, `eval-1`, ..."""
         return environment_component(self.index, self.use)
 
+    @property
+    def path(self) -> str:
+        """Path in the run: `spec.env[0]`, `spec.eval.env[1]`, ..."""
+        return f"spec.{'env' if self.use == 'train' else 'eval.env'}[{self.index}]"
+
 
 def environment_entries(spec: RLRunSpec) -> Iterator[EnvironmentEntry]:
     """Yield all environments of a run: env in order, then eval.env."""

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client, config
+import yaml
+from kubernetes import client, config, utils
 from kubernetes.client.exceptions import ApiException
 
 from local_cluster.control_plane.api_server_only import ControlPlane
 from local_cluster.host.paths import paths
 from local_cluster.tools.binaries import ensure_program
+from tests.support.source_tree import PYTHONPATH
 
 CHART = Path(__file__).parents[3] / "charts" / "rlrun"
 SYSTEM = "rlrun-system"
 CRDS = ["rladapters.rlrun.dev", "rlcheckpoints.rlrun.dev", "rlmodels.rlrun.dev", "rlruns.rlrun.dev"]
 OPERATOR = f"system:serviceaccount:{SYSTEM}:rlrun"
-RUN = {
+RUN: dict[str, Any] = {
     "apiVersion": "rlrun.dev/v1alpha1",
     "kind": "RLRun",
     "metadata": {"name": "first"},
@@ -238,3 +240,64 @@ def test_upgrade_then_uninstall_keeps_the_kinds_and_the_runs(helm: Helm, as_user
     definitions = client.ApiextensionsV1Api(admin).list_custom_resource_definition().items
     assert sorted(d.metadata.name for d in definitions) == CRDS
     helm("install", "rlrun", str(CHART), *values)
+
+
+def test_after_an_uninstallation_runs_can_be_deleted(
+    empty: ControlPlane, helm: Helm, as_user: Client, tmp_path: Path
+) -> None:
+    admin = as_user("")
+    custom, core = client.CustomObjectsApi(admin), client.CoreV1Api(admin)
+    for name, finalizers in (("deleted", []), ("kept", ["others.example/x"])):
+        run = {**RUN, "spec": {**RUN["spec"], "artifactPolicy": "Delete"}}
+        run["metadata"] = {"name": name, "finalizers": ["rlrun.dev/artifacts", *finalizers]}
+        custom.create_namespaced_custom_object("rlrun.dev", "v1alpha1", "default", "rlruns", run)
+    custom.delete_namespaced_custom_object("rlrun.dev", "v1alpha1", "default", "rlruns", "deleted")
+
+    hooks = [o for o in yaml.safe_load_all(helm("get", "hooks", "rlrun")) if o and is_post_delete(o)]
+    helm("uninstall", "rlrun", "--no-hooks")
+    assert "deleted" in runs_of(custom), "it waits for an operator"
+    (job,) = (o for o in hooks if o["kind"] == "Job")
+    for hook in hooks:
+        if hook is not job:
+            utils.create_from_dict(admin, hook)
+    spec = job["spec"]["template"]["spec"]
+    account = spec["serviceAccountName"]
+    token = core.create_namespaced_service_account_token(account, SYSTEM, {"spec": {"expirationSeconds": 600}})
+    kubeconfig = yaml.safe_load(empty.kubeconfig.read_text())
+    kubeconfig["users"][0]["user"] = {"token": token.status.token}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    (container,) = spec["containers"]
+
+    def start() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, *container["command"][1:], *container["args"]],
+            env=os.environ | {"KUBECONFIG": str(tmp_path / "kubeconfig"), "PYTHONPATH": PYTHONPATH},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    done = start()
+    assert done.returncode == 0, done.stderr
+    assert "Run default/deleted: finalizer removed; its files stay at s3://" in done.stderr
+    assert "Finalizers removed: 2." in done.stderr
+    left = runs_of(custom)
+    assert "deleted" not in left
+    assert left["kept"] == ["others.example/x"]
+    again = start()
+    assert again.returncode == 0, again.stderr
+    assert "Finalizers removed: 0." in again.stderr
+    for verb, resource in (("delete", "rlruns"), ("patch", "rlcheckpoints"), ("patch", "rlruns/status")):
+        assert not may(as_user(f"system:serviceaccount:{SYSTEM}:{account}"), verb, "rlrun.dev", resource)
+    helm("install", "rlrun", str(CHART), "-f", str(CHART / "values-local.yaml"), "--no-hooks")
+
+
+def is_post_delete(obj: dict[str, Any]) -> bool:
+    return bool(obj["metadata"].get("annotations", {}).get("helm.sh/hook") == "post-delete")
+
+
+def runs_of(custom: client.CustomObjectsApi) -> dict[str, list[str]]:
+    """Finalizers of the runs in the namespace `default`, by name."""
+    items = custom.list_namespaced_custom_object("rlrun.dev", "v1alpha1", "default", "rlruns")["items"]
+    return {i["metadata"]["name"]: i["metadata"].get("finalizers", []) for i in items}

@@ -61,8 +61,10 @@ def test_life_of_a_run(bench: Bench) -> None:
     bench.wait("Completed", lambda: bench.phase() == "Completed")
     assert [o["spec"]["step"] for o in bench.items(RLRUN, "rladapters")] == [10]
     assert bench.items(APPS, "deployments") == []
-    assert bench.get(BATCH, "jobs", "reverse-orchestrator-a1")
-    assert bench.get(CORE, "configmaps", "reverse-config")
+    bench.wait("the end of all other children", lambda: list(versions(bench)) == ["jobs/reverse-orchestrator-a1"])
+    before = versions(bench)
+    bench.wait_until_unchanged(RESYNC_SECONDS + 1)
+    assert versions(bench) == before
     reasons = {e["reason"] for e in bench.items(CORE, "events")}
     assert {"Pending", "Running", "Completed", "CheckpointReady"} <= reasons
 
@@ -123,14 +125,19 @@ def test_suspend_resume_and_stop(bench: Bench) -> None:
     bench.wait("Suspended", lambda: bench.phase() == "Suspended")
     # No kubelet confirms the end of pods here.
     bench.call("DELETE", f"/api/v1/namespaces/{bench.namespace}/pods", {"gracePeriodSeconds": 0})
+    bench.wait("no children", lambda: not versions(bench))
+    bench.wait_until_unchanged(RESYNC_SECONDS + 1)
     bench.change_run(suspend=False)
     bench.wait("second attempt", lambda: bench.get(BATCH, "jobs", "reverse-orchestrator-a2"))
+    assert len(versions(bench)) > 12, "children that were deleted are made again"
     bench.make_pods()
     bench.wait("Running again", lambda: bench.phase() == "Running")
     assert bench.run()["status"]["attempt"] == 2
     bench.change_run(stop=True)
     bench.wait("Stopped", lambda: bench.phase() == "Stopped")
     bench.wait("no workloads", lambda: not bench.items(APPS, "deployments") and not bench.items(BATCH, "jobs"))
+    bench.wait("no children", lambda: not versions(bench))
+    assert bench.phase() == "Stopped"
 
 
 def test_deletion_with_artifacts(bench: Bench) -> None:

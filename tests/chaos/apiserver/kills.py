@@ -26,12 +26,12 @@ from tests.chaos.unit.storms import Storm
 from tests.support.fake_cluster import Crash
 from tests.support.fake_poller import FakePoller
 
-WRITES = 60
+WRITES = 70
 """Writes of the life: the operator is killed after each of them."""
 WRITES_MORE_OR_LESS = 5
 """Number of writes by which one life may differ from another on a real API server, whose timing varies. The scenarios
 that kill after one of the last of these writes may end without reaching it."""
-WRITING_TICKS = 11
+WRITING_TICKS = 12
 """Ticks in which the operator writes: it is killed before the first write of each. A kill before any other write leaves
 what the kill after the write before it leaves, and one at a read what the kill before the next write leaves."""
 WRITING_TICKS_MORE_OR_LESS = 2

@@ -30,7 +30,7 @@ TICK_SECONDS = 0.3
 STORY_SECONDS = 90.0
 STORM_REQUESTS = 150
 LIFE_REQUESTS = 165
-"""Requests that every life has. The shortest that may be has 55 writes, in nine ticks (`kills.py`), and the operator
+"""Requests that every life has. The shortest that may be has 65 writes, in ten ticks (`kills.py`), and the operator
 looks at the run in each of these ticks, in about twenty calls."""
 
 

@@ -43,6 +43,8 @@ Obj = dict[str, Any]
 
 TICK_SECONDS = 5.0
 MAX_TICKS = 250
+CLEAN_UP_SECONDS = 60.0
+"""Time after the end of a run until nothing that only its pods needed is left."""
 NAME, NAMESPACE = "reverse", "team"
 MAX_STEPS = 6
 ROLES = ("trainer", "inference", "environment", "orchestrator")
@@ -393,8 +395,8 @@ def usual_events(*more: Event) -> list[Event]:
     return [
         Event(lambda life: life.now == 1, Life.create),
         *more,
-        # The second tick after it is finished: the operator had its chance to list the last artifacts.
-        Event(lambda life: _finished_for(life, 15), Life.delete),
+        # Not before the second tick after it is finished: the operator had its chance to list the last artifacts.
+        Event(_is_cleaned_up, Life.delete),
     ]
 
 
@@ -412,6 +414,13 @@ def deploy_first_adapter(life: Life) -> None:
     """What `kubectl patch rladapter` does."""
     adapter = life.cluster.all("RLAdapter")[0]
     life.cluster.put({**adapter, "spec": {**adapter["spec"], "deployed": True}})
+
+
+def _is_cleaned_up(life: Life) -> bool:
+    """True if nothing outlives the end of the run, or has had time enough to be deleted."""
+    if not _finished_for(life, 15):
+        return False
+    return _finished_for(life, CLEAN_UP_SECONDS) or not invariants.orphans(life.picture())
 
 
 def _finished_for(life: Life, seconds: float) -> bool:

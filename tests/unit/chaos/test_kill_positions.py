@@ -59,7 +59,7 @@ def test_kill_at_one_of_the_last_positions_may_come_too_late(played: Played) -> 
 def test_kill_that_came_too_late_is_no_failure_and_no_survivor(played: Played) -> None:
     result = played(kills.after_write(kills.WRITES - 1), kills.WRITES - 1, 1)
     assert failures([result]) == []
-    assert "the operator writes 60 times: this life ended before" in result.detail
+    assert f"the operator writes {kills.WRITES} times: this life ended before" in result.detail
     assert "1 scenarios: 1 not reached" in table([result])
 
 

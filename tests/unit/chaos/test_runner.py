@@ -96,7 +96,13 @@ def test_objects_and_files_without_a_run_are_found() -> None:
     run = {"kind": "RLRun", "metadata": {"name": "r", "uid": "uid-1"}, "status": {"phase": "Completed"}}
     deployment = {"kind": "Deployment", "metadata": {"name": "d", "labels": {"rlrun.dev/run-uid": "uid-1"}}}
     assert invariants.orphans(Picture([service]))
-    assert not invariants.orphans(Picture([service, run]))
+    unfinished = {**run, "status": {"phase": "Running"}}
+    assert not invariants.orphans(Picture([service, unfinished]))
+    assert invariants.orphans(Picture([service, run]))
+    for phase, may_run in (("Running", True), ("Succeeded", False)):
+        pod = labelled("Pod", "p") | {"status": {"phase": phase}}
+        pod["metadata"]["deletionTimestamp"] = "now"
+        assert (invariants.orphans(Picture([service, pod, run])) == []) is may_run
     assert invariants.orphans(Picture([deployment, run]))
     assert invariants.orphans(Picture([checkpoint()]))
     assert invariants.uncatalogued(Picture([], {f"{FOLDER}/a": Stored(1, "x")}), "team/uid-1")

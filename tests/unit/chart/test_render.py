@@ -10,9 +10,10 @@ from rlrun.api.run_sections.infrastructure import ComputeSize
 from rlrun.constants import EGRESS_PORT
 from rlrun.garbage_collection.__main__ import arguments
 from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, SECRET
+from rlrun_operator import finalizer_removal
 from rlrun_operator.config.settings import OperatorSettings, parse_settings
 
-from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render
+from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render, Rendered
 
 CRDS = CHART.parent.parent / "crds"
 NAME_LABEL = "kubernetes.io/metadata.name"
@@ -168,7 +169,7 @@ def pod_specs(objects: list[Object]) -> list[Object]:
 
 def test_every_pod_is_restricted(render: Render) -> None:
     specs = pod_specs(render(EVERYTHING).objects)
-    assert len(specs) == 4, "operator, models, garbage, test"
+    assert len(specs) == 5, "operator, models, garbage, uninstallation, test"
     for spec in specs:
         assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -283,6 +284,41 @@ def test_garbage_collection_job_has_the_s3_settings_of_the_operator(render: Rend
     assert "--namespace=one" in container["args"]
 
 
+def uninstall_hooks(rendered: Rendered) -> list[Object]:
+    found = [o for o in rendered.objects if "post-delete" in str((o["metadata"].get("annotations") or {}).values())]
+    return sorted(found, key=lambda o: int(o["metadata"]["annotations"].get("helm.sh/hook-weight", "0")))
+
+
+def test_uninstallation_removes_the_finalizers_of_runs_with_an_account_of_its_own(render: Render) -> None:
+    hooks = uninstall_hooks(render({"s3": {"prefix": "prod"}, "operator": {"watchNamespaces": ["one"]}}))
+    kinds = [o["kind"] for o in hooks]
+    assert sorted(kinds[:-1]) == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
+    assert kinds[-1] == "Job", "Helm has deleted the operator's account and roles by then"
+    policies = {o["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for o in hooks}
+    assert policies == {"before-hook-creation,hook-succeeded"}, "nothing of it is left, and it can be repeated"
+    job = hooks[-1]["spec"]
+    (spec,) = pod_specs(hooks[-1:])
+    (container,) = spec["containers"]
+    assert container["command"] == ["python", "-m", "rlrun_operator.finalizer_removal"]
+    options = finalizer_removal.arguments(container["args"])
+    settings = parse_settings(render({"s3": {"prefix": "prod"}}).settings)
+    assert (options.lease_namespace, options.lease_name) == (settings.lease_namespace, settings.lease_name)
+    assert (options.bucket, options.prefix, options.namespace) == (settings.s3.bucket, "prod", ["one"])
+    assert job["activeDeadlineSeconds"] < 300, "Helm's default timeout"
+    assert job["activeDeadlineSeconds"] > (job["backoffLimit"] + 1) * finalizer_removal.WAIT_SECONDS
+    rules = {o["kind"]: o["rules"] for o in hooks if o["kind"] in ("ClusterRole", "Role")}
+    assert rules["ClusterRole"] == [{"apiGroups": ["rlrun.dev"], "resources": ["rlruns"], "verbs": ["list", "patch"]}]
+    assert [r["resources"] for r in rules["Role"]] == [["leases"]]
+    accounts = {o["subjects"][0]["name"] for o in hooks if o["kind"].endswith("Binding")}
+    assert accounts == {spec["serviceAccountName"]}
+
+
+def test_uninstallation_can_leave_the_finalizers(render: Render) -> None:
+    assert uninstall_hooks(render({"uninstall": {"removeFinalizers": False}})) == []
+    kinds = [o["kind"] for o in uninstall_hooks(render({"rbac": {"create": False}}))]
+    assert sorted(kinds) == ["Job", "ServiceAccount"], "the account gets its permissions from elsewhere"
+
+
 def test_user_roles(render: Render) -> None:
     rendered = render()
     editor, viewer = rendered.one("ClusterRole", "rlrun-editor"), rendered.one("ClusterRole", "rlrun-viewer")
@@ -293,7 +329,9 @@ def test_user_roles(render: Render) -> None:
     assert not allowed(editor["rules"], "rlrun.dev", "rlcheckpoints", "create")
     assert not allowed(editor["rules"], "rlrun.dev", "rlruns/status", "patch")
     assert not any({"create", "patch", "delete", "update"} & set(r["verbs"]) for r in viewer["rules"])
-    assert render({"rbac": {"userRoles": False}}).of("ClusterRole") == [rendered.one("ClusterRole", "rlrun-operator")]
+    assert render({"rbac": {"userRoles": False}, "uninstall": {"removeFinalizers": False}}).of("ClusterRole") == [
+        rendered.one("ClusterRole", "rlrun-operator")
+    ]
 
 
 def test_no_rights_without_rbac(render: Render) -> None:
@@ -303,14 +341,14 @@ def test_no_rights_without_rbac(render: Render) -> None:
 
 def test_catalogue(render: Render) -> None:
     rendered = render(EVERYTHING)
-    job = rendered.one("Job")
+    job = rendered.one("Job", "rlrun-models")
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
     (model,) = json.loads(rendered.one("ConfigMap", "rlrun-models")["data"]["models.json"])
     assert (model["kind"], model["metadata"]["name"]) == ("RLModel", "qwen3-4b")
     assert model["spec"] == {"id": "Qwen/Qwen3-4B", "source": "hf://Qwen/Qwen3-4B", "seqLen": 1048576}
     script = rendered.one("ConfigMap", "rlrun-models")["data"]["apply_models.py"]
     assert script.strip() == (CHART / "files" / "apply_models.py").read_text().strip()
-    assert render().of("Job") == []
+    assert "rlrun-models" not in [job["metadata"]["name"] for job in render().of("Job")]
 
 
 def test_a_variable_from_a_secret_reaches_the_model(render: Render) -> None:
@@ -388,6 +426,7 @@ BAD: list[tuple[Object, str]] = [
     ({"gc": {"schedule": "at noon"}}, "/gc/schedule"),
     ({"gc": {"olderThan": "1w"}}, "/gc/olderThan"),
     ({"crds": {"keep": "yes"}}, "/crds/keep"),
+    ({"uninstall": {"removeFinalizers": "no"}}, "/uninstall/removeFinalizers"),
     ({"metrics": {"service": {"port": 0}}}, "/metrics/service/port"),
     ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
     ({"podDisruptionBudget": {"maxUnavailable": "one"}}, "/podDisruptionBudget/maxUnavailable"),

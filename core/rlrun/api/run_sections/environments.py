@@ -24,7 +24,7 @@ class Environment(Spec):
     version: PackageVersion | None = None
     """Version of the package. Unset: the newest version."""
     args: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Keyword arguments of the package's load_environment(). Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
+    """Keyword arguments of the package's load_environment(). At most 127 KiB as JSON, together with taskset and harness. Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
     taskset: dict[str, Any] = Field(default_factory=dict, max_length=64)
     """Settings of the taskset, used by packages that consist of a taskset and a harness."""
     harness: dict[str, Any] = Field(default_factory=dict, max_length=64)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
 from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
-from rlrun.kube.pods import is_alive, role_of
+from rlrun.kube.pods import is_alive, is_leaving, role_of
 from rlrun.protocol.resolved import CONFIG_KEY
 
 from rlrun_operator.planning.plan.actions import ConfigRefresh
@@ -22,6 +22,9 @@ from rlrun_operator.resources.object_digest import digest_of
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ENDED_WITH_RUN = ("Deployment", "Secret")
+ENDED_WITH_PODS = ("ServiceAccount", "Secret", "ConfigMap", "Service", "NetworkPolicy")
+"""Children that only pods need, in the order of their deletion. Without the ServiceAccount no pod can be created late;
+the NetworkPolicies of user code go last."""
 
 
 def missing_children(desired: Iterable[Obj], observation: RunObservation) -> list[Obj]:
@@ -113,13 +116,29 @@ def active_workloads(observation: RunObservation) -> list[ObjectRef]:
     return [ObjectRef.of(c) for c in observation.owned_children("Deployment", "Job")]
 
 
+def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectRef]:
+    """Return the workloads of a suspended run that are not being deleted yet."""
+    return _deletable(observation.owned_children("Deployment", "Job"))
+
+
 def workloads_to_delete_after_finish(observation: RunObservation) -> list[ObjectRef]:
-    """Return the children that a finished run does not need: active workloads and the S3 credentials.
+    """Return the children that a finished run does not need at once: active workloads and the S3 credentials.
 
     A finished Job of the orchestrator is kept for its pod's log and termination message.
     """
     active_jobs = [j for j in observation.owned_children("Job") if not _has_ended(j, observation)]
-    return [ObjectRef.of(c) for c in (*observation.owned_children(*ENDED_WITH_RUN), *active_jobs)]
+    return _deletable((*observation.owned_children(*ENDED_WITH_RUN), *active_jobs))
+
+
+def children_to_delete_after_pods(observation: RunObservation) -> list[ObjectRef]:
+    """Return the children that only pods need, once the run has no pod that may run. Nothing before."""
+    if any(is_alive(pod) for pod in observation.own_pods):
+        return []
+    return _deletable(child for kind in ENDED_WITH_PODS for child in observation.owned_children(kind))
+
+
+def _deletable(children: Iterable[Obj]) -> list[ObjectRef]:
+    return [ObjectRef.of(child) for child in children if not is_leaving(child)]
 
 
 def _has_ended(job: Obj, observation: RunObservation) -> bool:

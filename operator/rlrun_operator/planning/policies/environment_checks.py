@@ -1,15 +1,36 @@
-"""Validation of a run's environments against the rules of the platform: owners of packages, hosts outside."""
+"""Validation of a run's environments: size of their arguments, owners of packages, hosts outside of the cluster."""
 
+import json
 from fnmatch import fnmatchcase
 
 from rlrun.api.run import RLRunSpec
 from rlrun.constants import Reason
+from rlrun.protocol.environment import MAX_ARGUMENT_BYTES
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.resources.egress import KEY, is_allowed
-from rlrun_operator.resources.environment import EnvironmentEntry, environment_entries, wants_egress
+from rlrun_operator.resources.environment import environment_entries, wants_egress
+
+
+def check_arguments(spec: RLRunSpec) -> Problem | None:
+    """Return a problem if an environment has more arguments than its process can be started with."""
+    for item in environment_entries(spec):
+        given = {"args": item.entry.args, "taskset": item.entry.taskset, "harness": item.entry.harness}
+        # JSON escapes all but ASCII, so that a character is a byte.
+        sizes = {field: len(json.dumps(value)) for field, value in given.items() if value}
+        if sum(sizes.values()) <= MAX_ARGUMENT_BYTES:
+            continue
+        largest = max(sizes, key=lambda field: sizes[field])
+        return Problem(
+            reason=Reason.ENVIRONMENT_ARGS_TOO_LARGE,
+            message=f"`{item.path}.{largest}` has {sizes[largest]} bytes as JSON, and args, taskset and harness of "
+            f"this environment {sum(sizes.values())} bytes together. At most {MAX_ARGUMENT_BYTES} bytes work, because "
+            "Linux limits a variable of a process to 128 KiB. Put large data into the environment's package, and start "
+            "a new run.",
+        )
+    return None
 
 
 def check_packages(spec: RLRunSpec, namespace: str, settings: OperatorSettings) -> Problem | None:
@@ -21,7 +42,7 @@ def check_packages(spec: RLRunSpec, namespace: str, settings: OperatorSettings) 
             continue
         return Problem(
             reason=Reason.ENVIRONMENT_NOT_ALLOWED,
-            message=f"`{_field(item)}.id` is {item.entry.id}, but namespace {namespace} must not use packages of {owner}. "
+            message=f"`{item.path}.id` is {item.entry.id}, but namespace {namespace} must not use packages of {owner}. "
             "Use another package, or ask the platform team to allow it.",
         )
     return None
@@ -43,7 +64,7 @@ def check_egress(spec: RLRunSpec, observation: RunObservation, settings: Operato
                 choices = ", ".join((*settings.egress.allowed, *observation.egress_hosts)) or "none"
                 return Problem(
                     reason=Reason.EGRESS_NOT_ALLOWED,
-                    message=f"`{_field(item)}.egress` lists {host}, which this platform does not allow (allowed: "
+                    message=f"`{item.path}.egress` lists {host}, which this platform does not allow (allowed: "
                     f"{choices}). Remove it, or ask the platform team to allow it.",
                 )
     if observation.egress_key is None:
@@ -54,8 +75,3 @@ def check_egress(spec: RLRunSpec, observation: RunObservation, settings: Operato
             f"exist or has no `{KEY}`. The platform team must create it.",
         )
     return None
-
-
-def _field(item: EnvironmentEntry) -> str:
-    """Return the path of the entry in the run."""
-    return f"spec.env[{item.index}]" if item.use == "train" else f"spec.eval.env[{item.index}]"

@@ -1,6 +1,7 @@
 """Ends and pauses of a run: completed, failed, stopped, suspended."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
@@ -18,7 +19,11 @@ from rlrun_operator.planning.diagnosis.run_progress import progress_change, warn
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange, StatusFields
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
-from rlrun_operator.planning.policies.children import active_workloads, workloads_to_delete_after_finish
+from rlrun_operator.planning.policies.children import (
+    children_to_delete_after_pods,
+    workloads_to_delete_after_finish,
+    workloads_to_delete_after_pause,
+)
 from rlrun_operator.planning.policies.log_copies import pod_logs
 from rlrun_operator.planning.policies.requeue import requeue_after_finish, time_to_live
 from rlrun_operator.resources.platform import run_layout
@@ -35,7 +40,7 @@ NOT_FINISHED = (
 def plan_finished(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """List the last artifacts of a finished run, and delete the run after its time to live."""
+    """List the last artifacts of a finished run, delete its children, and after its time to live the run itself."""
     if status.phase is None or not status.phase.finished:
         return None
     again = requeue_after_finish(observation, now, settings.poll_seconds)
@@ -47,7 +52,7 @@ def plan_finished(
         requeue_after=min((t for t in times if t is not None), default=None),
         final=True,
     )
-    return delete_workloads(observation, settings, workloads_to_delete_after_finish(observation)).then(rest)
+    return clean_up(observation, settings).then(rest)
 
 
 def plan_stopped(
@@ -63,7 +68,7 @@ def plan_stopped(
 def plan_suspended(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Delete the pods of a suspended run, and list the artifacts that they still write."""
+    """Delete the children of a suspended run, and list the artifacts that its pods still write."""
     if not spec.suspend:
         return None
     problem = Problem(
@@ -82,7 +87,8 @@ def plan_suspended(
         requeue_after=requeue_after_finish(observation, now, settings.poll_seconds),
         final=True,
     )
-    return delete_workloads(observation, settings, active_workloads(observation)).then(suspended)
+    workloads = workloads_to_delete_after_pause(observation)
+    return _delete_children(observation, settings, workloads).then(suspended)
 
 
 def plan_outcome(
@@ -141,6 +147,11 @@ def mark_finished(
     return delete_workloads(observation, settings, workloads_to_delete_after_finish(observation)).then(finished)
 
 
+def clean_up(observation: RunObservation, settings: OperatorSettings) -> PlanPart:
+    """Delete all children of a finished run but the orchestrator's ended Job."""
+    return _delete_children(observation, settings, workloads_to_delete_after_finish(observation))
+
+
 def delete_workloads(observation: RunObservation, settings: OperatorSettings, refs: Iterable[ObjectRef]) -> PlanPart:
     """Delete workloads after copying the logs of all pods."""
     deletes = tuple(refs)
@@ -154,6 +165,17 @@ def orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
     """Return the Job of the attempt's orchestrator, or None."""
     jobs = (j for j in observation.owned_children("Job") if role_of(j) == "orchestrator")
     return next((j for j in jobs if attempt_of(j) == attempt), None)
+
+
+def _delete_children(
+    observation: RunObservation, settings: OperatorSettings, workloads: Iterable[ObjectRef]
+) -> PlanPart:
+    """Delete the workloads, and in a later reconcile, when their pods have ended, the children that only pods need."""
+    part = delete_workloads(observation, settings, workloads)
+    if part.deletes:
+        # The deletion of the Secret alone would cause no later reconcile.
+        return replace(part, requeue_after=settings.poll_seconds)
+    return PlanPart(deletes=tuple(children_to_delete_after_pods(observation)))
 
 
 def _final_change(status: RLRunStatus, outcome: RunOutcome) -> StatusChange:

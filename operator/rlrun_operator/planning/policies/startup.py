@@ -23,7 +23,7 @@ from rlrun_operator.planning.policies.attempts import attempt_start
 from rlrun_operator.planning.policies.children import missing_children, refreshes, stale_children
 from rlrun_operator.planning.policies.deadlines import plan_waiting
 from rlrun_operator.planning.policies.resolution import resolve_run
-from rlrun_operator.planning.policies.run_endings import mark_finished
+from rlrun_operator.planning.policies.run_endings import clean_up, mark_finished
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.egress import EgressAccess
 
@@ -33,9 +33,11 @@ DEFAULT_START_DEADLINE = 3600
 def plan_invalid_spec(
     observation: RunObservation, status: RLRunStatus, problem: Problem, settings: OperatorSettings, now: datetime
 ) -> PlanPart:
-    """Wait until the spec is corrected. A running or finished run was valid before and is not changed."""
+    """Wait until the spec is corrected. A running or finished run was valid before and keeps its phase."""
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
-    if status.phase is not None and (status.phase.finished or status.phase is Phase.running):
+    if status.phase is not None and status.phase.finished:
+        return clean_up(observation, settings).then(PlanPart(status=invalid, final=True))
+    if status.phase is Phase.running:
         return PlanPart(status=invalid, final=True)
     if status.attempt_start_time is None:
         invalid = invalid.then(attempt_start(status, now))

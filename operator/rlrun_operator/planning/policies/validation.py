@@ -19,7 +19,7 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.environment_checks import check_egress, check_packages
+from rlrun_operator.planning.policies.environment_checks import check_arguments, check_egress, check_packages
 from rlrun_operator.resources.model_secrets import secrets_problem
 from rlrun_operator.resources.model_variables import run_variables
 from rlrun_operator.resources.naming import s3_secret_name
@@ -54,7 +54,7 @@ def resolve_references(
     model = find_model(spec.model, observation.models)
     if isinstance(model, Problem):
         return model
-    problem = check_lengths(spec, model) or check_training(spec, model)
+    problem = check_lengths(spec, model) or check_training(spec, model) or check_arguments(spec)
     if problem:
         return problem
     warm_start = find_warm_start(spec, observation, settings)

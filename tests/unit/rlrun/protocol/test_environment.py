@@ -1,7 +1,10 @@
 """The operator and the environment server agree on `RLRUN_ENVIRONMENT`."""
 
+import subprocess
+
+import pytest
 from rlrun.api.run_sections.environments import TrainEnvironment
-from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
+from rlrun.protocol.environment import MAX_ARGUMENT_BYTES, VARIABLE, EnvironmentConfig
 from rlrun_operator.resources.environment import environment_variable
 
 
@@ -36,3 +39,16 @@ def test_environment_config_survives_its_variable() -> None:
 
 def test_unknown_fields_are_ignored_because_versions_may_differ() -> None:
     assert EnvironmentConfig.from_variables({VARIABLE: '{"id": "a/b", "added": 1}'}).id == "a/b"
+
+
+@pytest.mark.slow
+def test_the_largest_arguments_fit_into_a_variable_of_a_process() -> None:
+    def start(size: int) -> None:
+        args = {"rows": "x" * (size - len('{"rows": ""}'))}
+        longest = entry(id=f"o/{'e' * 126}", name="n" * 63, version="1" * 64, args=args)
+        text = environment_variable(longest, 64, f"http://{'r' * 53}.{'n' * 63}.svc:8000")
+        subprocess.run(["/bin/true"], env={VARIABLE: text}, check=True)
+
+    start(MAX_ARGUMENT_BYTES)
+    with pytest.raises(OSError, match="Argument list too long"):
+        start(MAX_ARGUMENT_BYTES + 1024)

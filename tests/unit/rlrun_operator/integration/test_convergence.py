@@ -193,3 +193,28 @@ async def test_crash_at_every_write_of_the_end(crash_at: int) -> None:
     before = world.cluster.writes
     await world.reconcile(2)
     assert world.cluster.writes == before
+
+
+@pytest.mark.parametrize("crash_at", range(11))
+@pytest.mark.parametrize("end", ["orchestrator", "stop", "suspend"])
+async def test_crash_at_every_write_of_the_clean_up(end: str, crash_at: int) -> None:
+    from tests.support.fake_kubelet import end_orchestrator
+
+    world = new_world()
+    for put in INPUTS.values():
+        put(world)
+    await settle(world)
+    if end == "orchestrator":
+        end_orchestrator(world.cluster, 0, "")
+    else:
+        world.change_spec(**{end: True})
+    await world.reconcile()
+    assert world.cluster.all("Service"), "they are deleted when the pods have ended"
+    await reconcile(world, crash_after=crash_at)
+    await world.reconcile(2)
+    kept = world.cluster.all("Service", "NetworkPolicy", "ConfigMap", "ServiceAccount", "Deployment")
+    assert [o["metadata"]["name"] for o in kept] == []
+    assert world.cluster.find("Secret", "reverse-s3") is None
+    before = world.cluster.writes
+    await world.reconcile(2)
+    assert world.cluster.writes == before

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
-from rlrun.constants import CONFIG_ANNOTATION
+from rlrun.constants import CONFIG_ANNOTATION, RUN_UID_LABEL
 from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import label
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
+from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, evict, model_object, pod, source_secret
@@ -21,6 +23,13 @@ ROOT = "s3://rlrun/team/uid-1"
 
 def running(step: int = 3, **more: Any) -> RunStatus:
     return RunStatus(phase=RunPhase.running, step=step, max_steps=10, reward=0.5, started_at=START, **more)
+
+
+def left_of_the_run(world: World) -> list[str]:
+    """Its objects besides checkpoints and adapters."""
+    labelled = [o for o in world.cluster.objects.values() if label(o, RUN_UID_LABEL) == "uid-1"]
+    names = [f"{o['kind']} {o['metadata']['name']}" for o in labelled if o["kind"] not in FOLDER_KINDS.values()]
+    return sorted(names)
 
 
 async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> None:
@@ -76,12 +85,26 @@ async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:
     assert [o["status"]["phase"] for o in world.cluster.all("RLCheckpoint", "RLAdapter")] == ["Ready", "Ready"]
     assert world.cluster.all("Deployment") == []
     assert [o["metadata"]["name"] for o in world.cluster.all("Job")] == ["reverse-orchestrator-a1"]
-    assert world.cluster.find("ConfigMap", "reverse-config")
+    assert world.cluster.find("ConfigMap", "reverse-config"), "its deletion follows the status"
     assert world.cluster.find("Secret", "reverse-s3") is None
     assert world.status["restarts"] == 0
-    before = world.cluster.writes
-    await world.reconcile(3)
-    assert world.cluster.writes == before
+    assert await world.reconcile() is None
+    assert left_of_the_run(world) == ["Job reverse-orchestrator-a1", "Pod reverse-orchestrator-a1-0"]
+    before, status = world.cluster.writes, world.status
+    assert await world.reconcile(3) is None
+    assert (world.cluster.writes, world.status) == (before, status)
+
+
+async def test_children_of_a_finished_run_are_deleted_although_its_spec_is_invalid_now(world: World) -> None:
+    await world.start()
+    end_orchestrator(world.cluster, 0, "")
+    await world.reconcile()
+    assert world.status["phase"] == "Completed"
+    world.change_spec(maxSteps=0)
+    await world.reconcile(2)
+    assert left_of_the_run(world) == ["Job reverse-orchestrator-a1", "Pod reverse-orchestrator-a1-0"]
+    assert world.status["phase"] == "Completed"
+    assert world.condition("Validated")["reason"] == "InvalidSpec"
 
 
 async def test_last_artifacts_are_waited_for_until_a_limit(world: World) -> None:
@@ -139,9 +162,16 @@ async def test_suspend_and_resume_is_a_new_attempt(world: World) -> None:
     assert world.cluster.all("Deployment", "Job", "Pod") == []
     world.clock.advance(1000)
     assert await world.reconcile() is None
+    assert left_of_the_run(world) == []
+    before = world.cluster.writes
+    assert await world.reconcile(3) is None
+    assert world.cluster.writes == before
     world.change_spec(suspend=False)
     await world.start()
     assert world.status["attempt"] == 2
+    kinds = ("Service", "NetworkPolicy", "ConfigMap", "ServiceAccount")
+    assert [len(world.cluster.all(kind)) for kind in kinds] == [4, 4, 1, 1]
+    assert world.cluster.find("Secret", "reverse-s3")
     assert [j["metadata"]["name"] for j in world.cluster.all("Job")] == ["reverse-orchestrator-a2"]
     world.poller.answer = running(5)
     await world.reconcile()
@@ -174,6 +204,8 @@ async def test_stop_ends_pods_and_keeps_artifacts(world: World) -> None:
     assert world.cluster.all("Deployment", "Job", "Pod") == []
     assert world.cluster.all("RLCheckpoint")
     assert world.status["completionTime"]
+    await world.reconcile()
+    assert left_of_the_run(world) == []
 
 
 @pytest.mark.proves("ttlSecondsAfterFinished")

@@ -116,7 +116,7 @@ def test_finished_run_without_a_time_to_live_stays() -> None:
     status = running(phase=Phase.completed, completion_time=START)
     part = plan_finished(observed(child("Deployment", "trainer")), status, run_spec(), SETTINGS, at(1e6))
     assert part is not None
-    assert (part.delete_run, part.requeue_after) == (False, None)
+    assert (part.delete_run, part.requeue_after) == (False, SETTINGS.poll_seconds), "other children follow"
     assert [ref.name for ref in part.deletes] == ["reverse-trainer"]
 
 
@@ -205,3 +205,69 @@ def test_failed_orchestrator_fails_the_run() -> None:
     part = plan_outcome(observed(child("Job", "orchestrator", failed)), running(), run_spec(), SETTINGS, at(1))
     assert part is not None
     assert (part.status.fields["phase"], part.status.fields["reason"]) == (Phase.failed, "OrchestratorFailed")
+
+
+COMPLETE = [{"type": "Complete", "status": "True"}]
+ONLY_FOR_PODS = ("NetworkPolicy", "Service", "ConfigMap", "Secret", "ServiceAccount")
+WITHOUT_WORK: dict[str, tuple[Callable[..., PlanPart | None], RLRunStatus, dict[str, Any]]] = {
+    "Completed": (plan_finished, running(phase=Phase.completed, completion_time=START), {}),
+    "Failed": (plan_finished, running(phase=Phase.failed, completion_time=START), {}),
+    "Stopped": (plan_finished, running(phase=Phase.stopped, completion_time=START), {"stop": True}),
+    "Suspended": (plan_suspended, running(), {"suspend": True}),
+}
+
+
+def planned(end: str, observation: RunObservation) -> tuple[list[str], float | None]:
+    """Kinds that are deleted, in order, and the time of the next reconcile."""
+    policy, status, spec = WITHOUT_WORK[end]
+    part = policy(observation, status, run_spec(**spec), SETTINGS, at(1))
+    assert part is not None
+    return [ref.kind for ref in part.deletes], part.requeue_after
+
+
+@pytest.mark.parametrize("end", ["Completed", "Failed", "Stopped"])
+def test_children_of_a_finished_run_are_deleted_once_its_pods_have_ended(end: str) -> None:
+    job, rest = child("Job", "orchestrator", COMPLETE), [child(kind, "x") for kind in ONLY_FOR_PODS]
+    pods = (pod("orchestrator", phase="Succeeded", state=terminated(0)), pod("env", phase="Failed"))
+    workload = child("Deployment", "trainer")
+    assert planned(end, observed(workload, job, *rest, pods=pods)) == (["Deployment", "Secret"], SETTINGS.poll_seconds)
+    rest = [obj for obj in rest if obj["kind"] != "Secret"]
+    assert planned(end, observed(job, *rest, pods=pods)) == (
+        ["ServiceAccount", "ConfigMap", "Service", "NetworkPolicy"],
+        None,
+    )
+    assert planned(end, observed(job, pods=pods)) == ([], None), "the Job has the last log and stays"
+
+
+def test_children_of_a_suspended_run_are_deleted_once_its_pods_have_ended() -> None:
+    job, rest = child("Job", "orchestrator"), [child(kind, "x") for kind in ONLY_FOR_PODS]
+    assert planned("Suspended", observed(job, *rest)) == (["Job"], SETTINGS.poll_seconds)
+    assert planned("Suspended", observed(*rest)) == (
+        ["ServiceAccount", "Secret", "ConfigMap", "Service", "NetworkPolicy"],
+        None,
+    )
+    assert planned("Suspended", observed()) == ([], None)
+
+
+@pytest.mark.parametrize("end", WITHOUT_WORK)
+@pytest.mark.parametrize("alive", [pod("trainer"), pod("trainer", phase="Pending"), pod("trainer", deleting=True)])
+def test_pods_keep_what_they_need_until_they_end(end: str, alive: Obj) -> None:
+    rest = [child(kind, "x") for kind in ONLY_FOR_PODS if kind != "Secret"]
+    deleted, again = planned(end, observed(*rest, pods=(alive,)))
+    assert deleted == [], "user code without its NetworkPolicy would reach the whole network"
+    assert again == SETTINGS.poll_seconds
+
+
+@pytest.mark.parametrize("end", WITHOUT_WORK)
+def test_children_that_are_being_deleted_are_not_deleted_again(end: str) -> None:
+    leaving = [child(kind, "x") for kind in ("Deployment", "Secret", "Service")]
+    for obj in leaving:
+        obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert planned(end, observed(*leaving)) == ([], None)
+
+
+@pytest.mark.parametrize("end", WITHOUT_WORK)
+def test_objects_of_others_with_the_name_of_the_run_stay(end: str) -> None:
+    foreign = child("Service", "trainer")
+    foreign["metadata"]["labels"]["rlrun.dev/run-uid"] = "uid-2"
+    assert planned(end, observed(foreign)) == ([], None)

@@ -1,5 +1,6 @@
 """What the spec refers to: the model, the checkpoint, Secrets and S3."""
 
+import json
 from typing import Any
 
 import pytest
@@ -61,6 +62,12 @@ def secrets(name: str, optional: bool = False) -> Obj:
 
 def judged(*hosts: str) -> Obj:
     return {"env": [{"id": "o/e"}, {"id": "o/judge", "egress": list(hosts)}]}
+
+
+def arguments(field: str, size: int, character: str = "x") -> Obj:
+    """An environment with so many bytes of arguments."""
+    empty, each = len(json.dumps({"rows": ""})), len(json.dumps(character)) - 2
+    return {"env": [{"id": "me/first"}, {"id": "me/second", field: {"rows": character * ((size - empty) // each)}}]}
 
 
 VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
@@ -175,6 +182,10 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("teacher at a private address", teacher("http://10.0.0.5:8000/v1"), {}, "AddressNotAllowed"),
     ("teacher on the node", teacher("http://localhost:10255/v1"), {}, "AddressNotAllowed"),
     ("metadata of the cloud", teacher("http://169.254.169.254/latest"), {}, "AddressNotAllowed"),
+    ("arguments beyond the size of a variable", arguments("args", 127 * 1024 + 1), {}, "EnvironmentArgsTooLarge"),
+    ("the largest arguments", arguments("args", 127 * 1024), {}, None),
+    ("a taskset beyond it", arguments("taskset", 127 * 1024 + 1), {}, "EnvironmentArgsTooLarge"),
+    ("a harness beyond it", arguments("harness", 127 * 1024 + 1), {}, "EnvironmentArgsTooLarge"),
     ("S3", {}, {"s3_problem": Problem(reason="S3Unreachable", message="m")}, "S3Unreachable"),
 ]
 
@@ -219,4 +230,24 @@ def test_a_refused_address_is_named_with_its_field_and_the_remedy(url: str) -> N
     found = resolve_references(run_spec(**teacher(url)), observation, SETTINGS)
     assert isinstance(found, Problem)
     for part in ("`spec.algorithm.teacher.url`", url.split("/")[2].split(":")[0], "runs.privateAddresses"):
+        assert part in found.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        (arguments("args", 300_000), ("`spec.env[1].args` has 300000 bytes", "300000 bytes together")),
+        (arguments("args", 150_000, "ü"), ("`spec.env[1].args` has 150000 bytes", "150000 bytes together")),
+        (
+            {"eval": {"env": [{"id": "me/exam", "args": {"a": "x" * 70_000}, "harness": {"h": "x" * 80_000}}]}},
+            ("`spec.eval.env[0].harness` has 80009 bytes", "150018 bytes together"),
+        ),
+    ],
+    ids=["args", "letters that JSON escapes", "sum"],
+)
+def test_arguments_that_no_process_can_get_are_named_with_size_and_limit(spec: Obj, names: tuple[str, ...]) -> None:
+    observation = RunObservation(run=run_object(**spec), models=(model_object(),))
+    found = resolve_references(run_spec(**spec), observation, SETTINGS)
+    assert isinstance(found, Problem)
+    for part in (*names, "130048 bytes"):
         assert part in found.message

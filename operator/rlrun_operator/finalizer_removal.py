@@ -1,0 +1,153 @@
+"""Removal of the operator's finalizer from all runs: the chart's Job after the operator was uninstalled.
+
+Runs with artifactPolicy Delete have a finalizer that only the operator takes off. Without an operator they, and with
+them their namespaces, could not be deleted. Their files stay in S3.
+
+An operator that still runs would add the finalizer again, so the Job takes the operator's Lease first. It does not
+release it: a standby operator that is about to end must not take over. The Lease expires by itself.
+
+    python -m rlrun_operator.finalizer_removal --lease-namespace rlrun-system --lease-name rlrun-operator
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from rlrun.constants import FINALIZER
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import Obj
+from rlrun.storage.layout import RunLayout
+
+from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
+
+log = logging.getLogger(__name__)
+
+IDENTITY = "finalizer-removal"
+"""Holder of the Lease. It is the same for all processes, so that a repeated Job does not wait for the one before."""
+WAIT_SECONDS = 120.0
+"""Longest wait for the Lease. It is free 30 s after the end of an operator that could not release it."""
+PASSES = 3
+"""Number of times that the runs are listed. A run that changes at the same moment needs a second one."""
+
+
+class RemovalError(Exception):
+    """Runs may still have the finalizer."""
+
+
+async def remove_finalizers(
+    cluster: AsyncKubeClient,
+    lease: LeaderElection,
+    bucket: str,
+    prefix: str = "",
+    namespaces: Sequence[str] = (),
+    *,
+    wait: float = WAIT_SECONDS,
+) -> int:
+    """Remove the finalizer from the runs of these namespaces, or of all without any. Returns the number of runs.
+
+    `bucket` and `prefix` are named as the place of the files. Raises RemovalError, LeaseLost or ApiError.
+    """
+    try:
+        await asyncio.wait_for(lease.acquire(), wait)
+    except TimeoutError:
+        raise RemovalError(
+            f"No finalizer was removed: the operator's Lease was not free within {wait:.0f} s, so an operator may "
+            "still run. End it, then remove the finalizers as the README of the chart says."
+        ) from None
+    holding = asyncio.create_task(lease.hold())
+    removing = asyncio.create_task(_remove_all(cluster, namespaces, bucket, prefix))
+    try:
+        await asyncio.wait({holding, removing}, return_when=asyncio.FIRST_COMPLETED)
+        if not removing.done():
+            holding.result()
+        return removing.result()
+    finally:
+        holding.cancel()
+        removing.cancel()
+
+
+async def _remove_all(cluster: AsyncKubeClient, namespaces: Sequence[str], bucket: str, prefix: str) -> int:
+    removed = 0
+    for _ in range(PASSES):
+        runs = await _runs_with_finalizer(cluster, namespaces)
+        if not runs:
+            return removed
+        for run in runs:
+            removed += await _remove(cluster, run, bucket, prefix)
+    left = await _runs_with_finalizer(cluster, namespaces)
+    if left:
+        names = ", ".join(f"{run['metadata']['namespace']}/{run['metadata']['name']}" for run in left[:10])
+        raise RemovalError(
+            f"Runs that still have the finalizer {FINALIZER}, for the reasons above: {len(left)} ({names}). Remove it "
+            "as the README of the chart says."
+        )
+    return removed
+
+
+async def _runs_with_finalizer(cluster: AsyncKubeClient, namespaces: Sequence[str]) -> list[Obj]:
+    places: list[str | None] = [*namespaces] or [None]
+    try:
+        runs = [run for namespace in places for run in await cluster.list(RLRUN, namespace)]
+    except ApiError as error:
+        if error.status == 404:
+            return []  # The kinds were deleted, and all runs with them.
+        raise
+    return [run for run in runs if FINALIZER in (run["metadata"].get("finalizers") or [])]
+
+
+async def _remove(cluster: AsyncKubeClient, run: Obj, bucket: str, prefix: str) -> bool:
+    metadata = run["metadata"]
+    namespace, name = metadata["namespace"], metadata["name"]
+    others = [finalizer for finalizer in metadata["finalizers"] if finalizer != FINALIZER]
+    change = {"finalizers": others, "resourceVersion": metadata["resourceVersion"]}
+    try:
+        await cluster.patch(RLRUN, namespace, name, {"metadata": change})
+    except ApiError as error:
+        # 404: the run is gone; 409: it has changed. The next pass looks again.
+        if error.status not in (404, 409):
+            log.warning("The finalizer of run %s/%s was not removed: %s", namespace, name, error)
+        return False
+    root = RunLayout.of(bucket, prefix, namespace, metadata["uid"]).root
+    log.info("Run %s/%s: finalizer removed; its files stay at %s", namespace, name, root)
+    return True
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the options. Exits with 2 if they are invalid."""
+    parser = argparse.ArgumentParser("python -m rlrun_operator.finalizer_removal")
+    parser.add_argument("--lease-namespace", required=True, help="namespace of the operator's Lease")
+    parser.add_argument("--lease-name", required=True, help="name of the operator's Lease")
+    parser.add_argument("-n", "--namespace", action="append", default=[], help="only in this namespace; repeatable")
+    parser.add_argument("--bucket", required=True, help="bucket of the runs' files, for the log")
+    parser.add_argument("--prefix", default="", help="path in the bucket")
+    return parser.parse_args(given)
+
+
+async def _run(options: argparse.Namespace) -> int:
+    cluster = AsyncKubeClient(AsyncApiTransport(await load_configuration(os.environ.get("KUBECONFIG"))))
+    lease = LeaderElection(cluster, options.lease_namespace, options.lease_name, IDENTITY)
+    try:
+        return await remove_finalizers(cluster, lease, options.bucket, options.prefix, options.namespace)
+    finally:
+        await cluster.close()
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Return the exit code: 0 if no run has the finalizer, 1 if one may still have it."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        removed = asyncio.run(_run(arguments(given)))
+    except (RemovalError, LeaseLost, ApiError) as error:
+        log.error("%s", error)
+        return 1
+    log.info("Finalizers removed: %d. `rlrun gc` lists the files that no object refers to.", removed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
