@@ -68,10 +68,10 @@ class Operator:
         self._listen_to_signals()
         configuration = await self._configure()
         cluster = AsyncKubeClient(AsyncApiTransport(configuration))
-        artifacts = S3ArtifactStore(self._settings.s3_threads)
         poller = HttpOrchestratorClient(self._settings.status_url_template)
         runner = web.AppRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
         lease = LeaderElection(cluster, self._settings.lease_namespace, self._settings.lease_name, self._identity)
+        artifacts = S3ArtifactStore(self._settings.s3_threads, lease.is_held)
         REGISTRY.register(self._phases)
         try:
             await self._serve(runner)

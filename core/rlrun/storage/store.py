@@ -1,9 +1,9 @@
 """Client of S3 for objects and artifacts.
 
-Synchronous and thread-safe (async code calls it through a thread pool). Every request has a deadline: 5 s to connect,
-60 s between two bytes, four tries. The manifest of an artifact is written last and deleted first, so that a folder with
-a manifest is complete at any time. A download is verified against the manifest and appears under its name at once.
-Credentials and endpoint come from the usual AWS_* variables unless given.
+Synchronous and thread-safe (async code calls it through a thread pool). Every request has a deadline, see
+`RequestLimits`. The manifest of an artifact is written last and deleted first, so that a folder with a manifest is
+complete at any time. A download is verified against the manifest and appears under its name at once. Credentials and
+endpoint come from the usual AWS_* variables unless given.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -39,6 +39,7 @@ __all__ = [
     "BucketMissing",
     "Corrupt",
     "NotFound",
+    "RequestLimits",
     "Store",
     "StoreError",
     "StoredObject",
@@ -46,11 +47,21 @@ __all__ = [
     "Upload",
 ]
 
-CONNECT_SECONDS = 5
-READ_SECONDS = 60
-TRIES = 4
-DELETE_BATCH = 1000
-"""Maximum number of keys in one DeleteObjects request of S3."""
+DELETE_BATCH = 250
+"""Keys in one DeleteObjects request. S3 allows 1000, but a server on disks answers only after deleting them all."""
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """Limits of one request."""
+
+    connect_seconds: float = 5.0
+    read_seconds: float = 60.0
+    """Maximum time between two bytes of the response."""
+    tries: int = 4
+
+
+DEFAULT_LIMITS = RequestLimits()
 
 
 @dataclass(frozen=True)
@@ -82,14 +93,15 @@ class Store:
         secret_access_key: str | None = None,
         session_token: str | None = None,
         region: str | None = None,
+        limits: RequestLimits = DEFAULT_LIMITS,
     ) -> None:
         endpoint = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
         region = region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or "us-east-1"
         # Servers other than AWS rarely have a DNS name per bucket, and not all know the newest checksum headers.
         config = Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": TRIES},
+            connect_timeout=limits.connect_seconds,
+            read_timeout=limits.read_seconds,
+            retries={"mode": "standard", "total_max_attempts": limits.tries},
             max_pool_connections=4 * CONCURRENCY,
             s3={"addressing_style": "path" if endpoint else "auto"},
             request_checksum_calculation="when_required",
@@ -110,7 +122,7 @@ class Store:
         self._transfer = Transfer(self._s3, self.endpoint)
 
     @classmethod
-    def from_variables(cls, variables: Mapping[str, str]) -> "Store":
+    def from_variables(cls, variables: Mapping[str, str], limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
         """Return a store with these AWS_* variables, as a Secret holds them. Raises StoreError."""
         return cls(
             endpoint_url=variables.get("AWS_ENDPOINT_URL_S3"),
@@ -118,12 +130,29 @@ class Store:
             secret_access_key=variables.get("AWS_SECRET_ACCESS_KEY"),
             session_token=variables.get("AWS_SESSION_TOKEN"),
             region=variables.get("AWS_DEFAULT_REGION"),
+            limits=limits,
         )
 
     def close(self) -> None:
         """Close the connections."""
         self._transfer.close()
         self._s3.close()
+
+    def watch_requests(self, before: Callable[[str], None], after: Callable[[], None]) -> None:
+        """Call `before` with the HTTP method before each request, also a repeated one, and `after` after its response.
+
+        Both are called in the thread of the request. A request is not sent if `before` raises.
+        """
+
+        def before_send(request: Any, **_: object) -> None:
+            before(str(request.method))
+
+        def on_response(exception: Exception | None, **_: object) -> None:
+            if exception is None:
+                after()
+
+        self._s3.meta.events.register("before-send.s3", before_send)
+        self._s3.meta.events.register("response-received.s3", on_response)
 
     # --- objects ----------------------------------------------------------------------------------------------------
 

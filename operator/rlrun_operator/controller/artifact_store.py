@@ -1,42 +1,71 @@
-"""The operator's access to S3: boto3 in a bounded thread pool, with time limits and cached checks."""
+"""The operator's access to S3: boto3 in a bounded thread pool, with time limits, circuit breakers and cached checks.
+
+No caller waits long for an S3 that does not answer: a call ends after seconds without a response, and then the circuit
+breaker of the endpoint lets later calls fail at once, except for one probe after each pause.
+"""
 
 import asyncio
+import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri, step_of
 from rlrun.storage.manifest import Manifest
-from rlrun.storage.store import Corrupt, Store, StoreError
+from rlrun.storage.store import Corrupt, Store, StoreError, Unreachable
 from typing_extensions import override
 
+from rlrun_operator.controller.store_call import (
+    DEFAULT_LIMITS,
+    REQUEST_LIMITS,
+    CallLimits,
+    CurrentCall,
+    StoreCall,
+    StoreTimeout,
+)
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactObjectKind, ObservedArtifact
 from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
+from rlrun_operator.runtime.circuit_breaker import CircuitBreaker, Permit
+from rlrun_operator.runtime.metrics import S3_BREAKER_OPEN, S3_CALLS
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 Sizes = Mapping[tuple[str, int], int]
 """Sizes of artifacts in bytes, without manifests, by kind and step."""
 
-CALL_SECONDS = 60.0
-"""Time limit of one call. A deletion of many files is interrupted and continued later."""
 CHECK_SECONDS = 10.0
 """Time for which a check of bucket and credentials is cached."""
 
 
-class StoreTimeout(StoreError):
-    """S3 did not finish a call within its time limit."""
+class CircuitOpen(Unreachable):
+    """S3 does not answer, so that it is not asked now."""
 
-    reason = Reason.S3_UNREACHABLE
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(
+            f"the S3 endpoint {endpoint} does not respond to the operator, which asks it again every few seconds: "
+            "check the S3 service, the endpoint's DNS name and that network policies let the operator reach it"
+        )
+
+
+class CallOutcome(StrEnum):
+    """Outcome of one call, for the circuit breaker and the metric."""
+
+    ANSWERED = "answered"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+    REFUSED = "refused"
 
 
 class ArtifactStore(Protocol):
-    """S3 operations of the operator. Every method raises StoreError."""
+    """S3 operations of the operator. Methods raise StoreError, and LeaseLost for a write without the Lease."""
 
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         """Return the reason why the bucket cannot be used with these AWS_* variables, or None."""
@@ -62,11 +91,23 @@ class ArtifactStore(Protocol):
 
 
 class S3ArtifactStore(ArtifactStore):
-    """`ArtifactStore` on S3."""
+    """`ArtifactStore` on S3. `may_write` tells whether this process holds the Lease; it is called from threads."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(
+        self,
+        threads: int,
+        may_write: Callable[[], bool],
+        *,
+        limits: CallLimits = DEFAULT_LIMITS,
+        make_breaker: Callable[[], CircuitBreaker] = CircuitBreaker,
+    ) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3")
+        self._may_write = may_write
+        self._limits = limits
+        self._breakers: defaultdict[str, CircuitBreaker] = defaultdict(make_breaker)
+        self._current = CurrentCall()
         self._stores: dict[tuple[tuple[str, str], ...], Store] = {}
+        self._stores_lock = threading.Lock()
         self._checks: dict[tuple[object, str], tuple[float, Problem | None]] = {}
 
     def close(self) -> None:
@@ -82,8 +123,11 @@ class S3ArtifactStore(ArtifactStore):
         if found is not None and time.monotonic() - found[0] < CHECK_SECONDS:
             return found[1]
         try:
-            await self._call(lambda: self._store(variables).check(bucket))
+            await self._call(variables, lambda store: store.check(bucket))
             problem = None
+        except Unreachable as error:
+            # The circuit breaker remembers it, and no longer than necessary.
+            return error.problem
         except StoreError as error:
             problem = error.problem
         self._checks = {key: (time.monotonic(), problem)}
@@ -91,41 +135,116 @@ class S3ArtifactStore(ArtifactStore):
 
     @override
     async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
-        return await self._call(lambda: _list(self._store(variables), layout, ready))
+        return await self._call(variables, lambda store: _list(store, layout, ready))
 
     @override
     async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
-        return await self._call(lambda: _verify(self._store(variables), S3Uri.parse(uri)))
+        return await self._call(variables, lambda store: _verify(store, S3Uri.parse(uri)))
 
     @override
     async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
-        await self._call(lambda: self._store(variables).put_bytes(S3Uri.parse(uri), data))
+        silence = self._limits.silence_of_upload(len(data))
+        await self._call(variables, lambda store: store.put_bytes(S3Uri.parse(uri), data), silence)
 
     @override
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
-        await self._call(lambda: self._store(variables).delete_prefix(S3Uri.parse(uri)))
+        await self._call(variables, lambda store: store.delete_prefix(S3Uri.parse(uri)))
 
     @override
     async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
-        await self._call(lambda: _purge(self._store(variables), S3Uri.parse(purge.root), purge.keep))
+        await self._call(variables, lambda store: _purge(store, S3Uri.parse(purge.root), purge.keep))
+
+    async def _call(
+        self, variables: Mapping[str, str], work: Callable[[Store], T], silence_seconds: float | None = None
+    ) -> T:
+        endpoint = _endpoint(variables)
+        breaker = self._breakers[endpoint]
+        permit = breaker.acquire()
+        if permit is None:
+            S3_CALLS.labels(CallOutcome.REFUSED).inc()
+            raise CircuitOpen(endpoint)
+        call = StoreCall(
+            self._may_write,
+            silence_seconds=self._limits.silence_seconds if silence_seconds is None else silence_seconds,
+            total_seconds=self._limits.total_seconds,
+        )
+        try:
+            result = await self._wait(call, endpoint, variables, work)
+        except BaseException as error:
+            outcome = outcome_of(error, is_answered=call.is_answered)
+            self._record(endpoint, permit, outcome, error)
+            if outcome is CallOutcome.FAILED and not breaker.is_closed:
+                # The same text as for refused calls: a run's status would change with each of its probes otherwise.
+                raise CircuitOpen(endpoint) from error
+            raise
+        self._record(endpoint, permit, CallOutcome.ANSWERED)
+        return result
+
+    async def _wait(
+        self, call: StoreCall, endpoint: str, variables: Mapping[str, str], work: Callable[[Store], T]
+    ) -> T:
+        future = asyncio.get_running_loop().run_in_executor(self._pool, self._work, call, variables, work)
+        try:
+            while not future.done():
+                if call.seconds_left <= 0:
+                    raise call.timeout(endpoint)
+                await asyncio.wait({future}, timeout=call.seconds_left)
+            return future.result()
+        finally:
+            call.end()
+            future.cancel()
+
+    def _work(self, call: StoreCall, variables: Mapping[str, str], work: Callable[[Store], T]) -> T:
+        """Make the call, in a thread of the pool."""
+        store = self._store(variables)
+        call.begin()
+        self._current.call = call
+        try:
+            return work(store)
+        finally:
+            self._current.call = None
 
     def _store(self, variables: Mapping[str, str]) -> Store:
         key = tuple(sorted(variables.items()))
-        if key not in self._stores:
-            # The Secret has changed, so the old credentials are obsolete.
-            for old in self._stores.values():
-                old.close()
-            self._stores = {key: Store.from_variables(variables)}
-        return self._stores[key]
+        with self._stores_lock:
+            if key not in self._stores:
+                # The Secret has changed, so the old credentials are obsolete.
+                for old in self._stores.values():
+                    old.close()
+                store = Store.from_variables(variables, REQUEST_LIMITS)
+                store.watch_requests(self._current.before_request, self._current.after_response)
+                self._stores = {key: store}
+            return self._stores[key]
 
-    async def _call(self, work: Callable[[], T]) -> T:
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        try:
-            return await asyncio.wait_for(future, CALL_SECONDS)
-        except TimeoutError:
-            raise StoreTimeout(
-                f"S3 did not finish a call within {CALL_SECONDS:.0f} s. The operator retries it."
-            ) from None
+    def _record(self, endpoint: str, permit: Permit, outcome: CallOutcome, error: BaseException | None = None) -> None:
+        breaker = self._breakers[endpoint]
+        was_closed = breaker.is_closed
+        if outcome is CallOutcome.ANSWERED:
+            breaker.succeeded(permit)
+        elif outcome is CallOutcome.FAILED:
+            breaker.failed(permit)
+        else:
+            breaker.abandoned(permit)
+        S3_CALLS.labels(outcome).inc()
+        S3_BREAKER_OPEN.labels(endpoint).set(not breaker.is_closed)
+        if was_closed and not breaker.is_closed:
+            log.warning("S3 at %s does not answer; calls fail at once until it does: %s", endpoint, error)
+        elif breaker.is_closed and not was_closed:
+            log.info("S3 at %s answers again", endpoint)
+
+
+def outcome_of(error: BaseException, *, is_answered: bool) -> CallOutcome:
+    """Return the outcome of a call that ended with `error`. `is_answered`: S3 has answered one of its requests."""
+    if isinstance(error, StoreTimeout):
+        return CallOutcome.ANSWERED if is_answered else CallOutcome.ABANDONED
+    if isinstance(error, Unreachable):
+        return CallOutcome.FAILED
+    # A rejected request is an answer. A cancellation, or the loss of the Lease, says nothing about S3.
+    return CallOutcome.ANSWERED if isinstance(error, StoreError) else CallOutcome.ABANDONED
+
+
+def _endpoint(variables: Mapping[str, str]) -> str:
+    return variables.get("AWS_ENDPOINT_URL_S3") or f"AWS S3 ({variables.get('AWS_DEFAULT_REGION', 'default region')})"
 
 
 def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:

@@ -95,7 +95,7 @@ class Observer:
             self._artifact_objects(namespace, uid),
         )
         variables, s3_problem = await self._s3(status)
-        parts: dict[str, Any] = {}
+        parts: dict[str, Any] = {"s3_problem": s3_problem}
         folders: list[ObservedArtifact] | None = None
         deleted = bool(run["metadata"].get("deletionTimestamp"))
         spec = parse_spec(run)
@@ -105,7 +105,8 @@ class Observer:
             if needs_references(status, children, uid):
                 parts |= await self._references(run, namespace, variables)
             # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
-            folders, parts["artifacts_problem"] = await self._listing(run, status, variables, artifact_objects)
+            listing = self._listing(run, status, variables, s3_problem, artifact_objects)
+            folders, parts["artifacts_problem"] = await listing
             parts |= await self._poll(run, pods, status)
         catalog = ArtifactCatalog.build(run, artifact_objects, folders, None if isinstance(spec, Problem) else spec)
         finalizing = deleted and FINALIZER in (run["metadata"].get("finalizers") or [])
@@ -118,7 +119,6 @@ class Observer:
             catalog=catalog,
             s3_variables=variables,
             token_key=self._token_key,
-            s3_problem=s3_problem,
             **parts,
         )
 
@@ -184,7 +184,7 @@ class Observer:
             checkpoint_namespace, name = split_checkpoint_id(checkpoint_id, namespace)
             checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
             if is_artifact_ready(checkpoint) and variables:
-                found["warm_start_problem"] = await self._missing_files(checkpoint, variables)
+                found |= await self._missing_files(checkpoint, variables)
         reserved, missing = [], []
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
@@ -203,22 +203,30 @@ class Observer:
             )
         return found
 
-    async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> str | None:
+    async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> dict[str, Any]:
         # If the run that wrote the checkpoint was deleted, the object's phase may be outdated.
         uri = str(((checkpoint or {}).get("spec") or {}).get("uri") or "")
         try:
-            return await self._artifacts.verify(variables, uri)
+            return {"warm_start_problem": await self._artifacts.verify(variables, uri)}
         except ValueError as error:
-            return str(error)
-        except StoreError:
-            return None  # `s3_problem` reports an unreachable S3.
+            return {"warm_start_problem": str(error)}
+        except StoreError as error:
+            # The check of the bucket may be older than this error. The run waits, as its files are unknown.
+            return {"s3_problem": error.problem}
 
     async def _listing(
-        self, run: Obj, status: RLRunStatus, variables: dict[str, str], objects: list[Obj]
+        self,
+        run: Obj,
+        status: RLRunStatus,
+        variables: dict[str, str],
+        s3_problem: Problem | None,
+        objects: list[Obj],
     ) -> tuple[list[ObservedArtifact] | None, Problem | None]:
         """Return the folders in S3 (None: unknown) and the error of the listing."""
-        if status.start_time is None or not variables:
+        if status.start_time is None:
             return None, None
+        if not variables:
+            return None, s3_problem
         metadata = run["metadata"]
         ready = {
             (o["kind"], int(o["spec"]["step"])): int(o["status"]["sizeBytes"])

@@ -7,6 +7,7 @@ clock only. A process that loses the Lease must exit.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -55,7 +56,14 @@ class LeaderElection:
         self._clock = clock
         self._observed: tuple[Any, ...] | None = None
         self._observed_at = 0.0
-        self._renewed_at = 0.0
+        self._renewed_at = -math.inf
+
+    def is_held(self) -> bool:
+        """Return True until the renewal deadline, long before another process takes over. Any thread may ask.
+
+        The answer comes from the clock, because the event loop may be blocked.
+        """
+        return self._clock() < self._renewed_at + self._renew_deadline
 
     async def acquire(self) -> None:
         """Wait until this process holds the Lease."""
@@ -79,6 +87,7 @@ class LeaderElection:
 
     async def release(self) -> None:
         """Release the Lease so that another process takes over at once. Does not raise, since the process is ending."""
+        self._renewed_at = -math.inf
         try:
             lease = await self._cluster.get(LEASE, self._namespace, self._name)
             if lease and lease["spec"].get("holderIdentity") == self.identity:

@@ -23,6 +23,13 @@ RUN_PHASES = Counter(
     "rlrun_run_transitions_total", "Runs that reached a phase, by phase.", ["phase"], registry=REGISTRY
 )
 LEADING = Gauge("rlrun_leading", "1 while this process holds the lease.", registry=REGISTRY)
+S3_CALLS = Counter("rlrun_s3_calls_total", "Calls of the operator to S3, by outcome.", ["outcome"], registry=REGISTRY)
+S3_BREAKER_OPEN = Gauge(
+    "rlrun_s3_breaker_open",
+    "1 while an S3 endpoint does not answer, so that the operator's calls fail at once.",
+    ["endpoint"],
+    registry=REGISTRY,
+)
 
 
 class RunPhaseCollector(Collector):

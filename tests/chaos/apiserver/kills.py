@@ -104,7 +104,7 @@ async def live(place: Place, rule: Rule) -> Gate:
     site, connection = await new_site(place)
     poller = FakePoller()
     settings = place.parsed(site.namespace)
-    artifacts = S3ArtifactStore(threads=2)
+    artifacts = S3ArtifactStore(2, lambda: True)
     gate = Gate(rule)
 
     def new_operator() -> Reconciler:

@@ -46,9 +46,11 @@ def plan_finished(
     again = requeue_after_finish(observation, now, settings.poll_seconds)
     left = time_to_live(spec.ttl_seconds_after_finished, status.completion_time, now)
     times = [again, left if left is not None and left > 0 else None]
+    # Delete the run only after the last checkpoint has its object, unless pods take too long to end. While S3 cannot be
+    # listed, a checkpoint may have none, and its files would be unreferenced without the run.
+    is_listed = observation.artifacts_problem is None
     rest = PlanPart(
-        # Delete the run only after the last checkpoint has its object, unless that takes too long.
-        delete_run=left is not None and left <= 0 and (again is None or left <= -FINISH_SECONDS),
+        delete_run=is_listed and left is not None and left <= 0 and (again is None or left <= -FINISH_SECONDS),
         requeue_after=min((t for t in times if t is not None), default=None),
         final=True,
     )

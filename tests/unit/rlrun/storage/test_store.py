@@ -1,5 +1,6 @@
 """The store against a real S3 server."""
 
+import asyncio
 import os
 import socket
 import threading
@@ -17,12 +18,14 @@ from rlrun.storage.store import (
     BucketMissing,
     Corrupt,
     NotFound,
+    RequestLimits,
     Store,
     StoreError,
     Unreachable,
 )
 
 from tests.support.seaweedfs import S3Server
+from tests.support.stub_s3 import BUCKET, stub_s3
 
 
 @pytest.fixture
@@ -294,3 +297,37 @@ def test_many_threads_share_one_store(store: Store, place: S3Uri) -> None:
         thread.join()
     assert failures == []
     assert len(store.list_folders(place)) == 16
+
+
+@pytest.mark.slow
+async def test_a_silent_server_is_tried_as_often_as_the_limits_say() -> None:
+    async with stub_s3() as s3:
+        s3.silence()
+        store = Store.from_variables(s3.environment, RequestLimits(connect_seconds=2, read_seconds=0.2, tries=2))
+        with pytest.raises(Unreachable):
+            await asyncio.to_thread(store.check, BUCKET)
+        assert s3.requests == ["list", "list"]
+
+
+@pytest.mark.slow
+async def test_every_request_is_watched_also_a_repeated_one() -> None:
+    async with stub_s3() as s3:
+        s3.dropped = {"list"}
+        store, seen = Store.from_variables(s3.environment), list[str]()
+        store.watch_requests(seen.append, lambda: seen.append("response"))
+        await asyncio.to_thread(store.check, BUCKET)
+        await asyncio.to_thread(store.put_bytes, S3Uri(BUCKET, "a"), b"data")
+        assert seen == ["GET", "GET", "response", "PUT", "response"]
+
+
+@pytest.mark.slow
+async def test_a_request_that_its_watcher_refuses_is_not_sent() -> None:
+    def refuse(method: str) -> None:
+        raise PermissionError(method)
+
+    async with stub_s3() as s3:
+        store = Store.from_variables(s3.environment)
+        store.watch_requests(refuse, lambda: None)
+        with pytest.raises(PermissionError, match="GET"):
+            await asyncio.to_thread(store.check, BUCKET)
+        assert s3.requests == []

@@ -97,3 +97,39 @@ async def test_holder_that_cannot_renew_gives_up() -> None:
 
 def test_holder_gives_up_before_another_takes_over() -> None:
     assert RENEW_DEADLINE_SECONDS + 5 <= DURATION_SECONDS
+
+
+async def test_the_lease_is_held_from_its_acquisition_to_the_renewal_deadline() -> None:
+    cluster, clock = FakeCluster(), Time()
+    holder = lease(cluster, "a", clock)
+    assert not holder.is_held()
+    await holder.acquire()
+    assert holder.is_held()
+    clock.now += RENEW_DEADLINE_SECONDS - 1
+    assert holder.is_held()
+    # No event of the loop is needed: a thread may ask while the loop is blocked.
+    clock.now += 1
+    assert not holder.is_held()
+    assert await holder._try()
+    assert holder.is_held()
+
+
+async def test_the_lease_is_not_held_by_another_candidate_or_after_its_release() -> None:
+    cluster, clock = FakeCluster(), Time()
+    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
+    await first.acquire()
+    assert not await second._try()
+    assert not second.is_held()
+    await first.release()
+    assert not first.is_held()
+
+
+async def test_the_lease_is_not_held_when_another_process_takes_over() -> None:
+    cluster, clock = FakeCluster(), Time()
+    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
+    await first.acquire()
+    assert not await second._try()
+    clock.now += DURATION_SECONDS
+    assert not first.is_held()
+    assert await second._try()
+    assert second.is_held()

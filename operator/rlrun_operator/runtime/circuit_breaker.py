@@ -1,0 +1,124 @@
+"""Circuit breaker: decides which calls to a service are made while it may be down.
+
+| state | calls that are made | next state |
+|---|---|---|
+| closed | all | open after `failures` failures in a row, or after one that lasted `slow_seconds` |
+| open | none | half-open with the first call after the pause |
+| half-open | only that one, the probe | closed if the service answers, otherwise open with a pause twice as long |
+
+A slow failure opens it at once, because each further one would hold up its caller as long. The results of calls that
+began before the last change of state do not count: eight calls that die with one server are one failure.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+JITTER = 0.2
+"""Largest part by which a pause is shorter or longer, so that several operators do not probe together."""
+
+
+class BreakerState(StrEnum):
+    """State of a circuit breaker."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+@dataclass(frozen=True)
+class BreakerLimits:
+    """Limits at which a circuit breaker changes its state."""
+
+    failures: int = 3
+    """Failures in a row that open it."""
+    slow_seconds: float = 2.0
+    """Duration of a failure that opens it alone."""
+    first_pause_seconds: float = 2.0
+    longest_pause_seconds: float = 15.0
+
+
+DEFAULT_LIMITS = BreakerLimits()
+
+
+@dataclass(frozen=True)
+class Permit:
+    """Permission for one call. The caller reports the call's result with it."""
+
+    started: float
+    changes: int
+    """Changes of state before the call."""
+
+
+class CircuitBreaker:
+    """Circuit breaker of one service. Not thread-safe: use it from one event loop only."""
+
+    def __init__(
+        self,
+        limits: BreakerLimits = DEFAULT_LIMITS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.state = BreakerState.CLOSED
+        self._limits = limits
+        self._clock = clock
+        self._jitter = jitter
+        self._changes = 0
+        self._failures = 0
+        self._pauses = 0
+        self._paused_until = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """True if all calls are made."""
+        return self.state is BreakerState.CLOSED
+
+    def acquire(self) -> Permit | None:
+        """Return the permission for a call, or None if it must not be made."""
+        now = self._clock()
+        if self.state is BreakerState.OPEN and now >= self._paused_until:
+            self._change(BreakerState.HALF_OPEN)
+        elif not self.is_closed:
+            return None
+        return Permit(now, self._changes)
+
+    def succeeded(self, permit: Permit) -> None:
+        """Record that the service answered the call."""
+        if not self._counts(permit):
+            return
+        self._failures = 0
+        if not self.is_closed:
+            self._pauses = 0
+            self._change(BreakerState.CLOSED)
+
+    def failed(self, permit: Permit) -> None:
+        """Record that the service did not answer the call."""
+        if not self._counts(permit):
+            return
+        self._failures += 1
+        is_slow = self._clock() - permit.started >= self._limits.slow_seconds
+        if is_slow or self._failures >= self._limits.failures or not self.is_closed:
+            self._open()
+
+    def abandoned(self, permit: Permit) -> None:
+        """Record that the call ended without showing whether the service answers. The next call may probe."""
+        if self._counts(permit) and self.state is BreakerState.HALF_OPEN:
+            self._change(BreakerState.OPEN)
+
+    def _counts(self, permit: Permit) -> bool:
+        return permit.changes == self._changes
+
+    def _open(self) -> None:
+        limits = self._limits
+        pause = min(limits.first_pause_seconds * 2.0 ** min(self._pauses, 30), limits.longest_pause_seconds)
+        self._paused_until = self._clock() + pause * (1 + JITTER * (2 * self._jitter() - 1))
+        self._pauses += 1
+        self._failures = 0
+        self._change(BreakerState.OPEN)
+
+    def _change(self, state: BreakerState) -> None:
+        self.state = state
+        self._changes += 1
