@@ -148,7 +148,7 @@ class ControlPlaneDaemons:
         return Daemon("kube-apiserver", argv, answers(f"{self.server}/readyz", ca, etcd))
 
     def api_server_with_nodes(self) -> Daemon:
-        """Return the API server of a cluster with nodes. A kubelet may change its own node only; requests are audited."""
+        """Return the API server of a cluster with nodes, with an audit log. A kubelet may change its own node only."""
         return self.api_server("--enable-admission-plugins=NodeRestriction", *audit.api_server_flags(self.state))
 
     def controller_manager(self, controllers: Sequence[str] = ("*",)) -> Daemon:

@@ -50,7 +50,7 @@ def server_name(data: bytes) -> str | None:
 
     Raises:
         IncompleteError: The message has not arrived as a whole.
-        NotTlsError: It is no ClientHello.
+        NotTlsError: It is another message or protocol.
     """
     message = _Reader(_handshake(data))
     if message.number(1) != CLIENT_HELLO:

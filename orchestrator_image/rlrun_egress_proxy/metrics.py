@@ -7,6 +7,9 @@ REGISTRY = CollectorRegistry()
 OPEN_TUNNELS = Gauge("rlrun_egress_open_tunnels", "Connections that are open.", registry=REGISTRY)
 TUNNELS = Counter("rlrun_egress_tunnels_total", "Connections that have ended.", ["namespace"], registry=REGISTRY)
 BYTES = Counter(
-    "rlrun_egress_bytes_total", "Bytes of connections that have ended, both directions.", ["namespace"], registry=REGISTRY
+    "rlrun_egress_bytes_total",
+    "Bytes of connections that have ended, both directions.",
+    ["namespace"],
+    registry=REGISTRY,
 )
 REFUSALS = Counter("rlrun_egress_refusals_total", "Connections that were refused.", ["reason"], registry=REGISTRY)

@@ -1,7 +1,7 @@
 """The proxy: one tunnel per connection, to hosts that the client's signed grant lists.
 
-A name is resolved here, once, and the connection goes to the address that was checked: a name that has a private address,
-or has another one a moment later, opens nothing. Only TLS for the named host passes.
+A name is resolved here, once, and the connection goes to the address that was checked: a name that has a private
+address, or has another one a moment later, opens nothing. Only TLS for the named host passes.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class EgressProxy:
             raise EgressRefused(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 Reason.INVALID_REQUEST,
-                f"The head of the request has more than {MAX_HEAD_BYTES} bytes. Send the credentials and no other data.",
+                f"The head of the request has more than {MAX_HEAD_BYTES} bytes. Send the credentials only.",
             ) from error
         return parse_request(head)
 
@@ -173,7 +173,7 @@ class EgressProxy:
             return data
 
     async def _relay(self, client: Streams, upstream: Streams, count: int) -> int:
-        """Copy bytes in both directions until one side closes or nothing comes any more. Returns their number."""
+        """Copy bytes in both directions until one side closes or no byte comes for too long. Returns their number."""
         activity = _Activity(time.monotonic(), count)
         copies = {
             asyncio.create_task(_copy(client[0], upstream[1], activity)),
@@ -204,7 +204,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, acti
 
 async def _idle(activity: _Activity, seconds: float) -> None:
     """Return when no byte has come for so long."""
-    while (left := activity.last + seconds - time.monotonic()) > 0:
+    # An event for each chunk would cost more than a look now and then.
+    while (left := activity.last + seconds - time.monotonic()) > 0:  # noqa: ASYNC110
         await asyncio.sleep(left)
 
 

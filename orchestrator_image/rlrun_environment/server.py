@@ -109,7 +109,10 @@ class EnvironmentServer:
 
     def app(self) -> web.Application:
         """Return the application with all routes."""
-        app = web.Application(middlewares=[problem_middleware, token_middleware(self.process_settings.token)], client_max_size=MAX_REQUEST_BYTES)
+        app = web.Application(
+            middlewares=[problem_middleware, token_middleware(self.process_settings.token)],
+            client_max_size=MAX_REQUEST_BYTES,
+        )
         app.add_routes(
             [
                 web.get("/healthz", healthz),

@@ -770,7 +770,7 @@ GATEWAY = _section(
     (
         Reason.TOKEN_INVALID,
         "A process received a request without the token of its run.",
-        "Nothing, if the request was none of the run's own. Otherwise restart the run: its pods have tokens of two keys.",
+        "Nothing, if another run sent it. Otherwise restart the run: its pods have tokens of two keys.",
     ),
     (Reason.TOO_MANY_REQUESTS, "The group has too many concurrent requests.", "Wait for one of them to finish."),
     (Reason.TOO_MANY_ROLLOUTS, "The group has too many rollout ids.", "Use one id per rollout."),

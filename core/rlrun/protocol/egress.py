@@ -1,8 +1,8 @@
 """Permission of an environment to connect to hosts outside of the cluster, through the platform's egress proxy.
 
 The operator signs a grant and puts it as a password into the proxy URL of the environment's pod. The proxy checks the
-signature and asks nobody, so it needs neither a list of runs nor the Kubernetes API. A client sends the grant with each
-CONNECT (RFC 9110, section 9.3.6) in `Proxy-Authorization: Basic` (RFC 7617).
+signature and sends no request, so it needs neither a list of runs nor the Kubernetes API. A client sends the grant with
+each CONNECT (RFC 9110, section 9.3.6) in `Proxy-Authorization: Basic` (RFC 7617).
 """
 
 import base64
@@ -23,7 +23,7 @@ NOT_SIGNED = "the credentials are not signed by this platform"
 
 
 class GrantError(ValueError):
-    """The text is no grant that one of the keys has signed, or the grant has expired."""
+    """The text is not a grant that one of the keys has signed, or the grant has expired."""
 
 
 class Destination(NamedTuple):

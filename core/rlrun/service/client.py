@@ -83,7 +83,9 @@ async def request(
     """Send one request and return the body of the successful response. Redirects are errors.
 
     Waits `timeout` seconds at most and reads little more than `max_bytes`. `quote_text`: the error contains the text of
-    a response that is not a `Problem`. `headers` are added to those of the session. Raises ServiceUnavailable, RequestRejected.
+    a response that is not a `Problem`. `headers` are added to those of the session.
+
+    Raises ServiceUnavailable, RequestRejected.
     """
     limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
     sent = {**(headers or {}), **(JSON_HEADERS if body is not None else {})}

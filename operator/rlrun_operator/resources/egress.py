@@ -21,7 +21,7 @@ PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 
 @dataclass(frozen=True)
 class EgressAccess:
-    """What the operator needs to sign grants for the environments of a run."""
+    """Key and rules for signing the grants of a run's environments."""
 
     settings: EgressSettings
     namespace_hosts: tuple[str, ...]
@@ -33,7 +33,9 @@ class EgressAccess:
         """Return those of the hosts that the platform allows."""
         return [host for host in hosts if is_allowed(host, self.settings, self.namespace_hosts)]
 
-    def variables(self, identity: RunIdentity, component: str, hosts: Iterable[str], gateway_url: str) -> dict[str, str]:
+    def variables(
+        self, identity: RunIdentity, component: str, hosts: Iterable[str], gateway_url: str
+    ) -> dict[str, str]:
         """Return the variables of the environment's pod. User code can read them: they open the listed hosts only."""
         grant = EgressGrant(
             namespace=identity.namespace,

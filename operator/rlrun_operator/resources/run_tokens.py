@@ -1,4 +1,4 @@
-"""Tokens of a run: derived from the platform's key and the run's uid, so that nothing has to be stored or can be lost."""
+"""Tokens of a run, derived from the platform's key and the run's uid: nothing has to be stored, nothing can be lost."""
 
 import hashlib
 import hmac

@@ -47,8 +47,8 @@ def _key_in(secret: Obj, where: str) -> bytes:
         key = b""
     if len(key) < MIN_KEY_BYTES:
         raise TokenKeyInvalid(
-            f"Secret {where} has no {KEY} of at least {MIN_KEY_BYTES} bytes. Restore it, or delete it: the operator then "
-            "makes a new one, and active runs lose the connection between their pods until their next attempt."
+            f"Secret {where} has no {KEY} of at least {MIN_KEY_BYTES} bytes. Restore it, or delete it: the operator "
+            "then makes a new one, and active runs lose the connection between their pods until their next attempt."
         )
     return key
 

@@ -49,9 +49,7 @@ class WorkQueue(Generic[K]):
     `namespace_limit` is the number of keys of one namespace that may be processed at a time, None for any number.
     """
 
-    def __init__(
-        self, *, base_delay: float = 0.5, max_delay: float = 60.0, namespace_limit: int | None = None
-    ) -> None:
+    def __init__(self, *, base_delay: float = 0.5, max_delay: float = 60.0, namespace_limit: int | None = None) -> None:
         self._base_delay = base_delay
         self._max_delay = max_delay
         self._limit = namespace_limit

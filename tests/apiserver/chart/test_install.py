@@ -82,9 +82,7 @@ def as_user(empty: ControlPlane, installed: str) -> Client:
     return make
 
 
-def may(
-    api: client.ApiClient, verb: str, group: str, resource: str, namespace: str = "tenant", name: str = ""
-) -> bool:
+def may(api: client.ApiClient, verb: str, group: str, resource: str, namespace: str = "tenant", name: str = "") -> bool:
     attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
     review = client.AuthorizationV1Api(api).create_self_subject_access_review(
         {"spec": {"resourceAttributes": attributes}}

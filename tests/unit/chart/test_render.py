@@ -37,7 +37,12 @@ EVERYTHING: Object = {
     "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prom"}}, "podMonitor": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
     "gc": {"enabled": True, "delete": True, "olderThan": "7d"},
-    "egress": {"enabled": True, "allowed": ["*.example.com"], "privateAddresses": ["10.1.0.0/16", "10.9.9.9", "judge.corp"]},
+    "egress": {
+        "enabled": True,
+        "nodeSelector": {"pool": "system"},
+        "allowed": ["*.example.com"],
+        "privateAddresses": ["10.1.0.0/16", "10.9.9.9", "judge.corp"],
+    },
     "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
 }
 
@@ -169,7 +174,7 @@ def pod_specs(objects: list[Object]) -> list[Object]:
 
 def test_every_pod_is_restricted(render: Render) -> None:
     specs = pod_specs(render(EVERYTHING).objects)
-    assert len(specs) == 5, "operator, models, garbage, uninstallation, test"
+    assert len(specs) == 6, "operator, egress proxy, models, garbage, uninstallation, test"
     for spec in specs:
         assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -185,11 +190,12 @@ def test_every_pod_is_restricted(render: Render) -> None:
                 "capabilities": {"drop": ["ALL"]},
             }
             assert container["resources"]["limits"]["memory"]
-            assert container["image"] == f"registry.example.com/ml/rlrun-operator@sha256:{'a' * 64}"
+            own = "orchestrator:local" if container["name"] == "egress-proxy" else f"operator@sha256:{'a' * 64}"
+            assert container["image"] == f"registry.example.com/ml/rlrun-{own}"
 
 
 def test_operator_deployment(render: Render) -> None:
-    deployment = render(EVERYTHING).one("Deployment")
+    deployment = render(EVERYTHING).one("Deployment", "rlrun-operator")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert deployment["spec"]["replicas"] == 2
     assert container["command"] == ["python", "-m", "rlrun_operator"]
@@ -203,7 +209,7 @@ def test_operator_deployment(render: Render) -> None:
 
 def test_new_settings_make_a_new_pod_and_nothing_else_does(render: Render) -> None:
     def template(values: Object) -> Any:
-        return render(values).one("Deployment")["spec"]["template"]
+        return render(values).one("Deployment", "rlrun-operator")["spec"]["template"]
 
     before = template({})
     assert template({"s3": {"bucket": "another"}}) != before
@@ -212,6 +218,14 @@ def test_new_settings_make_a_new_pod_and_nothing_else_does(render: Render) -> No
 
 def allowed(rules: list[Object], group: str, resource: str, verb: str) -> bool:
     return any(group in r["apiGroups"] and resource in r["resources"] and verb in r["verbs"] for r in rules)
+
+
+FEWER_VERBS = {
+    "RLRun": ("get", "list", "watch", "patch", "delete"),
+    "RLModel": ("list", "watch"),
+    "Namespace": ("get",),
+}
+"""Verbs for kinds that the operator does not make."""
 
 
 def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render: Render) -> None:
@@ -226,18 +240,19 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
         elif kind.kind == "Event":
             assert allowed(rules, group, kind.plural, "create")
         elif kind.kind == "Pod":
-            assert all(allowed(rules, group, "pods", verb) for verb in ("get", "list", "watch", "patch"))
+            assert all(allowed(rules, group, "pods", verb) for verb in ("list", "watch", "patch"))
             assert not any(allowed(rules, group, "pods", verb) for verb in ("create", "update", "delete"))
             assert allowed(rules, group, "pods/log", "get")
         elif kind.kind == "Secret":
             assert all(allowed(rules, group, "secrets", verb) for verb in ("get", "create", "patch", "delete"))
             assert not any(allowed(rules, group, "secrets", verb) for verb in ("list", "watch"))
         else:
-            verbs = ("get", "list", "watch", "create", "patch", "delete")
+            verbs = FEWER_VERBS.get(kind.kind, ("get", "list", "create", "patch", "delete"))
             assert all(allowed(rules, group, kind.plural, verb) for verb in verbs), kind
+            assert not allowed(rules, group, kind.plural, "update"), kind
     for plural in ("rlruns", "rlcheckpoints", "rladapters", "rlmodels"):
         assert allowed(rules, "rlrun.dev", f"{plural}/status", "patch")
-        assert allowed(rules, "rlrun.dev", f"{plural}/finalizers", "update"), "needed to own children with blocking"
+    assert allowed(rules, "rlrun.dev", "rlruns/finalizers", "update"), "needed to own children with blocking"
     assert not any("*" in r["verbs"] + r["resources"] + r["apiGroups"] for r in rules)
     assert not any(r in ("pods/exec", "roles", "clusterroles") for rule in rules for r in rule["resources"])
 
@@ -365,14 +380,15 @@ def test_credentials_from_values(render: Render) -> None:
         "s3": {"credentials": {"create": True, "existingSecret": "", "accessKeyId": "id", "secretAccessKey": "k"}}
     }
     rendered = render(values)
-    secret = rendered.one("Secret")
+    secret = rendered.one("Secret", "rlrun-s3")
     assert secret["stringData"]["AWS_ACCESS_KEY_ID"] == "id"
     assert parse_settings(rendered.settings).s3.credentials_secret.name == secret["metadata"]["name"]
-    assert render().of("Secret") == []
+    assert "rlrun-s3" not in [o["metadata"]["name"] for o in render().of("Secret")]
 
 
 def test_options(render: Render) -> None:
-    everything, plain = render(EVERYTHING), render()
+    no_egress = {"egress": {"enabled": False}}
+    everything, plain = render({**EVERYTHING, **no_egress}), render(no_egress)
     for kind in ("ServiceMonitor", "PodMonitor", "PodDisruptionBudget", "NetworkPolicy"):
         assert len(everything.of(kind)) == 1
         assert plain.of(kind) == []
@@ -384,11 +400,14 @@ def test_options(render: Render) -> None:
 
 
 def test_names_follow_the_release(render: Render) -> None:
-    assert render(release="prod").one("Deployment")["metadata"]["name"] == "prod-rlrun-operator"
-    assert render({"fullnameOverride": "x"}).one("Deployment")["metadata"]["name"] == "x-operator"
+    assert render(release="prod").one("Deployment", "prod-rlrun-operator")
+    assert render({"fullnameOverride": "x"}).one("Deployment", "x-operator")
     rendered = render(EVERYTHING, release="prod")
     url = rendered.one("Pod")["spec"]["containers"][0]["command"][2]
-    assert f"http://{rendered.one('Service')['metadata']['name']}.rlrun-system.svc:8080/readyz" in url
+    assert (
+        f"http://{rendered.one('Service', 'prod-rlrun-metrics')['metadata']['name']}.rlrun-system.svc:8080/readyz"
+        in url
+    )
 
 
 BAD: list[tuple[Object, str]] = [

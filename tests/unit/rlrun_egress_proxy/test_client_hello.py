@@ -40,7 +40,9 @@ def test_a_message_divided_between_records_is_read() -> None:
     assert server_name(divided) == "api.example.com"
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-x\r\n", b"\x17\x03\x03\x00\x01x", b"\x16\x02\x00\x00\x01x"])
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-x\r\n", b"\x17\x03\x03\x00\x01x", b"\x16\x02\x00\x00\x01x"]
+)
 def test_other_protocols_are_refused(data: bytes) -> None:
     with pytest.raises(NotTlsError):
         server_name(data)

@@ -79,7 +79,9 @@ async def make(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[World]]]
     (tmp_path / "keys" / "key").write_bytes(KEY)
     servers: list[asyncio.Server] = []
 
-    async def start(*, resolve: Resolve = loopback, private: tuple[str, ...] = ("127.0.0.1",), **settings: object) -> World:
+    async def start(
+        *, resolve: Resolve = loopback, private: tuple[str, ...] = ("127.0.0.1",), **settings: object
+    ) -> World:
         seen: list[bytes] = []
 
         async def judge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -38,7 +38,9 @@ class Server:
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
-        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[answer_problems, token_middleware(self._token)])
+        app = web.Application(
+            client_max_size=LARGEST_BODY, middlewares=[answer_problems, token_middleware(self._token)]
+        )
         app.add_routes(
             [
                 web.get("/healthz", self._healthz),

@@ -1,4 +1,4 @@
-"""Environment packages for the environment pods, which have no S3 credentials: those that the run names, and no other."""
+"""Environment packages of the run for its environment pods, which have no S3 credentials."""
 
 import asyncio
 import io

@@ -81,7 +81,7 @@ class Gateway:
     ) -> None:
         """`exact_prefixes`: the next turn of a conversation begins with the exact tokens of the previous one.
 
-        `package_token`: token that requests for packages need. Others name a live group, whose id nobody else knows.
+        `package_token`: token that requests for packages need. Others name a live group, whose id is secret.
         """
         self._groups = groups
         self._rules = rules

@@ -77,7 +77,9 @@ def _status(url: str, method: str = "GET", token: str | None = "") -> int:
 
 def _url(role: str, port: int, path: str) -> str:
     """Return a URL of another process of the own run, whose gateway's address the pod's server has."""
-    config = next(json.loads(text.partition(b"=")[2]) for text in _variables() if text.startswith(b"RLRUN_ENVIRONMENT="))
+    config = next(
+        json.loads(text.partition(b"=")[2]) for text in _variables() if text.startswith(b"RLRUN_ENVIRONMENT=")
+    )
     host = str(urlsplit(config["packagesUrl"]).hostname).replace("-orchestrator.", f"-{role}.")
     return f"http://{host}:{port}{path}"
 

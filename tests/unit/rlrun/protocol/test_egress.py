@@ -8,7 +8,12 @@ from rlrun.protocol.egress import Destination, EgressGrant, GrantError, is_liste
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY, NEXT_KEY = b"k" * 32, b"n" * 32
 GRANT = EgressGrant(
-    namespace="team", run="judge", uid="u", environment="env-0", hosts=["api.example.com"], expires=NOW + timedelta(days=1)
+    namespace="team",
+    run="judge",
+    uid="u",
+    environment="env-0",
+    hosts=["api.example.com"],
+    expires=NOW + timedelta(days=1),
 )
 
 

@@ -17,7 +17,12 @@ async def test_a_server_asks_for_the_token_before_it_reads_the_request() -> None
     app.router.add_get("/healthz", healthz)
     app.router.add_route("*", "/{path:.*}", handle)
     async with TestServer(app) as server, aiohttp.ClientSession() as http:
-        for method, path in (("GET", "/status"), ("PUT", "/sessions/x"), ("DELETE", "/adapters/x"), ("POST", "/groups")):
+        for method, path in (
+            ("GET", "/status"),
+            ("PUT", "/sessions/x"),
+            ("DELETE", "/adapters/x"),
+            ("POST", "/groups"),
+        ):
             async with http.request(method, server.make_url(path)) as response:
                 assert response.status == 401
                 assert (await response.json())["reason"] == "TokenInvalid"

@@ -273,7 +273,10 @@ def build_with_proxy(access: EgressAccess | None) -> dict[tuple[str, str], Obj]:
 def test_an_environment_gets_a_grant_for_those_of_its_hosts_that_are_allowed() -> None:
     found = build_with_proxy(EgressAccess(PROXY, (), KEY, START))
     plain, judged = (
-        {e["name"]: e["value"] for e in found["Deployment", f"reverse-env-{i}"]["spec"]["template"]["spec"]["containers"][0]["env"]}
+        {
+            e["name"]: e["value"]
+            for e in found["Deployment", f"reverse-env-{i}"]["spec"]["template"]["spec"]["containers"][0]["env"]
+        }
         for i in (0, 1)
     )
     assert not any("proxy" in name.lower() for name in plain)
@@ -307,11 +310,11 @@ def test_a_run_whose_environments_list_hosts_may_reach_the_proxy() -> None:
     (peer,) = outside["to"]
     assert peer["podSelector"]["matchLabels"] == {"app.kubernetes.io/component": "egress-proxy"}
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": SETTINGS.lease_namespace}
+
+
 def build_with_tokens() -> dict[tuple[str, str], Obj]:
     found = children(IDENTITY, SETTINGS, resolved(), s3_variables(SETTINGS, VARIABLES), token_key=KEY)
     return {(c["kind"], c["metadata"]["name"]): c for c in found}
-
-
 
 
 def test_the_platforms_pods_have_the_token_of_the_run() -> None:

@@ -14,8 +14,8 @@ import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.access import bearer
+from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.policy import PolicyRef
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
