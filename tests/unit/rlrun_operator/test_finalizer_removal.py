@@ -77,8 +77,9 @@ async def test_an_operator_that_was_killed_is_waited_for_until_its_lease_expires
     cluster, clock = FakeCluster(run("first", "team", FINALIZER)), Time()
     await lease(cluster, "operator", clock).acquire()
     removing = asyncio.create_task(remove_finalizers(cluster.kube, lease(cluster, clock=clock), "bucket"))
-    while len([r for r in cluster.requests if r.kind.kind == "Lease"]) < 5:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(60):
+        while len([r for r in cluster.requests if r.kind.kind == "Lease"]) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
     assert finalizers(cluster) == {"first": [FINALIZER]}
     clock.now += DURATION_SECONDS
     assert await removing == 1
