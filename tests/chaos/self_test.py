@@ -228,8 +228,8 @@ def _last_adapter_unlisted() -> AbstractContextManager[Any]:
 def _no_owner_references() -> AbstractContextManager[Any]:
     children = builders.children
 
-    def other(*arguments: Any) -> list[dict[str, Any]]:
-        found = children(*arguments)
+    def other(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        found = children(*arguments, **options)
         for obj in found:
             obj["metadata"].pop("ownerReferences", None)
         return found

@@ -196,7 +196,9 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
         key = await queue.get()
         started = time.monotonic()
         try:
-            again = await asyncio.wait_for(reconcile(key), RECONCILE_DEADLINE)
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives as the reconcile ends.
+            async with asyncio.timeout(RECONCILE_DEADLINE):
+                again = await reconcile(key)
         except asyncio.CancelledError:
             queue.done(key)
             raise

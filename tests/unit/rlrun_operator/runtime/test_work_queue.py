@@ -112,6 +112,18 @@ async def test_failure_is_tried_again_and_success_comes_back_when_asked() -> Non
     assert len(calls) == 4
 
 
+async def test_a_worker_that_is_cancelled_as_a_reconcile_ends_stops() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+
+    async def reconcile(key: RunKey) -> None:
+        asyncio.get_running_loop().call_soon(worker.cancel)
+
+    worker = asyncio.create_task(work(queue, reconcile))
+    queue.add(KEY)
+    await asyncio.wait({worker}, timeout=5)
+    assert worker.cancelled()
+
+
 def keys(namespace: str, count: int) -> list[RunKey]:
     return [RunKey(namespace, f"r{i}") for i in range(count)]
 
@@ -197,7 +209,7 @@ def test_every_key_is_processed_whatever_the_order(
         await until(lambda: set(seen) == set(wanted) and not busy.total() and not len(queue))
         for task in running:
             task.cancel()
-        await asyncio.wait(running)
+        await asyncio.wait(running, timeout=60)
         assert all(task.cancelled() for task in running)
 
     asyncio.run(play())
