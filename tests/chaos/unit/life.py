@@ -109,7 +109,8 @@ class Life:
             if self.now >= self.max_ticks:
                 raise Hung(
                     f"after {self.now} ticks the run is {self.phase} ({self.status.get('reason')}: "
-                    f"{self.status.get('message')}), at step {self.step}; last errors {self.errors[-3:]}"
+                    f"{self.status.get('message')}), at step {self.step}; last errors {self.errors[-3:]}; "
+                    f"left over: {'; '.join(invariants.orphans(self.picture())) or 'nothing'}"
                 )
 
     async def tick(self) -> None:
