@@ -115,7 +115,7 @@ def test_the_operator_account_has_only_its_required_permissions(as_user: Client)
         ("list", "", "secrets"), ("watch", "", "secrets"), ("create", "", "pods"), ("create", "", "pods/exec"),
         ("list", "", "pods/log"), ("create", "rbac.authorization.k8s.io", "roles"), ("delete", "", "namespaces"),
         ("update", "coordination.k8s.io", "leases"), ("watch", "", "configmaps"), ("update", "apps", "deployments"),
-        ("create", "rlrun.dev", "rlruns"), ("get", "rlrun.dev", "rlmodels"), ("list", "", "namespaces"),
+        ("create", "rlrun.dev", "rlruns"), ("update", "rlrun.dev", "rlmodels"), ("list", "", "namespaces"),
     ]:  # fmt: skip
         assert not may(operator, verb, group, resource), (verb, resource)
     assert not may(operator, "update", "coordination.k8s.io", "leases", SYSTEM, "of-another")
