@@ -93,11 +93,13 @@ def teacher_like(engine: Object, namespace: str) -> list[Object]:
     for flag, values in (("--enable-lora", 0), ("--max-loras", 1), ("--max-lora-rank", 1)):
         where = args.index(flag)
         del args[where : where + 1 + values]
+    # A teacher belongs to no run: it does not ask for the token of one.
+    env = [entry for entry in vllm["env"] if entry["name"] != "VLLM_API_KEY"]
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "teacher", "namespace": namespace, "labels": {"app": "teacher"}},
-        "spec": spec | {"containers": [vllm | {"args": args}]},
+        "spec": spec | {"containers": [vllm | {"args": args, "env": env}]},
     }
     service = {
         "apiVersion": "v1",
