@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 Obj = Mapping[str, Any]
 
-FORBIDDEN = 403
 CREATED = 201
+DECISION = "authorization.k8s.io/decision"
+"""Annotation of an event. A quota or a namespace that is being deleted refuses with 403 as well, but after "allow"."""
 
 
 class Permission(NamedTuple):
@@ -26,10 +27,11 @@ class Permission(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """An audited request of one account, answered with an HTTP status code."""
+    """An audited request of one account."""
 
     permissions: tuple[Permission, ...]
-    code: int
+    is_allowed: bool
+    """False if the account has no permission for it."""
     path: str
 
 
@@ -50,21 +52,21 @@ def granted(rules: Iterable[Obj]) -> set[Permission]:
 def requests_of(account: str, events: Iterable[Obj]) -> list[Request]:
     """Return the requests of `system:serviceaccount:<namespace>:<name>` to resources, in order."""
     return [
-        Request(_permissions(event), int(event.get("responseStatus", {}).get("code", 0)), event["requestURI"])
+        Request(_permissions(event), event.get("annotations", {}).get(DECISION) == "allow", event["requestURI"])
         for event in events
         if event["user"]["username"] == account and "objectRef" in event
     ]
 
 
 def unused(permissions: Iterable[Permission], requests: Iterable[Request]) -> list[Permission]:
-    """Return the permissions that no successful request needed."""
-    used = {permission for request in requests if request.code != FORBIDDEN for permission in request.permissions}
+    """Return the permissions that no request needed."""
+    used = {permission for request in requests if request.is_allowed for permission in request.permissions}
     return sorted(set(permissions) - used)
 
 
 def refused(requests: Iterable[Request]) -> list[str]:
     """Return the requests that were refused for want of a permission."""
-    return sorted({f"{request.permissions[0]} ({request.path})" for request in requests if request.code == FORBIDDEN})
+    return sorted({f"{request.permissions[0]} ({request.path})" for request in requests if not request.is_allowed})
 
 
 def _permissions(event: Obj) -> tuple[Permission, ...]:

@@ -11,13 +11,16 @@ RULES = [
 ]
 
 
-def event(verb: str, resource: str, code: int = 200, user: str = ACCOUNT, **ref: str) -> dict[str, Any]:
+def event(
+    verb: str, resource: str, code: int = 200, user: str = ACCOUNT, decision: str = "allow", **ref: str
+) -> dict[str, Any]:
     return {
         "verb": verb,
         "user": {"username": user},
         "objectRef": {"resource": resource, **ref},
         "requestURI": f"/{resource}",
         "responseStatus": {"code": code},
+        "annotations": {"authorization.k8s.io/decision": decision},
     }
 
 
@@ -35,7 +38,7 @@ def test_permissions_that_were_used_are_those_of_the_log() -> None:
     [
         [],
         [event("patch", "configmaps"), event("delete", "configmaps", user="system:admin")],
-        [event("patch", "configmaps"), event("delete", "configmaps", code=403)],
+        [event("patch", "configmaps"), event("delete", "configmaps", code=403, decision="forbid")],
         [event("patch", "configmaps"), event("delete", "configmaps", apiGroup="apps")],
     ],
     ids=["no request", "of another account", "refused", "of another group"],
@@ -56,7 +59,9 @@ def test_a_permission_of_a_resource_is_not_one_of_its_subresource() -> None:
 
 
 def test_refused_requests_are_named() -> None:
-    log = [event("list", "secrets", 403), event("get", "secrets"), event("list", "secrets", 403)]
+    listed = event("list", "secrets", 403, decision="forbid")
+    by_quota = event("patch", "configmaps", 403)
+    log = [listed, event("get", "secrets"), listed, by_quota]
     assert refused(requests_of(ACCOUNT, log)) == ["list secrets (/secrets)"]
 
 
