@@ -26,9 +26,10 @@ from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.probes import EventLoopWatchdog, web_app
+from rlrun_operator.resources.run_tokens import key_secret_name
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
 from rlrun_operator.runtime.metrics import LEADING, REGISTRY, RunPhaseCollector
-from rlrun_operator.runtime.token_key import ensure_token_key, secret_name
+from rlrun_operator.runtime.token_key import ensure_token_key
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
 
@@ -103,7 +104,7 @@ class Operator:
         acquired.result()
         self._leading = True
         LEADING.set(1)
-        namespace, name = self._settings.lease_namespace, secret_name(self._settings.lease_name)
+        namespace, name = self._settings.lease_namespace, key_secret_name(self._settings.lease_name)
         observer = Observer(
             cluster, artifacts, poller, self._settings, await ensure_token_key(cluster, namespace, name)
         )

@@ -64,7 +64,9 @@ class EgressProxy:
     def __init__(self, config: EgressConfig, resolve: Resolve = resolve) -> None:
         self._config = config
         self._settings = config.settings
-        self._limits = TunnelLimits(config.settings.tunnels_per_run)
+        self._limits = TunnelLimits(config.settings.tunnels_per_run, config.settings.connections)
+        self.connections = 0
+        """Number of open connections of clients, with those whose request has not arrived."""
         self._resolve = resolve
         OPEN_TUNNELS.set_function(lambda: self._limits.open)
 
@@ -75,7 +77,12 @@ class EgressProxy:
 
     async def serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client until its tunnel ends. Raises nothing but CancelledError."""
+        self.connections += 1
         try:
+            if self.connections > self._settings.connections:
+                raise EgressRefused(
+                    HTTPStatus.SERVICE_UNAVAILABLE, Reason.TOO_MANY_REQUESTS, "The proxy is busy. Try again later."
+                )
             await self._tunnel((reader, writer))
         except EgressRefused as error:
             REFUSALS.labels(error.reason).inc()
@@ -85,12 +92,13 @@ class EgressProxy:
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             log.debug("A client went away: %s", error)
         finally:
+            self.connections -= 1
             writer.close()
 
     async def _tunnel(self, client: Streams) -> None:
         request = await self._read_request(client[0])
         grant = self._verified(request)
-        with self._limits.tunnel(grant.uid):
+        with self._limits.tunnel(grant):
             upstream = await self._connect(request.destination)
             try:
                 client[1].write(ESTABLISHED)

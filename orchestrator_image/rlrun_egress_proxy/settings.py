@@ -25,6 +25,8 @@ class EgressProxySettings(Schema):
     private_addresses: str = ""
     """Hosts, addresses and networks that are not on the internet and may be reached nevertheless, with commas."""
     tunnels_per_run: int = Field(default=64, ge=1)
+    connections: int = Field(default=512, ge=2)
+    """Connections at a time, each with up to 300 KiB of buffers. One namespace has at most half of them as tunnels."""
     head_deadline: float = Field(default=10.0, gt=0)
     """Time for the request, and for the first TLS message."""
     connect_deadline: float = Field(default=10.0, gt=0)

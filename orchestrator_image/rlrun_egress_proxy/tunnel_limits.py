@@ -1,4 +1,4 @@
-"""Number of connections of each run, so that one run cannot use up the proxy."""
+"""Number of connections of each run and namespace, so that one tenant cannot use up the proxy."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 
 from rlrun.constants import Reason
+from rlrun.protocol.egress import EgressGrant
 
 from rlrun_egress_proxy.connect_request import EgressRefused
 
@@ -13,28 +14,31 @@ from rlrun_egress_proxy.connect_request import EgressRefused
 class TunnelLimits:
     """Limits of all runs. Not thread-safe: use it from one event loop only."""
 
-    def __init__(self, tunnels: int) -> None:
-        self._tunnels = tunnels
-        self._open: Counter[str] = Counter()
+    def __init__(self, per_run: int, connections: int) -> None:
+        """`connections`: those of the whole proxy, of which a namespace has half."""
+        self._limits = {"run": per_run, "namespace": max(1, connections // 2)}
+        self._open: Counter[tuple[str, str]] = Counter()
 
     @property
     def open(self) -> int:
         """Number of open tunnels."""
-        return self._open.total()
+        return sum(count for (kind, _), count in self._open.items() if kind == "run")
 
     @contextmanager
-    def tunnel(self, uid: str) -> Iterator[None]:
-        """Count a tunnel of the run inside this context. Raises EgressRefused if the run has too many."""
-        if self._open[uid] >= self._tunnels:
-            raise EgressRefused(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                Reason.TOO_MANY_REQUESTS,
-                f"The run has {self._tunnels} connections open, which is the limit. Close one, or reuse connections.",
-            )
-        self._open[uid] += 1
+    def tunnel(self, grant: EgressGrant) -> Iterator[None]:
+        """Count a tunnel inside this context. Raises EgressRefused if the run or its namespace has too many."""
+        keys = [("run", grant.uid), ("namespace", grant.namespace)]
+        for key in keys:
+            if self._open[key] >= self._limits[key[0]]:
+                raise EgressRefused(
+                    HTTPStatus.TOO_MANY_REQUESTS,
+                    Reason.TOO_MANY_REQUESTS,
+                    f"The {key[0]} has {self._open[key]} connections open, which is the limit. Close one, or reuse "
+                    "connections.",
+                )
+        self._open.update(keys)
         try:
             yield
         finally:
-            self._open[uid] -= 1
-            if not self._open[uid]:
-                del self._open[uid]
+            self._open.subtract(keys)
+            self._open = +self._open

@@ -25,9 +25,9 @@ NEVER_LESS = ("attempt", "restarts", "runRestarts", "runRestartsTowardMax", "pas
 """Numbers of a run's status that only grow."""
 WRITTEN_ONCE = ("startTime", "completionTime")
 NEEDED_AFTER_THE_END = ("Job", "Pod", *CATALOGUE)
-"""What a finished run may still have until it is deleted; pods only dead ones."""
+"""Kinds that a finished run has until it is deleted. Its pods have ended."""
 NEEDED_BY_PODS = ("ConfigMap", "Service", "NetworkPolicy", "ServiceAccount")
-"""What it may have besides, while one of its pods may run."""
+"""Further kinds that a finished run may have while one of its pods may run."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Request:
 
 
 def granted(rules: Iterable[Obj]) -> set[Permission]:
-    """Return the permissions of a role. Raises ValueError for a wildcard: nobody can say what it allows tomorrow."""
+    """Return the permissions of a role. Raises ValueError for a wildcard, which allows unknown resources too."""
     found = {
         Permission(group, resource, verb)
         for rule in rules

@@ -131,12 +131,12 @@ OUT_OF_DISK = (
     "Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. ",
     'Container environment exceeded its local ephemeral storage limit "10Gi". ',
 )
-"""What the kubelet says of pods that exceed a limit of their own."""
+"""Messages of the kubelet for pods that exceed their own limit."""
 NODE_FULL = (
     "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 9Gi. Container environment "
     "was using 5Gi, request is 64Mi, has larger consumption of ephemeral-storage. "
 )
-"""What it says of pods that make room on a full node."""
+"""Messages of the kubelet for pods that it evicts because the node is full."""
 
 
 def evict(evicted: Obj, message: str = OUT_OF_DISK[0], *, finished: str = "2026-01-01T00:00:00Z") -> Obj:

@@ -5,18 +5,21 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from rlrun.api.base.names import EgressHost
-from rlrun.constants import EGRESS_ANNOTATION
+from rlrun.constants import EGRESS_ANNOTATION, Reason
 from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import NAMESPACE, SECRET
 from rlrun.kube.objects import annotation
 from rlrun.protocol.egress import MIN_KEY_BYTES
+from rlrun.protocol.problem import Problem
 
-from rlrun_operator.config.settings import EgressSettings
+from rlrun_operator.config.settings import EgressSettings, SecretRef
 from rlrun_operator.resources.egress import KEY
 from rlrun_operator.resources.platform import decode_secret
 
 CACHE_SECONDS = 10.0
 """Time for which an answer is used for other runs of the namespace."""
+FORBIDDEN = 403
 _HOST: TypeAdapter[str] = TypeAdapter(EgressHost)
 
 
@@ -29,22 +32,40 @@ class EgressObserver:
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
 
     async def observe(self, namespace: str) -> dict[str, Any]:
-        """Return the fields `egress_key` and `egress_hosts` of a run's observation. Raises ApiError."""
+        """Return the fields `egress_*` of a run's observation.
+
+        A missing right is a problem of the run, not an error: the run can still be stopped. Raises other ApiErrors.
+        """
         if self._settings is None:
             return {}
         known = self._known.get(namespace)
         if known is not None and time.monotonic() - known[0] < CACHE_SECONDS:
             return known[1]
-        ref = self._settings.key_secret
-        secret = await self._cluster.get(SECRET, ref.namespace, ref.name)
-        key = decode_secret(secret).get(KEY, "").encode() if secret is not None else b""
-        found = await self._cluster.get(NAMESPACE, None, namespace)
-        parts: dict[str, Any] = {
-            "egress_key": key if len(key) >= MIN_KEY_BYTES else None,
-            "egress_hosts": allowed_hosts(annotation(found, EGRESS_ANNOTATION) if found else None),
-        }
+        try:
+            parts = await self._read(namespace, self._settings.key_secret)
+        except ApiError as error:
+            if error.status != FORBIDDEN:
+                raise
+            parts = _unavailable(f"The operator must not read what the egress proxy needs ({error}). Extend its role.")
         self._known[namespace] = (time.monotonic(), parts)
         return parts
+
+    async def _read(self, namespace: str, ref: SecretRef) -> dict[str, Any]:
+        secret = await self._cluster.get(SECRET, ref.namespace, ref.name)
+        key = decode_secret(secret).get(KEY, "").encode() if secret is not None else b""
+        if len(key) < MIN_KEY_BYTES:
+            return _unavailable(
+                f"Secret {ref.namespace}/{ref.name}, which signs the permission to use the egress proxy, does not "
+                f"exist or has no `{KEY}` of at least {MIN_KEY_BYTES} bytes. The platform team must create it."
+            )
+        found = await self._cluster.get(NAMESPACE, None, namespace)
+        hosts = allowed_hosts(annotation(found, EGRESS_ANNOTATION) if found else None)
+        return {"egress_key": key, "egress_hosts": hosts}
+
+
+def _unavailable(message: str) -> dict[str, Any]:
+    problem = Problem(reason=Reason.EGRESS_UNAVAILABLE, message=message)
+    return {"egress_key": None, "egress_hosts": (), "egress_problem": problem}
 
 
 def allowed_hosts(text: str | None) -> tuple[str, ...]:

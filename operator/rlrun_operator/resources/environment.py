@@ -98,7 +98,7 @@ def environment(
     """Return the Deployment and the Service of one environment. `token`: that of the run's environments.
 
     Raises:
-        ValueError: The environment lists hosts, and there is no access to sign its grant with.
+        ValueError: The environment lists hosts in `egress`, and `egress` is None.
     """
     shape: ComputeShape = settings.compute_sizes[resolved.spec.infrastructure.compute_size]
     name = identity.environment(item.index, item.use)
@@ -113,7 +113,7 @@ def environment(
         variables[TOKEN_VARIABLE] = token
     if item.entry.egress:
         if egress is None:
-            raise ValueError(f"{item.component} lists hosts in egress, and there is no key to sign with")
+            raise ValueError(f"{item.component} lists hosts in egress: pass the key that signs its grant")
         variables |= egress.variables(identity, item.component, item.entry.egress, gateway_url)
     requests = {"cpu": shape.cpu, "memory": shape.memory}
     main = container(

@@ -3,6 +3,7 @@
 from fnmatch import fnmatchcase
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.run_tokens import key_secret_name
 
 
 def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, operator_owned: bool) -> str | None:
@@ -10,10 +11,23 @@ def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, opera
 
     `operator_owned` is true for a Secret that the operator has made or will make.
     """
-    platform = settings.s3.credentials_secret
-    if (namespace, name) == (platform.namespace, platform.name):
-        return "it has the platform's S3 credentials"
+    content = platform_secrets(settings).get((namespace, name))
+    if content is not None:
+        return f"it has {content}"
     if operator_owned:
         return "it belongs to the operator"
     pattern = next((p for p in settings.reserved_secret_names if fnmatchcase(name, p)), None)
     return f"names like {pattern} are reserved for the platform" if pattern else None
+
+
+def platform_secrets(settings: OperatorSettings) -> dict[tuple[str, str], str]:
+    """Return the content of the platform's own Secrets, by namespace and name."""
+    s3, tokens = settings.s3.credentials_secret, key_secret_name(settings.lease_name)
+    found = {
+        (s3.namespace, s3.name): "the platform's S3 credentials",
+        (settings.lease_namespace, tokens): "the key of the tokens of runs",
+    }
+    if settings.egress is not None:
+        key = settings.egress.key_secret
+        found[key.namespace, key.name] = "the key that signs permissions for the egress proxy"
+    return found

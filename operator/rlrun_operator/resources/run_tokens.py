@@ -6,6 +6,11 @@ import hmac
 from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE, TOKEN_VARIABLE
 
 
+def key_secret_name(lease_name: str) -> str:
+    """Return the name of the Secret with the key, beside the Lease of the same operator."""
+    return f"{lease_name}-run-tokens"
+
+
 def run_token(key: bytes, uid: str) -> str:
     """Return the token of the processes of a run, for each other and for the operator: HMAC-SHA256 in hexadecimal."""
     return _derived(key, f"run/{uid}")

@@ -19,11 +19,6 @@ class TokenKeyInvalid(Exception):
     """The Secret exists and has no usable key. It is not replaced: runs use what it had."""
 
 
-def secret_name(lease_name: str) -> str:
-    """Return the name of the Secret, beside the Lease of the same operator."""
-    return f"{lease_name}-run-tokens"
-
-
 async def ensure_token_key(cluster: AsyncKubeClient, namespace: str, name: str) -> bytes:
     """Return the key of the Secret, which is created if it does not exist. Raises ApiError, TokenKeyInvalid."""
     found = await cluster.get(SECRET, namespace, name)

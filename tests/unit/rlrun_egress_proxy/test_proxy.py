@@ -192,6 +192,30 @@ async def test_a_run_has_a_limited_number_of_connections(make: Make) -> None:
     assert line.startswith("HTTP/1.1 200")
 
 
+async def test_one_tenant_cannot_take_all_connections(make: Make) -> None:
+    world = await make(tunnelsPerRun=4, connections=4)
+    open_ones = [await world.connect(grant=world.grant(uid=uid)) for uid in ("a", "b")]
+    line, _, _ = await world.connect(grant=world.grant(uid="c"))
+    assert line == "HTTP/1.1 429 Too Many Requests", "half of them are for other namespaces"
+    line, _, _ = await world.connect(grant=world.grant(uid="d", namespace="other"))
+    assert line.startswith("HTTP/1.1 200")
+    for _, _, writer in open_ones:
+        writer.close()
+
+
+async def test_connections_beyond_the_limit_are_closed_before_anything_is_read(make: Make) -> None:
+    world = await make(connections=2)
+    silent = [await asyncio.open_connection("127.0.0.1", world.proxy_port) for _ in range(2)]
+    await until(lambda: world.proxy.connections == 2)
+    reader, _ = await asyncio.open_connection("127.0.0.1", world.proxy_port)
+    assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 503 ")
+    for _, writer in silent:
+        writer.close()
+    await until(lambda: world.proxy.connections == 0)
+    line, _, _ = await world.connect()
+    assert line.startswith("HTTP/1.1 200")
+
+
 async def test_an_idle_connection_and_a_silent_client_end(make: Make) -> None:
     world = await make(idleDeadline=0.01, headDeadline=0.2)
     line, reader, writer = await world.connect()

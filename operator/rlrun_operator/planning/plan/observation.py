@@ -44,6 +44,8 @@ class RunObservation:
     """Reason why runs cannot use S3 now."""
     egress_key: bytes | None = field(default=None, repr=False)
     """Key that signs grants for the egress proxy. Read only for runs whose environments list hosts."""
+    egress_problem: Problem | None = None
+    """Reason why `egress_key` is None for a run whose environments list hosts."""
     egress_hosts: tuple[str, ...] = ()
     """Hosts that the annotation of the run's namespace allows."""
     warm_start_problem: str | None = None

@@ -10,7 +10,7 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.resources.egress import KEY, is_allowed
+from rlrun_operator.resources.egress import is_allowed
 from rlrun_operator.resources.environment import environment_entries, wants_egress
 
 
@@ -58,6 +58,8 @@ def check_egress(spec: RLRunSpec, observation: RunObservation, settings: Operato
             message="`egress` of an environment is set, but this platform has no egress proxy. Remove the field, or "
             "ask the platform team to install it (`egress.enabled` of the chart).",
         )
+    if observation.egress_problem is not None:
+        return observation.egress_problem
     for item in environment_entries(spec):
         for host in item.entry.egress:
             if not is_allowed(host, settings.egress, observation.egress_hosts):
@@ -67,11 +69,4 @@ def check_egress(spec: RLRunSpec, observation: RunObservation, settings: Operato
                     message=f"`{item.path}.egress` lists {host}, which this platform does not allow (allowed: "
                     f"{choices}). Remove it, or ask the platform team to allow it.",
                 )
-    if observation.egress_key is None:
-        ref = settings.egress.key_secret
-        return Problem(
-            reason=Reason.EGRESS_UNAVAILABLE,
-            message=f"Secret {ref.namespace}/{ref.name}, which signs the permission to use the egress proxy, does not "
-            f"exist or has no `{KEY}`. The platform team must create it.",
-        )
     return None

@@ -175,7 +175,12 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("a host that is not allowed", judged("judge.example.com", "evil.org"), SIGNING, "EgressNotAllowed"),
     ("all hosts of a domain", judged("*.example.org"), SIGNING, "EgressNotAllowed"),
     ("of an evaluation", {"eval": {"env": judged("evil.org")["env"]}}, SIGNING, "EgressNotAllowed"),
-    ("no signing key", judged("judge.example.com"), {}, "EgressUnavailable"),
+    (
+        "no signing key",
+        judged("judge.example.com"),
+        {"egress_problem": Problem(reason="EgressUnavailable", message="The platform team must create the Secret.")},
+        "EgressUnavailable",
+    ),
     ("teacher on the internet", teacher("https://teacher.example.com/v1"), {}, None),
     ("teacher that the platform allows", teacher("http://teacher.models.svc:8000/v1"), {}, None),
     ("teacher inside the cluster", teacher("http://kubernetes.default.svc/v1"), {}, "AddressNotAllowed"),
@@ -199,6 +204,16 @@ def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
     assert (found.reason if isinstance(found, Problem) else None) == reason
     if isinstance(found, Problem) and what != "S3":
         assert len(found.message) > 40, "the message has to say what to do"
+
+
+@pytest.mark.parametrize("name", ["rlrun-operator-run-tokens", "egress"])
+def test_keys_of_the_platform_are_reserved_in_its_namespace(name: str) -> None:
+    run = run_object(**secrets(name, optional=True))
+    for namespace, reason in (("rlrun-system", "SecretReserved"), ("team", None)):
+        run["metadata"]["namespace"] = namespace
+        observation = RunObservation(run=run, models=(model_object(),))
+        found = resolve_references(run_spec(**secrets(name, optional=True)), observation, SETTINGS_WITH_RULES)
+        assert (found.reason if isinstance(found, Problem) else None) == reason
 
 
 @pytest.mark.proves("env.egress", "eval.env.egress")

@@ -1,0 +1,46 @@
+"""Chart values of the egress proxy."""
+
+import base64
+
+from rlrun.constants import EGRESS_PORT
+from rlrun_operator.config.settings import parse_settings
+
+from tests.unit.chart.conftest import Render
+from tests.unit.chart.test_render import EVERYTHING, MINIMAL
+
+
+def test_without_egress_nothing_is_installed_for_it(render: Render) -> None:
+    rendered = render(MINIMAL, base=None)
+    assert parse_settings(rendered.settings).egress is None
+    assert not [o for o in rendered.objects if o["metadata"]["name"].endswith("-egress")]
+    (role,) = [o for o in rendered.of("ClusterRole") if o["metadata"]["name"] == "rlrun-operator"]
+    assert not [rule for rule in role["rules"] if "namespaces" in rule["resources"]]
+
+
+def test_the_egress_proxy_and_the_operator_use_the_same_key_and_service(render: Render) -> None:
+    rendered = render(EVERYTHING, base=None)
+    egress = parse_settings(rendered.settings).egress
+    assert egress is not None
+    assert (egress.host, egress.allowed) == ("rlrun-egress.rlrun-system.svc", ["*.example.com"])
+    secret = rendered.one("Secret", egress.key_secret.name)
+    assert len(base64.b64decode(secret["data"]["key"])) >= 16
+    pod = rendered.one("Deployment", "rlrun-egress")["spec"]["template"]
+    assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == egress.component
+    (keys,) = [v for v in pod["spec"]["volumes"] if v["name"] == "keys"]
+    assert keys["secret"]["secretName"] == egress.key_secret.name
+    variables = {e["name"]: e["value"] for e in pod["spec"]["containers"][0]["env"]}
+    assert variables["RLRUN_EGRESS_PRIVATE_ADDRESSES"] == "10.1.0.0/16,10.9.9.9,judge.corp"
+    assert rendered.one("Service", "rlrun-egress")["spec"]["ports"][0]["port"] == EGRESS_PORT
+    policy = rendered.one("NetworkPolicy", "rlrun-egress")["spec"]
+    (environments,) = policy["ingress"][0]["from"]
+    assert environments["podSelector"]["matchLabels"] == {"rlrun.dev/role": "environment"}
+    blocks = [peer["ipBlock"]["cidr"] for peer in policy["egress"][1]["to"]]
+    assert blocks == ["0.0.0.0/0", "2000::/3", "10.1.0.0/16", "10.9.9.9/32"]
+
+
+def test_a_signing_key_of_the_platform_team_is_used(render: Render) -> None:
+    rendered = render({**MINIMAL, "egress": {"enabled": True, "signingKey": {"existingSecret": "own"}}}, base=None)
+    egress = parse_settings(rendered.settings).egress
+    assert egress is not None
+    assert egress.key_secret.name == "own"
+    assert not [o for o in rendered.of("Secret") if o["metadata"]["name"].endswith("-egress")]
