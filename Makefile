@@ -9,14 +9,14 @@ SHELL := /bin/bash
 
 export RLRUN_CACHE ?= $(HOME)/.cache/rlrun
 # The checkout itself is the installation: no step has to be repeated after an edit.
-export PYTHONPATH := core:operator:cli:trainer_image:orchestrator_image:.
+export PYTHONPATH := core:operator:cli:server:trainer_image:orchestrator_image:.
 export PYTHONUNBUFFERED := 1
 
 PYTHON3 ?= python3
 VENV := $(RLRUN_CACHE)/venv/$(shell sha256sum requirements/dev.lock | cut -c1-16)
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-CODE := core operator cli trainer_image orchestrator_image inference_image local_cluster demo examples bench docs/design/structure.py tests
+CODE := charts core operator cli server trainer_image orchestrator_image inference_image local_cluster demo examples bench docs/design/structure.py tests
 
 # KEEP=1 leaves the local cluster up after `make demo` and `make test`.
 KEEP ?=
@@ -68,6 +68,10 @@ check: $(VENV)/.complete ## Lint, types and the fast unit tests, side by side: a
 bench: $(VENV)/.complete ## Compare with TRL, rclone and a plain training loop, about two hours (PARTS="trl async": only these)
 	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
 
+.PHONY: scale
+scale: $(VENV)/.complete ## 100 runs at once on a control plane with KWOK nodes, about 25 minutes; writes build/scale.json
+	@$(PY) -m bench.scale --copy build/scale.json
+
 .PHONY: bench-table
 bench-table: $(VENV)/.complete ## Put the rows of build/bench into docs/bench and write the table of docs/benchmarks.md
 	@$(PY) -m bench.results_table
@@ -113,7 +117,7 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 
 .PHONY: types
 types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
-	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p rlrun_egress_proxy -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs -p tests.mutants
+	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p rlrun_egress_proxy -p rlrun_engine_access -p rlrun_server -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs -p tests.mutants
 
 .PHONY: test-fast
 test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server

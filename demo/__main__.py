@@ -24,7 +24,17 @@ from rlrun.storage.layout import RunLayout
 from demo import negative_control, warm_start
 from demo.cluster import local_cluster
 from demo.example_job import ScriptJob
-from demo.install import BUCKET, EXAMPLES, MODEL_URI, ROOT, TRAINER_IMAGE, S3Access, install_platform
+from demo.install import (
+    BUCKET,
+    EXAMPLES,
+    MODEL_URI,
+    ROOT,
+    TRAINER_IMAGE,
+    S3Access,
+    install_platform,
+    let_users_in,
+    rlrun,
+)
 from demo.kubectl import Kubectl
 from demo.reward_curve import sparkline, svg
 from demo.run_metrics import Line, mean_of, read_metrics
@@ -87,6 +97,10 @@ def measure(kubectl: Kubectl, s3: S3Access, file: Path, namespace: str, say: Cal
     run_seconds = time.monotonic() - applied
     for kinds in ("rlruns", "rlcheckpoints", "rladapters", "rlmodels"):
         print(f"\n$ kubectl get {kinds}\n{kubectl('get', kinds, '-n', namespace)}", end="")
+    # As users do, who have no S3 key.
+    let_users_in(kubectl, namespace)
+    words = ("metrics", ended["metadata"]["name"], "-n", namespace, "--last", "3")
+    print(f"\n$ rlrun {' '.join(words)}\n{rlrun(kubectl, *words)}", end="")
     print()
     say("evaluating the adapter, downloaded from S3, on held-out prompts")
     report = figures(kubectl, s3, ended, namespace) | {"run_seconds": round(run_seconds, 1)}

@@ -8,6 +8,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ class S3Access:
         return {"AWS_ENDPOINT_URL_S3": self.cluster_endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
 
     def environment(self) -> dict[str, str]:
-        """Return the AWS_* variables for a child process."""
+        """Return the AWS_* variables for a command of the platform team."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key_id,
@@ -74,13 +75,18 @@ def s3_access(kubectl: Kubectl, endpoint: str, cluster_endpoint: str, secret_nam
     return S3Access(endpoint, data["AWS_ACCESS_KEY_ID"], data["AWS_SECRET_ACCESS_KEY"], cluster_endpoint, secret_name)
 
 
-def install_chart(kubectl: Kubectl, say: Say = print, *extra: str) -> None:
+def chart_values(s3: S3Access) -> list[str]:
+    """Return the options of helm for the local cluster. Users' commands on this machine reach S3 as the demo does."""
+    return ["-f", str(CHART / "values-local.yaml"), "--set", f"s3.publicEndpoint={s3.endpoint}"]
+
+
+def install_chart(kubectl: Kubectl, s3: S3Access, say: Say = print, *extra: str) -> None:
     """Install or upgrade the chart of this tree and wait until the operator is ready."""
     kubectl.ensure_namespace(SYSTEM_NAMESPACE)
     say("helm upgrade --install rlrun charts/rlrun")
     kubectl.helm(
         "upgrade", "--install", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE,
-        "-f", str(CHART / "values-local.yaml"), "--wait", "--timeout", "180s", *extra,
+        *chart_values(s3), "--wait", "--timeout", "180s", *extra,
     )  # fmt: skip
     # The tag of local images never changes, so only a new pod uses a new image.
     kubectl("rollout", "restart", "deployment", "-n", SYSTEM_NAMESPACE, "-l", f"app.kubernetes.io/instance={RELEASE}")
@@ -127,24 +133,54 @@ def ensure_model(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
     say("model rlrun/reverse-text-tiny is in S3")
 
 
-def push_environment(s3: S3Access, folder: Path, say: Say = print) -> None:
-    """Push an environment with `rlrun env push`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "rlrun_cli", "env", "push", str(folder)],
-        env=os.environ | s3.environment() | {"RLRUN_S3_BUCKET": BUCKET},
-        capture_output=True,
-        text=True,
-        check=False,
+def let_users_in(kubectl: Kubectl, namespace: str) -> None:
+    """Let users whose kubeconfig has no token, as that of the local cluster, use the server in this namespace.
+
+    Their commands take a token of the ServiceAccount `rlrun-user`, which may here what a user with the role edit may.
+    """
+    kubectl.ensure_namespace(namespace)
+    name = "rlrun-user"
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": name, "namespace": namespace},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        },
     )
+
+
+def user_variables(kubectl: Kubectl) -> dict[str, str]:
+    """Return the variables of a user's commands: a kubeconfig, and no S3 key."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return kept | {"KUBECONFIG": str(kubectl.kubeconfig)}
+
+
+def rlrun(kubectl: Kubectl, *words: str) -> str:
+    """Run a command of a user and return what it prints. Raises RuntimeError if it fails."""
+    command = [sys.executable, "-m", "rlrun_cli", *words]
+    done = subprocess.run(command, env=user_variables(kubectl), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"rlrun env push {folder.name} failed:\n{done.stdout}{done.stderr}")
-    say(done.stdout.strip())
+        raise RuntimeError(f"rlrun {' '.join(words)} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def push_environment(kubectl: Kubectl, folder: Path, say: Say = print) -> None:
+    """Push an environment with `rlrun env push`, as a user of the namespace that its owner is.
+
+    An edited example replaces its version: the local cluster may have one from before the edit.
+    """
+    owner = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["rlrun"]["owner"]
+    let_users_in(kubectl, owner)
+    say(rlrun(kubectl, "env", "push", str(folder), "-n", owner, "--force").strip())
 
 
 def install_platform(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
     """Install everything that `kubectl apply -f examples/reverse-text.yaml` needs."""
-    install_chart(kubectl, say)
+    install_chart(kubectl, s3, say)
     ensure_model(kubectl, s3, say)
-    push_environment(s3, EXAMPLES / "environments" / "reverse_text", say)
+    push_environment(kubectl, EXAMPLES / "environments" / "reverse_text", say)
     kubectl.apply(yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text()))
     wait_for("the model in the catalog", lambda: kubectl.get("rlmodel", "reverse-text-tiny"), 30)

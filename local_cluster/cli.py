@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
+from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
 from local_cluster.host.locks import file_lock
 from local_cluster.host.paths import paths
 from local_cluster.host.progress import progress

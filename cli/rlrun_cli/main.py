@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlrun_cli.commands import artifacts, download, environments, follow, gc, history, init, logs, run, runs
+from rlrun_cli.commands import artifacts, download, environments, follow, gc, history, init, keys, logs, run, runs
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError
@@ -93,3 +93,4 @@ app.command("adapters", epilog=artifacts.ADAPTERS_EPILOG, rich_help_panel=CATALO
 app.command("download", epilog=download.EPILOG, rich_help_panel=CATALOG)(download.download)
 app.command("gc", epilog=gc.EPILOG, rich_help_panel=CATALOG)(gc.gc)
 app.add_typer(environments.env, name="env", rich_help_panel=CATALOG)
+app.add_typer(keys.key, name="key", rich_help_panel=CATALOG)

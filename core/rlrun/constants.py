@@ -36,8 +36,12 @@ CONFIG_ANNOTATION = "rlrun.dev/config"
 """Digest of the changed configuration, set on the pod that reads it."""
 MODEL_ANNOTATION = "rlrun.dev/model"
 """Id of the base model of a serving pool, which can be too long for a label."""
+REFERENCES_ANNOTATION = "rlrun.dev/references"
+"""Signature of the base model and the checkpoint that an attempt began with, on its ConfigMap."""
 HASH_ANNOTATION = "rlrun.dev/desired"
 """Digest of the object as the operator built it, without fields that others add."""
+TOKEN_ANNOTATION = "rlrun.dev/token"
+"""Digest of the token that a serving pool's pods have."""
 EGRESS_ANNOTATION = "rlrun.dev/egress"
 """Annotation of a namespace: hosts, separated by commas, that its runs may list in env[].egress."""
 SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
@@ -62,6 +66,10 @@ GATEWAY_PORT = 8000
 ORCHESTRATOR_STATUS_PORT = 8080
 EGRESS_PORT = 3128
 EGRESS_METRICS_PORT = 8080
+SERVER_PORT = 8080
+"""Port of rlrun-server without TLS: of all addresses, or of loopback alone if it has a certificate."""
+SERVER_TLS_PORT = 8443
+SERVER_METRICS_PORT = 8081
 
 # --- processes ------------------------------------------------------------------------------------------------------
 
@@ -83,6 +91,8 @@ class ExitCode(IntEnum):
     """A new attempt may succeed."""
     CONFIGURATION = 64
     """A new attempt would fail in the same way (EX_USAGE of sysexits)."""
+    STOPPED = 143
+    """Stopped by SIGTERM. With 0 the kubelet reports an evicted pod as Succeeded, without the reason and message."""
 
 
 # --- HTTP statuses of failed requests between processes -------------------------------------------------------------
@@ -101,6 +111,7 @@ class ConditionType(StrEnum):
     """Types of the conditions in the status of this project's objects."""
 
     VALIDATED = "Validated"
+    ADMITTED = "Admitted"
     CHILDREN_APPLIED = "ChildrenApplied"
     TRAINER_READY = "TrainerReady"
     INFERENCE_READY = "InferenceReady"
@@ -121,6 +132,7 @@ class ConditionType(StrEnum):
 
 START_CONDITIONS = (
     ConditionType.VALIDATED,
+    ConditionType.ADMITTED,
     ConditionType.CHILDREN_APPLIED,
     ConditionType.TRAINER_READY,
     ConditionType.INFERENCE_READY,
@@ -157,6 +169,21 @@ class Reason(StrEnum):
     APPLIED = "Applied"
     NOT_SEEN_YET = "NotSeenYet"
 
+    # Queue
+    ADMITTED = "Admitted"
+    NOT_QUEUED = "NotQueued"
+    NAMESPACE_LIMIT_REACHED = "NamespaceLimitReached"
+    RUN_LIMIT_REACHED = "RunLimitReached"
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"
+    EXCEEDS_CAPACITY = "ExceedsCapacity"
+    # Queue of Kueue
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    WAITING_FOR_ADMISSION_CHECKS = "WaitingForAdmissionChecks"
+    QUEUE_MISCONFIGURED = "QueueMisconfigured"
+    WORKLOAD_EVICTED = "WorkloadEvicted"
+    PLACEMENT_CONFLICT = "PlacementConflict"
+    KUEUE_UNAVAILABLE = "KueueUnavailable"
+
     # Spec and references
     INVALID_SPEC = "InvalidSpec"
     MODEL_NOT_FOUND = "ModelNotFound"
@@ -174,6 +201,7 @@ class Reason(StrEnum):
     S3_CREDENTIALS_MISSING = "S3CredentialsMissing"
     INVALID_CONFIGURATION = "InvalidConfiguration"
     SECRET_RESERVED = "SecretReserved"
+    NAMESPACE_RESERVED = "NamespaceReserved"
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
     ADDRESS_NOT_ALLOWED = "AddressNotAllowed"
     ENVIRONMENT_ARGS_TOO_LARGE = "EnvironmentArgsTooLarge"
@@ -220,6 +248,11 @@ class Reason(StrEnum):
     S3_NOT_FOUND = "S3NotFound"
     S3_ARTIFACT_CORRUPT = "S3ArtifactCorrupt"
     S3_ERROR = "S3Error"
+    STORAGE_SERVER_UNAVAILABLE = "StorageServerUnavailable"
+    STORAGE_ACCESS_DENIED = "StorageAccessDenied"
+    API_KEY_ACCOUNT_MISSING = "ApiKeyAccountMissing"
+    API_KEY_LIMIT_REACHED = "ApiKeyLimitReached"
+    API_KEY_NOT_FOUND = "ApiKeyNotFound"
 
     # Base model
     INVALID_MODEL_SOURCE = "InvalidModelSource"
@@ -282,11 +315,13 @@ class Reason(StrEnum):
     # Environments
     ENVIRONMENT_STARTING = "EnvironmentStarting"
     ENVIRONMENT_PACKAGE_MISSING = "EnvironmentPackageMissing"
+    ENVIRONMENT_CHANGED = "EnvironmentChanged"
     ENVIRONMENT_INSTALL_FAILED = "EnvironmentInstallFailed"
     ENVIRONMENT_LOAD_FAILED = "EnvironmentLoadFailed"
     ENVIRONMENT_TIMEOUT = "EnvironmentTimeout"
     ENVIRONMENT_BUSY = "EnvironmentBusy"
     ENVIRONMENT_WORKER_DIED = "EnvironmentWorkerDied"
+    ENVIRONMENT_TOO_MANY_PROCESSES = "EnvironmentTooManyProcesses"
     ORCHESTRATOR_UNREACHABLE = "OrchestratorUnreachable"
     EXAMPLE_NOT_FOUND = "ExampleNotFound"
     NO_EXAMPLES = "NoExamples"

@@ -59,7 +59,7 @@ class EmbeddedCluster:
         with ThreadPoolExecutor(max_workers=3) as pool:
             jobs: list[Future[None] | Future[Path]] = [
                 pool.submit(ensure_system_packages, self.paths.cache),
-                pool.submit(ensure_builds, [build.name for build in BUILDS], self.paths),
+                pool.submit(ensure_builds, [build.name for build in BUILDS if build.in_cluster], self.paths),
                 pool.submit(weed, self.paths),
             ]
         for job in jobs:

@@ -37,12 +37,14 @@ class Build:
         package: Go package to build, relative to that folder.
         stamps: `-X` values of the linker.
         links: Names of symbolic links to the executable.
+        in_cluster: The local cluster needs it. Others are built for the tests that use them.
     """
 
     name: str
     package: str = "."
     stamps: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
+    in_cluster: bool = True
 
     @property
     def flags(self) -> list[str]:
@@ -72,6 +74,8 @@ BUILDS = (
     Build("etcd", package="go.etcd.io/etcd/server/v3"),
     Build("coredns"),
     Build("helm", "helm.sh/helm/v3/cmd/helm", (f"helm.sh/helm/v3/internal/version.version=v{versions.HELM}",)),
+    Build("kueue", "sigs.k8s.io/kueue/cmd/kueue", in_cluster=False),
+    Build("kwok", "sigs.k8s.io/kwok/cmd/kwok", in_cluster=False),
 )
 PROGRAMS = {program: build for build in BUILDS for program in build.programs}
 CONTROL_PLANE_BUILDS = ("kubernetes", "etcd")
@@ -132,6 +136,14 @@ def ensure_builds(names: Iterable[str], paths: Paths) -> None:
     with ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as pool:
         for future in [pool.submit(build_unless_failed, build) for build in wanted]:
             future.result()
+
+
+def module_folder(name: str, module: str, paths: Paths) -> Path:
+    """Return the folder with the sources of a module that a build uses: they include manifests, such as CRDs."""
+    go, folder = go_command(paths), SOURCES / name
+    env = {"GOWORK": "off", "GOTOOLCHAIN": "local"}
+    run([go, "mod", "download", module], cwd=folder, env=env)
+    return Path(run([go, "list", "-m", "-f", "{{.Dir}}", module], cwd=folder, env=env).stdout.strip())
 
 
 def _is_built(build: Build, paths: Paths) -> bool:

@@ -9,7 +9,7 @@ from pydantic import Field
 from rlrun.api.base.address_rules import AddressRules
 from rlrun.api.base.schema import Schema
 from rlrun.constants import EGRESS_METRICS_PORT, EGRESS_PORT
-from rlrun.protocol.egress import MIN_KEY_BYTES
+from rlrun.protocol.signed_text import MIN_KEY_BYTES
 from rlrun.service.settings import read_settings
 
 PREFIX = "RLRUN_EGRESS_"

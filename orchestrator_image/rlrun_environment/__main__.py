@@ -35,7 +35,7 @@ async def serve(settings: tuple[EnvironmentConfig, EnvironmentProcessSettings]) 
                     write_termination_message(error.problem, process_settings.termination_log)
                     return ExitCode.RESTART
             await stopping
-            return ExitCode.COMPLETED
+            return ExitCode.STOPPED
         finally:
             prepare.cancel()
             await server.pool.close()

@@ -6,26 +6,29 @@ same tar archive.
 
 import asyncio
 import importlib.metadata
-import io
 import logging
 import shutil
 import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
 import aiohttp
 from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
-from rlrun.protocol.environment import EnvironmentConfig
+from rlrun.protocol.environment import MAX_PACKAGE_BYTES, EnvironmentConfig
 from rlrun.protocol.problem import Problem
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 512 * 1024**2
-"""Largest size of a package with all its wheels."""
+MAX_UNPACKED_BYTES = 4 * 1024**3
+"""Largest size of a package's files once its wheels are unpacked."""
+MAX_FILES = 100_000
+"""Largest number of files in a package's wheels."""
+TAR = "package.tar"
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=120, connect=5)
 INSTALL_SECONDS = 300.0
@@ -62,7 +65,8 @@ async def fetch_wheels(
             try:
                 async with session.get(url, params=params) as response:
                     if response.status == 200:
-                        return await asyncio.to_thread(_unpack, await _body(response, config.id), folder, config.id)
+                        await _save(response, folder / TAR, config.id)
+                        return await asyncio.to_thread(unpack, folder / TAR, folder, config.id)
                     problem = await _problem_of(response, config.id)
                     report(problem if response.status < 500 else None)
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -80,6 +84,7 @@ async def fetch_wheels(
 
 async def install(wheels: list[Path], target: Path) -> None:
     """Replace the contents of `target` by the installed wheels. Raises PackageError with pip's error output."""
+    await asyncio.to_thread(check_wheels, wheels)
     await asyncio.to_thread(_empty, target)
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-cache-dir", "--no-compile"]
     command += ["--disable-pip-version-check", "--target", str(target), *map(str, wheels)]
@@ -143,38 +148,65 @@ async def install_environment(
     return version
 
 
-async def _body(response: aiohttp.ClientResponse, what: str) -> bytes:
-    data = io.BytesIO()
-    async for chunk in response.content.iter_chunked(1024**2):
-        data.write(chunk)
-        if data.tell() > MAX_BYTES:
-            raise PackageError(
-                Reason.ENVIRONMENT_INSTALL_FAILED, f"The package of {what} is larger than {MAX_BYTES:,} bytes."
-            )
-    return data.getvalue()
+async def _save(response: aiohttp.ClientResponse, path: Path, what: str) -> None:
+    # Not in memory: the server's is that of the container, which is a small one.
+    with path.open("wb") as file:
+        async for chunk in response.content.iter_chunked(1024**2):
+            file.write(chunk)
+            if file.tell() > MAX_PACKAGE_BYTES:
+                raise _not_installable(f"The package of {what} is larger than {MAX_PACKAGE_BYTES:,} bytes.")
 
 
-def _unpack(data: bytes, folder: Path, what: str) -> list[Path]:
+def unpack(tar: Path, folder: Path, what: str) -> list[Path]:
+    """Write the wheels of an uncompressed tar archive into the folder. Raises PackageError.
+
+    Links, devices and folders in the archive are ignored, and so are the folders in the names of its files.
+    """
     wheels = []
     try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        # Uncompressed: a compressed one could become larger than the limit.
+        with tarfile.open(tar, "r:") as archive:
             for member in archive:
                 name = PurePosixPath(member.name).name
-                source = archive.extractfile(member) if member.isfile() and name.endswith(".whl") else None
+                source = archive.extractfile(member) if member.isreg() and name.endswith(".whl") else None
                 if source is not None:
-                    # Only the last part of the name: an archive must not write outside of the folder.
-                    (folder / name).write_bytes(source.read())
+                    with (folder / name).open("wb") as target:
+                        shutil.copyfileobj(source, target)
                     wheels.append(folder / name)
-    except tarfile.TarError as error:
-        raise PackageError(
-            Reason.ENVIRONMENT_INSTALL_FAILED, f"The package of {what} is not a tar archive: {error}"
-        ) from error
+    except (tarfile.TarError, EOFError) as error:
+        raise _not_installable(f"The package of {what} is not a tar archive: {error}") from error
     if not wheels:
         raise PackageError(
             Reason.ENVIRONMENT_PACKAGE_MISSING,
             f"The package of {what} contains no wheel. Push it with `rlrun env push`.",
         )
     return wheels
+
+
+def check_wheels(wheels: Iterable[Path]) -> None:
+    """Raise PackageError if the wheels would unpack to more than the disk of a pod should hold.
+
+    Python's zipfile, with which pip unpacks them, writes no more of a file than its declared size. pip itself refuses
+    files outside of the target, and writes links as plain files.
+    """
+    size = files = 0
+    for wheel in wheels:
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                entries = archive.infolist()
+        except (zipfile.BadZipFile, OSError, ValueError) as error:
+            raise _not_installable(f"{wheel.name} is not a wheel: {error}. Build it again and push it") from error
+        files += len(entries)
+        size += sum(entry.file_size for entry in entries)
+    if size > MAX_UNPACKED_BYTES or files > MAX_FILES:
+        raise _not_installable(
+            f"The package's wheels unpack to {size:,} bytes in {files:,} files; {MAX_UNPACKED_BYTES:,} bytes and "
+            f"{MAX_FILES:,} files are allowed. Load large data in load_environment instead"
+        )
+
+
+def _not_installable(message: str) -> PackageError:
+    return PackageError(Reason.ENVIRONMENT_INSTALL_FAILED, message)
 
 
 async def _problem_of(response: aiohttp.ClientResponse, what: str) -> Problem:

@@ -64,7 +64,11 @@ class EnvironmentServer:
         self.stage = "waiting for its package"
         self.problem: Problem | None = None
         self.pool = WorkerPool(
-            config, process_settings.dir, process_settings.load_deadline, process_settings.hang_grace
+            config,
+            process_settings.dir,
+            process_settings.load_deadline,
+            process_settings.hang_grace,
+            process_limit=process_settings.process_limit,
         )
         self.metrics.ready.set_function(lambda: sum(w.ready for w in self.pool.workers))
         self.metrics.restarts.set_function(lambda: sum(w.restarts for w in self.pool.workers))

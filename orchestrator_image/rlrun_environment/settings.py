@@ -24,6 +24,8 @@ class EnvironmentProcessSettings(Schema):
     """Time for `load_environment`."""
     hang_grace: float = Field(default=10.0, ge=0)
     """Time after a group's deadline until a worker that has not answered is killed."""
+    process_limit: int = Field(default=1024, ge=1)
+    """Processes and threads that the container may have per worker."""
     termination_log: Path = Path("/dev/termination-log")
     token: str | None = Field(default=None, repr=False)
     """Token of environments, from `RLRUN_TOKEN`. None: all requests pass."""

@@ -21,6 +21,7 @@ import aiohttp
 from rlrun.constants import Reason
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.environment import (
+    MAX_RESPONSE_BYTES,
     VARIABLE,
     Demonstration,
     DemonstrationRequest,
@@ -30,12 +31,14 @@ from rlrun.protocol.environment import (
     GroupResult,
     RolloutResult,
     failed_rollouts,
+    max_result_bytes,
     timed_out,
 )
 from rlrun.protocol.problem import Problem
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
 
+from rlrun_environment.process_limit import ProcessLimit
 from rlrun_environment.worker_output import WorkerLogPipe
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,10 @@ ENDING_SECONDS = 2.0
 """Time for the exit status of a worker to be known after its connection broke."""
 TEARDOWN_SECONDS = 5.0
 """Time for an environment to release external resources before its worker is killed."""
+HUNG = Problem(
+    reason=Reason.ENVIRONMENT_WORKER_DIED,
+    message="it was killed because it blocked its event loop or ignored a cancellation beyond a group's deadline",
+)
 
 
 @dataclass
@@ -67,14 +74,16 @@ class Worker:
     in_flight: int = 0
     restarts: int = 0
     exit_description: str = "it has not been started yet"
-    hung: bool = False
+    killed: Problem | None = None
+    """Reason for which this server killed it."""
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE))
 
 
 class WorkerPool:
     """Worker processes of one environment.
 
-    The package is installed in `folder`; `load_deadline` and `hang_grace` are in seconds.
+    The package is installed in `folder`; `load_deadline` and `hang_grace` are in seconds. `process_limit`: processes
+    and threads of the container, per worker.
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class WorkerPool:
         load_deadline: float,
         hang_grace: float,
         python: str = sys.executable,
+        process_limit: int = 1024,
     ) -> None:
         self._socket_folder = tempfile.TemporaryDirectory(prefix="rlrun-workers-")
         self.workers = [Worker(i, Path(self._socket_folder.name) / f"{i}.sock") for i in range(config.workers)]
@@ -93,6 +103,7 @@ class WorkerPool:
         self._load_deadline = load_deadline
         self._hang_grace = hang_grace
         self._python = python
+        self._process_limit = ProcessLimit(process_limit * config.workers)
         self._first_ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.info: EnvironmentInfo | None = None
@@ -112,6 +123,9 @@ class WorkerPool:
         """
         self._version = version
         self._tasks = [asyncio.create_task(self._supervise(worker)) for worker in self.workers]
+        if self._process_limit.applies:
+            watching = self._process_limit.watch(self._worker_pids, self._record_excess)
+            self._tasks.append(asyncio.create_task(watching))
 
     async def close(self) -> None:
         """End all workers. Their environments have `TEARDOWN_SECONDS` for their teardown, then they are killed."""
@@ -135,13 +149,16 @@ class WorkerPool:
             async with worker.session.post(
                 "http://worker/groups", json=request.to_json_dict(), timeout=timeout
             ) as response:
-                body = await response.read()
+                body = await _read(response, max_result_bytes(request.rollouts))
                 if response.status == 200:
                     return GroupResult.model_validate_json(body)
                 raise ProblemError(response.status, Problem.model_validate_json(body))
         except TimeoutError:
             rollouts = failed_rollouts(request, timed_out(request))
-            self._kill_hung(worker)
+            self._kill(worker, HUNG)
+        except _ResponseTooLarge as error:
+            rollouts = failed_rollouts(request, error.problem)
+            self._kill(worker, error.problem)
         except aiohttp.ClientError:
             rollouts = await self._died_under(worker, request)
         finally:
@@ -160,7 +177,9 @@ class WorkerPool:
             async with worker.session.post(
                 "http://worker/demonstrations", json=request.to_json_dict(), timeout=timeout
             ) as response:
-                body = await response.read()
+                body = await _read(response, MAX_RESPONSE_BYTES)
+        except _ResponseTooLarge as error:
+            raise ProblemError(502, error.problem) from error
         except (TimeoutError, aiohttp.ClientError) as error:
             message = f"The environment's worker did not answer ({type(error).__name__}). Retry."
             raise ProblemError(503, Problem(reason=Reason.ENVIRONMENT_BUSY, message=message)) from error
@@ -186,7 +205,7 @@ class WorkerPool:
                 await self._wait_until_loaded(worker)
                 if worker.ready:
                     assert worker.process is not None
-                    worker.exit_description = _ending(await worker.process.wait(), worker.hung)
+                    worker.exit_description = _ending(await worker.process.wait(), worker.killed)
                     log.error("Worker %d of the environment ended: %s", worker.index, worker.exit_description)
             except Exception as error:
                 worker.exit_description = f"it could not be started: {error}"
@@ -201,7 +220,7 @@ class WorkerPool:
 
     async def _spawn(self, worker: Worker) -> None:
         worker.socket.unlink(missing_ok=True)
-        worker.hung = False
+        worker.killed = None
         worker.output = WorkerLogPipe(f"worker {worker.index} of the environment")
         descriptor = await worker.output.open()
         try:
@@ -224,10 +243,10 @@ class WorkerPool:
         ends = time.monotonic() + self._load_deadline
         while time.monotonic() < ends:
             if worker.process.returncode is not None:
-                worker.exit_description = _ending(worker.process.returncode, hung=False)
+                worker.exit_description = _ending(worker.process.returncode, worker.killed)
                 self._not_loaded(
                     Problem(
-                        reason=Reason.ENVIRONMENT_LOAD_FAILED,
+                        reason=worker.killed.reason if worker.killed else Reason.ENVIRONMENT_LOAD_FAILED,
                         message=f"The worker ended while loading: {worker.exit_description}.",
                     )
                 )
@@ -235,7 +254,7 @@ class WorkerPool:
             if worker.socket.exists():
                 try:
                     async with worker.session.get("http://worker/info") as response:
-                        info = EnvironmentInfo.model_validate_json(await response.read())
+                        info = EnvironmentInfo.model_validate_json(await _read(response, MAX_RESPONSE_BYTES))
                 except aiohttp.ClientError:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
@@ -275,11 +294,22 @@ class WorkerPool:
 
     # --- groups that a worker did not answer ------------------------------------------------------------------------
 
-    def _kill_hung(self, worker: Worker) -> None:
+    def _kill(self, worker: Worker, problem: Problem) -> None:
         if worker.ready and worker.process is not None:
-            log.error("Worker %d does not answer: killing it", worker.index)
-            worker.ready, worker.hung = False, True
+            log.error("Killing worker %d: %s", worker.index, problem.message)
+            worker.ready, worker.killed = False, problem
             _kill_group(worker.process.pid)
+
+    def _worker_pids(self) -> set[int]:
+        return {worker.process.pid for worker in self.workers if worker.process is not None}
+
+    def _record_excess(self, count: int) -> None:
+        message = (
+            f"it was killed because its pod had {count:,} processes and threads, more than the "
+            f"{self._process_limit.limit:,} that it may have"
+        )
+        for worker in self.workers:
+            worker.ready, worker.killed = False, Problem(reason=Reason.ENVIRONMENT_TOO_MANY_PROCESSES, message=message)
 
     async def _died_under(self, worker: Worker, request: GroupRequest) -> list[RolloutResult]:
         worker.ready = False
@@ -287,13 +317,14 @@ class WorkerPool:
         if process is not None:
             try:
                 # The exit status is known shortly after the connection broke.
-                ending = _ending(await asyncio.wait_for(process.wait(), ENDING_SECONDS), worker.hung)
+                ending = _ending(await asyncio.wait_for(process.wait(), ENDING_SECONDS), worker.killed)
             except TimeoutError:
                 # It is alive in an unknown state: restart it.
                 ending = "it broke its connection and was killed"
                 _kill_group(process.pid)
         message = f"The environment's worker ended during the group: {ending}. It is being restarted."
-        return failed_rollouts(request, Problem(reason=Reason.ENVIRONMENT_WORKER_DIED, message=message))
+        reason = worker.killed.reason if worker.killed else Reason.ENVIRONMENT_WORKER_DIED
+        return failed_rollouts(request, Problem(reason=reason, message=message))
 
     def _all_dead(self) -> Problem:
         endings = "; ".join(sorted({worker.exit_description for worker in self.workers}))
@@ -302,9 +333,27 @@ class WorkerPool:
         )
 
 
-def _ending(code: int, hung: bool) -> str:
-    if hung:
-        return "it was killed because it blocked its event loop or ignored a cancellation beyond a group's deadline"
+class _ResponseTooLarge(Exception):
+    """A worker, which runs user code, sends more than a result can have."""
+
+    def __init__(self, limit: int) -> None:
+        message = f"the environment's worker sent a response of more than {limit:,} bytes"
+        self.problem = Problem(reason=Reason.ENVIRONMENT_WORKER_DIED, message=message)
+        super().__init__(message)
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            raise _ResponseTooLarge(limit)
+    return bytes(body)
+
+
+def _ending(code: int, killed: Problem | None) -> str:
+    if killed is not None:
+        return killed.message
     if code == -signal.SIGKILL:
         return "it was killed (SIGKILL), most likely for lack of memory: use a larger compute size"
     if code < 0:

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s")
 
     def work() -> int:
-        fetch(given.source, given.dest, Store, lambda line: print(line, flush=True))
+        fetch(given.source, given.dest, Store.of_process, lambda line: print(line, flush=True))
         return ExitCode.COMPLETED
 
     return exit_code_of(work, "rlrun_model_fetcher")

@@ -26,7 +26,7 @@ log = logging.getLogger("rlrun_orchestrator")
 async def serve(settings: OrchestratorSettings) -> int:
     """Run the attempt and return its exit code. Raises FatalError if the configuration is invalid."""
     try:
-        run, store = ResolvedRun.load(settings.config), Store()
+        run, store = ResolvedRun.load(settings.config), Store.of_process()
     except (OSError, ValueError, StoreError) as error:
         where = f"{settings.config}: " if isinstance(error, OSError | ValidationError) else ""
         problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"{where}{error}"[:2000])

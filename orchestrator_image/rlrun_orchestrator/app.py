@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import aiohttp
@@ -26,8 +26,9 @@ from rlrun_orchestrator.data.example_sampler import ExampleSampler
 from rlrun_orchestrator.data.reward_histogram import RewardHistograms
 from rlrun_orchestrator.evaluation.evaluator import Evaluator, evaluation_tasks
 from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
-from rlrun_orchestrator.inference.gateway.environment_packages import PackageRef, Packages
+from rlrun_orchestrator.inference.gateway.environment_packages import Packages
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
+from rlrun_orchestrator.inference.gateway.package_pins import PackagePins, PackageRef
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.server import Gateway
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool, Resolver, dns_resolver
@@ -44,10 +45,11 @@ from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.run_status import build_run_status, termination_message
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.status.status_server import status_application
+from rlrun_orchestrator.storage.package_recorder import record_packages
 from rlrun_orchestrator.storage.recovery import KnownStates, checkpoint_lacks_state, newest_state
 from rlrun_orchestrator.storage.run_recorder import RunRecorder
 from rlrun_orchestrator.storage.saved_state import SavedState
-from rlrun_orchestrator.storage.startup import StartupStateLoader
+from rlrun_orchestrator.storage.startup import StartupStateLoader, StartupTimeouts
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 from rlrun_orchestrator.training.trainer_client import TrainerClient
 from rlrun_orchestrator.training.trainer_session import TrainerSession
@@ -87,6 +89,12 @@ class Orchestrator:
             self._groups.policies,
             poll_interval=settings.poll_interval,
             fallback_url=f"{run.endpoints.trainer_url}/sessions/{run.run.uid}/policies",
+        )
+        self._packages = Packages(
+            store,
+            run.artifacts.environments_uri,
+            config_mapping.used_packages(run),
+            PackagePins(run.environment_packages),
         )
         self._spool = UploadSpool(settings.spool / run.run.uid, settings.spool_bytes)
         self._recorder = RunRecorder(
@@ -133,7 +141,7 @@ class Orchestrator:
             if self._wandb is not None:
                 self._wandb.start()
             try:
-                await self._train()
+                await _first_to_end(self._train(), self._packages.watch())
             finally:
                 closing = [self._recorder.close(self._closing_deadline)]
                 if self._wandb is not None:
@@ -146,7 +154,7 @@ class Orchestrator:
 
     def status(self) -> RunStatus:
         """Return the current status of the run."""
-        return build_run_status(self.progress, self._conditions, self._schedule)
+        return build_run_status(self.progress, self._conditions, self._schedule, self._packages.pins.packages)
 
     def shorten_deadlines(self) -> None:
         """Limit the remaining uploads to the pod's grace period, because the process is shutting down."""
@@ -169,7 +177,7 @@ class Orchestrator:
         )
         state, *_ = await _all_or_first_failure(
             session.open(timeouts.component),
-            *(members.wait_ready(timeouts.component) for members in self._environments.values()),
+            self._wait_for_environments(timeouts),
         )
         sampler = ExampleSampler(config_mapping.buffer(self._run, self._examples()))
         uid = self._run.run.uid
@@ -188,6 +196,22 @@ class Orchestrator:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             await loop.close()
+
+    async def _wait_for_environments(self, timeouts: StartupTimeouts) -> None:
+        await _all_or_first_failure(
+            *(members.wait_ready(timeouts.component) for members in self._environments.values())
+        )
+        # At once: the trainer may need minutes more, and pods of environments may start again meanwhile.
+        await record_packages(self._packages, self._installed_versions(), self._conditions, timeouts)
+
+    def _installed_versions(self) -> dict[PackageRef, list[str | None]]:
+        """Return the versions that the environments report, by package: one for each environment."""
+        found: dict[PackageRef, list[str | None]] = {}
+        for use, entry in config_mapping.environment_entries(self._run):
+            member = self._environments[use].environments[entry.effective_name]
+            version = member.info.version if member.info else None
+            found.setdefault(PackageRef.of(entry.id, entry.version), []).append(version)
+        return found
 
     def _examples(self) -> dict[str, int]:
         members = self._environments[EnvironmentUse.train].environments
@@ -259,16 +283,12 @@ class Orchestrator:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        spec = self._run.spec
-        entries = (*spec.env, *(spec.eval.env if spec.eval else ()))
-        used = [PackageRef.of(entry.id, entry.version) for entry in entries]
-        packages = Packages(self._store, self._run.artifacts.environments_uri, used)
         exact = config_mapping.exact_prefixes(self._run)
         gateway = Gateway(
             self._groups,
             self._rules,
             self._router,
-            packages,
+            self._packages,
             exact_prefixes=exact,
             package_token=self._settings.environment_token,
         ).application()
@@ -352,6 +372,19 @@ def _write_termination_message(settings: OrchestratorSettings, status: RunStatus
         settings.termination_log.write_bytes(termination_message(status))
     except OSError as error:
         log.warning("could not write the termination message to %s: %s", settings.termination_log, error)
+
+
+async def _first_to_end(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
+    """Return when `work` does, or raise what the first of both raises. The other one is cancelled."""
+    tasks = [asyncio.create_task(work), asyncio.create_task(watch)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _all_or_first_failure(*waits: Any) -> list[Any]:

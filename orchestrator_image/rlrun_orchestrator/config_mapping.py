@@ -1,6 +1,6 @@
 """Mapping of a run's spec to the settings of the components: one function per component, no I/O."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT, Environment
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
@@ -18,6 +18,7 @@ from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.groups import ScoringSettings
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.evaluation.evaluator import EvaluatorSettings
+from rlrun_orchestrator.inference.gateway.package_pins import PackageRef
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.loop import LoopTimeouts
 from rlrun_orchestrator.rollouts.dispatcher import DispatchSettings
@@ -37,6 +38,19 @@ def run_schedule(run: ResolvedRun, settings: OrchestratorSettings) -> RunSchedul
         checkpoint_interval=spec.checkpoints.interval or settings.checkpoint_interval,
         adapter_interval=spec.adapters.interval,
     )
+
+
+def environment_entries(run: ResolvedRun) -> Iterator[tuple[EnvironmentUse, Environment]]:
+    """Yield the environments of the run: env in order, then eval.env."""
+    for entry in run.spec.env:
+        yield EnvironmentUse.train, entry
+    for evaluated in run.spec.eval.env if run.spec.eval else []:
+        yield EnvironmentUse.eval, evaluated
+
+
+def used_packages(run: ResolvedRun) -> list[PackageRef]:
+    """Return the packages that the run names."""
+    return [PackageRef.of(entry.id, entry.version) for _, entry in environment_entries(run)]
 
 
 def startup_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> StartupTimeouts:

@@ -3,7 +3,6 @@
 All workers share one: each test has a namespace of its own, and names of its own for what has no namespace.
 """
 
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes import client, config
 
-from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
+from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
+from tests.support.crds import install_crds
 from tests.support.lanes import Together
 from tests.support.seaweedfs import S3Server, running_for_all_workers
 from tests.support.sharing import folder_of_all_workers, shared
-
-CRDS = Path(__file__).parents[2] / "crds"
-ESTABLISHED_SECONDS = 240
 
 
 @pytest.fixture(scope="session")
@@ -50,20 +46,6 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-def install_crds(api: client.ApiClient) -> None:
-    """Install the project's kinds and wait until the API server serves them."""
-    extensions = client.ApiextensionsV1Api(api)
-    names = []
-    for file in sorted(CRDS.glob("*.yaml")):
-        definition = yaml.safe_load(file.read_text())
-        names.append(definition["metadata"]["name"])
-        extensions.create_custom_resource_definition(definition)
-    deadline = time.monotonic() + ESTABLISHED_SECONDS
-    while waiting := [name for name in names if not _established(extensions, name)]:
-        assert time.monotonic() < deadline, f"not served after {ESTABLISHED_SECONDS} s: {waiting}"
-        time.sleep(0.1)
-
-
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     """Keep tests of the chart on one worker: they work on one installation. All others may go anywhere."""
     return Together(config, log, lambda nodeid: "chart" if "/chart/" in nodeid else nodeid)
@@ -80,8 +62,3 @@ def namespace(api: client.ApiClient) -> str:
     name = f"test-{uuid.uuid4().hex[:8]}"
     client.CoreV1Api(api).create_namespace({"metadata": {"name": name}})
     return name
-
-
-def _established(extensions: client.ApiextensionsV1Api, name: str) -> bool:
-    conditions = extensions.read_custom_resource_definition(name).status.conditions or []
-    return any(c.type == "Established" and c.status == "True" for c in conditions)

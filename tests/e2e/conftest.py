@@ -23,6 +23,7 @@ from demo.kubectl import Kubectl, Object, condition, wait_for
 from demo.watch import describe, follow
 from tests.e2e.stranger import ask_as_stranger
 from tests.support.lanes import Together
+from tests.support.s3_key_search import KeyHolders, find_s3_key
 from tests.support.sharing import folder_of_all_workers, shared
 
 SECOND_LANE = {"test_algorithms.py", "test_guides.py", "test_serving.py"}
@@ -70,10 +71,12 @@ class Platform:
     s3: S3Access
 
     def run_object(self, name: str, namespace: str, **spec: Any) -> Object:
-        """The example's RLRun under another name, with other values at the top of its spec."""
+        """The example's RLRun under another name, with other values at the top of its spec; None leaves a field out."""
         run: Object = yaml.safe_load((EXAMPLES / "reverse-text.yaml").read_text())
         run["metadata"] = {"name": name, "namespace": namespace}
-        run["spec"] = copy.deepcopy(run["spec"]) | spec
+        run["spec"] = {
+            field: value for field, value in (copy.deepcopy(run["spec"]) | spec).items() if value is not None
+        }
         return run
 
     def model_object(self, name: str, model_id: str) -> Object:
@@ -111,7 +114,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         install_platform(kubectl, s3)
         for folder in sorted(BROKEN_ENVIRONMENTS.iterdir()):
             if (folder / "pyproject.toml").exists():
-                push_environment(s3, folder)
+                push_environment(kubectl, folder)
         yield "installed"
 
     with shared(folder_of_all_workers(tmp_path_factory), "platform", install):
@@ -142,6 +145,8 @@ class Neighbours:
     """Whether both were seen running at the same time."""
     answers: dict[str, int]
     """HTTP status of each request that an environment of the first run sent to a process of the second."""
+    s3_key: KeyHolders | None
+    """Objects with the S3 key as both runs trained."""
 
 
 @pytest.fixture(scope="session")
@@ -153,15 +158,17 @@ def neighbours(platform: Platform) -> Iterator[Neighbours]:
             platform.kubectl.apply(platform.run_object("same-name", namespace, **ON_POLICY, seed=seed))
         both_running: list[bool] = []
         answers: dict[str, int] = {}
+        holders: list[KeyHolders] = []
 
         def look(_: object) -> None:
-            found = [platform.kubectl.get("rlrun", "same-name", namespace) or {} for namespace in namespaces]
-            both_running.append(all(run.get("status", {}).get("phase") == "Running" for run in found))
+            seen = [platform.kubectl.get("rlrun", "same-name", namespace) or {} for namespace in namespaces]
+            both_running.append(all(run.get("status", {}).get("phase") == "Running" for run in seen))
             if both_running[-1] and not answers:
                 answers.update(ask_as_stranger(platform.kubectl, "same-name", *namespaces))
+                holders.append(find_s3_key(platform.kubectl, platform.s3))
 
         runs = [follow(platform.kubectl, "same-name", namespace, SECONDS, each=look) for namespace in namespaces]
-        yield Neighbours(runs, any(both_running), answers)
+        yield Neighbours(runs, any(both_running), answers, next(iter(holders), None))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import math
 
 from rlrun.storage.layout import RunLayout
+from rlrun_cli.commands.history import read_rollouts
 
 from demo.install import BUCKET
 from demo.kubectl import Object
@@ -25,6 +26,14 @@ def lines_of(platform: Platform, run: Object) -> list[Line]:
 def metrics_of(platform: Platform, run: Object) -> list[Line]:
     """The run's lines, one per trained step."""
     return [line for line in lines_of(platform, run) if "loss/mean" in line]
+
+
+def rollout_errors(platform: Platform, run: Object) -> list[str]:
+    """Environment, reason and message of each rollout that failed, of all steps."""
+    layout = RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
+    store = platform.s3.store()
+    records = [record for line in metrics_of(platform, run) for record in read_rollouts(store, layout, line["step"])]
+    return [f"{r['environment']}: {r['error']['reason']}: {r['error']['message']}" for r in records if r["error"]]
 
 
 def largest_log_ratio(line: Line) -> float:

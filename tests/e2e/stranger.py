@@ -33,6 +33,8 @@ def ask_as_stranger(kubectl: Kubectl, run: str, namespace: str, other: str) -> d
         "engine: models": ("GET", f"{hosts['inference']}:8000/v1/models"),
         "engine: completion": ("POST", f"{hosts['inference']}:8000/v1/chat/completions"),
         "engine: load an adapter": ("POST", f"{hosts['inference']}:8000/v1/load_lora_adapter"),
+        "engine: tokenize": ("POST", f"{hosts['inference']}:8000/tokenize"),
+        "engine: load": ("GET", f"{hosts['inference']}:8000/load"),
     }
     command = ("exec", "-n", namespace, f"deployment/{run}-env-0", "--", "python", "-c", SCRIPT, json.dumps(requests))
     answers: dict[str, int] = json.loads(kubectl(*command))

@@ -94,7 +94,7 @@ def teacher_like(engine: Object, namespace: str) -> list[Object]:
         where = args.index(flag)
         del args[where : where + 1 + values]
     # A teacher belongs to no run: it does not ask for the token of one.
-    env = [entry for entry in vllm["env"] if entry["name"] != "VLLM_API_KEY"]
+    env = [entry for entry in vllm["env"] if entry["name"] not in ("RLRUN_TOKEN", "VLLM_API_KEY")]
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -52,6 +52,22 @@ def test_answer_longer_than_the_model_allows(platform: Platform, here: str) -> N
     assert "maxTokens" in found["message"]
 
 
+def test_arguments_that_no_variable_can_hold(platform: Platform, here: str) -> None:
+    env = [{"id": "rlrun/reverse-text", "args": {"text": "x" * 200_000}}]
+    platform.kubectl.apply(platform.run_object("huge-args", here, env=env))
+    found = platform.wait_for_condition("huge-args", here, "Validated", "EnvironmentArgsTooLarge", SECONDS)
+    assert "spec.env[0]" in found["message"]
+    assert platform.kubectl.list("pods", here) == []
+
+
+def test_a_run_named_like_the_account_of_all_pods(platform: Platform, here: str) -> None:
+    account = wait_for("the account", lambda: platform.kubectl.get("serviceaccount", "default", here), SECONDS)
+    platform.kubectl.apply(platform.run_object("default", here))
+    platform.wait_for_condition("default", here, "ChildrenApplied", "NameTaken", SECONDS)
+    after = platform.kubectl.get("serviceaccount", "default", here) or {}
+    assert after["metadata"] == account["metadata"]
+
+
 def test_start_deadline_makes_the_condition_a_failure(platform: Platform, here: str) -> None:
     platform.kubectl.apply(platform.run_object("hopeless", here, model="nobody/nothing", startDeadlineSeconds=5))
 
@@ -153,7 +169,7 @@ def test_s3_that_does_not_answer_as_configured(
             encoded = {k: base64.b64encode(v.encode()).decode() for k, v in broken.items()}
             set_secret(platform, original | encoded)
         else:
-            kubectl.helm(*upgrade("--set", "s3.bucket=never-made"), timeout=420)
+            kubectl.helm(*upgrade(platform, "--set", "s3.bucket=never-made"), timeout=420)
         kubectl.apply(platform.run_object("s3", here))
         found = platform.wait_for_condition("s3", here, "Validated", reason, SECONDS)
         assert found["message"]
@@ -161,7 +177,7 @@ def test_s3_that_does_not_answer_as_configured(
         if broken:
             set_secret(platform, original)
         else:
-            kubectl.helm(*upgrade(), timeout=420)
+            kubectl.helm(*upgrade(platform), timeout=420)
     platform.wait_for_condition("s3", here, "Validated", "Valid", SECONDS, status="True")
 
 
@@ -170,9 +186,8 @@ def set_secret(platform: Platform, data: dict[str, str]) -> None:
     platform.kubectl.apply({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
 
 
-def upgrade(*extra: str) -> list[str]:
-    from demo.install import CHART, RELEASE
+def upgrade(platform: Platform, *extra: str) -> list[str]:
+    from demo.install import CHART, RELEASE, chart_values
 
-    values = str(CHART / "values-local.yaml")
-    command = ["upgrade", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE, "-f", values, "--wait", "--timeout", "400s"]
-    return [*command, *extra]
+    command = ["upgrade", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE, "--wait", "--timeout", "400s"]
+    return [*command, *chart_values(platform.s3), *extra]

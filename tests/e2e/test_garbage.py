@@ -6,7 +6,7 @@ import uuid
 import pytest
 from rlrun.storage.layout import RunLayout
 
-from demo.install import BUCKET, CHART, RELEASE, SYSTEM_NAMESPACE
+from demo.install import BUCKET, CHART, RELEASE, SYSTEM_NAMESPACE, chart_values
 from demo.kubectl import wait_for
 from tests.e2e.conftest import SECONDS, Platform
 
@@ -17,7 +17,7 @@ def test_garbage_collection_job_reports_unreferenced_items_and_deletes_none(plat
     kubectl, store = platform.kubectl, platform.s3.store()
     layout = RunLayout.of(BUCKET, "", "nobody", str(uuid.uuid4()))
     store.put_bytes(layout.run_json, b"{}")
-    local = ["-n", SYSTEM_NAMESPACE, "-f", str(CHART / "values-local.yaml"), "--wait", "--timeout", "400s"]
+    local = ["-n", SYSTEM_NAMESPACE, *chart_values(platform.s3), "--wait", "--timeout", "400s"]
     job = f"gc-{secrets.token_hex(3)}"
     kubectl.helm("upgrade", RELEASE, str(CHART), *local, "--set", "gc.enabled=true,gc.olderThan=0s", timeout=420)
     try:

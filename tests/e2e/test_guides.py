@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from demo.install import BUCKET, ROOT
+from demo.install import BUCKET, ROOT, let_users_in
 from demo.kubectl import Object, wait_for
 from tests.e2e.conftest import SECONDS, Platform
 from tests.support.guide import Runner, install_commands
@@ -91,6 +91,7 @@ def world(platform: Platform, fresh_namespace: Callable[[str], str]) -> World:
 def follow(world: World, tmp_path: Path) -> Callable[[str], int]:
     """Runs a guide in a folder of its own and in the world's namespace."""
     kubectl, s3 = world.platform.kubectl, world.platform.s3
+    let_users_in(kubectl, world.namespace)
     kubeconfig = tmp_path / "kubeconfig"
     found = yaml.safe_load(Path(kubectl.kubeconfig).read_text())
     for context in found["contexts"]:

@@ -23,19 +23,26 @@ SEEN_ELSEWHERE = {
 """Permissions that this cluster's log cannot show, and why they are needed."""
 
 
-def rules(platform: Platform) -> list[dict[str, Any]]:
-    roles = (
-        ("clusterrole", f"{RELEASE}-operator"),
-        ("role", f"{RELEASE}-leader", "-n", SYSTEM_NAMESPACE),
-    )
+ROLES = {
+    RELEASE: (("clusterrole", f"{RELEASE}-operator"), ("role", f"{RELEASE}-leader", "-n", SYSTEM_NAMESPACE)),
+    f"{RELEASE}-server": (
+        ("clusterrole", f"{RELEASE}-server"),
+        ("role", f"{RELEASE}-server", "-n", SYSTEM_NAMESPACE),
+    ),
+}
+"""Roles by ServiceAccount of the platform's namespace."""
+
+
+def rules(platform: Platform, roles: tuple[tuple[str, ...], ...]) -> list[dict[str, Any]]:
     return [rule for role in roles for rule in json.loads(platform.kubectl("get", *role, "-o", "json"))["rules"]]
 
 
-def test_the_operator_uses_all_of_its_permissions_and_needs_no_other(platform: Platform) -> None:
+@pytest.mark.parametrize("account", ROLES)
+def test_an_account_uses_all_of_its_permissions_and_needs_no_other(platform: Platform, account: str) -> None:
     state = paths().state
     if not audit.log_file(state).exists():
         pytest.skip("this cluster keeps no audit log: only the embedded one does (RLRUN_CLUSTER=embedded)")
-    requests = requests_of(f"system:serviceaccount:{SYSTEM_NAMESPACE}:{RELEASE}", audit.read_events(state))
+    requests = requests_of(f"system:serviceaccount:{SYSTEM_NAMESPACE}:{account}", audit.read_events(state))
     assert refused(requests) == []
-    spare = [str(p) for p in unused(granted(rules(platform)), requests) if p not in SEEN_ELSEWHERE]
+    spare = [str(p) for p in unused(granted(rules(platform, ROLES[account])), requests) if p not in SEEN_ELSEWHERE]
     assert spare == [], "never used since the cluster came up. If other tests of this level did not run, run them first"

@@ -5,7 +5,7 @@ One run makes the artifacts that all tests look at; it is deleted before its ada
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from types import ModuleType
 from typing import Any
@@ -32,8 +32,8 @@ MAKER: dict[str, Any] = {
 }
 
 CLIENT = """
-import json, sys, urllib.request
-url, models, texts = json.loads(sys.argv[1])
+import json, sys, urllib.error, urllib.request
+url, models, texts, closed = json.loads(sys.argv[1])
 def ask(path, body=None):
     data = json.dumps(body).encode() if body else None
     request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
@@ -41,8 +41,15 @@ def ask(path, body=None):
 def answer(model, text):
     body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 24, "temperature": 0}
     return ask("/chat/completions", body)["choices"][0]["message"]["content"] or ""
+def status(method, address):
+    try:
+        return urllib.request.urlopen(urllib.request.Request(address, b"{}", method=method), timeout=60).status
+    except urllib.error.HTTPError as error:
+        return error.code
 served = [m["id"] for m in ask("/models")["data"]]
-print(json.dumps({"served": served, "answers": {m: [answer(m, t) for t in texts] for m in models}}))
+answers = {m: [answer(m, t) for t in texts] for m in models}
+refused = {address: status(method, address) for method, address in closed}
+print(json.dumps({"served": served, "answers": answers, "refused": refused}))
 """
 
 
@@ -58,13 +65,24 @@ def task() -> ModuleType:
     return module
 
 
-def ask(platform: Platform, namespace: str, name: str, url: str, models: list[str], texts: list[str]) -> Any:
-    """What the pool says to a pod of the same namespace, as any client there would hear it."""
+def ask(
+    platform: Platform,
+    namespace: str,
+    name: str,
+    url: str,
+    models: list[str],
+    texts: list[str],
+    closed: Sequence[tuple[str, str]] = (),
+) -> Any:
+    """What the pool says to a pod of the same namespace, as any client there would hear it.
+
+    `closed`: methods and URLs that users must not use.
+    """
     container = {
         "name": "client",
         "image": IMAGE,
         "imagePullPolicy": "Never",
-        "command": ["python", "-c", CLIENT, json.dumps([url, models, texts])],
+        "command": ["python", "-c", CLIENT, json.dumps([url, models, texts, closed])],
     }
     spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
     metadata = {"name": name, "namespace": namespace}
@@ -78,6 +96,14 @@ def ask(platform: Platform, namespace: str, name: str, url: str, models: list[st
     text = platform.kubectl("logs", name, "-n", namespace)
     assert phase == "Succeeded", text
     return json.loads(text.splitlines()[-1])
+
+
+def closed_to_users(platform: Platform, namespace: str, url: str) -> list[tuple[str, str]]:
+    """Methods and URLs of a pool that its users must not use: no policy of the network keeps them away here."""
+    engine = url.removesuffix("/v1")
+    paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/tokenize", "/invocations", "/collective_rpc")
+    (pod,) = platform.kubectl.list("pods", namespace, "rlrun.dev/serving")
+    return [*(("POST", engine + path) for path in paths), ("PUT", f"http://{pod['status']['podIP']}:8001/adapters")]
 
 
 def deploy(platform: Platform, name: str, namespace: str, deployed: bool) -> None:
@@ -177,8 +203,10 @@ def test_a_deployed_adapter_answers_until_it_is_undeployed(
 
     texts = task.dataset(PROMPTS, 7, "eval", 5, 10)
     models = [BASE, told["deploymentModel"]]
-    first = ask(platform, namespace, "client-1", told["deploymentUrl"], models, texts)
+    closed = closed_to_users(platform, namespace, told["deploymentUrl"])
+    first = ask(platform, namespace, "client-1", told["deploymentUrl"], models, texts, closed)
     assert sorted(first["served"]) == sorted(models)
+    assert first["refused"] == {url: 401 for _, url in closed}
     scores = {
         model: fmean(task.similarity(answer, text) for answer, text in zip(answers, texts, strict=True))
         for model, answers in first["answers"].items()

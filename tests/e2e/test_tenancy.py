@@ -21,5 +21,12 @@ def test_two_runs_of_one_name_in_two_namespaces(platform: Platform, neighbours: 
 
 def test_the_processes_of_a_run_answer_no_other_run(neighbours: Neighbours) -> None:
     """The network of this cluster enforces no policies: this is what the run's own tokens hold."""
-    assert len(neighbours.answers) == 9
+    assert len(neighbours.answers) == 11
     assert set(neighbours.answers.values()) == {401}, neighbours.answers
+
+
+def test_no_s3_key_is_outside_of_the_platforms_namespace(neighbours: Neighbours) -> None:
+    """Looked for while both runs were running: their objects are gone afterwards."""
+    assert neighbours.s3_key is not None
+    assert neighbours.s3_key.platform, "the search finds nothing, also where the key is"
+    assert neighbours.s3_key.others == ()

@@ -8,7 +8,8 @@ has already noticed its removal. Each verdict is printed as one line of JSON aft
 
 passed    the test did not notice the removal
 failed    it did
-unclear   it failed for a reason that says nothing: the spec became invalid, or its surroundings did not come up
+unclear   it failed for a reason that says nothing: the spec became invalid, its surroundings did not come up, or it
+          fails afterwards with the field as well
 broken    it fails without any removal
 skipped   it does not run here
 """
@@ -63,6 +64,8 @@ class FieldRemoval:
                 wanted = []
             for field in wanted:
                 verdict, error, seconds = self._run(item, field, 30 + 5 * int(before))
+                if verdict == "failed":
+                    verdict, error = self._confirmed(item, error)
                 self._say(item, field, verdict, error, seconds)
                 if verdict == "failed":
                     self.red.add(field)
@@ -95,6 +98,14 @@ class FieldRemoval:
             reports = runtestprotocol(item, log=False, nextitem=item.session)  # type: ignore[arg-type]
         os.environ[FIELD] = ""
         return *verdict(reports, self.error), round(time.monotonic() - started, 2)
+
+    def _confirmed(self, item: pytest.Item, error: str) -> tuple[str, str]:
+        """Return the verdict on a failure: it counts if the test passes again once the field is back.
+
+        An earlier test that was interrupted in its teardown can leave files or fixtures that fail the next one.
+        """
+        verdict, again, _ = self._run(item, "", BASELINE_SECONDS)
+        return ("failed", error) if verdict == "passed" else ("unclear", f"fails with the field as well: {again}")
 
     def _say(self, item: pytest.Item, field: str, verdict: str, error: str, seconds: float) -> None:
         name = item.nodeid.partition("[")[0]

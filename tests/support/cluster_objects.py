@@ -5,6 +5,9 @@ from typing import Any
 
 from rlrun.kube.objects import Obj
 
+STORAGE_KEY = b"a key that signs grants"
+"""The operator's key of grants for rlrun-server."""
+
 
 def run_object(name: str = "reverse", namespace: str = "team", uid: str = "uid-1", **spec: Any) -> Obj:
     return {
@@ -45,7 +48,7 @@ def model_object(model_id: str = "tiny/model", **spec: Any) -> Obj:
 
 
 def source_secret(**data: str) -> Obj:
-    plain = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", **data}
+    plain = {"AWS_ACCESS_KEY_ID": "id-of-the-bucket", "AWS_SECRET_ACCESS_KEY": "key-of-the-bucket", **data}
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -34,11 +34,13 @@ class FakeArtifacts:
         self.problem: Problem | None = None
         self.purged: list[RunFilesDeletion] = []
         self.crash_on_delete = False
+        self.lists = 0
 
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         return self.problem
 
     async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
+        self.lists += 1
         found = []
         for folder, kind in FOLDER_KINDS.items():
             for uri, held in sorted(self.folders.items()):

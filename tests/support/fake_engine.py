@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from rlrun.service.access import token_middleware
 from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 
 LOAD_SECONDS = 0.05
@@ -34,11 +35,13 @@ class FakeEngine:
     calls: list[str] = field(default_factory=list)
     """Routes for weights, in the order in which they were called."""
     breaks_at: str = ""
+    token: str | None = None
+    """Token that all requests need."""
     busy: bool = False
     """Blocks of requests are held: the prefix cache cannot be emptied."""
 
     def app(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[token_middleware(self.token)])
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/load_lora_adapter", self._load)
         app.router.add_post("/v1/unload_lora_adapter", self._unload)

@@ -28,6 +28,8 @@ class FakeEnvironment:
     examples: int = 20
     turns: int = 2
     problem: Problem | None = None
+    version: str | None = None
+    """Version of its package that it has installed."""
     reward_error: Problem | None = None
     """Every second rollout fails with this."""
     rewards: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.5, 0.25])
@@ -38,6 +40,8 @@ class FakeEnvironment:
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools of its demonstrations."""
     demonstrated: list[int] = field(default_factory=list)
+    looks: int = 0
+    """Requests for its state."""
     turned_away: int = 0
     """Requests that got no answer because it is away."""
     away: bool = False
@@ -58,11 +62,13 @@ class FakeEnvironment:
             yield
 
     async def info(self, request: web.Request) -> web.Response:
+        self.looks += 1
         if self.away:
             return web.Response(status=503)
         info = EnvironmentInfo(
             name=self.name,
             id=f"owner/{self.name}",
+            version=self.version,
             ready=self.problem is None,
             problem=self.problem,
             train_examples=self.examples,

@@ -3,13 +3,27 @@
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ServiceUnavailable
+from rlrun_operator.controller.orchestrator_client import OrchestratorClient
+from rlrun_operator.planning.plan.observation import RunKey
+from typing_extensions import override
 
 
-class FakePoller:
+class FakePoller(OrchestratorClient):
     def __init__(self) -> None:
         self.answer: RunStatus | None = None
+        self.watches = False
+        """True if changes are noticed without a look."""
 
-    async def status(self, namespace: str, name: str, token: str | None = None) -> RunStatus:
+    @override
+    async def status(self, key: RunKey, token: str | None = None) -> RunStatus:
         if self.answer is None:
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         return self.answer
+
+    @override
+    def is_watched(self, key: RunKey) -> bool:
+        return self.watches and self.answer is not None
+
+    @override
+    def forget(self, key: RunKey) -> None:
+        pass

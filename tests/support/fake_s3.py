@@ -46,8 +46,10 @@ class FakeS3:
         """Called with every key before it is deleted."""
         self._ids = itertools.count()
 
-    def put_object(self, *, Bucket: str, Key: str, Body: Any, **_: Any) -> dict[str, Any]:
+    def put_object(self, *, Bucket: str, Key: str, Body: Any, IfNoneMatch: str = "", **_: Any) -> dict[str, Any]:
         """A whole object."""
+        if IfNoneMatch == "*" and Key in self.data:
+            raise _client_error("PreconditionFailed", 412, "PutObject")
         self.data[Key] = _bytes(Body)
         return {"ETag": _etag(self.data[Key])}
 
@@ -255,6 +257,7 @@ def place_on(store: Store, client: Any) -> None:
     """Give a store this client, with one request after the other."""
     store._s3 = client
     store._transfer = Transfer(client, getattr(store, "endpoint", "http://s3.test"))
+    store._signer = None
     store._transfer._threads = InTurn()  # type: ignore[assignment]
 
 

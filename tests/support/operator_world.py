@@ -3,15 +3,21 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.objects import Obj
+from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cache.recording_transport import RecordingTransport
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
+from rlrun_operator.controller.kueue_queue import KueueQueue
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.controller.reconciler import Reconciler
+from rlrun_operator.controller.reconciler import AdmissionSource, Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import RunPhaseCollector
 
+from tests.support.cache_feed import CacheFeed
 from tests.support.clocks import Clock
+from tests.support.cluster_objects import STORAGE_KEY
 from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import step_kubelet
@@ -40,18 +46,50 @@ class World:
     poller: FakePoller = field(default_factory=FakePoller)
     clock: Clock = field(default_factory=Clock)
     settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
+    queue: AdmissionSource | None = None
+    cache: ObjectCache | None = None
+    """What operators have read, told of all changes before each reconcile. None: everything is read each time."""
+    feed: CacheFeed | None = None
+    kept: Reconciler | None = None
+    looks: int = 0
 
     def reconciler(self) -> Reconciler:
-        """A new operator: nothing is remembered from one to the next."""
-        observer = Observer(self.cluster.kube, self.artifacts, self.poller, self.settings)
-        applier = Applier(self.cluster.kube, self.artifacts)
-        return Reconciler(observer, applier, self.settings, RunPhaseCollector(lambda: 0, lambda: 0), self.clock)
+        """A new operator, which remembers nothing of the one before; with a cache always the same one."""
+        if self.kept is not None:
+            return self.kept
+        kube = self.cluster.kube
+        if self.cache is not None:
+            kube = AsyncKubeClient(RecordingTransport(self.cluster, self.cache))
+        observer = Observer(
+            kube,
+            self.artifacts,
+            self.poller,
+            self.settings,
+            storage_key=STORAGE_KEY,
+            cache=self.cache,
+            clock=lambda: 2.0 * self.looks,
+        )
+        applier = Applier(kube, self.artifacts)
+        phases = RunPhaseCollector(lambda: 0, lambda: 0)
+        queue = KueueQueue(self.settings, self.queue)
+        found = Reconciler(observer, applier, self.settings, phases, self.clock, queue)
+        self.kept = None if self.cache is None else found
+        return found
 
     async def reconcile(self, times: int = 1, name: str = "reverse") -> float | None:
         again = None
         for _ in range(times):
+            self._tell_changes()
+            self.looks += 1
             again = await self.reconciler().reconcile(RunKey("team", name))
+            # What comes after this was not done by the operator.
+            self._tell_changes()
         return again
+
+    def _tell_changes(self) -> None:
+        if self.cache is not None:
+            self.feed = self.feed or CacheFeed(self.cluster, self.cache)
+            self.feed.deliver()
 
     @property
     def run(self) -> Obj:

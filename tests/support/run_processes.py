@@ -12,6 +12,7 @@ import zstandard
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.api.base.address_rules import AddressRules
+from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun_orchestrator.app import attempt
@@ -52,6 +53,8 @@ class World:
     teacher_url: str = ""
     uid: str = "uid-1"
     warm_start_from: str | None = None
+    packages: list[EnvironmentPackage] = field(default_factory=list)
+    """What the status of the run has recorded."""
 
     def __post_init__(self) -> None:
         self.trainer = FakeTrainer(self.store)
@@ -105,6 +108,7 @@ class World:
                 },
                 "artifacts": {"runUri": RUN_URI, "environmentsUri": "s3://bucket/environments"},
                 "warmStartFrom": self.warm_start_from,
+                "environmentPackages": [package.to_json_dict() for package in self.packages],
             }
         )
 

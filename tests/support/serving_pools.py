@@ -14,6 +14,7 @@ from rlrun_operator.serving.reconciler import reconciler
 from rlrun_operator.serving.sidecar_client import Sidecars
 
 from tests.support.clocks import Clock
+from tests.support.cluster_objects import STORAGE_KEY
 from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import step_kubelet
@@ -22,6 +23,7 @@ from tests.support.operator_world import SETTINGS
 
 Obj = dict[str, Any]
 KEY = PoolKey("team", "tiny/model")
+TOKEN_KEY = b"k" * 32
 
 
 def adapter_object(name: str = "one", *, deployed: bool = True, **more: Any) -> Obj:
@@ -100,8 +102,8 @@ class Pools:
         for _ in range(times):
             # A new operator each time: nothing is remembered from one to the next.
             kube = self.cluster.kube
-            observer = Observer(kube, FakeArtifacts(), FakePoller(), self.settings)
-            again = await reconciler(kube, observer, self.sidecars, self.settings, self.clock).reconcile(key)
+            observer = Observer(kube, FakeArtifacts(), FakePoller(), self.settings, storage_key=STORAGE_KEY)
+            again = await reconciler(kube, observer, self.sidecars, self.settings, TOKEN_KEY, self.clock).reconcile(key)
         return again
 
     def start_pods(self, *, ready: bool = True) -> None:

@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 from aiohttp import web
+from rlrun.constants import ExitCode
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
@@ -56,22 +57,19 @@ async def serve(settings: TrainerSettings) -> int:
     loading = asyncio.create_task(compute.run(_load, settings))
     waiting = asyncio.create_task(stopping.wait())
     await asyncio.wait({loading, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    code = 0
+    code = int(ExitCode.STOPPED)
     if loading.done():
         try:
             loaded = loading.result()
-            left_by = asyncio.Event()
-            server.sessions = Sessions(loaded, compute, Store(), settings, lambda: _leave(loop, left_by, stopping))
+            server.sessions = Sessions(loaded, compute, Store.of_process(), settings, lambda: _leave(loop, stopping))
         except ProblemError as error:
             _last_words(error)
-            code = 1
+            code = ExitCode.RESTART
         else:
             beating = asyncio.create_task(_beat(server.sessions))
             await waiting
             beating.cancel()
             await _shut_down(server.sessions, settings)
-            # Exit code 0 would complete the Job, but a drained node does not end the run.
-            code = 1 if left_by.is_set() else 0
     waiting.cancel()
     compute.close()
     await runner.cleanup()
@@ -97,13 +95,12 @@ async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
     log.info("Shutdown took %.1f s", time.monotonic() - started)
 
 
-def _leave(loop: asyncio.AbstractEventLoop, left_by: asyncio.Event, stopping: asyncio.Event) -> None:
+def _leave(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
     """Shut down because another process of this trainer received SIGTERM."""
 
     def note() -> None:
         if not stopping.is_set():
             log.warning("Another process of this trainer received SIGTERM: shutting down all")
-            left_by.set()
             stopping.set()
 
     loop.call_soon_threadsafe(note)
@@ -130,7 +127,7 @@ def follow(settings: TrainerSettings) -> int:
         base = _load(settings)
     except ProblemError as error:
         _last_words(error)
-        return 1
+        return ExitCode.RESTART
     crew = CollectiveExecutor(base, leaving=lambda: bool(stopping))
     log.info("Process %d of %d is ready", base.world.rank, base.world.size)
     try:
@@ -138,8 +135,8 @@ def follow(settings: TrainerSettings) -> int:
     except RuntimeError as error:
         # A first process that stopped during a step is not distinguishable from one that crashed.
         log.log(logging.INFO if stopping else logging.ERROR, "The first process ended: %s", error)
-        return 0 if stopping else 1
-    return 0
+        return ExitCode.STOPPED if stopping else ExitCode.RESTART
+    return ExitCode.COMPLETED
 
 
 def _last_words(error: ProblemError) -> None:

@@ -40,7 +40,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.s3.credentials.create -}}
 {{- printf "%s-s3" (include "rlrun.fullname" .) -}}
 {{- else -}}
-{{- required "S3 credentials are required: set s3.credentials.existingSecret (a Secret in the release's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or s3.credentials.create" .Values.s3.credentials.existingSecret -}}
+{{- required "S3 credentials are required: set s3.credentials.existingSecret (a Secret in the release's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), s3.credentials.create or s3.credentials.workloadIdentity" .Values.s3.credentials.existingSecret -}}
 {{- end -}}
 {{- end }}
 
@@ -81,6 +81,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "%s-egress" (include "rlrun.fullname" .)) .Values.egress.signingKey.existingSecret -}}
 {{- end }}
 
+{{/* Secret with the certificate of rlrun-server. */}}
+{{- define "rlrun.serverCertificate" -}}
+{{- default (printf "%s-server-certificate" (include "rlrun.leaseName" .)) .Values.server.tls.existingSecret -}}
+{{- end }}
+
+{{/* Port of rlrun-server and its Service. */}}
+{{- define "rlrun.serverPort" -}}
+{{- ternary "https" "http" .Values.server.tls.enabled -}}
+{{- end }}
+
+{{/* The Service as the API server's proxy names it. */}}
+{{- define "rlrun.serverProxyName" -}}
+{{- printf "%s%s-server:%s" (ternary "https:" "" .Values.server.tls.enabled) (include "rlrun.fullname" .) (include "rlrun.serverPort" .) -}}
+{{- end }}
+
 {{/* Settings file of the operator; its schema is operator/rlrun_operator/config/settings.py. */}}
 {{- define "rlrun.settings" -}}
 {{- $root := . -}}
@@ -99,9 +114,23 @@ s3:
   {{- with .Values.s3.endpoint }}
   endpointUrl: {{ . | quote }}
   {{- end }}
+  {{- if not .Values.s3.credentials.workloadIdentity }}
   credentialsSecret:
     namespace: {{ .Release.Namespace | quote }}
     name: {{ include "rlrun.s3SecretName" . | quote }}
+  {{- else if or .Values.s3.credentials.create .Values.s3.credentials.existingSecret }}
+  {{- fail "s3.credentials: set one of workloadIdentity, existingSecret and create" }}
+  {{- end }}
+{{- if .Values.server.tls.enabled }}
+storageServer: {{ printf "https://%s-server.%s.svc:8443" (include "rlrun.fullname" .) .Release.Namespace | quote }}
+storageServerCertificate:
+  secret:
+    namespace: {{ .Release.Namespace | quote }}
+    name: {{ include "rlrun.serverCertificate" . | quote }}
+  create: {{ empty .Values.server.tls.existingSecret }}
+{{- else }}
+storageServer: {{ printf "http://%s-server.%s.svc:8080" (include "rlrun.fullname" .) .Release.Namespace | quote }}
+{{- end }}
 computeSizes:
   {{- toYaml .Values.runs.computeSizes | nindent 2 }}
 orchestratorResources:
@@ -131,6 +160,10 @@ reservedSecretNames: {{ toJson (.Values.runs.reservedSecretNames | default list)
 environmentOwners: {{ toJson (.Values.runs.environmentOwners | default dict) }}
 priorityClasses: {{ toJson (.Values.runs.priorityClasses | default list) }}
 privateAddresses: {{ toJson (.Values.runs.privateAddresses | default list) }}
+{{- if .Values.kueue.enabled }}
+kueue:
+  priorityClasses: {{ toJson (.Values.kueue.priorityClasses | default list) }}
+{{- end }}
 {{- if .Values.egress.enabled }}
 egress:
   host: {{ printf "%s-egress.%s.svc" (include "rlrun.fullname" .) .Release.Namespace | quote }}
@@ -145,8 +178,10 @@ serving:
   replicas: {{ int .Values.serving.replicas }}
   maxLoras: {{ int .Values.serving.maxLoras }}
   maxCpuLoras: {{ int .Values.serving.maxCpuLoras }}
+queue: {{ toJson (.Values.queue | default dict) }}
 pollSeconds: {{ .Values.operator.pollSeconds }}
 resyncSeconds: {{ .Values.operator.resyncSeconds }}
+artifactSweepSeconds: {{ .Values.operator.artifactSweepSeconds }}
 workers: {{ int .Values.operator.workers }}
 s3Threads: {{ int .Values.operator.s3Threads }}
 artifactDeletionSeconds: {{ .Values.operator.artifactDeletionSeconds }}
@@ -155,6 +190,17 @@ leaseNamespace: {{ .Release.Namespace | quote }}
 leaseName: {{ include "rlrun.leaseName" . | quote }}
 httpPort: 8080
 logLevel: {{ .Values.operator.logLevel }}
+{{- end }}
+
+{{/* Variables of rlrun-server for requests of users; server/rlrun_server/settings.py. */}}
+{{- define "rlrun.serverUserEnv" -}}
+- {name: RLRUN_SERVER_BUCKET, value: {{ .Values.s3.bucket | quote }}}
+- {name: RLRUN_SERVER_PREFIX, value: {{ .Values.s3.prefix | quote }}}
+- {name: RLRUN_SERVER_PUBLIC_ENDPOINT, value: {{ .Values.s3.publicEndpoint | quote }}}
+- {name: RLRUN_SERVER_ENVIRONMENT_OWNERS, value: {{ toJson (.Values.runs.environmentOwners | default dict) | quote }}}
+{{- if .Values.users.apiKeys }}
+- {name: RLRUN_SERVER_API_KEY_SECRET, value: {{ printf "%s/%s-server-api-keys" .Release.Namespace (include "rlrun.fullname" .) | quote }}}
+{{- end }}
 {{- end }}
 
 {{- define "rlrun.podSecurityContext" -}}

@@ -10,7 +10,8 @@ from rlrun.storage.layout import S3Uri
 
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.run_storage import Endpoint, open_store, s3_operation
+from rlrun_cli.remote.run_storage import open_user_storage, s3_operation
+from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 
@@ -20,8 +21,8 @@ EPILOG = """Examples:
 
   rlrun download s3://rlrun/team/842409bd-.../adapters/step-000030 adapter/
 
-Size and SHA-256 of every file are compared with the manifest. DIR is created only if all files match. S3 credentials \
-come from the AWS_* variables."""
+Size and SHA-256 of every file are compared with the manifest. DIR is created only if all files match. Needs \
+`get rladapters/files` or `get rlcheckpoints/files` in the namespace of the artifact."""
 
 
 def find(api: RemoteCluster, name: str) -> Obj:
@@ -44,7 +45,7 @@ def download(
     kind: Annotated[
         str | None, typer.Option("--kind", help="adapter or checkpoint, if both have this name. Default: the adapter.")
     ] = None,
-    endpoint: Endpoint = None,
+    server: Server = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -55,10 +56,10 @@ def download(
     kinds = {"adapter": RLADAPTER, "checkpoint": RLCHECKPOINT}
     if kind is not None and kind not in kinds:
         raise CliError(f"--kind: {kind!r} is not valid", "use adapter or checkpoint", code=INVALID)
+    api = cluster(ctx, kubeconfig, context, namespace)
     if name.startswith("s3://"):
         location = name
     else:
-        api = cluster(ctx, kubeconfig, context, namespace)
         location = str((api.get(kinds[kind], name) if kind else find(api, name))["spec"]["uri"])
     try:
         uri = S3Uri.parse(location)
@@ -67,7 +68,7 @@ def download(
             str(problem), "use a URI as listed by rlrun adapters or rlrun checkpoints", code=INVALID
         ) from problem
     with s3_operation(f"download {location}"):
-        manifest = open_store(ctx, endpoint).download(uri, folder.resolve())
+        manifest = open_user_storage(ctx, api, server).store.download(uri, folder.resolve())
     typer.echo(
         f"{manifest.kind.value} of step {manifest.step}: {len(manifest.files)} files, "
         f"{output.size(manifest.size)}, verified against the manifest, in {folder}"

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 from rlrun.storage.layout import S3Uri, environment_package
-from rlrun.storage.store import Store, StoreError
+from rlrun.storage.store import Store
 
 from rlrun_cli.inputs.wheel_builder import (
     Wheel,
@@ -21,9 +21,11 @@ from rlrun_cli.inputs.wheel_builder import (
     read_project,
     read_wheel,
 )
-from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, open_store
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
+from rlrun_cli.remote.run_storage import open_user_storage, s3_operation
+from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
-from rlrun_cli.terminal.errors import INVALID, CliError
+from rlrun_cli.terminal.errors import CliError
 
 env = typer.Typer(no_args_is_help=True, help="Manage environment packages, the code that runs train on.")
 
@@ -31,24 +33,27 @@ EPILOG = """Examples:
 
   rlrun env push examples/environments/reverse_text --owner me
 
-  RLRUN_S3_BUCKET=rlrun rlrun env push . --include vendored/helper-1.0-py3-none-any.whl
+  rlrun env push . -n team --include vendored/helper-1.0-py3-none-any.whl
 
-Prints the id for env.id of a run. A pushed version is immutable: raise the version for other files.
+Prints the id for env.id of a run. The owner is a namespace, or one that the platform team has given to namespaces \
+(runs.environmentOwners of the chart; -n selects which of them). A pushed version is immutable: raise the version for \
+other files. Needs `create rlenvironments` in the namespace, and --force `delete rlenvironments`."""
 
-S3 credentials come from the AWS_* variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...)."""
 
+def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] | None:
+    """Return the files of the wheels that `folder` has already, None if it has other content. Raises StoreError.
 
-def same_content(store: Store, folder: S3Uri, wheels: list[Wheel]) -> bool | None:
-    """Return True if `folder` has exactly these wheels, None if it has no wheel. Raises StoreError."""
-    stored = [name for name, _ in store.list_files(folder) if name.endswith(".whl")]
-    if not stored:
+    A push that was cut off lacks the package itself, the last of the wheels.
+    """
+    stored = {name for name, _ in store.list_files(folder) if name.endswith(".whl")}
+    files = {wheel.file for wheel in wheels}
+    if not stored <= files or (wheels[-1].file in stored and stored != files):
         return None
-    if sorted(stored) != sorted(w.file for w in wheels):
-        return False
     try:
-        return all(content_digest(store.get_bytes(folder / w.file)) == w.digest for w in wheels)
+        is_same = all(content_digest(store.get_bytes(folder / w.file)) == w.digest for w in wheels if w.file in stored)
     except zipfile.BadZipFile:
-        return False
+        return None
+    return stored if is_same else None
 
 
 def upload(store: Store, folder: S3Uri, wheels: list[Wheel], *, force: bool) -> bool:
@@ -56,19 +61,19 @@ def upload(store: Store, folder: S3Uri, wheels: list[Wheel], *, force: bool) -> 
 
     Raises CliError if it has other content and `force` is not set, StoreError for errors of S3.
     """
-    match same_content(store, folder, wheels):
-        case True:
-            return False
-        case False if not force:
+    stored = stored_wheels(store, folder, wheels)
+    if stored is None:
+        if not force:
             raise CliError(
                 f"{folder} already has other files under this version",
                 "raise the version in pyproject.toml, or add --force if no run uses this version",
             )
-        case False:
-            store.delete_prefix(folder)
-    for wheel in wheels:
-        store.put_bytes(folder / wheel.file, wheel.data)
-    return True
+        store.delete_prefix(folder)
+    missing = [wheel for wheel in wheels if wheel.file not in (stored or ())]
+    for wheel in missing:
+        # Another user may push the same version now: S3 refuses the second, unless it is to replace the first.
+        store.put_bytes(folder / wheel.file, wheel.data, replace=stored is None)
+    return bool(missing)
 
 
 def _unpushed_requirements(wheels: list[Wheel]) -> list[str]:
@@ -92,29 +97,28 @@ def push(
     owner: Annotated[
         str | None, typer.Option(help="Owner in owner/name. Default: tool.rlrun.owner in pyproject.toml.")
     ] = None,
-    bucket: Bucket = "",
-    prefix: Prefix = "",
-    endpoint: Endpoint = None,
     include: Annotated[
         list[Path] | None, typer.Option(help="Wheel of a dependency to push with the package. Repeatable.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the files of this version.")] = False,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
 ) -> None:
     """Build a wheel from DIR and upload it to S3, where runs find it. Prints the id for env.id of a run."""
-    if not bucket:
-        raise CliError("no bucket is selected", "add --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
     project = read_project(folder)
     owner_name = package_owner(project, owner)
     extra = [read_wheel(path) for path in include or []]
     wheel = build_wheel(folder)
     # The package comes last, so that its dependencies exist once it is visible.
     wheels = [*extra, wheel]
-    target = environment_package(bucket, prefix, owner_name, wheel.name) / wheel.version
-    try:
-        store = open_store(ctx, endpoint)
-        written = upload(store, target, wheels, force=force)
-    except StoreError as problem:
-        raise CliError(f"cannot push to {target}: {problem}") from problem
+    package = f"{owner_name}/{wheel.name} {wheel.version}"
+    api = cluster(ctx, kubeconfig, context, namespace)
+    with s3_operation(f"push {package}"):
+        storage = open_user_storage(ctx, api, server)
+        target = environment_package(storage.bucket, storage.prefix, owner_name, wheel.name) / wheel.version
+        written = upload(storage.store, target, wheels, force=force)
     output.notice(f"{'Pushed' if written else 'Nothing changed; S3 already has'} version {wheel.version} at {target}")
     if missing := _unpushed_requirements(wheels):
         output.notice(f"The environment image must contain {', '.join(missing)}, or push their wheels with --include.")

@@ -23,14 +23,14 @@ METRICS_EPILOG = """Examples:
   rlrun metrics reverse-text-x7k2p -o json | jq '.[]."reward/mean"'
 
 One line per step. -o name lists all metrics; docs/reference/metrics.md describes them. Also works for runs that have \
-ended, and for deleted runs that still have an artifact. S3 credentials come from the AWS_* variables."""
+ended, and for deleted runs that still have an artifact. Needs `get rlruns/metrics` in the namespace."""
 ROLLOUTS_EPILOG = """Examples:
 
   rlrun rollouts reverse-text-x7k2p
 
   rlrun rollouts reverse-text-x7k2p -s 20 --num 5 -o json
 
-Without -s the newest step is shown. S3 credentials come from the AWS_* variables."""
+Without -s the newest step is shown. Needs `get rlruns/rollouts` in the namespace."""
 DEFAULT_METRICS = ("reward/mean", "loss/mean", "mismatch_kl/all/mean", "completion_len/mean", "error/mean")
 """Columns of the table; those that the run does not have are omitted."""
 SUFFIX = ".jsonl.zst"
@@ -85,7 +85,7 @@ def metrics(
 ) -> None:
     """Show the metrics of a run by step, also after its end."""
     with s3_operation(f"read the metrics of {name}"):
-        lines = read_metrics(files.open_store(), files.layout)
+        lines = read_metrics(files.store, files.layout)
     low, high = min_step or 0, max_step if max_step is not None else sys.maxsize
     lines = [line for line in lines if low <= int(line["step"]) <= high]
     lines = lines[-last:] if last else lines
@@ -127,7 +127,7 @@ def rollouts(
 ) -> None:
     """Show the rollouts that a step was trained on, with their rewards, also after the run's end."""
     with s3_operation(f"read the rollouts of {name}"):
-        found = read_rollouts(files.open_store(), files.layout, step)
+        found = read_rollouts(files.store, files.layout, step)
     shown = found[(page - 1) * count : page * count]
     if fmt is output.Format.name:
         sys.stdout.write("".join(f"{r['rollout']}\n" for r in shown))

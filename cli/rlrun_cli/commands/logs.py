@@ -20,8 +20,9 @@ from rlrun.kube.objects import Obj
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, find_run_layout, open_store, s3_operation
+from rlrun_cli.remote.run_storage import find_run_uid, open_user_storage, run_layout, s3_operation
 from rlrun_cli.remote.run_summary import summarize
+from rlrun_cli.remote.server import Server
 from rlrun_cli.remote.stored_logs import read_stored_logs
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError, NotFoundError, NotReadyError, UnreachableError
@@ -37,7 +38,7 @@ EPILOG = """Examples:
   rlrun logs reverse-text-x7k2p --attempt 1
 
 When the run has no pods (it has ended, or is deleted), the copies in S3 are printed. --attempt prints the copies of \
-an earlier attempt of an active run. S3 credentials come from the AWS_* variables."""
+an earlier attempt of an active run. Copies need `get rlruns/log` in the namespace."""
 START_SECONDS = 600
 """Time that -f waits for the first pod of an unfinished run."""
 POLL_SECONDS = 2.0
@@ -188,9 +189,7 @@ def logs(
         bool, typer.Option("--previous", "-p", help="Print the log of the previous container instance.")
     ] = False,
     attempt: Annotated[int | None, typer.Option(min=1, help="Print the log of this attempt from S3.")] = None,
-    bucket: Bucket = "",
-    prefix: Prefix = "",
-    endpoint: Endpoint = None,
+    server: Server = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -205,7 +204,9 @@ def logs(
     try:
         with s3_operation("read the stored logs"):
             if lines is None:
-                store, layout = open_store(ctx, endpoint), find_run_layout(api, name, bucket, prefix)
+                uid = find_run_uid(api, name)
+                storage = open_user_storage(ctx, api, server)
+                store, layout = storage.store, run_layout(api, storage, uid)
                 lines = read_stored_logs(store, layout, name, role.value, attempt=attempt, tail=tail, previous=previous)
             for line in lines:
                 typer.echo(line)

@@ -93,7 +93,7 @@ def _artifact_lines(title: str, entries: list[dict[str, Any]]) -> list[Text]:
 
 
 def describe_run(item: Obj) -> list[Text]:
-    """Return the lines of `rlrun get NAME`: state, conditions, and newest artifacts."""
+    """Return the lines of `rlrun get NAME`: state, conditions, environment packages and newest artifacts."""
     summary, status, spec = summarize(item), item.get("status") or {}, item["spec"]
     environments = ", ".join(e.get("name") or e.get("id", "?") for e in spec.get("env") or [])
     facts: list[tuple[str, Text | str]] = [
@@ -113,6 +113,10 @@ def describe_run(item: Obj) -> list[Text]:
         rows = [(f"  {c['type']}", c["status"], c.get("reason"), c.get("message")) for c in conditions]
         headers = ["  TYPE", "STATUS", "REASON", "MESSAGE"]
         lines += [Text(""), Text("Conditions", style="bold"), *output.table(headers, rows)]
+    if packages := status.get("environments"):
+        found = [(f"  {p['id']}", p["version"], p["digest"]) for p in packages]
+        title = Text("Environment packages", style="bold")
+        lines += [Text(""), title, *output.table(["  ID", "VERSION", "DIGEST"], found)]
     lines += _artifact_lines("Newest checkpoints", status.get("checkpoints") or [])
     lines += _artifact_lines("Newest adapters", status.get("adapters") or [])
     return lines

@@ -1,7 +1,7 @@
-"""Client of one namespace for the commands. Every failure is a `CliError`."""
+"""Client of one namespace for the commands. Every failure is a `CliError`, unless a method says otherwise."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,26 +12,67 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.sync_client import RESPONSE_SECONDS, SyncApiTransport, SyncKubeClient, SyncTransport
+from typing_extensions import override
 
 from rlrun_cli.terminal.errors import INVALID, CliError, not_found, to_cli_error
 
 if TYPE_CHECKING:
     from rlrun.garbage_collection.cluster_source import ClusterSource
 
+API_KEY_VARIABLE = "RLRUN_API_KEY"
+"""Environment variable with an API key, which takes the place of the Kubernetes token at rlrun-server."""
 REQUEST_TIMEOUT_SECONDS = 30.0
 """Timeout of requests that a user waits for. Garbage collection of all namespaces uses the client's default."""
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
+class NoCluster(SyncTransport):
+    """No cluster: a user with an API key and without a kubeconfig works with rlrun-server alone."""
+
+    @override
+    def send(self, request: requests.KubeRequest) -> Obj:
+        raise _no_cluster(request)
+
+    @override
+    def stream(self, request: requests.KubeRequest) -> Iterator[bytes]:
+        raise _no_cluster(request)
+
+
+def _no_cluster(request: requests.KubeRequest) -> CliError:
+    return CliError(
+        f"cannot {request}: there is no kubeconfig, and {API_KEY_VARIABLE} opens files of the platform only",
+        "name a kubeconfig with --kubeconfig or KUBECONFIG; for `env push` give the URL of rlrun-server with --server "
+        "or RLRUN_SERVER",
+        code=INVALID,
+    )
+
+
 class RemoteCluster:
-    """Cluster selected by a kubeconfig or, inside a pod, by its ServiceAccount. Every method may raise CliError."""
+    """Cluster selected by a kubeconfig or, inside a pod, by its ServiceAccount.
+
+    Methods raise CliError unless they say otherwise.
+    """
 
     namespace: str
     """Namespace of the commands: -n, else the kubeconfig context's namespace, else `default`."""
+    is_namespace_chosen: bool
+    """True if the namespace comes from -n."""
 
-    def __init__(self, open_transport: Callable[[float], SyncTransport], namespace: str) -> None:
-        """`open_transport` returns a transport whose requests time out after the given seconds."""
+    def __init__(
+        self,
+        open_transport: Callable[[float], SyncTransport],
+        namespace: str,
+        bearer: Callable[[], str] = str,
+        *,
+        is_namespace_chosen: bool = False,
+    ) -> None:
+        """`open_transport` returns a transport whose requests time out after the given seconds.
+
+        `bearer` returns the token with which the API server knows the user, empty if it is a certificate.
+        """
         self.namespace = namespace
+        self.is_namespace_chosen = is_namespace_chosen
+        self.bearer = bearer
         self._open_transport = open_transport
         self._client = SyncKubeClient(open_transport(REQUEST_TIMEOUT_SECONDS), CLI_FIELD_MANAGER)
 
@@ -50,12 +91,24 @@ class RemoteCluster:
         def open_transport(seconds: float) -> SyncTransport:
             return SyncApiTransport(client.ApiClient(settings), response_seconds=seconds)
 
+        def bearer() -> str:
+            scheme, _, token = (settings.get_api_key_with_prefix("BearerToken", alias="authorization") or "").partition(
+                " "
+            )
+            return token.strip() if scheme.lower() == "bearer" else ""
+
         no_kubeconfig = (
             not kubeconfig and not os.environ.get("KUBECONFIG") and not Path("~/.kube/config").expanduser().exists()
         )
-        if no_kubeconfig and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        chosen_namespace = bool(namespace)
+        in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+        has_key = bool(os.environ.get(API_KEY_VARIABLE))
+        if no_kubeconfig and has_key and not context and not (in_pod and NAMESPACE_FILE.is_file()):
+            return cls(lambda _: NoCluster(), namespace or "", is_namespace_chosen=chosen_namespace)
+        if no_kubeconfig and in_pod:
             config.load_incluster_config(settings)
-            return cls(open_transport, namespace or NAMESPACE_FILE.read_text().strip())
+            place = namespace or NAMESPACE_FILE.read_text().strip()
+            return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace)
         file = str(kubeconfig) if kubeconfig else None
         if kubeconfig and not kubeconfig.is_file():
             raise CliError(f"the kubeconfig {kubeconfig} does not exist", "correct --kubeconfig", code=INVALID)
@@ -77,19 +130,21 @@ class RemoteCluster:
                 code=INVALID,
             ) from problem
         default_namespace = (chosen.get("context") or {}).get("namespace") or "default"
-        return cls(open_transport, namespace or default_namespace)
+        place = namespace or default_namespace
+        return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace)
 
     def list(self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False) -> "list[Obj]":
         """Return all objects of a kind that have these labels."""
         with _cli_errors():
             return self._client.list(kind, None if all_namespaces else self.namespace, labels)
 
-    def get(self, kind: ResourceKind, name: str) -> Obj:
+    def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Obj:
         """Return one object. Raises NotFoundError."""
+        place = namespace or self.namespace
         with _cli_errors():
-            found = self._client.get(kind, self.namespace, name)
+            found = self._client.get(kind, place, name)
         if found is None:
-            raise not_found(str(requests.get(kind, self.namespace, name)))
+            raise not_found(str(requests.get(kind, place, name)))
         return found
 
     def create(self, obj: Obj) -> Obj:
@@ -113,6 +168,16 @@ class RemoteCluster:
         """Return the lines of a container's log. Raises NotReadyError if the container has not started."""
         with _cli_errors():
             yield from self._client.log(self.namespace, pod, container, follow=follow, tail=tail, previous=previous)
+
+    def create_token(self, account: str, seconds: int, audience: str = "") -> Obj:
+        """Return a TokenRequest with a token of a ServiceAccount of the namespace. Raises ApiError."""
+        return self._client.create_token(self.namespace, account, seconds, audience)
+
+    def call_service(
+        self, namespace: str, service: str, method: str, path: str, body: Obj | None, headers: Mapping[str, str]
+    ) -> Obj:
+        """Return the JSON that a Service (`name:port`) answers through the API server. Raises ApiError."""
+        return self._client.call_service(namespace, service, method, path, body, headers)
 
     def garbage_source(self) -> "ClusterSource":
         """Return the source from which garbage collection reads this cluster."""

@@ -16,6 +16,8 @@ from rlrun_cli.remote.cluster import RemoteCluster
 if TYPE_CHECKING:
     from rlrun.storage.store import Store
 
+    from rlrun_cli.remote.server import RemoteStorage
+
 PANEL = "Cluster"
 Kubeconfig = Annotated[
     Path | None,
@@ -39,6 +41,12 @@ def _open_store(endpoint: str | None) -> "Store":
     return Store(endpoint_url=endpoint)
 
 
+def _open_storage(cluster: RemoteCluster, server: str | None) -> "RemoteStorage":
+    from rlrun_cli.remote.server import open_storage
+
+    return open_storage(cluster, server)
+
+
 @dataclass
 class CliContext:
     """Options given before the name of the command, and the client factories; tests replace the factories."""
@@ -48,6 +56,9 @@ class CliContext:
     namespace: str | None = None
     connect: Callable[[Path | None, str | None, str | None], RemoteCluster] = RemoteCluster.connect
     store: "Callable[[str | None], Store]" = _open_store
+    """Store with S3 credentials of its own: of the platform team."""
+    storage: "Callable[[RemoteCluster, str | None], RemoteStorage]" = _open_storage
+    """Store of users, by rlrun-server."""
     sleep: Callable[[float], None] = field(default=time.sleep)
 
 

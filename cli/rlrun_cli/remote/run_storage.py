@@ -1,7 +1,7 @@
-"""S3 access of the commands: options that select the bucket, and the location of a run's files.
+"""S3 access of the commands, and the location of a run's files.
 
-Credentials come from the AWS_* variables. Bucket and prefix are those of the operator's settings; they may be omitted
-for a run that has an artifact, because the URI of the artifact contains the location of all files of its run.
+Users' commands have their requests signed by rlrun-server, which also says where the files are (`remote.server`).
+Commands of the platform team have the bucket's key, in AWS_* variables, and options that select the bucket.
 """
 
 import inspect
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
 from rlrun.kube.objects import Obj
-from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.layout import RunLayout
 
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
+from rlrun_cli.remote.server import RemoteStorage, Server
+from rlrun_cli.terminal.errors import CliError, NotFoundError
 
 if TYPE_CHECKING:
     from rlrun.storage.store import Store
@@ -35,13 +36,16 @@ Endpoint = Annotated[
     str | None,
     typer.Option(envvar="AWS_ENDPOINT_URL_S3", help="URL of the S3 service. Default: AWS.", rich_help_panel=PANEL),
 ]
-ARTIFACT_DEPTH = 2
-"""Number of path segments of an artifact below its run's root: `checkpoints/step-000040`."""
 
 
 def open_store(ctx: typer.Context, endpoint: str | None) -> "Store":
-    """Return the S3 client without sending a request. Raises StoreError."""
+    """Return the S3 client with credentials of its own, without sending a request. Raises StoreError."""
     return cli_context(ctx).store(endpoint or os.environ.get("AWS_ENDPOINT_URL"))
+
+
+def open_user_storage(ctx: typer.Context, api: RemoteCluster, server: str | None) -> RemoteStorage:
+    """Return the storage as rlrun-server opens it to this user. Raises CliError, StoreError."""
+    return cli_context(ctx).storage(api, server)
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,7 @@ class RunFiles:
     """Files of one run in S3."""
 
     layout: RunLayout
-    open_store: "Callable[[], Store]"
-    """Returns the S3 client without sending a request. Raises StoreError."""
+    store: "Store"
 
 
 def with_run_files(command: Callable[..., None]) -> Callable[..., None]:
@@ -78,56 +81,54 @@ def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _find_run_files(
     ctx: typer.Context,
     name: str,
-    bucket: Bucket = "",
-    prefix: Prefix = "",
-    endpoint: Endpoint = None,
+    server: Server = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> RunFiles:
     api = cluster(ctx, kubeconfig, context, namespace)
-    return RunFiles(find_run_layout(api, name, bucket, prefix), lambda: open_store(ctx, endpoint))
+    uid = find_run_uid(api, name)
+    with s3_operation(f"find the files of {name}"):
+        storage = open_user_storage(ctx, api, server)
+    return RunFiles(run_layout(api, storage, uid), storage.store)
 
 
 @contextmanager
 def s3_operation(action: str) -> Iterator[None]:
     """Turn a StoreError into a CliError. `action` completes "cannot ...", for example "read the metrics of first"."""
-    from rlrun.storage.store import StoreError
+    from rlrun.storage.errors import StorageServerUnavailable
+    from rlrun.storage.store import StoreError, Unreachable
 
     try:
         yield
+    except StorageServerUnavailable as problem:
+        raise CliError(f"cannot {action}: {problem}", "try again, or ask the platform team") from problem
+    except Unreachable as problem:
+        raise CliError(
+            f"cannot {action}: {problem}",
+            "if this machine never reaches that endpoint, ask the platform team for `s3.publicEndpoint` of the chart",
+        ) from problem
     except StoreError as problem:
         raise CliError(f"cannot {action}: {problem}") from problem
 
 
-def find_run_layout(api: RemoteCluster, name: str, bucket: str, prefix: str) -> RunLayout:
-    """Return the location of the files of a run, which may be deleted as long as one of its artifacts exists.
+def run_layout(api: RemoteCluster, storage: RemoteStorage, uid: str) -> RunLayout:
+    """Return the location of the files of the run with this UID."""
+    return RunLayout.of(storage.bucket, storage.prefix, api.namespace, uid)
 
-    Raises NotFoundError if neither run nor artifact exists, CliError if the bucket is not known.
+
+def find_run_uid(api: RemoteCluster, name: str) -> str:
+    """Return the UID of a run, which may be deleted as long as one of its artifacts exists.
+
+    Raises NotFoundError if neither run nor artifact exists, CliError if several deleted runs have this name.
     """
     try:
-        run: Obj | None = api.get(RLRUN, name)
+        return str(api.get(RLRUN, name)["metadata"]["uid"])
     except NotFoundError:
-        run = None
-    uid = run["metadata"]["uid"] if run else None
-    artifacts = [
-        a
-        for kind in (RLCHECKPOINT, RLADAPTER)
-        for a in api.list(kind)
-        if (a["spec"].get("runUid") == uid if uid else a["spec"].get("runName") == name)
-    ]
-    if uid is None:
-        uid = _only_uid(name, artifacts)
-    if bucket:
-        return RunLayout.of(bucket, prefix, api.namespace, uid)
-    if not artifacts:
-        raise CliError(
-            f"the bucket of {name} is not known, because the run has no checkpoint or adapter yet",
-            "give --bucket and --prefix, or set RLRUN_S3_BUCKET and RLRUN_S3_PREFIX",
-            code=INVALID,
-        )
-    uri = S3Uri.parse(str(artifacts[0]["spec"]["uri"]))
-    return RunLayout(S3Uri(uri.bucket, "/".join(uri.key.split("/")[:-ARTIFACT_DEPTH])))
+        artifacts = [
+            a for kind in (RLCHECKPOINT, RLADAPTER) for a in api.list(kind) if a["spec"].get("runName") == name
+        ]
+        return _only_uid(name, artifacts)
 
 
 def _only_uid(name: str, artifacts: list[Obj]) -> str:

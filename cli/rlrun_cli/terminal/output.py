@@ -159,3 +159,12 @@ def emit(items: list[dict[str, Any]], plural: str, fmt: Format, *, single: bool)
     shown = [without_managed_fields(i) for i in items]
     value: Any = shown[0] if single else {"apiVersion": "v1", "kind": "List", "items": shown}
     sys.stdout.write(to_yaml(value) if fmt is Format.yaml else json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def emit_values(values: list[dict[str, Any]], name: str, fmt: Format) -> None:
+    """Print values that are no Kubernetes objects for programs: a list, or the field `name` of each."""
+    if fmt is Format.name:
+        for value in values:
+            sys.stdout.write(f"{value[name]}\n")
+        return
+    sys.stdout.write(to_yaml(values) if fmt is Format.yaml else json.dumps(values, indent=2, ensure_ascii=False) + "\n")

@@ -30,6 +30,7 @@ OWNED_FLAGS = (
     "--max-model-len",
     "--logprobs-mode",
     "--api-key",
+    "--middleware",
 )
 """Flags of the inference engine that only the operator may set. A file of `--config` could contain any of them."""
 DISTRIBUTION_FLAGS = ("--logits-processors", "--tool-strict-level")

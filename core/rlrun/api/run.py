@@ -100,7 +100,7 @@ class RLRunSpec(Spec):
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     """Rules that decide what follows a failure of a component."""
     queue_name: ObjectName | None = None
-    """Kueue LocalQueue that admits the run's pods, set as the label kueue.x-k8s.io/queue-name on its workloads. The run is Queued until its pods are admitted. Has no effect in a cluster without Kueue."""  # noqa: E501
+    """LocalQueue of Kueue, in the run's namespace, that admits all pods of the run together. The run is Queued and has no pods until then. A platform without Kueue refuses the run."""  # noqa: E501
     priority_class_name: ObjectName | None = None
     """PriorityClass of the run's pods. A change takes effect with the next attempt, because the priority of an existing pod is immutable. The platform lists the classes that runs may use."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
-from rlrun.api.base.kubernetes_types import Condition, Status
+from rlrun.api.base.kubernetes_types import Condition, Quantity, Status
+from rlrun.api.base.names import EnvironmentId, PackageVersion
 from rlrun.api.base.rules import LIST_MAP_KEYS
 
 MAX_LISTED = 10
@@ -118,6 +119,36 @@ class ComponentStatus(Status):
     """Pods of the component."""
 
 
+class EnvironmentPackage(Status):
+    """Package of one or more environments of the run, as their pods have it."""
+
+    id: EnvironmentId
+    """Id of the package, as in the run's spec: owner/name."""
+    requested_version: PackageVersion | None = None
+    """Version that the spec names. Unset: the newest one at the start of the run."""
+    version: str = Field(min_length=1, max_length=1024)
+    """Version of the package."""
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    """SHA-256 of the package's files: that of the lines that `sha256sum *.whl` prints for them, sorted by name."""
+
+
+class RunQueue(Status):
+    """Place of the run in the queue of the platform. A run begins an attempt, and has pods, only with a place."""
+
+    since: datetime | None = None
+    """Time since which the run waits, or had waited when it was admitted."""
+    runs_ahead: int | None = Field(default=None, ge=0)
+    """Number of waiting runs that come before this one. May be off by a tenth, so that a long queue costs few writes. Unset after the admission."""  # noqa: E501
+    admitted_time: datetime | None = None
+    """Time of the admission. The run has its place from then until this is unset, which it is when no pod can run."""
+    blocked_time: datetime | None = None
+    """Time since which the run is the first one and the resources for it are not free. Runs that need less may start before it for some time from then on."""  # noqa: E501
+    priority: int = 0
+    """Value of the run's PriorityClass, by which the queue is ordered."""
+    resources: dict[str, Quantity] | None = None
+    """Resources that the run needs or has, of those that the platform limits: the sum over all its pods."""
+
+
 class RLRunStatus(Status):
     """Observed state of the run."""
 
@@ -153,10 +184,14 @@ class RLRunStatus(Status):
     """Pause in seconds before the latest restart of the whole run: 10 s for the first one, doubled each time up to 300 s, and reset after an attempt of 10 minutes."""  # noqa: E501
     next_restart_time: datetime | None = None
     """Start time of the next attempt. Set only while it is pending."""
+    queue: RunQueue | None = None
+    """Place of the run in the queue. Unset for a run that neither waits nor has a place, or without a queue."""
     components: list[ComponentStatus] = Field(
         default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}
     )
     """Components of the run with their pods and crashes."""
+    environments: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
+    """Packages of the environments for training and evaluation, from the time at which all are ready. Later attempts and restarts of pods get exactly these; if that is no longer possible, the run fails with EnvironmentChanged."""  # noqa: E501
     start_time: datetime | None = None
     """Start time of the first attempt."""
     completion_time: datetime | None = None

@@ -92,6 +92,7 @@ KINDS = (
             ),
             AGE,
             Column("Reason", ".status.reason", "Reason for the phase.", wide=True),
+            Column("Ahead", ".status.queue.runsAhead", "Number of runs before it in the queue.", "integer", wide=True),
             Column("Checkpoint", ".status.lastCheckpoint", "Newest Ready checkpoint.", wide=True),
             Column(
                 "Policy",

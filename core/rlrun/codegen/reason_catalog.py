@@ -109,6 +109,76 @@ LIFE = _section(
     ),
 )
 
+QUEUE = _section(
+    "Queue",
+    "The run waits for its place without a limit of time; `startDeadlineSeconds` counts from the admission. "
+    "`ExceedsCapacity` is different: the run fails when the deadline has passed.",
+    (Reason.ADMITTED, "The run has its place, and may have pods.", NOTHING),
+    (Reason.NOT_QUEUED, "The run neither waits for a place nor has one.", NOTHING),
+    (
+        Reason.NAMESPACE_LIMIT_REACHED,
+        "As many runs of the namespace have a place as the platform allows it.",
+        "Wait, or suspend or stop another run of the namespace. `status.queue.runsAhead` tells how many come before.",
+    ),
+    (
+        Reason.RUN_LIMIT_REACHED,
+        "As many runs have a place as the platform allows in all, or the next place is for a run that comes before.",
+        "Wait. `status.queue.runsAhead` tells how many runs come before.",
+    ),
+    (
+        Reason.WAITING_FOR_CAPACITY,
+        "The resources that the run needs are in use, or are kept for a run that comes before.",
+        "Wait. `status.queue` has the resources and the number of runs that come before.",
+    ),
+    (
+        Reason.EXCEEDS_CAPACITY,
+        "The run needs more of a resource than the platform has in all (`queue.capacity`), so it can never start.",
+        "Choose a smaller RLModel or fewer environments in a new run, or ask the platform team to raise the capacity "
+        "or to make the RLModel smaller.",
+    ),
+)
+
+KUEUE = _section(
+    "Queues of Kueue",
+    "Runs with `queueName`. The run waits without a limit of time; with `KueueUnavailable` until "
+    "`startDeadlineSeconds` has passed.",
+    (
+        Reason.WAITING_FOR_QUOTA,
+        "Kueue has not admitted the run yet. The message has Kueue's own reason.",
+        "Wait. `kubectl describe workload` in the run's namespace shows the run's Workload.",
+    ),
+    (
+        Reason.WAITING_FOR_ADMISSION_CHECKS,
+        "Kueue has reserved quota, and admission checks are pending. The message names them.",
+        "Wait, or ask the platform team about the checks.",
+    ),
+    (
+        Reason.QUEUE_MISCONFIGURED,
+        "Kueue cannot admit the run: the LocalQueue or its ClusterQueue is missing or inactive, the class of priority "
+        "does not exist, or the run's Workload is deactivated.",
+        "Ask the platform team to correct what the message names, or start the run with another `queueName`.",
+    ),
+    (
+        Reason.WORKLOAD_EVICTED,
+        "Kueue took the run's quota back, for example for a run of higher priority, or because the queue was stopped. "
+        "The message has Kueue's reason.",
+        "No action needed: the run queues again, and continues from its newest checkpoint. It does not count toward "
+        "`maxRestarts`.",
+    ),
+    (
+        Reason.PLACEMENT_CONFLICT,
+        "The run was admitted, but a pod would need two values of one label of nodes: that of the RLModel and that of "
+        "the queue's ResourceFlavor differ. The run fails.",
+        "Correct the RLModel's `nodeSelector` or the flavors of the queue, and start the run again.",
+    ),
+    (
+        Reason.KUEUE_UNAVAILABLE,
+        "The platform does not use Kueue (`kueue.enabled` of the chart), its kinds are not installed, or the operator "
+        "must not read them. A run that was admitted before goes on.",
+        "Start the run without `queueName`, or ask the platform team to do what the message says.",
+    ),
+)
+
 REFERENCES = _section(
     "Spec and references",
     "The run waits until the cause is removed or `startDeadlineSeconds` has passed.",
@@ -195,6 +265,11 @@ REFERENCES = _section(
         Reason.SECRET_RESERVED,
         "`envFrom` or the RLModel names a Secret that pods must not read, such as the platform's S3 credentials.",
         "Put the variables into a Secret of your own and name that one, in a new run or in the RLModel.",
+    ),
+    (
+        Reason.NAMESPACE_RESERVED,
+        "The namespace has the name of a folder that all tenants share in S3, such as `environments` or `models`.",
+        "Start the run in a namespace of another name.",
     ),
     (
         Reason.PRIORITY_CLASS_NOT_ALLOWED,
@@ -397,6 +472,27 @@ S3 = _section(
         "Use another checkpoint or adapter. A run that resumes tries an older checkpoint automatically.",
     ),
     (Reason.S3_ERROR, "S3 rejected a request for another reason.", "See S3's answer in the message."),
+    (
+        Reason.STORAGE_SERVER_UNAVAILABLE,
+        "rlrun-server, which signs the requests of runs to S3, does not respond.",
+        "Check its Deployment and network policies. Requests are repeated, and running steps continue.",
+    ),
+    (
+        Reason.STORAGE_ACCESS_DENIED,
+        "rlrun-server does not sign a request to S3, because the process may not use that folder.",
+        "See the message. If a run needs the folder, its grant is outdated: start a new attempt.",
+    ),
+    (
+        Reason.API_KEY_ACCOUNT_MISSING,
+        "The namespace has no ServiceAccount `rlrun-user`, whose rights an API key has.",
+        "Create it, and bind a role to it.",
+    ),
+    (
+        Reason.API_KEY_LIMIT_REACHED,
+        "The namespace has as many API keys as are allowed.",
+        "Delete one that is not used.",
+    ),
+    (Reason.API_KEY_NOT_FOUND, "The namespace has no API key with this id.", "List its keys."),
 )
 
 BASE_MODEL = _section(
@@ -652,6 +748,13 @@ ENVIRONMENTS = _section(
         "Push it: `rlrun env push`.",
     ),
     (
+        Reason.ENVIRONMENT_CHANGED,
+        "A package in the bucket is no longer the one that the run began with (`status.environments`): its version was "
+        "replaced, extended or deleted. The run does not train on with another one.",
+        "Start a new run, with `checkpointId` to continue from its newest checkpoint. Raise the version with each push "
+        "instead of `--force`.",
+    ),
+    (
         Reason.ENVIRONMENT_INSTALL_FAILED,
         "The environment's package could not be installed. The message gives pip's error.",
         "Build the package again for the image's Python, and push a new version.",
@@ -672,6 +775,12 @@ ENVIRONMENTS = _section(
         Reason.ENVIRONMENT_WORKER_DIED,
         "A worker process of the environment exited or was killed. It is restarted.",
         "See the cause in the message, most often memory or blocking code.",
+    ),
+    (
+        Reason.ENVIRONMENT_TOO_MANY_PROCESSES,
+        "The environment's code started more processes and threads than its pod may have, and was killed.",
+        "Start fewer at a time, wait for those that end, or use a larger `infrastructure.computeSize`, which has more "
+        "workers.",
     ),
     (
         Reason.ORCHESTRATOR_UNREACHABLE,
@@ -970,6 +1079,8 @@ REQUESTS = _section(
 
 SECTIONS = (
     LIFE,
+    QUEUE,
+    KUEUE,
     REFERENCES,
     MODELS,
     OBJECTS,
@@ -1006,6 +1117,19 @@ CONDITIONS = (
         "The spec is valid, and what it refers to exists.",
         (Reason.VALID,),
         (REFERENCES, S3),
+    ),
+    ConditionDescription(
+        ConditionType.ADMITTED,
+        "RLRun",
+        "The run has its place in the queue. Absent without a queue.",
+        (Reason.ADMITTED, Reason.KUEUE_UNAVAILABLE),
+        (
+            QUEUE,
+            KUEUE,
+            Reason.WAITING_FOR_PREVIOUS_PODS,
+            Reason.PRIORITY_CLASS_NOT_ALLOWED,
+            Reason.RUN_FINISHED,
+        ),
     ),
     ConditionDescription(
         ConditionType.CHILDREN_APPLIED,
@@ -1082,6 +1206,8 @@ CONDITIONS = (
             Reason.STOPPED,
             Reason.COMPLETED,
             Reason.FAILED,
+            QUEUE,
+            KUEUE,
             REFERENCES,
         ),
     ),

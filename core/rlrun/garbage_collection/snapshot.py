@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.layout import MANIFEST, SHARED_FOLDERS, S3Uri
 from rlrun.storage.store import StoredObject, Upload
 
 UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-SHARED = ("environments", "models")
 """Folders below the prefix that do not belong to a run and are skipped."""
 STEPPED = ("checkpoints", "adapters")
 """Folders of a run with one subfolder per artifact."""
@@ -108,7 +107,7 @@ def locate(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
         return None
     namespace, _, rest = key.removeprefix(prefix).partition("/")
     uid, _, inner = rest.partition("/")
-    if namespace in SHARED or not UID.fullmatch(uid) or not inner:
+    if namespace in SHARED_FOLDERS or not UID.fullmatch(uid) or not inner:
         return None
     area, _, below = inner.partition("/")
     name, slash, _ = below.partition("/")

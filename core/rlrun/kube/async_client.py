@@ -13,10 +13,10 @@ import aiohttp
 from kubernetes.aio import client, config
 from typing_extensions import override
 
-from rlrun.constants import FIELD_MANAGER
+from rlrun.constants import CONFLICT, FIELD_MANAGER
 from rlrun.kube import requests
 from rlrun.kube.errors import FAILED, TIMEOUT, UNREACHABLE, ApiError
-from rlrun.kube.kinds import ALL, ResourceKind
+from rlrun.kube.kinds import ALL, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
 from rlrun.kube.requests import KubeRequest
@@ -26,6 +26,9 @@ CONNECTIONS = 64
 LOG_LINES = 200_000
 """Number of lines requested from the end of a log. The API server limits bytes only from the beginning."""
 LOG_CHUNK = 1 << 16
+VERSION_OF_NONE = "1"
+"""Version that no object has: etcd counts its revisions from 1, and the first write makes 2. The API server creates the
+object of a server-side apply with it, and answers 409 if there is one, which has another version."""
 
 
 class AsyncTransport(Protocol):
@@ -82,6 +85,26 @@ class AsyncKubeClient:
             if not token:
                 return found
 
+    async def version(self, kind: ResourceKind, namespace: str | None, labels: Labels) -> str:
+        """Return the version of a collection, from which a watch can begin. Raises ApiError."""
+        page = await self._transport.send(requests.list_version(kind, namespace, labels))
+        return str((page.get("metadata") or {}).get("resourceVersion", ""))
+
+    async def watch_metadata(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels, version: str, seconds: float
+    ) -> AsyncIterator[tuple[str, Obj]]:
+        """Yield type and metadata of each change after a version, for some seconds.
+
+        Raises ApiError, with 410 if the version is too old.
+        """
+        request = requests.watch_metadata(kind, namespace, labels, version, seconds)
+        async with self._transport.stream(request) as chunks:
+            rest = b""
+            async for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    yield requests.parse_event(request, line)
+
     async def create(self, obj: Obj) -> Obj:
         """Create the object. Raises ApiError 409 if it exists."""
         return await self._transport.send(requests.create(obj, FIELD_MANAGER))
@@ -97,15 +120,11 @@ class AsyncKubeClient:
     async def apply_own(self, obj: Obj, *, is_new: bool) -> Obj:
         """Apply an object of a run or a pool. Raises ObjectRefused, or ApiError if a repetition may succeed.
 
-        A new object is read first: server-side apply would silently take over an object of another owner.
+        A new object is created only if none has its name: server-side apply would silently take over an object of
+        another owner.
         """
-        metadata = obj["metadata"]
         try:
-            existing = await self.get(ALL[obj["kind"]], metadata["namespace"], metadata["name"]) if is_new else None
-            other_owner = None if existing is None else find_other_owner(obj, existing)
-            if other_owner is not None:
-                raise other_owner
-            return await self.apply(obj)
+            return await (self._create_by_apply(obj) if is_new else self.apply(obj))
         except ObjectRefused:
             raise
         except ApiError as error:
@@ -113,6 +132,29 @@ class AsyncKubeClient:
             if refusal is None:
                 raise
             raise refusal from error
+
+    async def _create_by_apply(self, obj: Obj) -> Obj:
+        metadata = obj["metadata"]
+        try:
+            return await self.apply({**obj, "metadata": {**metadata, "resourceVersion": VERSION_OF_NONE}})
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+            existing = await self._read_existing(ALL[obj["kind"]], metadata["namespace"], metadata["name"])
+            if existing is None:
+                raise
+        other_owner = find_other_owner(obj, existing)
+        if other_owner is not None:
+            raise other_owner
+        return await self.apply(obj)
+
+    async def _read_existing(self, kind: ResourceKind, namespace: str, name: str) -> Obj | None:
+        # The operator may get Secrets and list all other kinds. Nothing else needs both.
+        if kind == SECRET:
+            return await self.get(kind, namespace, name)
+        request = requests.list_named(kind, namespace, name)
+        items, _ = requests.parse_page(request, await self._transport.send(request))
+        return items[0] if items else None
 
     async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
         """Apply the object's status on the server side. Raises ApiError 404 if the object does not exist.
@@ -167,8 +209,9 @@ class AsyncKubeClient:
 class AsyncApiTransport(AsyncTransport):
     """Transport over HTTP with the credentials of a kubernetes configuration."""
 
-    def __init__(self, configuration: client.Configuration) -> None:
-        configuration.connection_pool_maxsize = CONNECTIONS
+    def __init__(self, configuration: client.Configuration, connections: int = CONNECTIONS) -> None:
+        """`connections`: maximum number at a time; more requests wait. 0: no maximum."""
+        configuration.connection_pool_maxsize = connections
         self._host = str(configuration.host)
         self._api = client.ApiClient(configuration)
 
@@ -190,7 +233,7 @@ class AsyncApiTransport(AsyncTransport):
     @asynccontextmanager
     async def _open(self, request: KubeRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the unread response. Raises ApiError, also for failures while it is read."""
-        action = str(request)
+        action, seconds = str(request), request.seconds or REQUEST_SECONDS
         try:
             response = await self._api.call_api(
                 request.path,
@@ -201,7 +244,7 @@ class AsyncApiTransport(AsyncTransport):
                 auth_settings=["BearerToken"],
                 response_types_map={},
                 _preload_content=False,
-                _request_timeout=REQUEST_SECONDS,
+                _request_timeout=seconds,
             )
             try:
                 if response.status >= 400:
@@ -215,7 +258,7 @@ class AsyncApiTransport(AsyncTransport):
                 raise ApiError.from_response(error.status, error.body or error.reason, action) from None
             raise ApiError(0, FAILED, str(error.reason), action=action) from None
         except TimeoutError:
-            message = f"the API server at {self._host} did not respond within {REQUEST_SECONDS:.0f} s"
+            message = f"the API server at {self._host} did not respond within {seconds:.0f} s"
             raise ApiError(0, TIMEOUT, message, action=action) from None
         except aiohttp.ClientError as error:
             message = f"the API server at {self._host} does not answer ({error})"

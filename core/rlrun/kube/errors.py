@@ -57,6 +57,11 @@ class ApiError(Exception):
         return self.status == 0 and self.reason in (UNREACHABLE, TIMEOUT)
 
     @property
+    def is_temporary(self) -> bool:
+        """True if the same request may succeed a moment later: no response, an overloaded or a failing API server."""
+        return self.is_unanswered or self.status in (408, 429) or self.status >= 500
+
+    @property
     def is_object_missing(self) -> bool:
         """True if the named object does not exist, and not only its kind or the path."""
         return self.status == 404 and bool(self.details.get("name"))

@@ -45,7 +45,18 @@ SERVICE_ACCOUNT = ResourceKind("", "v1", "serviceaccounts", "ServiceAccount")
 POD = ResourceKind("", "v1", "pods", "Pod")
 EVENT = ResourceKind("", "v1", "events", "Event")
 NAMESPACE = ResourceKind("", "v1", "namespaces", "Namespace", namespaced=False)
+PRIORITY_CLASS = ResourceKind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 LEASE = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
+ACCESS_REVIEW = ResourceKind(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
+TOKEN_REVIEW = ResourceKind("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+
+WORKLOAD = ResourceKind("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+RESOURCE_FLAVOR = ResourceKind("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor", namespaced=False)
+WORKLOAD_PRIORITY_CLASS = ResourceKind(
+    "kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False
+)
 
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
 """Kinds of the objects that record a run's artifacts."""
@@ -53,7 +64,23 @@ CHILDREN = (JOB, DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVIC
 """Kinds of a run's children, in the order in which they are deleted: first the Job, whose process writes."""
 
 ALL: Mapping[str, ResourceKind] = {
-    kind.kind: kind for kind in (RLRUN, RLMODEL, *ARTIFACTS, *CHILDREN, POD, EVENT, LEASE, NAMESPACE)
+    kind.kind: kind
+    for kind in (
+        RLRUN,
+        RLMODEL,
+        *ARTIFACTS,
+        *CHILDREN,
+        POD,
+        EVENT,
+        LEASE,
+        NAMESPACE,
+        PRIORITY_CLASS,
+        TOKEN_REVIEW,
+        ACCESS_REVIEW,
+        WORKLOAD,
+        RESOURCE_FLAVOR,
+        WORKLOAD_PRIORITY_CLASS,
+    )
 }
 """Every kind by its name."""
 

@@ -57,6 +57,12 @@ def is_alive(pod: Obj) -> bool:
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
+def is_stopped(pod: Obj) -> bool:
+    """True if the pod ended without an error though its containers always restart: its node has stopped it."""
+    phase, restarts = pod.get("status", {}).get("phase"), pod.get("spec", {}).get("restartPolicy")
+    return bool(phase == "Succeeded" and restarts == "Always")
+
+
 def is_out_of_disk(pod: Obj) -> bool:
     """True if the kubelet evicted the pod for exceeding its own limit of ephemeral storage, not for a full node."""
     status = pod.get("status", {})

@@ -7,9 +7,11 @@ from enum import StrEnum
 from typing import Any
 
 from rlrun.kube.errors import INVALID_ANSWER, ApiError
-from rlrun.kube.kinds import POD, ResourceKind, ref_of
+from rlrun.kube.kinds import POD, SERVICE, SERVICE_ACCOUNT, ResourceKind, ref_of
 from rlrun.kube.objects import Labels, Obj
 
+WATCH_GRACE = 10.0
+"""Seconds after which a watch is cut off that the API server has not ended."""
 PAGE_SIZE = 500
 """Maximum number of objects in one page of a list."""
 
@@ -19,6 +21,7 @@ class Verb(StrEnum):
 
     GET = "get"
     LIST = "list"
+    WATCH = "watch"
     CREATE = "create"
     REPLACE = "replace"
     APPLY = "apply"
@@ -30,6 +33,7 @@ class Verb(StrEnum):
 METHODS = {
     Verb.GET: "GET",
     Verb.LIST: "GET",
+    Verb.WATCH: "GET",
     Verb.CREATE: "POST",
     Verb.REPLACE: "PUT",
     Verb.APPLY: "PATCH",
@@ -52,11 +56,15 @@ class KubeRequest:
     query: Mapping[str, str] = field(default_factory=dict)
     field_manager: str | None = None
     subresource: str | None = None
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """May hold a token."""
+    seconds: float | None = None
+    """Time limit of the whole response, if it is not the client's."""
 
     def __str__(self) -> str:
         """Return a phrase that follows "cannot": "get RLRun team/first"."""
-        if self.verb is Verb.LIST:
-            return f"list {self.kind.plural}" + (f" in namespace {self.namespace}" if self.namespace else "")
+        if self.verb in (Verb.LIST, Verb.WATCH):
+            return f"{self.verb} {self.kind.plural}" + (f" in namespace {self.namespace}" if self.namespace else "")
         metadata = (self.body or {}).get("metadata") or {}
         name = self.name or metadata.get("name") or f"{metadata.get('generateName', '')}*"
         place = f"{self.namespace}/{name}" if self.kind.namespaced and self.namespace else name
@@ -72,7 +80,8 @@ class KubeRequest:
     @property
     def path(self) -> str:
         """URL path."""
-        name = None if self.verb in (Verb.LIST, Verb.CREATE) else self.name
+        is_collection = self.verb in (Verb.LIST, Verb.WATCH) or (self.verb is Verb.CREATE and not self.subresource)
+        name = None if is_collection else self.name
         return self.kind.path(self.namespace, name, self.subresource)
 
     @property
@@ -86,7 +95,8 @@ class KubeRequest:
     def headers(self) -> dict[str, str]:
         """HTTP headers."""
         accepted = "*/*" if self.verb is Verb.LOG else "application/json"
-        return {"Accept": accepted, "Content-Type": CONTENT_TYPES.get(self.verb, "application/json")}
+        content = CONTENT_TYPES.get(self.verb, "application/json")
+        return {"Accept": accepted, "Content-Type": content, **self.extra_headers}
 
 
 def get(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequest:
@@ -106,11 +116,63 @@ def list_page(
     return KubeRequest(Verb.LIST, kind, namespace if kind.namespaced else None, query=query)
 
 
+def list_named(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequest:
+    """Return the request for a list of the object with this name, for accounts that may list and not get."""
+    query = {"fieldSelector": f"metadata.name={name}"}
+    return KubeRequest(Verb.LIST, kind, namespace if kind.namespaced else None, query=query)
+
+
+def list_version(kind: ResourceKind, namespace: str | None, labels: Labels) -> KubeRequest:
+    """Return the request for the version of a collection, from which a watch can begin. At most one object comes."""
+    query = {"limit": "1", "labelSelector": label_selector(labels)}
+    accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+    return KubeRequest(Verb.LIST, kind, namespace, query=query, extra_headers={"Accept": accepted})
+
+
+def watch_metadata(
+    kind: ResourceKind, namespace: str | None, labels: Labels, version: str, seconds: float
+) -> KubeRequest:
+    """Return the request for all changes after a version, for this time; only metadata of the objects comes."""
+    query = {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "labelSelector": label_selector(labels),
+        "resourceVersion": version,
+        "timeoutSeconds": f"{seconds:.0f}",
+    }
+    accepted = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+    # The API server ends the response by itself; one that does not is cut off a little later.
+    limit = seconds + WATCH_GRACE
+    return KubeRequest(Verb.WATCH, kind, namespace, query=query, extra_headers={"Accept": accepted}, seconds=limit)
+
+
 def create(obj: Obj, field_manager: str | None, namespace: str | None = None) -> KubeRequest:
     """Return the request that creates the object, in its own namespace unless another one is given."""
     kind, own_namespace, name = ref_of(obj)
     place = (namespace or own_namespace) if kind.namespaced else None
     return KubeRequest(Verb.CREATE, kind, place, name or None, obj, field_manager=field_manager)
+
+
+def create_token(namespace: str, account: str, seconds: int, audience: str = "") -> KubeRequest:
+    """Return the request for a token of a ServiceAccount, for the API server unless `audience` names another one."""
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "metadata": {},
+        "spec": {"expirationSeconds": seconds, **({"audiences": [audience]} if audience else {})},
+    }
+    return KubeRequest(Verb.CREATE, SERVICE_ACCOUNT, namespace, account, body, subresource="token")
+
+
+SERVICE_VERBS = {"GET": Verb.GET, "POST": Verb.CREATE, "DELETE": Verb.DELETE}
+
+
+def call_service(
+    namespace: str, service: str, method: str, path: str, body: Obj | None, headers: Mapping[str, str]
+) -> KubeRequest:
+    """Return the request (GET, POST or DELETE) that the API server passes to a Service, written `name:port`."""
+    verb = SERVICE_VERBS[method]
+    return KubeRequest(verb, SERVICE, namespace, service, body, subresource=f"proxy{path}", extra_headers=headers)
 
 
 def replace(obj: Obj, field_manager: str | None) -> KubeRequest:
@@ -191,3 +253,14 @@ def parse_page(request: KubeRequest, page: Obj) -> tuple[list[Obj], str]:
     kind = {"apiVersion": request.kind.api_version, "kind": request.kind.kind}
     token = (page.get("metadata") or {}).get("continue")
     return [{**kind, **item} for item in items], str(token or "")
+
+
+def parse_event(request: KubeRequest, line: bytes) -> tuple[str, Obj]:
+    """Return type and object of one line of a watch. Raises ApiError for an error that the API server sends in it."""
+    event = parse_object(request, line)
+    obj = event.get("object")
+    if not isinstance(obj, dict):
+        raise ApiError(0, INVALID_ANSWER, "the response is not an event of a watch", action=str(request))
+    if event.get("type") == "ERROR":
+        raise ApiError.from_response(int(obj.get("code") or 0), json.dumps(obj), str(request))
+    return str(event.get("type")), obj

@@ -4,7 +4,7 @@ Only the transport imports the official client, and only when it is used, becaus
 """
 
 import builtins
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -88,6 +88,16 @@ class SyncKubeClient:
                 return False
             raise
         return True
+
+    def create_token(self, namespace: str, account: str, seconds: int, audience: str = "") -> Obj:
+        """Return a TokenRequest with a token of the ServiceAccount, by default for the API server. Raises ApiError."""
+        return self._transport.send(requests.create_token(namespace, account, seconds, audience))
+
+    def call_service(
+        self, namespace: str, service: str, method: str, path: str, body: Obj | None, headers: Mapping[str, str]
+    ) -> Obj:
+        """Return the JSON that a Service (`name:port`) answers through the API server. Raises ApiError."""
+        return self._transport.send(requests.call_service(namespace, service, method, path, body, headers))
 
     def log(
         self, namespace: str, pod: str, container: str, *, previous: bool, tail: int | None, follow: bool

@@ -12,6 +12,8 @@ TOKEN_VARIABLE = "RLRUN_TOKEN"
 """Token of the process: of the run, or in an environment's pod that of environments."""
 ENVIRONMENT_TOKEN_VARIABLE = "RLRUN_ENVIRONMENT_TOKEN"
 """Token of environments, as the orchestrator has it."""
+OPEN_PATHS_VARIABLE = "RLRUN_OPEN_PATHS"
+"""Paths of an engine that need no token, separated by commas (see `rlrun_engine_access`)."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """Paths of probes and of Prometheus, which have no token."""
 

@@ -5,20 +5,17 @@ signature and sends no request, so it needs neither a list of runs nor the Kuber
 each CONNECT (RFC 9110, section 9.3.6) in `Proxy-Authorization: Basic` (RFC 7617).
 """
 
-import base64
-import hashlib
-import hmac
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from rlrun.api.base.schema import Schema
+from rlrun.protocol import signed_text
 
 USER = "rlrun"
 """User name in the proxy URL. The password is the signed grant."""
 HTTPS_PORT = 443
 """Port of a host that is listed without one."""
-MIN_KEY_BYTES = 16
 NOT_SIGNED = "the credentials are not signed by this platform"
 
 
@@ -69,20 +66,13 @@ def is_listed(destination: Destination, hosts: Iterable[str]) -> bool:
 
 
 def sign(grant: EgressGrant, key: bytes) -> str:
-    """Return the grant as text for a URL: payload and HMAC-SHA256 (RFC 2104), both in base64url without padding."""
-    payload = _encoded(grant.model_dump_json(by_alias=True).encode())
-    return f"{payload}.{_encoded(_signature(payload, key))}"
+    """Return the grant as signed text, which a URL can hold."""
+    return signed_text.sign(grant, key)
 
 
 def verify(text: str, keys: Sequence[bytes], now: datetime) -> EgressGrant:
     """Return the grant. Raises GrantError without a hint at what a right text would be."""
-    payload, _, signature = text.partition(".")
-    try:
-        given = _decoded(signature)
-        matches = [hmac.compare_digest(given, _signature(payload, key)) for key in keys]
-        grant = EgressGrant.model_validate_json(_decoded(payload)) if any(matches) else None
-    except ValueError as error:
-        raise GrantError(NOT_SIGNED) from error
+    grant = signed_text.verify(text, keys, EgressGrant)
     if grant is None:
         raise GrantError(NOT_SIGNED)
     if grant.expires <= now:
@@ -100,15 +90,3 @@ def _stands_for(listed: Destination, destination: Destination) -> bool:
 
 def _plain(host: str) -> str:
     return host.lower().rstrip(".")
-
-
-def _signature(payload: str, key: bytes) -> bytes:
-    return hmac.digest(key, payload.encode(), hashlib.sha256)
-
-
-def _encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _decoded(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

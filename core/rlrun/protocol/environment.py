@@ -28,6 +28,12 @@ MAX_ARGUMENT_BYTES = 127 * 1024
 Linux limits each variable of a process to 128 KiB; the other fields of `EnvironmentConfig` have less than 1 KiB."""
 MAX_REQUEST_BYTES = 16 * 1024**2
 """Largest request body that the server and its workers accept."""
+MAX_RESPONSE_BYTES = 256 * 1024**2
+"""Largest response of a worker or of the server, because both may be under the control of user code."""
+BYTES_PER_ROLLOUT = 4 * 1024**2
+"""More than a rollout of a `GroupResult` can have: its completion and metrics are cut."""
+MAX_PACKAGE_BYTES = 512 * 1024**2
+"""Largest size of a package with all its wheels."""
 ROLLOUT_SHARE = 0.9
 """Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
 
@@ -180,6 +186,11 @@ class GroupResult(Schema):
     group_id: str
     rollouts: list[RolloutResult]
     seconds: float
+
+
+def max_result_bytes(rollouts: int) -> int:
+    """Return the largest size of a `GroupResult` with so many rollouts, as JSON."""
+    return min(BYTES_PER_ROLLOUT * (rollouts + 1), MAX_RESPONSE_BYTES)
 
 
 def timed_out(request: GroupRequest) -> Problem:

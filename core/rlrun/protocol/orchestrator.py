@@ -1,7 +1,8 @@
-"""Status of the orchestrator, which the operator polls.
+"""Status of the orchestrator, which the operator watches.
 
 :8080  GET /healthz /readyz /metrics
        GET /status                    -> RunStatus
+       GET /status?since=V&wait=S     -> RunStatus with its version, when this differs from V or after S seconds
 :8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions and /models of the OpenAI API
 """
 
@@ -11,7 +12,12 @@ from enum import StrEnum
 from pydantic import Field
 
 from rlrun.api.base.schema import Schema
+from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.problem import Problem
+
+SINCE, WAIT = "since", "wait"
+"""Parameters of a request that waits for a change."""
+MAX_WAIT_SECONDS = 60.0
 
 
 class RunPhase(StrEnum):
@@ -39,6 +45,9 @@ class RunStatus(Schema):
     The orchestrator also writes it as its termination message, so that the final status survives the process.
     """
 
+    version: str | None = None
+    """Digest of the content without estimates and group counts, in responses to requests with `since`. None from
+    orchestrators of older versions."""
     phase: RunPhase
     step: int = 0
     max_steps: int
@@ -56,6 +65,9 @@ class RunStatus(Schema):
     rollout_errors: int = 0
     waiting_for: Problem | None = None
     """Component that the run waits for (`WaitingForTrainer`, `WaitingForInference`, ...), if any."""
+    environments: list[EnvironmentPackage] = Field(default_factory=list)
+    """Packages of the environments: those given to this process, and from the time at which all are ready the others.
+    The termination message may lack them."""
     warnings: list[Problem] = Field(default_factory=list)
     """Problems that do not stop the run but need attention (`RewardFunctionErrors`, ...)."""
     problem: Problem | None = None

@@ -14,6 +14,7 @@ from rlrun.api.base.rules import ADMITTED
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import EnvironmentPackage
 
 CONFIG_PATH = Path("/etc/rlrun/run.json")
 CONFIG_KEY = "run.json"
@@ -77,6 +78,8 @@ class ResolvedRun(Schema):
     artifacts: ArtifactPlaces
     warm_start_from: str | None = None
     """URI of another run's checkpoint to start from, s3://..."""
+    environment_packages: list[EnvironmentPackage] = Field(default_factory=list)
+    """Packages that the run began with, as far as they are recorded in its status. The environments get no others."""
 
     @classmethod
     def load(cls, path: Path | None = None) -> "ResolvedRun":

@@ -17,7 +17,6 @@ from rlrun.protocol.problem import Problem
 
 ORDER_KEY = "order.json"
 ORDER_DIR = "/etc/rlrun/serving"
-CREDENTIALS_DIR = "/etc/rlrun/s3"
 
 
 class ServedAdapter(Schema):
@@ -37,6 +36,8 @@ class DesiredAdapters(Schema):
     base: str
     """Model name of the base model."""
     adapters: list[ServedAdapter] = Field(default_factory=list)
+    grant: str = ""
+    """Signed StorageGrant that allows to read the adapters."""
 
 
 class LoadState(StrEnum):

@@ -34,8 +34,9 @@ M = TypeVar("M", bound=BaseModel)
 class HttpClient:
     """Client of several servers with one connection pool, for small responses within `timeout` seconds."""
 
-    def __init__(self, timeout: float = RESPONSE_SECONDS) -> None:
+    def __init__(self, timeout: float = RESPONSE_SECONDS, connections: int = 64) -> None:
         self._timeout = timeout
+        self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
     async def call(
@@ -48,7 +49,7 @@ class HttpClient:
         """
         if self._session is None:
             # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
-            connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=5, ttl_dns_cache=5)
+            connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=5, ttl_dns_cache=5)
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         data = None if body is None else json.dumps(body).encode()
         response = await request(

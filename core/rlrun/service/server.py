@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -65,12 +66,19 @@ def make_runner(app: web.Application) -> web.AppRunner:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
-    """Serve the application on all addresses of this host while the context is open."""
+async def serving(
+    app: web.Application, port: int, tls_port: int | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
+    """Serve the application on all addresses of this host while the context is open.
+
+    With `tls` only `tls_port` is open to others, and `port` to this host alone.
+    """
     runner = make_runner(app)
     await runner.setup()
     try:
-        await web.TCPSite(runner, port=port).start()
+        if tls is not None:
+            await web.TCPSite(runner, port=tls_port, ssl_context=tls).start()
+        await web.TCPSite(runner, "127.0.0.1" if tls is not None else None, port).start()
         yield
     finally:
         await runner.cleanup()

@@ -80,10 +80,26 @@ class Unreachable(StoreError):
     reason = Reason.S3_UNREACHABLE
 
 
+class StorageServerUnavailable(Unreachable):
+    """rlrun-server, which signs the requests, does not respond. A retry may succeed."""
+
+    reason = Reason.STORAGE_SERVER_UNAVAILABLE
+
+
+class AlreadyExists(StoreError):
+    """The object exists, and was to be written only if it does not."""
+
+
 class Corrupt(StoreError):
     """The bytes differ from those in the manifest."""
 
     reason = Reason.S3_ARTIFACT_CORRUPT
+
+
+MISSING_CREDENTIALS = (
+    "put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the S3 Secret, or give the ServiceAccount an identity of the "
+    "cloud (s3.credentials.workloadIdentity of the chart)"
+)
 
 
 def classify(error: Exception, place: str, endpoint: str) -> StoreError:
@@ -95,9 +111,7 @@ def classify(error: Exception, place: str, endpoint: str) -> StoreError:
     if isinstance(error, ClientError):
         return _classify_response(error, place, endpoint)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
-        return AccessDenied(
-            f"no S3 credentials for {place}: put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the S3 Secret"
-        )
+        return AccessDenied(f"no S3 credentials for {place}: {MISSING_CREDENTIALS}")
     if isinstance(error, exceptions.NoRegionError):
         return AccessDenied(f"no S3 region for {place}: put AWS_DEFAULT_REGION into the S3 Secret")
     if isinstance(error, NO_RESPONSE_ERRORS):
@@ -119,8 +133,11 @@ def _classify_response(error: ClientError, place: str, endpoint: str) -> StoreEr
     if code in DENIED_CODES or status in (401, 403):
         return AccessDenied(
             f"{endpoint} rejects {error.operation_name} on {place} ({code}): check AWS_ACCESS_KEY_ID and "
-            f"AWS_SECRET_ACCESS_KEY in the S3 Secret and that this key may read, write, list and delete in {bucket!r}"
+            "AWS_SECRET_ACCESS_KEY in the S3 Secret, or the workload identity, and that it may read, write, list and "
+            f"delete in {bucket!r}"
         )
+    if code == "PreconditionFailed" or status == 412:
+        return AlreadyExists(f"{place} exists already and is not replaced")
     if code in BUSY_CODES or status >= 500:
         return Unreachable(
             f"{endpoint} responds to {error.operation_name} on {place} with {status} {code} after all retries: "

@@ -113,6 +113,11 @@ def step_of(folder: str) -> int:
     return int(digits)
 
 
+ENVIRONMENTS_FOLDER, MODELS_FOLDER = "environments", "models"
+SHARED_FOLDERS = (ENVIRONMENTS_FOLDER, MODELS_FOLDER)
+"""Folders of the platform beside those of the namespaces."""
+
+
 def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:
     """Return the folder with one subfolder per version of an environment package."""
-    return S3Uri(bucket, "/".join(p for p in (prefix.strip("/"), "environments", owner, name) if p))
+    return S3Uri(bucket, "/".join(p for p in (prefix.strip("/"), ENVIRONMENTS_FOLDER, owner, name) if p))

@@ -2,12 +2,13 @@
 
 Synchronous and thread-safe (async code calls it through a thread pool). Every request has a deadline, see
 `RequestLimits`. The manifest of an artifact is written last and deleted first, so that a folder with a manifest is
-complete at any time. A download is verified against the manifest and appears under its name at once. Credentials and
-endpoint come from the usual AWS_* variables unless given.
+complete at any time. A download is verified against the manifest and appears under its name at once. The endpoint comes
+from the usual AWS_* variables unless given; so do the credentials, unless rlrun-server signs the requests.
 """
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -16,13 +17,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
-import boto3
+from botocore import UNSIGNED
 from botocore.config import Config
 from pydantic import ValidationError
 
+from rlrun.protocol.storage_access import MAX_BATCH, MAX_URL, PAYLOAD_HASH, RequestToSign
+from rlrun.storage.boto_session import new_session
+from rlrun.storage.bucket_urls import BucketUrls, addressing_style
 from rlrun.storage.errors import (
+    MISSING_CREDENTIALS,
     AccessDenied,
+    AlreadyExists,
     BucketMissing,
     Corrupt,
     NotFound,
@@ -32,10 +39,12 @@ from rlrun.storage.errors import (
 )
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.storage.remote_signer import RemoteSigner, RequestSigner
 from rlrun.storage.transfer import CONCURRENCY, PART_BYTES, Incoming, Outgoing, Transfer, size_of
 
 __all__ = [
     "AccessDenied",
+    "AlreadyExists",
     "BucketMissing",
     "Corrupt",
     "NotFound",
@@ -47,6 +56,10 @@ __all__ = [
     "Upload",
 ]
 
+DEFAULT_REGION = "us-east-1"
+NO_BODY = hashlib.sha256(b"").hexdigest()
+SMALL_BYTES = PART_BYTES
+"""Size of an artifact up to which its files are read before the first request, so that all are signed at once."""
 DELETE_BATCH = 250
 """Keys in one DeleteObjects request. S3 allows 1000, but a server on disks answers only after deleting them all."""
 
@@ -94,20 +107,26 @@ class Store:
         session_token: str | None = None,
         region: str | None = None,
         limits: RequestLimits = DEFAULT_LIMITS,
+        signer: RequestSigner | None = None,
+        use_environment: bool = True,
     ) -> None:
-        endpoint = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-        region = region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or "us-east-1"
-        # Servers other than AWS rarely have a DNS name per bucket, and not all know the newest checksum headers.
+        """Without `use_environment`, variables and files of AWS tools on this machine do not count."""
+        variables = os.environ if use_environment else {}
+        endpoint = endpoint_url or variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or None
+        region = region or variables.get("AWS_DEFAULT_REGION") or variables.get("AWS_REGION") or DEFAULT_REGION
+        # Not all servers know the newest checksum headers.
         config = Config(
             connect_timeout=limits.connect_seconds,
             read_timeout=limits.read_seconds,
             retries={"mode": "standard", "total_max_attempts": limits.tries},
             max_pool_connections=4 * CONCURRENCY,
-            s3={"addressing_style": "path" if endpoint else "auto"},
+            s3={"addressing_style": addressing_style(endpoint)},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
+            signature_version=UNSIGNED if signer else None,
+            ignore_configured_endpoint_urls=None if use_environment else True,
         )
-        session = boto3.session.Session()
+        session = new_session(use_environment=use_environment)
         self.endpoint = endpoint or f"AWS S3 ({region})"
         with translate_s3_errors("s3://", self.endpoint):
             self._s3: Any = session.client(
@@ -119,7 +138,22 @@ class Store:
                 region_name=region,
                 config=config,
             )
+        self._has_credentials = bool(signer or access_key_id) or session.get_credentials() is not None
+        self._signer = signer
+        if signer is not None:
+            self._s3.meta.events.register("request-created.s3", lambda request, **_: signer.sign(request))
+            self._s3.meta.events.register("response-received.s3", forget_refused_signatures(signer))
         self._transfer = Transfer(self._s3, self.endpoint)
+        self._urls = None if signer is None else BucketUrls(session, endpoint, region)
+
+    @classmethod
+    def of_process(cls, environ: Mapping[str, str] = os.environ, limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
+        """Return the store of a process of a run: with rlrun-server, if its variables are set. Raises StoreError."""
+        region = environ.get("AWS_DEFAULT_REGION") or environ.get("AWS_REGION") or DEFAULT_REGION
+        endpoint = environ.get("AWS_ENDPOINT_URL_S3")
+        return cls(
+            endpoint_url=endpoint, region=region, limits=limits, signer=RemoteSigner.from_environment(environ, region)
+        )
 
     @classmethod
     def from_variables(cls, variables: Mapping[str, str], limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
@@ -133,10 +167,22 @@ class Store:
             limits=limits,
         )
 
+    def require_credentials(self) -> None:
+        """Check that there are credentials, or a server that signs. Raises AccessDenied."""
+        if not self._has_credentials:
+            raise AccessDenied(f"no S3 credentials for {self.endpoint}: {MISSING_CREDENTIALS}")
+
     def close(self) -> None:
         """Close the connections."""
         self._transfer.close()
         self._s3.close()
+        if self._signer is not None:
+            self._signer.close()
+
+    def use_grant(self, grant: str) -> None:
+        """Send another signed StorageGrant to rlrun-server from now on, if the requests are signed there."""
+        if isinstance(self._signer, RemoteSigner):
+            self._signer.grant = grant
 
     def watch_requests(self, before: Callable[[str], None], after: Callable[[], None]) -> None:
         """Call `before` with the HTTP method before each request, also a repeated one, and `after` after its response.
@@ -156,10 +202,11 @@ class Store:
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
-    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
-        """Write one object, replacing an existing one."""
+    def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
+        """Write one object. Without `replace` raises AlreadyExists if there is one."""
+        condition = {} if replace else {"IfNoneMatch": "*"}
         with translate_s3_errors(uri, self.endpoint):
-            self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data)
+            self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data, **condition)
 
     def get_bytes(self, uri: S3Uri) -> bytes:
         """Return the object's bytes. Raises NotFound."""
@@ -208,6 +255,10 @@ class Store:
         files = _outgoing(source)
         if not files:
             raise ValueError(f"nothing to upload to {uri}: the source has no files")
+        if self._signer is not None and sum(map(size_of, files)) <= SMALL_BYTES:
+            files = [_read(file) for file in files]
+            manifest = _complete(manifest, [file.entry for file in files if file.entry], uri)
+            self._sign_upload_ahead(uri, manifest)
         try:
             older = self.read_manifest(uri)
             occupied = older is not None
@@ -223,11 +274,8 @@ class Store:
         if any(size_of(file) > PART_BYTES for file in files):
             # Left by a process that died during this upload.
             self._abort_uploads(uri)
-        entries = self._transfer.upload(files, uri)
-        if manifest.files and sorted(entries, key=_name) != sorted(manifest.files, key=_name):
-            raise StoreError(f"the files changed while they were uploaded to {uri}: upload them again")
-        manifest = manifest.model_copy(update={"files": entries})
-        self.put_bytes(uri / MANIFEST, manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1).encode())
+        manifest = _complete(manifest, self._transfer.upload(files, uri), uri)
+        self.put_bytes(uri / MANIFEST, _text_of(manifest).encode())
         return manifest
 
     def read_manifest(self, uri: S3Uri) -> Manifest | None:
@@ -257,10 +305,10 @@ class Store:
         temporary = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
         try:
             files = [Incoming(entry, _path_of(entry, temporary, uri)) for entry in manifest.files]
+            self._sign_ahead(("GET", uri / entry.name, NO_BODY) for entry in manifest.files)
             for entry, found in zip(manifest.files, self._transfer.download(files, uri), strict=True):
                 _check(entry, found, uri)
-            text = manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
-            (temporary / MANIFEST).write_text(text, encoding="utf-8")
+            (temporary / MANIFEST).write_text(_text_of(manifest), encoding="utf-8")
             temporary.chmod(0o755)
             _replace_folder(temporary, dest)
         finally:
@@ -346,10 +394,29 @@ class Store:
             except self._s3.exceptions.NoSuchUpload:
                 return
 
-    def check(self, bucket: str) -> None:
-        """Check that the bucket exists and these credentials may list it. Raises StoreError."""
-        with translate_s3_errors(f"s3://{bucket}", self.endpoint):
-            self._s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
+    def check(self, uri: S3Uri) -> None:
+        """Check that the bucket exists and the folder `uri` may be listed. Raises StoreError."""
+        with translate_s3_errors(uri, self.endpoint):
+            self._s3.list_objects_v2(Bucket=uri.bucket, Prefix=_folder(uri), MaxKeys=1)
+
+    def _sign_upload_ahead(self, uri: S3Uri, manifest: Manifest) -> None:
+        place, text = uri / MANIFEST, hashlib.sha256(_text_of(manifest).encode()).hexdigest()
+        files = (("PUT", uri / entry.name, entry.sha256) for entry in manifest.files)
+        self._sign_ahead([("GET", place, NO_BODY), ("PUT", place, text), *files])
+
+    def _sign_ahead(self, requests: Iterable[tuple[str, S3Uri, str]]) -> None:
+        """Have the first MAX_BATCH of these requests signed: method, object and SHA-256 of the body of each."""
+        if self._signer is None or self._urls is None:
+            return
+        asked = []
+        for method, uri, digest in itertools.islice(requests, MAX_BATCH):
+            with translate_s3_errors(uri, self.endpoint):
+                url = f"{self._urls.of(uri.bucket)}/{quote(uri.key, safe='/~')}"
+            # A longer one is refused when it is its turn, with an error that names it.
+            if len(url) <= MAX_URL:
+                asked.append(RequestToSign(method=method, url=url, headers={PAYLOAD_HASH: digest}))
+        if asked:
+            self._signer.sign_ahead(asked)
 
     def _abort_uploads(self, uri: S3Uri) -> None:
         # Credentials often lack the permission to list uploads. A lifecycle rule of the bucket can remove them then.
@@ -358,6 +425,12 @@ class Store:
                 self.abort_upload(uri.bucket, upload)
 
     def _delete(self, uri: S3Uri, keys: list[str]) -> None:
+        if self._signer is not None:
+            # The keys of a batch are in its body, which the signer does not see.
+            for key in keys:
+                with translate_s3_errors(S3Uri(uri.bucket, key), self.endpoint):
+                    self._s3.delete_object(Bucket=uri.bucket, Key=key)
+            return
         with translate_s3_errors(uri, self.endpoint):
             response = self._s3.delete_objects(
                 Bucket=uri.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
@@ -370,6 +443,16 @@ class Store:
         arguments = {"Bucket": bucket, "Prefix": prefix} | ({"Delimiter": delimiter} if delimiter else {})
         pages: Iterable[dict[str, Any]] = self._s3.get_paginator("list_objects_v2").paginate(**arguments)
         return pages
+
+
+def forget_refused_signatures(signer: RequestSigner) -> Callable[..., None]:
+    """Return what botocore calls after each response."""
+
+    def after(response_dict: Mapping[str, Any] | None, **_: object) -> None:
+        if response_dict is not None and response_dict["status_code"] in (401, 403):
+            signer.forget()
+
+    return after
 
 
 def _folder(uri: S3Uri) -> str:
@@ -411,6 +494,28 @@ def _check(entry: FileEntry, found: FileEntry, uri: S3Uri) -> None:
             f"{uri / entry.name} has {found.size} bytes with SHA-256 {found.sha256[:12]}, but its manifest has "
             f"{entry.size} and {entry.sha256[:12]}: delete the artifact and use an older one"
         )
+
+
+def _read(file: Outgoing) -> Outgoing:
+    if isinstance(file.content, bytes):
+        content = file.content
+    else:
+        with file.content.open("rb") as opened:
+            content = opened.read(SMALL_BYTES + 1)
+        if len(content) > SMALL_BYTES:
+            raise StoreError(f"{file.name} grew while it was read: upload it again when no process writes to it")
+    return Outgoing(file.name, content, _hash_bytes(file.name, content))
+
+
+def _complete(manifest: Manifest, entries: list[FileEntry], uri: S3Uri) -> Manifest:
+    """Return the manifest with the files as they were read. Raises StoreError if it has others."""
+    if manifest.files and sorted(entries, key=_name) != sorted(manifest.files, key=_name):
+        raise StoreError(f"the files changed while they were uploaded to {uri}: upload them again")
+    return manifest.model_copy(update={"files": entries})
+
+
+def _text_of(manifest: Manifest) -> str:
+    return manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
 
 
 def _name(entry: FileEntry) -> str:

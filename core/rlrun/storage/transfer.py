@@ -1,8 +1,8 @@
 """Transfer of files to and from S3 in parts, with bounded memory and one pass over the bytes.
 
 The caller's thread reads and hashes while a few other threads send requests, so that files and parts of files are
-transferred concurrently. All callers together hold at most CONCURRENCY parts in memory. An object appears complete or
-not at all: a failed multipart upload is aborted.
+transferred concurrently. All callers together hold at most CONCURRENCY parts in memory, besides files given as bytes.
+An object appears complete or not at all: a failed multipart upload is aborted.
 """
 
 import contextlib
@@ -43,6 +43,8 @@ class Outgoing:
 
     name: str
     content: Path | bytes
+    entry: FileEntry | None = None
+    """Entry of bytes that are hashed already."""
 
 
 def size_of(file: Outgoing) -> int:
@@ -174,9 +176,10 @@ class Transfer:
                 raise StoreError(
                     f"{file.name} grew while it was uploaded to {place}: upload it again when no process writes to it"
                 )
-            digest.update(data)
+            if file.entry is None:
+                digest.update(data)
             sent += len(data)
-        return FileEntry(name=file.name, size=sent, sha256=digest.hexdigest())
+        return file.entry or FileEntry(name=file.name, size=sent, sha256=digest.hexdigest())
 
     def _start(self, batch: _Batch, function: Callable[..., None], *arguments: Any) -> None:
         self._slots.acquire()

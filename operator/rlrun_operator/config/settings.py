@@ -16,6 +16,7 @@ computeSizes:
 import ipaddress
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,9 +25,11 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from rlrun.api.base.address_rules import AddressRules
 from rlrun.api.base.kubernetes_types import Quantity, Resources
-from rlrun.api.base.names import EgressHost
+from rlrun.api.base.names import EgressHost, ObjectName
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_sections.infrastructure import ComputeSize
+
+from rlrun_operator.config.quantities import to_millis
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
@@ -46,6 +49,9 @@ OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_none_if_empty)]
 """Quantity, or None for an empty string."""
 Cidr = Annotated[str, AfterValidator(_network)]
 """Network in CIDR notation: `169.254.20.10/32`."""
+
+RESOURCE_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+"""Names of resources: cpu, nvidia.com/gpu."""
 
 
 class Image(Schema):
@@ -76,15 +82,24 @@ class SecretRef(Schema):
     name: str = Field(min_length=1)
 
 
+class ServerCertificate(Schema):
+    """Certificate of rlrun-server: a Secret with tls.crt, tls.key and ca.crt."""
+
+    secret: SecretRef
+    create: bool = True
+    """Makes the Secret if it does not exist, and renews it. False: the platform team does."""
+
+
 class S3Settings(Schema):
-    """Location of artifacts, and the Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
+    """Location of artifacts, and the credentials for it."""
 
     endpoint_url: str | None = None
     """URL of an S3-compatible store. None: AWS."""
     region: str = "us-east-1"
     bucket: str = Field(min_length=3)
     prefix: str = ""
-    credentials_secret: SecretRef
+    credentials_secret: SecretRef | None = None
+    """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. None: boto3 finds those of a workload identity."""
 
 
 class ComputeShape(Schema):
@@ -170,6 +185,46 @@ class ServingPoolSettings(Schema):
     """Adapters that an engine keeps in its pod's memory; it reads others from disk on request."""
 
 
+class NamespaceQueue(Schema):
+    """Part of the queue that one namespace gets."""
+
+    max_runs: int | None = Field(default=None, ge=0)
+    """Number of its runs that may have a place. 0: none begins. None: `maxRunsPerNamespace`."""
+    weight: int = Field(default=1, ge=1, le=1000)
+    """Share of the namespace, compared with those of others that wait at the same time."""
+
+
+class QueueSettings(Schema):
+    """Queue of runs. Without limits there is none, and every run starts at once."""
+
+    max_runs: int | None = Field(default=None, ge=1)
+    """Number of runs that may have a place. None: any number."""
+    max_runs_per_namespace: int | None = Field(default=None, ge=1)
+    """Number of runs of one namespace that may have a place. None: any number."""
+    namespaces: dict[ObjectName, NamespaceQueue] = Field(default_factory=dict)
+    """Namespaces with a limit or a weight of their own."""
+    capacity: dict[str, Quantity] = Field(default_factory=dict)
+    """Resources that all runs with a place may request together, for example nvidia.com/gpu. Others are not limited."""
+    backfill_seconds: float = Field(default=0.0, ge=0, le=7 * 86400)
+    """Time for which runs that need less may start before the first one whose resources are in use. 0: strict order."""
+
+    @property
+    def is_limited(self) -> bool:
+        """True if there is a queue."""
+        limits = [self.max_runs, self.max_runs_per_namespace, *(n.max_runs for n in self.namespaces.values())]
+        return bool(self.capacity) or any(limit is not None for limit in limits)
+
+    @field_validator("capacity")
+    @classmethod
+    def _positive(cls, capacity: dict[str, str]) -> dict[str, str]:
+        for name, quantity in capacity.items():
+            if not RESOURCE_NAME.fullmatch(name):
+                raise ValueError(f"`{name}` is not the name of a resource, such as nvidia.com/gpu or cpu")
+            if to_millis(quantity) <= 0:
+                raise ValueError(f"{name} is {quantity}, but must be positive. Remove it to leave it unlimited")
+        return capacity
+
+
 class EgressSettings(Schema):
     """Egress proxy, through which environments reach hosts outside of the cluster."""
 
@@ -183,6 +238,13 @@ class EgressSettings(Schema):
     """Secret with the signing key."""
 
 
+class KueueSettings(Schema):
+    """Use of Kueue, which admits runs with a queueName."""
+
+    priority_classes: list[str] = Field(default_factory=list)
+    """WorkloadPriorityClasses that runs may name by label; * stands for any characters."""
+
+
 class OperatorSettings(Schema):
     """Settings of the operator process."""
 
@@ -190,6 +252,13 @@ class OperatorSettings(Schema):
     image_pull_secrets: list[str] = Field(default_factory=list)
     """Names of Secrets in the run's namespace."""
     s3: S3Settings
+    storage_server: str = Field(default="http://rlrun-server.rlrun-system.svc:8080", pattern=r"^https?://")
+    """URL of rlrun-server, which signs the requests of runs to S3."""
+    storage_server_certificate: ServerCertificate | None = None
+    """Certificate of rlrun-server. None: it has none (http), or one that the images trust."""
+    storage_server_authority: str = ""
+    """Certificates in PEM from which that of rlrun-server must descend. The operator reads them from the Secret when it
+    starts. Empty: those that the images trust."""
     compute_sizes: dict[ComputeSize, ComputeShape] = Field(default_factory=lambda: dict(DEFAULT_SIZES))
     orchestrator_resources: Resources = Field(default_factory=lambda: _resources("500m", "1Gi", "8Gi"))
     sidecar_resources: Resources = Field(default_factory=lambda: _resources("50m", "128Mi", "1Gi"))
@@ -205,14 +274,16 @@ class OperatorSettings(Schema):
     dns: ClusterDns = Field(default_factory=ClusterDns)
     """DNS servers that NetworkPolicies let environments reach."""
     reserved_secret_names: list[str] = Field(default_factory=lambda: ["*-s3"])
-    """Names of Secrets that spec.envFrom and RLModels must not name; * stands for any characters. Copies of the S3
-    credentials end in -s3."""
+    """Names of Secrets that spec.envFrom and RLModels must not name; * stands for any characters. Older versions kept
+    copies of the S3 credentials that end in -s3."""
     priority_classes: list[str] = Field(default_factory=list)
     """PriorityClasses that runs may use; * stands for any characters."""
     environment_owners: dict[str, list[str]] = Field(default_factory=dict)
     """Namespaces that may use the packages of an owner; * stands for any characters. Packages of others are public."""
     egress: EgressSettings | None = None
     """None: environments reach nothing outside of the cluster."""
+    kueue: KueueSettings | None = None
+    """None: the platform does not use Kueue, and a run with a queueName is refused."""
     private_addresses: list[str] = Field(default_factory=list)
     """Addresses outside of the internet that runs may name: host names (* stands for any characters), IP addresses and
     networks."""
@@ -220,10 +291,15 @@ class OperatorSettings(Schema):
     serving: ServingPoolSettings = Field(default_factory=ServingPoolSettings)
     """Settings of serving pools."""
 
+    queue: QueueSettings = Field(default_factory=QueueSettings)
+    """Limits of the runs that may have pods at a time."""
+
     poll_seconds: float = Field(default=2.0, gt=0, le=60)
-    """Seconds between reconciles of an active run."""
+    """Seconds between reconciles of a run that starts, ends or has a problem, and between changes of a trained one."""
     resync_seconds: float = Field(default=120.0, ge=5, le=3600)
     """Seconds between two lists of all runs."""
+    artifact_sweep_seconds: float = Field(default=900.0, ge=1, le=86400)
+    """Seconds, give or take a fifth, between two lists of an active run's files in S3 while no upload is due."""
     workers: int = Field(default=8, ge=1, le=256)
     """Number of runs reconciled concurrently."""
     s3_threads: int = Field(default=8, ge=1, le=64)

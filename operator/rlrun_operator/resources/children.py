@@ -1,6 +1,5 @@
 """All Kubernetes objects of one attempt of a run."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE
@@ -13,24 +12,23 @@ from rlrun_operator.resources.inference import inference
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.network import network_policies
 from rlrun_operator.resources.orchestrator import orchestrator
-from rlrun_operator.resources.platform import config_map, s3_secret, service_account
+from rlrun_operator.resources.platform import config_map, service_account, token_secret
 from rlrun_operator.resources.run_tokens import token_variables
+from rlrun_operator.resources.storage_access import StorageAccess, sign_references
 from rlrun_operator.resources.trainer import trainer
 
 Obj = dict[str, Any]
-
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-"""Label that assigns a workload to a LocalQueue of Kueue."""
 
 
 def children(
     identity: RunIdentity,
     settings: OperatorSettings,
     resolved: ResolvedRun,
-    s3_variables: Mapping[str, str],
+    storage_key: bytes,
     *,
     egress: EgressAccess | None = None,
     token_key: bytes | None = None,
+    trusts_references: bool = True,
 ) -> list[Obj]:
     """Return all children of one attempt, dependencies first.
 
@@ -38,16 +36,19 @@ def children(
         identity: Names and labels of the children.
         settings: Settings of the operator.
         resolved: Configuration of the attempt.
-        s3_variables: The AWS_* variables.
+        storage_key: Key of the grants for rlrun-server.
         egress: Without it, environments that list hosts outside of the cluster are left out.
         token_key: Key of the tokens that the run's processes ask each other for. None: they ask for none.
+        trusts_references: False if the base model and the checkpoint may not be those that the operator has resolved.
+            Pods do not get access to them then.
     """
     proxy = settings.egress if wants_egress(resolved.spec) else None
     tokens = token_variables(token_key, identity.uid) if token_key else {}
+    signature = sign_references(storage_key, identity, resolved) if trusts_references else ""
     found = [
         service_account(identity),
-        s3_secret(identity, {**s3_variables, **tokens}),
-        config_map(identity, resolved),
+        token_secret(identity, tokens),
+        config_map(identity, resolved, signature),
         *(
             network_policies(identity, settings.lease_namespace, settings.dns, proxy)
             if settings.network_policies
@@ -58,11 +59,8 @@ def children(
         if egress is not None or not item.entry.egress:
             token = tokens.get(ENVIRONMENT_TOKEN_VARIABLE)
             found += environment(identity, settings, resolved, item, egress=egress, token=token)
-    found += trainer(identity, settings, resolved)
-    found += inference(identity, settings, resolved)
-    found += orchestrator(identity, settings, resolved)
-    if queue := resolved.spec.queue_name:
-        for child in found:
-            if child["kind"] in ("Deployment", "Job"):
-                child["metadata"]["labels"][QUEUE_LABEL] = queue
+    storage = StorageAccess.of_run(identity, settings, resolved, storage_key, trusts_references=trusts_references)
+    found += trainer(identity, settings, resolved, storage)
+    found += inference(identity, settings, resolved, storage)
+    found += orchestrator(identity, settings, resolved, storage)
     return found

@@ -5,11 +5,12 @@ from typing import Any
 
 from rlrun.api.model import Inference, RLModelSpec
 from rlrun.constants import INFERENCE_PORT, SIDECAR_PORT, Role
-from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.engine_access import MIDDLEWARE, access_volume, installer, run_engine_with_access
 from rlrun_operator.resources.model_variables import role_variables
 from rlrun_operator.resources.model_volumes import model_storage, weights
 from rlrun_operator.resources.naming import RunIdentity
@@ -21,9 +22,10 @@ from rlrun_operator.resources.pod_templates import (
     http_probes,
     pod_template,
     resources_of,
-    s3_env_from,
     service,
+    token_env_from,
 )
+from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 
@@ -32,8 +34,6 @@ STARTUP_SECONDS = 2700
 SIDECAR_STARTUP_SECONDS = 600
 """Time limit in seconds for the start of a sidecar, which gets little CPU beside engines that load models."""
 ADAPTERS_DIR = "/adapters"
-ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
-"""Variable with the token that vLLM asks for on the routes below /v1. The others have no data of a run."""
 
 
 def engine_args(resolved: ResolvedRun) -> list[str]:
@@ -66,6 +66,7 @@ def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
         *lora,
         "--max-model-len", str(model.seq_len),
         "--logprobs-mode", "processed_logprobs",
+        "--middleware", MIDDLEWARE,
         *model.inference.extra_args,
     ]  # fmt: skip
 
@@ -77,7 +78,7 @@ def policy_kind(resolved: ResolvedRun) -> PolicyKind:
 
 def engine_env(kind: PolicyKind) -> dict[str, str]:
     """Return vLLM's variables, which enable the routes that the sidecar uses."""
-    # The second one enables /pause, /collective_rpc and more, which only the sidecar and the orchestrator can reach.
+    # The second one enables /pause, /collective_rpc and more, for which the middleware asks for the token.
     routes = "VLLM_ALLOW_RUNTIME_LORA_UPDATING" if kind is PolicyKind.adapter else "VLLM_SERVER_DEV_MODE"
     return {
         routes: "True" if kind is PolicyKind.adapter else "1",
@@ -97,7 +98,7 @@ def allowed_rank(rank: int) -> int:
 def engine(
     settings: OperatorSettings, model: RLModelSpec, args: Sequence[str], kind: PolicyKind, weights_mount: Obj
 ) -> Obj:
-    """Return vLLM's container, which reads policies from the volume `adapters`."""
+    """Return vLLM's container, which reads policies from the volume `adapters` and does not ask for a token yet."""
     shape = model.inference
     made = container(
         "vllm",
@@ -139,19 +140,20 @@ def engine_volumes(settings: OperatorSettings, shape: Inference) -> dict[str, Ob
     return {
         "adapters": disk_volume(model_storage(settings, shape)),
         "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}},
+        **access_volume(),
     }
 
 
-def inference(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
+def inference(
+    identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, storage: StorageAccess
+) -> list[Obj]:
     """Return the Deployment and the headless Service of the inference replicas."""
     shape = resolved.model.inference
-    model = weights(identity, settings, resolved.model.source, shape)
+    model = weights(settings, resolved.model.source, shape, storage)
+    client = storage.client(StorageRole.inference)
     kind = policy_kind(resolved)
     vllm = engine(settings, resolved.model, engine_args(resolved), kind, model.mount)
-    # Optional, because attempts that began without tokens have none in their Secret.
-    reference = {"name": identity.s3_secret, "key": TOKEN_VARIABLE, "optional": True}
-    own = {"name": ENGINE_KEY_VARIABLE, "valueFrom": {"secretKeyRef": reference}}
-    vllm["env"] = [*(e for e in vllm["env"] if e["name"] != ENGINE_KEY_VARIABLE), own]
+    vllm = run_engine_with_access(vllm, identity.token_secret)
     sidecar = container(
         "sidecar",
         settings.images.orchestrator,
@@ -161,10 +163,12 @@ def inference(identity: RunIdentity, settings: OperatorSettings, resolved: Resol
             "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
             "RLRUN_ENGINE_URL": f"http://127.0.0.1:{INFERENCE_PORT}",
             "RLRUN_POLICY_KIND": kind.value,
+            **client.env,
         },
-        env_from=s3_env_from(identity),
+        env_from=token_env_from(identity),
         ports={"sidecar": SIDECAR_PORT},
         mounts={"adapters": ADAPTERS_DIR},
+        read_only_mounts=client.mounts,
         resources=resources_of(settings.sidecar_resources),
         probes=http_probes("sidecar", startup_seconds=SIDECAR_STARTUP_SECONDS),
     )
@@ -175,8 +179,8 @@ def inference(identity: RunIdentity, settings: OperatorSettings, resolved: Resol
         "inference",
         containers=[vllm, sidecar],
         storage=model_storage(settings, shape),
-        init_containers=model.init_containers,
-        volumes={**model.volumes, **engine_volumes(settings, shape)},
+        init_containers=[installer(settings), *model.init_containers],
+        volumes={**model.volumes, **engine_volumes(settings, shape), **client.volumes},
         priority_class=resolved.spec.priority_class_name,
         shape=shape,
     )

@@ -49,16 +49,16 @@ def secrets_problem(
     settings: OperatorSettings,
     *,
     namespace: str,
-    s3_secret: str,
+    token_secret: str,
 ) -> Problem | None:
     """Return a problem if a variable names a Secret that is reserved, or a Secret or key that does not exist.
 
-    The pods are in `namespace`; `s3_secret` is the name of the Secret that the operator makes for them.
+    The pods are in `namespace`; `token_secret` is the name of the Secret that the operator makes for them.
     """
     used = secret_variables(model.source, variables)
     for variable in used:
         name = variable.ref.name
-        operator_owned = name == s3_secret or (name in secrets and secrets[name].operator_owned)
+        operator_owned = name == token_secret or (name in secrets and secrets[name].operator_owned)
         why = why_reserved(namespace, name, settings, operator_owned=operator_owned)
         if why:
             return Problem(

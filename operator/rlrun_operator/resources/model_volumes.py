@@ -4,18 +4,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.api.model import Pods
+from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_variables import fetcher_variables
-from rlrun_operator.resources.naming import Identity
 from rlrun_operator.resources.pod_templates import (
     MODEL_DIR,
     container,
     disk_volume,
     resources_of,
-    s3_env_from,
     storage_limit,
 )
+from rlrun_operator.resources.storage_access import StorageAccess, StorageClient
 
 Obj = dict[str, Any]
 
@@ -35,7 +35,7 @@ def model_storage(settings: OperatorSettings, shape: Pods) -> str | None:
     return storage_limit(shape.resources, settings.ephemeral_storage.model)
 
 
-def weights(identity: Identity, settings: OperatorSettings, source: str, shape: Pods) -> ModelVolume:
+def weights(settings: OperatorSettings, source: str, shape: Pods, storage: StorageAccess) -> ModelVolume:
     """Return the volume for `source`: hf://owner/name, s3://bucket/path or pvc://claim/path.
 
     The claim is in the run's namespace. The fetcher gets the variables of the Hugging Face Hub in the `env` of `shape`
@@ -47,17 +47,21 @@ def weights(identity: Identity, settings: OperatorSettings, source: str, shape: 
         if path.strip("/"):
             mount["subPath"] = path.strip("/")
         return ModelVolume([], {"models": {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}}, mount)
+    client = StorageClient({}, {}, {})
+    if source.startswith("s3://"):
+        client = storage.client(StorageRole.fetcher, storage.references(source))
     fetcher = container(
         "fetch-model",
         settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_model_fetcher"],
         args=[source, MODEL_DIR],
-        env={"HF_HOME": "/models/.cache"} if source.startswith("hf://") else {},
+        env={"HF_HOME": "/models/.cache"} if source.startswith("hf://") else client.env,
         extra_env=fetcher_variables(source, shape.env),
-        env_from=s3_env_from(identity),
         mounts={"models": "/models"},
+        read_only_mounts=client.mounts,
         resources=resources_of(settings.fetcher_resources),
     )
     volume = disk_volume(model_storage(settings, shape))
-    return ModelVolume([fetcher], {"models": volume}, {"name": "models", "mountPath": "/models", "readOnly": True})
+    volumes = {"models": volume, **client.volumes}
+    return ModelVolume([fetcher], volumes, {"name": "models", "mountPath": "/models", "readOnly": True})

@@ -30,8 +30,8 @@ class Identity(Protocol):
         """Name of the ServiceAccount of the pods."""
 
     @property
-    def s3_secret(self) -> str:
-        """Name of the Secret with the S3 credentials."""
+    def token_secret(self) -> str:
+        """Name of the Secret with the tokens."""
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return the immutable labels that select the pods."""
@@ -63,9 +63,9 @@ class RunIdentity:
         return self.child("config")
 
     @property
-    def s3_secret(self) -> str:
-        """Name of the Secret with the S3 credentials."""
-        return s3_secret_name(self.name)
+    def token_secret(self) -> str:
+        """Name of the Secret with the run's tokens."""
+        return token_secret_name(self.name)
 
     @property
     def service_account(self) -> str:
@@ -156,9 +156,9 @@ class RunIdentity:
         }
 
 
-def s3_secret_name(owner: str) -> str:
-    """Return the name of the Secret with the S3 credentials of a run or a serving pool."""
-    return f"{owner}-s3"
+def token_secret_name(owner: str) -> str:
+    """Return the name of the Secret with the tokens of a run or a serving pool."""
+    return f"{owner}-rlrun-token"
 
 
 def environment_component(index: int, use: Use) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlrun.constants import GATEWAY_PORT, HASH_ANNOTATION, ORCHESTRATOR_STATUS_PORT, ExitCode, Role
 from rlrun.protocol.resolved import CONFIG_KEY, CONFIG_PATH, ResolvedRun
+from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.naming import RunIdentity
@@ -17,10 +18,11 @@ from rlrun_operator.resources.pod_templates import (
     http_probes,
     pod_template,
     resources_of,
-    s3_env_from,
     service,
     storage_limit,
+    token_env_from,
 )
+from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 
@@ -52,8 +54,19 @@ def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
     ]
 
 
-def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
+def readable_packages(resolved: ResolvedRun) -> list[str]:
+    """Return the folders of the environment packages that the run names, all their versions."""
+    root = resolved.artifacts.environments_uri
+    spec = resolved.spec
+    entries = [*spec.env, *(spec.eval.env if spec.eval else [])]
+    return sorted({f"{root}/{entry.id.partition('@')[0]}" for entry in entries})
+
+
+def orchestrator(
+    identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, storage: StorageAccess
+) -> list[Obj]:
     """Return the Job and the Service of the orchestrator."""
+    client = storage.client(StorageRole.orchestrator, readable_packages(resolved))
     main = container(
         "orchestrator",
         settings.images.orchestrator,
@@ -67,12 +80,13 @@ def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: Re
             "RLRUN_SPOOL_BYTES": str(SPOOL_BYTES),
             # Set even if it is empty: `env` wins over a variable of that name in the Secret of `envFrom`.
             "RLRUN_PRIVATE_ADDRESSES": ",".join(settings.private_addresses),
+            **client.env,
         },
-        env_from=s3_env_from(identity),
+        env_from=token_env_from(identity),
         ports={"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT},
         mounts={"spool": SPOOL},
         # Mount the whole folder: a file mounted by subPath does not follow changes of the ConfigMap.
-        read_only_mounts={"config": str(CONFIG_PATH.parent)},
+        read_only_mounts={"config": str(CONFIG_PATH.parent), **client.mounts},
         resources=resources_of(settings.orchestrator_resources),
         probes=http_probes("status", startup_seconds=120, ready_path="/healthz"),
     )
@@ -88,6 +102,7 @@ def orchestrator(identity: RunIdentity, settings: OperatorSettings, resolved: Re
         volumes={
             "config": {"configMap": {"name": identity.config, "items": config_items}},
             "spool": {"emptyDir": {"sizeLimit": SPOOL_SIZE_LIMIT}},
+            **client.volumes,
         },
         priority_class=resolved.spec.priority_class_name,
         grace_seconds=STOP_SECONDS,

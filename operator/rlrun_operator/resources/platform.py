@@ -1,12 +1,13 @@
-"""ServiceAccount, S3 credentials and configuration of a run's pods."""
+"""ServiceAccount, tokens and configuration of a run's pods, and the platform's S3 credentials."""
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
-from rlrun.constants import ENVIRONMENT_PORT, GATEWAY_PORT, TRAINER_PORT, Reason
+from rlrun.api.run_status import EnvironmentPackage
+from rlrun.constants import ENVIRONMENT_PORT, GATEWAY_PORT, REFERENCES_ANNOTATION, TRAINER_PORT, Reason
 from rlrun.kube.objects import Obj
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import (
@@ -25,11 +26,11 @@ from rlrun_operator.resources.environment import EnvironmentEntry, environment_e
 from rlrun_operator.resources.naming import Identity, RunIdentity
 
 REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-COPIED_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3")
+CREDENTIAL_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN")
 
 
 def service_account(identity: Identity) -> Obj:
-    """Return a ServiceAccount without permissions and without a mounted token."""
+    """Return a ServiceAccount without permissions. Its token is mounted only for rlrun-server, which alone takes it."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -39,31 +40,38 @@ def service_account(identity: Identity) -> Obj:
 
 
 def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[str, str]:
-    """Return the AWS_* variables of a run, from the decoded platform Secret and the settings."""
+    """Return the AWS_* variables of the operator's S3 client, from the decoded platform Secret and the settings.
+
+    Endpoint and region are those of the settings alone, as for rlrun-server and the pods. Without credentials in
+    `source` boto3 finds those of a workload identity.
+    """
     found = {"AWS_DEFAULT_REGION": settings.s3.region}
     if settings.s3.endpoint_url:
         found["AWS_ENDPOINT_URL_S3"] = settings.s3.endpoint_url
-    found.update({key: source[key] for key in COPIED_KEYS if source.get(key)})
+    found.update({key: source[key] for key in CREDENTIAL_KEYS if source.get(key)})
     return found
 
 
-def s3_secret(identity: Identity, variables: Mapping[str, str]) -> Obj:
-    """Return the Secret with the AWS_* variables."""
+def token_secret(identity: Identity, variables: Mapping[str, str]) -> Obj:
+    """Return the Secret with the variables that hold the tokens of a run or a serving pool."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": identity.metadata(identity.s3_secret),
+        "metadata": identity.metadata(identity.token_secret),
         "type": "Opaque",
         "data": {k: base64.b64encode(v.encode()).decode() for k, v in sorted(variables.items())},
     }
 
 
-def config_map(identity: RunIdentity, resolved: ResolvedRun) -> Obj:
-    """Return the ConfigMap with the resolved run as JSON."""
+def config_map(identity: RunIdentity, resolved: ResolvedRun, signature: str) -> Obj:
+    """Return the ConfigMap with the resolved run as JSON. `signature`: that of its references, or empty."""
+    metadata = identity.metadata(identity.config)
+    if signature:
+        metadata["annotations"][REFERENCES_ANNOTATION] = signature
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": identity.metadata(identity.config),
+        "metadata": metadata,
         "data": {CONFIG_KEY: resolved.model_dump_json(by_alias=True, exclude_none=True, indent=1)},
     }
 
@@ -91,9 +99,14 @@ def _environment_url(identity: RunIdentity, item: EnvironmentEntry) -> str:
 
 
 def resolve(
-    identity: RunIdentity, settings: OperatorSettings, spec: RLRunSpec, model: RLModelSpec, warm_start_from: str | None
+    identity: RunIdentity,
+    settings: OperatorSettings,
+    spec: RLRunSpec,
+    model: RLModelSpec,
+    warm_start_from: str | None,
+    packages: Sequence[EnvironmentPackage] = (),
 ) -> ResolvedRun:
-    """Return the configuration of the attempt's processes."""
+    """Return the configuration of the attempt's processes. `packages`: those that the run began with."""
     if spec.checkpoints.interval is None:
         checkpoints = spec.checkpoints.model_copy(update={"interval": settings.defaults.checkpoint_interval})
         spec = spec.model_copy(update={"checkpoints": checkpoints})
@@ -123,6 +136,7 @@ def resolve(
             environments_uri=str(root / "environments"),
         ),
         warm_start_from=warm_start_from,
+        environment_packages=list(packages),
     )
 
 
@@ -138,8 +152,10 @@ def decode_secret(secret: Obj) -> dict[str, str]:
 
 
 def credentials_problem(settings: OperatorSettings, source: dict[str, str] | None) -> Problem | None:
-    """Return the problem of the platform's S3 Secret, or None if it has all required keys."""
+    """Return the problem of the platform's S3 Secret, or None if it has all required keys or none is used."""
     ref = settings.s3.credentials_secret
+    if ref is None:
+        return None
     missing = [key for key in REQUIRED_KEYS if not (source or {}).get(key)]
     if not missing:
         return None

@@ -188,9 +188,9 @@ def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz",
     }
 
 
-def s3_env_from(identity: Identity) -> list[Obj]:
-    """Return the `envFrom` of the AWS_* variables, from the owner's Secret."""
-    return [{"secretRef": {"name": identity.s3_secret}}]
+def token_env_from(identity: Identity) -> list[Obj]:
+    """Return the `envFrom` of the run's tokens. Not optional: a process without a token would accept all requests."""
+    return [{"secretRef": {"name": identity.token_secret}}]
 
 
 def deployment(identity: Identity, name: str, role: Role, component: str, replicas: int, template: Obj) -> Obj:

@@ -1,4 +1,4 @@
-"""Tokens of a run, derived from the platform's key and the run's uid: nothing has to be stored, nothing can be lost."""
+"""Tokens of runs and serving pools, derived from the platform's key: nothing has to be stored, nothing can be lost."""
 
 import hashlib
 import hmac
@@ -19,6 +19,11 @@ def run_token(key: bytes, uid: str) -> str:
 def environment_token(key: bytes, uid: str) -> str:
     """Return the token of the run's environments, which run user code and must not have the run's own."""
     return _derived(key, f"environments/{uid}")
+
+
+def pool_token(key: bytes, namespace: str, pool: str) -> str:
+    """Return the token of a serving pool, for the operator and its sidecars: users call the open paths without it."""
+    return _derived(key, f"pools/{namespace}/{pool}")
 
 
 def token_variables(key: bytes, uid: str) -> dict[str, str]:

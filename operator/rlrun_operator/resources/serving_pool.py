@@ -5,7 +5,6 @@ outlives the runs whose adapters it serves; the operator deletes it when the las
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +19,17 @@ from rlrun.constants import (
     ROLE_LABEL,
     SERVING_LABEL,
     SIDECAR_PORT,
+    TOKEN_ANNOTATION,
     Role,
 )
 from rlrun.kube.objects import annotation, model_object_name
+from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.policy import PolicyKind
-from rlrun.protocol.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY, DesiredAdapters
+from rlrun.protocol.serving import ORDER_DIR, ORDER_KEY, DesiredAdapters
+from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.engine_access import installer, pool_engine_with_access, token_variable
 from rlrun_operator.resources.inference import (
     ADAPTERS_DIR,
     SIDECAR_STARTUP_SECONDS,
@@ -37,9 +40,9 @@ from rlrun_operator.resources.inference import (
     serve_args,
 )
 from rlrun_operator.resources.model_volumes import model_storage, weights
-from rlrun_operator.resources.naming import s3_secret_name
+from rlrun_operator.resources.naming import token_secret_name
 from rlrun_operator.resources.object_digest import digest_of
-from rlrun_operator.resources.platform import s3_secret, service_account
+from rlrun_operator.resources.platform import service_account, token_secret
 from rlrun_operator.resources.pod_templates import (
     container,
     deployment,
@@ -48,6 +51,7 @@ from rlrun_operator.resources.pod_templates import (
     resources_of,
     service,
 )
+from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 
@@ -77,9 +81,14 @@ class PoolIdentity:
         return self.name
 
     @property
-    def s3_secret(self) -> str:
-        """Name of the Secret with the S3 credentials."""
-        return s3_secret_name(self.name)
+    def token_secret(self) -> str:
+        """Name of the Secret with the pool's token."""
+        return token_secret_name(self.name)
+
+    @property
+    def former_secret(self) -> str:
+        """Name of the Secret with a copy of the S3 credentials, which older versions made."""
+        return f"{self.name}-s3"
 
     @property
     def desired_config(self) -> str:
@@ -126,15 +135,16 @@ def pool_children(
     settings: OperatorSettings,
     model: RLModelSpec,
     desired: DesiredAdapters,
-    variables: Mapping[str, str],
+    storage: StorageAccess,
+    token: str,
 ) -> list[Obj]:
-    """Return all objects of a pool, dependencies first."""
+    """Return all objects of a pool, dependencies first. `token`: that of the pool, with which adapters are loaded."""
     found = [
         service_account(identity),
-        s3_secret(identity, variables),
+        token_secret(identity, {TOKEN_VARIABLE: token}),
         desired_config_map(identity, desired),
         *([network_policy(identity, settings.lease_namespace)] if settings.network_policies else []),
-        pool_deployment(identity, settings, model),
+        pool_deployment(identity, settings, model, storage, token),
         service(identity, identity.name, ROLE, "serving", {"openai": INFERENCE_PORT}),
     ]
     for child in found:
@@ -180,12 +190,17 @@ def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
     }
 
 
-def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec) -> Obj:
+def pool_deployment(
+    identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec, storage: StorageAccess, token: str
+) -> Obj:
     """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing."""
     shape, serving = model.inference, settings.serving
-    base = weights(identity, settings, model.source, shape)
+    base = weights(settings, model.source, shape, storage)
+    # The grant comes with the order of adapters: in a variable, a new adapter would restart the engine.
+    client = storage.client(StorageRole.serving, with_grant=False)
     lora = [*lora_args(model, serving.max_loras), "--max-cpu-loras", str(max(serving.max_cpu_loras, serving.max_loras))]
     vllm = engine(settings, model, serve_args(model, lora), PolicyKind.adapter, base.mount)
+    vllm = pool_engine_with_access(vllm, identity.token_secret)
     sidecar = container(
         "sidecar",
         settings.images.orchestrator,
@@ -195,10 +210,12 @@ def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: R
             "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
             "RLRUN_ENGINE_URL": f"http://127.0.0.1:{INFERENCE_PORT}",
             "RLRUN_MAX_LORA_RANK": str(allowed_rank(model.lora.rank)),
+            **client.env,
         },
+        extra_env=[token_variable(identity.token_secret)],
         ports={"sidecar": SIDECAR_PORT},
         mounts={"adapters": ADAPTERS_DIR},
-        read_only_mounts={"order": ORDER_DIR, "credentials": CREDENTIALS_DIR},
+        read_only_mounts={"order": ORDER_DIR, **client.mounts},
         resources=resources_of(settings.sidecar_resources),
         probes=http_probes("sidecar", startup_seconds=SIDECAR_STARTUP_SECONDS),
     )
@@ -209,17 +226,17 @@ def pool_deployment(identity: PoolIdentity, settings: OperatorSettings, model: R
         "serving",
         containers=[vllm, sidecar],
         storage=model_storage(settings, shape),
-        init_containers=base.init_containers,
+        init_containers=[installer(settings), *base.init_containers],
         volumes={
             **base.volumes,
             **engine_volumes(settings, shape),
             "order": {"configMap": {"name": identity.desired_config}},
-            # Files follow changes of the Secret, unlike variables; a pool outlives a key.
-            "credentials": {"secret": {"secretName": identity.s3_secret}},
+            **client.volumes,
         },
         shape=shape,
     )
-    template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model}
+    # Variables do not follow changes of the Secret: pods with another token than the operator's are replaced.
+    template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest_of(token)}
     made = deployment(identity, identity.name, ROLE, "serving", serving.replicas, template)
     # Replace one engine at a time: no additional GPU is needed, and the others keep serving.
     made["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}

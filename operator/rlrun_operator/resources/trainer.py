@@ -10,6 +10,7 @@ from typing import Any
 from rlrun.api.model import Trainer
 from rlrun.constants import TRAINER_PORT, Role
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_variables import role_variables
@@ -22,9 +23,10 @@ from rlrun_operator.resources.pod_templates import (
     http_probes,
     pod_template,
     resources_of,
-    s3_env_from,
     service,
+    token_env_from,
 )
+from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 
@@ -65,11 +67,14 @@ def command(shape: Trainer, master: str) -> list[str]:
     ]  # fmt: skip
 
 
-def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
+def trainer(
+    identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, storage: StorageAccess
+) -> list[Obj]:
     """Return the trainer's workload and its Services."""
     shape = resolved.model.trainer
     together = shape.nodes > 1
-    model = weights(identity, settings, resolved.model.source, shape)
+    model = weights(settings, resolved.model.source, shape, storage)
+    client = storage.client(StorageRole.trainer, storage.references(resolved.warm_start_from))
     main = container(
         "trainer",
         shape.image or settings.images.trainer,
@@ -83,11 +88,13 @@ def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: Resolve
             "RLRUN_SCRATCH": "/tmp/rlrun",
             "RLRUN_SHUTDOWN_SECONDS": str(SHUTDOWN_SECONDS),
             "HF_HUB_OFFLINE": "1",
+            **client.env,
         },
         extra_env=role_variables(shape.env),
-        env_from=s3_env_from(identity),
+        env_from=token_env_from(identity),
         ports={"http": TRAINER_PORT},
         mounts={"shm": "/dev/shm"},
+        read_only_mounts=client.mounts,
         resources=resources_of(shape.resources, shape.gpus),
         # Of several nodes only the first listens, and all end together.
         probes={} if together else http_probes("http", startup_seconds=STARTUP_SECONDS),
@@ -101,7 +108,11 @@ def trainer(identity: RunIdentity, settings: OperatorSettings, resolved: Resolve
         containers=[main],
         storage=model_storage(settings, shape),
         init_containers=model.init_containers,
-        volumes={**model.volumes, "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}}},
+        volumes={
+            **model.volumes,
+            **client.volumes,
+            "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}},
+        },
         priority_class=resolved.spec.priority_class_name,
         shape=shape,
         grace_seconds=GRACE_SECONDS,

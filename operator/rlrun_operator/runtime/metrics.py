@@ -17,6 +17,21 @@ RECONCILE_SECONDS = Histogram(
     registry=REGISTRY,
 )
 ERRORS = Counter("rlrun_reconcile_errors_total", "Failed reconciles, which are retried.", ["reason"], registry=REGISTRY)
+WATCHED_ORCHESTRATORS = Gauge(
+    "rlrun_watched_orchestrators", "Orchestrators whose status is watched by a hanging request.", registry=REGISTRY
+)
+API_REQUESTS = Counter(
+    "rlrun_api_requests_total",
+    "Requests to the API server by verb, without those of kopf's watches.",
+    ["verb"],
+    registry=REGISTRY,
+)
+S3_LISTINGS = Counter(
+    "rlrun_s3_listings_total", "Lists of the checkpoints and adapters of a run in S3.", registry=REGISTRY
+)
+CACHE_BYTES = Gauge(
+    "rlrun_cache_bytes", "Compressed bytes of the API server's answers that are kept.", registry=REGISTRY
+)
 POLL_ERRORS = Counter("rlrun_poll_errors_total", "Polls of orchestrators without an answer.", registry=REGISTRY)
 STATUS_WRITES = Counter("rlrun_status_writes_total", "Writes of a run's status.", registry=REGISTRY)
 RUN_PHASES = Counter(
@@ -54,6 +69,10 @@ class RunPhaseCollector(Collector):
     def pending(self) -> list[tuple[str, str]]:
         """Return the runs in phase Pending."""
         return [key for key, phase in self._phases.items() if phase == Phase.pending.value]
+
+    def unfinished(self) -> list[tuple[str, str]]:
+        """Return the runs that have not finished."""
+        return [key for key, phase in self._phases.items() if not Phase(phase).finished]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the current metrics."""

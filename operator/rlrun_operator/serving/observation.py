@@ -42,10 +42,12 @@ class PoolObservation:
     pods: tuple[Obj, ...] = ()
     reports: Mapping[str, ServingReport] = field(default_factory=dict)
     """Reports of the sidecars by pod name. Sidecars that did not answer are missing."""
-    s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The AWS_* variables for the pods; empty when the platform's Secret is missing."""
+    token: str = field(default="", repr=False)
+    """Token of the pool, which its sidecars and the operator have."""
     s3_problem: Problem | None = None
-    """Reason why `s3_variables` is empty."""
+    """Reason why S3 cannot be used."""
+    storage_key: bytes = field(default=b"", repr=False)
+    """Key of the grants for rlrun-server."""
     model_secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
     """Existing Secrets that the variables of the pool's RLModel name."""
 

@@ -27,7 +27,8 @@ from rlrun.service.errors import RequestError
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
 from rlrun_operator.resources.model_variables import pool_variables
-from rlrun_operator.resources.platform import credentials_problem, s3_variables
+from rlrun_operator.resources.platform import credentials_problem
+from rlrun_operator.resources.run_tokens import pool_token
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
 from rlrun_operator.serving.observation import PoolKey, PoolObservation
 from rlrun_operator.serving.sidecar_client import Sidecars, address
@@ -40,6 +41,10 @@ KINDS = (DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
 class Credentials(Protocol):
     """Source of the platform's S3 credentials."""
 
+    @property
+    def storage_key(self) -> bytes:
+        """Key of the grants for rlrun-server."""
+
     async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
         """Return the keys of the platform's Secret, or None without it."""
 
@@ -48,12 +53,18 @@ class PoolObserver:
     """Reader of the state of pools."""
 
     def __init__(
-        self, cluster: AsyncKubeClient, credentials: Credentials, sidecars: Sidecars, settings: OperatorSettings
+        self,
+        cluster: AsyncKubeClient,
+        credentials: Credentials,
+        sidecars: Sidecars,
+        settings: OperatorSettings,
+        token_key: bytes,
     ) -> None:
         self._cluster = cluster
         self._credentials = credentials
         self._sidecars = sidecars
         self._settings = settings
+        self._token_key = token_key
 
     async def observe(self, key: PoolKey) -> PoolObservation:
         """Return the observation of the pool. Raises ApiError."""
@@ -63,10 +74,10 @@ class PoolObserver:
             self._cluster.list(POD, key.namespace, selector),
             *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
         )
-        secret = await self._cluster.get(SECRET, key.namespace, key.identity.s3_secret)
+        names = (key.identity.token_secret, key.identity.former_secret)
+        secrets = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
         children = [obj for objects in lists for obj in objects]
-        if secret is not None and label(secret, SERVING_LABEL) == key.identity.name:
-            children.append(secret)
+        children += [s for s in secrets if s is not None and label(s, SERVING_LABEL) == key.identity.name]
         own_adapters = [a for a in adapters if a["spec"].get("model") == key.model]
         pool = PoolObservation(key, tuple(own_adapters), (), tuple(children), tuple(pods), await self._reports(pods))
         if not any(map(is_wanted, own_adapters)):
@@ -74,14 +85,15 @@ class PoolObserver:
         models, source = await asyncio.gather(self._cluster.list(RLMODEL), self._credentials.source_secret())
         problem = credentials_problem(self._settings, source)
         model = find_model(key.model, models)
-        names = [] if isinstance(model, Problem) else secret_names(model, pool_variables(model))
-        secrets = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
+        named = [] if isinstance(model, Problem) else secret_names(model, pool_variables(model))
+        of_model = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in named))
         return replace(
             pool,
             models=tuple(models),
-            s3_variables={} if problem else s3_variables(self._settings, source or {}),
+            token=pool_token(self._token_key, key.namespace, key.identity.name),
             s3_problem=problem,
-            model_secrets=ObservedSecret.by_name(secrets),
+            storage_key=self._credentials.storage_key,
+            model_secrets=ObservedSecret.by_name(of_model),
         )
 
     async def _reports(self, pods: list[Obj]) -> dict[str, ServingReport]:

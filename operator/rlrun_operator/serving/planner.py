@@ -11,11 +11,13 @@ from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
+from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_secrets import secrets_problem
 from rlrun_operator.resources.model_variables import pool_variables
 from rlrun_operator.resources.serving_pool import PoolIdentity, desired_config_map, differs, pool_children
+from rlrun_operator.resources.storage_access import StorageAccess
 from rlrun_operator.serving.deployment_state import (
     ACCEPTED,
     DeploymentAssessment,
@@ -45,7 +47,7 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
 
     # 1. Select the adapters to serve.
     wanted = [a for a in pool.adapters if is_wanted(a)]
-    wanted_adapters = desired_adapters(pool, [a for a in wanted if artifact_problem(a, settings) is None])
+    wanted_adapters = desired_adapters(pool, [a for a in wanted if artifact_problem(a, settings) is None], settings)
     for adapter in wanted:
         problem = artifact_problem(adapter, settings)
         if problem is not None:
@@ -63,6 +65,7 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
         assessments |= {_name(a): deploy_failed(children) for a in wanted if _name(a) not in assessments}
         return _finish(pool, PoolPlan(), assessments, identity, now)
     existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
+    former = tuple(ObjectRef.of(c) for c in pool.children if _name(c) == identity.former_secret)
     applies = tuple(c for c in children if differs(c, existing.get((c["kind"], c["metadata"]["name"]))))
 
     new = frozenset((c["kind"], c["metadata"]["name"]) for c in applies) - existing.keys()
@@ -75,7 +78,7 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
     )
     return _finish(
         pool,
-        PoolPlan(applies=applies, new=new, desired=wanted_adapters, recipients=recipients),
+        PoolPlan(deletes=former, applies=applies, new=new, desired=wanted_adapters, recipients=recipients),
         assessments,
         identity,
         now,
@@ -91,7 +94,7 @@ def plan_refusal(pool: PoolObservation, problem: Problem, now: datetime) -> Pool
     return _finish(pool, PoolPlan(), assessments, pool.key.identity, now)
 
 
-def desired_adapters(pool: PoolObservation, adapters: list[Obj]) -> DesiredAdapters:
+def desired_adapters(pool: PoolObservation, adapters: list[Obj], settings: OperatorSettings) -> DesiredAdapters:
     """Return the adapters that the pool should serve, sorted by name."""
     served = [
         ServedAdapter(
@@ -99,7 +102,12 @@ def desired_adapters(pool: PoolObservation, adapters: list[Obj]) -> DesiredAdapt
         )
         for a in sorted(adapters, key=_name)
     ]
-    return DesiredAdapters(base=pool.key.model, adapters=served)
+    grant = _storage(pool, settings).grant(StorageRole.serving, [adapter.uri for adapter in served])
+    return DesiredAdapters(base=pool.key.model, adapters=served, grant=grant)
+
+
+def _storage(pool: PoolObservation, settings: OperatorSettings) -> StorageAccess:
+    return StorageAccess(settings, pool.storage_key, pool.key.namespace, pool.key.identity.name)
 
 
 def _desired_children(
@@ -115,7 +123,7 @@ def _desired_children(
                 pool.model_secrets,
                 settings,
                 namespace=identity.namespace,
-                s3_secret=identity.s3_secret,
+                token_secret=identity.token_secret,
             )
             or model
         )
@@ -123,8 +131,7 @@ def _desired_children(
         return [desired_config_map(identity, desired)] if exists else model
     if pool.s3_problem is not None and not exists:
         return pool.s3_problem
-    children = pool_children(identity, settings, model, desired, pool.s3_variables)
-    return [c for c in children if c["kind"] != "Secret" or pool.s3_variables]
+    return pool_children(identity, settings, model, desired, _storage(pool, settings), pool.token)
 
 
 def _finish(
@@ -211,7 +218,8 @@ def _object(adapter: Obj, status: dict[str, Any]) -> Obj:
 
 
 def _same(one: DesiredAdapters, other: DesiredAdapters) -> bool:
-    return {(a.name, a.uri) for a in one.adapters} == {(a.name, a.uri) for a in other.adapters}
+    same = {(a.name, a.uri) for a in one.adapters} == {(a.name, a.uri) for a in other.adapters}
+    return same and one.grant == other.grant
 
 
 def _name(obj: Obj) -> str:

@@ -61,12 +61,14 @@ class PoolReconciler:
 class ServingController:
     """Controller of all pools: queue, workers and resync."""
 
-    def __init__(self, cluster: AsyncKubeClient, credentials: Credentials, settings: OperatorSettings) -> None:
-        sidecars = HttpSidecars(settings.serving_url_template)
+    def __init__(
+        self, cluster: AsyncKubeClient, credentials: Credentials, settings: OperatorSettings, token_key: bytes
+    ) -> None:
+        sidecars = HttpSidecars(settings.serving_url_template, token_key)
         self._cluster = cluster
         self._settings = settings
         self._sidecars = sidecars
-        self._reconciler = reconciler(cluster, credentials, sidecars, settings)
+        self._reconciler = reconciler(cluster, credentials, sidecars, settings, token_key)
         self._queue: WorkQueue[PoolKey] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolKey] = set()
 
@@ -77,10 +79,11 @@ class ServingController:
             self._known.add(key)
             self._queue.add(key)
 
-    def on_models_changed(self) -> None:
-        """Queue all known pools after a change of an RLModel."""
+    def queue_all(self, namespace: str | None = None) -> None:
+        """Queue all known pools, of one or of all namespaces."""
         for key in self._known:
-            self._queue.add(key)
+            if namespace in (None, key.namespace):
+                self._queue.add(key)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines to run while this process is the leader."""
@@ -100,7 +103,7 @@ class ServingController:
                 log.warning("Could not list the pools; retrying in %.0f s: %s", RETRY_SECONDS, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            self.on_models_changed()
+            self.queue_all()
             await asyncio.sleep(self._settings.resync_seconds)
 
 
@@ -109,10 +112,11 @@ def reconciler(
     credentials: Credentials,
     sidecars: Sidecars,
     settings: OperatorSettings,
+    token_key: bytes,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> PoolReconciler:
     """Return a reconciler with its parts."""
-    observer = PoolObserver(cluster, credentials, sidecars, settings)
+    observer = PoolObserver(cluster, credentials, sidecars, settings, token_key)
     return PoolReconciler(observer, PoolApplier(cluster, sidecars), settings, clock)
 
 

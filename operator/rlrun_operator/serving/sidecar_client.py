@@ -2,10 +2,14 @@
 
 from typing import Protocol
 
-from rlrun.kube.objects import Obj
+from rlrun.constants import SERVING_LABEL
+from rlrun.kube.objects import Obj, label
+from rlrun.protocol.access import bearer
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
 from rlrun.service.client import HttpClient
 from typing_extensions import override
+
+from rlrun_operator.resources.run_tokens import pool_token
 
 
 class Sidecars(Protocol):
@@ -19,23 +23,28 @@ class Sidecars(Protocol):
 
 
 class HttpSidecars(Sidecars):
-    """`Sidecars` over HTTP."""
+    """`Sidecars` over HTTP, with the token of the pod's pool."""
 
-    def __init__(self, url_template: str) -> None:
+    def __init__(self, url_template: str, token_key: bytes) -> None:
         self._template = url_template
+        self._token_key = token_key
         self._http = HttpClient()
 
     @override
     async def fetch_report(self, pod: Obj) -> ServingReport:
-        return await self._http.call("GET", self._url(pod), ServingReport)
+        return await self._http.call("GET", self._url(pod), ServingReport, headers=self._headers(pod))
 
     @override
     async def push_desired(self, pod: Obj, desired: DesiredAdapters) -> ServingReport:
-        return await self._http.call("PUT", self._url(pod), ServingReport, desired.to_json_dict())
+        url, body = self._url(pod), desired.to_json_dict()
+        return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
+
+    def _headers(self, pod: Obj) -> dict[str, str]:
+        return bearer(pool_token(self._token_key, pod["metadata"]["namespace"], label(pod, SERVING_LABEL) or ""))
 
     def _url(self, pod: Obj) -> str:
         metadata, host = pod["metadata"], address(pod)

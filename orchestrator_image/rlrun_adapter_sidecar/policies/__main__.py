@@ -26,7 +26,7 @@ async def serve(settings: SidecarSettings) -> int:
     """Serve until SIGTERM and return the exit code. Raises FatalError."""
     stop = stop_event()
     try:
-        store = Store()
+        store = Store.of_process()
     except StoreError as error:
         raise FatalError(error.problem, ExitCode.CONFIGURATION) from error
     async with aiohttp.ClientSession(headers=bearer(settings.token)) as http:
@@ -47,7 +47,7 @@ async def serve(settings: SidecarSettings) -> int:
             )
             await stop.wait()
         await adapters.close()
-    return ExitCode.COMPLETED
+    return ExitCode.STOPPED
 
 
 if __name__ == "__main__":

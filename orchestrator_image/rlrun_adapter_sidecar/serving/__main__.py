@@ -9,15 +9,16 @@ from pathlib import Path
 import aiohttp
 from pydantic import ValidationError
 from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.access import bearer
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters
 from rlrun.service.errors import FatalError
 from rlrun.service.run_service import run_service
 from rlrun.service.server import serving, stop_event
+from rlrun.storage.store import Store, StoreError
 
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
-from rlrun_adapter_sidecar.serving.adapter_source import SecretMountedStore
 from rlrun_adapter_sidecar.serving.server import serving_app
 from rlrun_adapter_sidecar.serving.settings import ServingSettings, settings_from
 
@@ -32,10 +33,14 @@ async def serve(settings: ServingSettings) -> int:
     except ValueError as error:
         problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=str(error))
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
-    async with aiohttp.ClientSession() as http:
+    try:
+        store = Store.of_process()
+    except StoreError as error:
+        raise FatalError(error.problem, ExitCode.CONFIGURATION) from error
+    async with aiohttp.ClientSession(headers=bearer(settings.token)) as http:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
-        reconciler = AdapterReconciler(engine, SecretMountedStore(settings.credentials_dir), settings, order)
-        async with serving(serving_app(reconciler), settings.sidecar_port):
+        reconciler = AdapterReconciler(engine, store, settings, order, use_grant=store.use_grant)
+        async with serving(serving_app(reconciler, settings.token), settings.sidecar_port):
             log.info(
                 "sidecar on port %d for %s: %s and %d adapters",
                 settings.sidecar_port,
@@ -54,7 +59,7 @@ async def serve(settings: ServingSettings) -> int:
             reconciling.result()
         with contextlib.suppress(asyncio.CancelledError):
             await reconciling
-    return ExitCode.COMPLETED
+    return ExitCode.STOPPED
 
 
 def read_order(path: Path) -> DesiredAdapters:

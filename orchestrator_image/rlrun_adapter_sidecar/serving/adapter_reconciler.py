@@ -71,11 +71,15 @@ class AdapterReconciler:
         settings: ServingSettings,
         order: DesiredAdapters,
         clock: Callable[[], float] = time.monotonic,
+        use_grant: Callable[[str], None] | None = None,
     ) -> None:
+        """`use_grant` takes the grant of each order, which allows `artifacts` to read its adapters."""
         self._engine = engine
         self._artifacts = artifacts
         self._settings = settings
         self._order = order
+        self._use_grant = use_grant
+        self._take_grant(order)
         self._clock = clock
         self._slots = {a.name: ManagedAdapter(a) for a in order.adapters}
         self._unordered: dict[str, ManagedAdapter] = {}
@@ -107,8 +111,13 @@ class AdapterReconciler:
         slots = [*self._slots.values(), *self._unordered.values()]
         return ServingReport(order=self._order, adapters=[slot.report() for slot in slots])
 
+    def _take_grant(self, order: DesiredAdapters) -> None:
+        if self._use_grant is not None:
+            self._use_grant(order.grant)
+
     def set_desired(self, order: DesiredAdapters) -> None:
         """Replace the order. Adapters that failed before are tried again at once."""
+        self._take_grant(order)
         kept = {a.name: self._slots.get(a.name) for a in order.adapters}
         slots = {}
         for adapter in order.adapters:

@@ -1,52 +1,13 @@
-"""Adapter artifacts in S3, read with credentials that may change at any time."""
-
-from collections.abc import Callable, Mapping
-from pathlib import Path
+"""Adapter artifacts in S3."""
 
 from rlrun.constants import Reason
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.serving import ServedAdapter
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS, S3Uri
-from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.reader import ArtifactReader
-from rlrun.storage.store import Store, StoreError, Unreachable
-from typing_extensions import override
-
-
-class SecretMountedStore(ArtifactReader):
-    """`ArtifactReader` with the credentials that the mounted Secret holds at the time of the call."""
-
-    def __init__(self, folder: Path, make: Callable[[Mapping[str, str]], ArtifactReader] | None = None) -> None:
-        self._folder = folder
-        self._make = make or Store.from_variables
-        self._held: tuple[dict[str, str], ArtifactReader] | None = None
-
-    @override
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        return self._store().read_manifest(uri)
-
-    @override
-    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
-        return self._store().download(uri, dest, manifest)
-
-    @override
-    def list_folders(self, uri: S3Uri) -> list[str]:
-        return self._store().list_folders(uri)
-
-    def _store(self) -> ArtifactReader:
-        variables = read_variables(self._folder)
-        if self._held is None or self._held[0] != variables:
-            # The previous store is not closed: a download in another thread may still use it.
-            self._held = (variables, self._make(variables))
-        return self._held[1]
-
-
-def read_variables(folder: Path) -> dict[str, str]:
-    """Return the variables in a mounted Secret, none if the Secret is missing."""
-    if not folder.is_dir():
-        return {}
-    return {p.name: p.read_text("utf-8").strip() for p in sorted(folder.iterdir()) if p.name.startswith("AWS_")}
+from rlrun.storage.store import StoreError, Unreachable
 
 
 def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) -> PolicyRef:

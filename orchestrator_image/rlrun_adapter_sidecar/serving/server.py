@@ -2,13 +2,17 @@
 
 from aiohttp import web
 from rlrun.protocol.serving import DesiredAdapters
+from rlrun.service.access import token_middleware
 from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
 
 from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
 
 
-def serving_app(reconciler: AdapterReconciler) -> web.Application:
-    """Return the application: GET and PUT /adapters, probes and metrics."""
+def serving_app(reconciler: AdapterReconciler, token: str | None = None) -> web.Application:
+    """Return the application: GET and PUT /adapters, probes and metrics.
+
+    `token`: that of the pool, which all but probes and metrics ask for.
+    """
 
     async def get_adapters(_: web.Request) -> web.Response:
         return json_response(reconciler.report())
@@ -21,7 +25,7 @@ def serving_app(reconciler: AdapterReconciler) -> web.Application:
         problem = reconciler.not_ready
         return web.Response(text="ok\n") if problem is None else json_response(problem, 503)
 
-    app = web.Application(middlewares=[problem_middleware])
+    app = web.Application(middlewares=[problem_middleware, token_middleware(token)])
     app.add_routes(
         [
             web.get("/healthz", healthz),

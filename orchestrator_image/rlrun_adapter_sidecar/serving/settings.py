@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 from rlrun.api.base.schema import Schema
 from rlrun.constants import INFERENCE_PORT, SIDECAR_PORT
-from rlrun.protocol.serving import CREDENTIALS_DIR, ORDER_DIR, ORDER_KEY
+from rlrun.protocol.serving import ORDER_DIR, ORDER_KEY
 from rlrun.service.settings import read_settings
 
 
@@ -19,11 +19,11 @@ class ServingSettings(Schema):
     """Folder that is shared with the engine under the same path."""
     order_path: Path = Path(ORDER_DIR) / ORDER_KEY
     """File with the order that applies until the operator sends another one."""
-    credentials_dir: Path = Path(CREDENTIALS_DIR)
-    """Folder with one file per AWS_* variable, read again for every download."""
     max_lora_rank: int = Field(ge=1)
     """The engine's --max-lora-rank."""
     sidecar_port: int = SIDECAR_PORT
+    token: str = Field(default="", repr=False)
+    """Token of the pool, which the engine asks for as well. Empty: all requests pass."""
     download_deadline: float = Field(default=600.0, gt=0)
     load_deadline: float = Field(default=120.0, gt=0)
     unload_grace: float = Field(default=120.0, ge=0)

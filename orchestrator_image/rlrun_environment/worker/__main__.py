@@ -37,6 +37,9 @@ from rlrun_environment.worker.loading import LoadError, load
 
 log = logging.getLogger(__name__)
 
+NICENESS = 10
+"""Nice value of workers and of what they start. The server of the same container has 0; other pods are not affected."""
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -77,6 +80,8 @@ def main() -> None:
     for noisy in ("httpx", "httpx2", "httpcore", "openai"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     _die_with_parent()
+    # The server must get its turn to see and kill user code that keeps all processors of the container busy.
+    os.nice(NICENESS)
     arguments = _arguments(sys.argv[1:])
     config = EnvironmentConfig.from_variables(os.environ)
     loaded: Loaded | None = None

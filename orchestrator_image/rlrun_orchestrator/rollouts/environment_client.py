@@ -5,13 +5,19 @@ import asyncio
 import aiohttp
 from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
-from rlrun.protocol.environment import Demonstration, DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult
+from rlrun.protocol.environment import (
+    MAX_RESPONSE_BYTES,
+    Demonstration,
+    DemonstrationRequest,
+    EnvironmentInfo,
+    GroupRequest,
+    GroupResult,
+    max_result_bytes,
+)
 from rlrun.protocol.problem import Problem
 from rlrun.service.client import parse, request
 from rlrun.service.errors import RequestRejected
 
-MAX_ANSWER = 256 * 1024**2
-"""Maximum bytes of a response, because the environment is user code."""
 SHORT_SECONDS = 15.0
 GRACE_SECONDS = 30.0
 """Seconds after a group's deadline for the server to report it itself."""
@@ -39,14 +45,14 @@ class EnvironmentClient:
     async def info(self) -> EnvironmentInfo:
         """Return the state of the server, ready or not."""
         url = f"{self._url}/info"
-        return parse(EnvironmentInfo, await self._request("GET", url, None, SHORT_SECONDS, None), url)
+        return parse(EnvironmentInfo, await self._request("GET", url, None, SHORT_SECONDS, MAX_RESPONSE_BYTES), url)
 
     async def roll_out(self, group: GroupRequest) -> GroupResult:
         """Return the scored rollouts of one example. Takes up to the group's deadline."""
         body = group.model_dump_json(by_alias=True, exclude_none=True).encode()
         timeout = group.deadline_seconds + GRACE_SECONDS
         url = f"{self._url}/groups"
-        answer = await self._request("POST", url, body, timeout, MAX_ANSWER)
+        answer = await self._request("POST", url, body, timeout, max_result_bytes(group.rollouts))
         # Parsing megabytes of conversations takes a while and must not block the gateway.
         result = await asyncio.to_thread(parse, GroupResult, answer, url)
         if result.group_id != group.group_id:
@@ -58,9 +64,9 @@ class EnvironmentClient:
         """Return the right answer to an example from its data set. Raises RequestRejected if there is none."""
         url = f"{self._url}/demonstrations"
         body = request_body.model_dump_json(by_alias=True, exclude_none=True).encode()
-        return parse(Demonstration, await self._request("POST", url, body, SHORT_SECONDS, MAX_ANSWER), url)
+        return parse(Demonstration, await self._request("POST", url, body, SHORT_SECONDS, MAX_RESPONSE_BYTES), url)
 
-    async def _request(self, method: str, url: str, body: bytes | None, timeout: float, max_bytes: int | None) -> bytes:
+    async def _request(self, method: str, url: str, body: bytes | None, timeout: float, max_bytes: int) -> bytes:
         return await request(
             self._http, method, url, body=body, timeout=timeout, max_bytes=max_bytes, headers=self._headers
         )

@@ -134,7 +134,8 @@ class RunProgress:
         )
 
     def restore(self, state: ProgressState) -> None:
-        """Continue the counters of an earlier process. The step follows from the trainer."""
+        """Continue the progress of an earlier process, until the trainer's step is known: then call `rewind`."""
+        self.step = state.step
         self.rewards.extend(state.rewards)
         self.started_at, self.last_step_time = state.started_at, state.last_step_time
         self.groups = state.groups

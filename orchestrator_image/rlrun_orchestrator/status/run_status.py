@@ -1,7 +1,9 @@
 """The run's status for the operator: at /status while the process lives, then in its termination message. Pure."""
 
 import math
+from collections.abc import Sequence
 
+from rlrun.api.run_status import EnvironmentPackage
 from rlrun.constants import Reason
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
@@ -15,8 +17,13 @@ TERMINATION_BYTES = 4096
 MESSAGE_LIMIT = 500
 
 
-def build_run_status(progress: RunProgress, conditions: StatusConditions, schedule: RunSchedule) -> RunStatus:
-    """Combine the progress of the run with its current conditions."""
+def build_run_status(
+    progress: RunProgress,
+    conditions: StatusConditions,
+    schedule: RunSchedule,
+    packages: Sequence[EnvironmentPackage] = (),
+) -> RunStatus:
+    """Combine the progress of the run with its current conditions and the packages of its environments."""
     warnings = {problem.reason: problem for problem in (*_error_warnings(progress), *conditions.warnings)}
     return RunStatus(
         phase=progress.phase,
@@ -32,16 +39,21 @@ def build_run_status(progress: RunProgress, conditions: StatusConditions, schedu
         reward_errors=progress.reward_errors,
         rollout_errors=progress.rollout_errors,
         waiting_for=conditions.waiting_for,
+        environments=list(packages),
         warnings=list(warnings.values()),
         problem=progress.problem,
     )
 
 
 def termination_message(status: RunStatus) -> bytes:
-    """Return the status as JSON of at most 4096 bytes: first without most of the warnings, then with short messages."""
+    """Return the status as JSON of at most 4096 bytes: first without packages and most of the warnings, then with
+    short messages.
+    """
     shown = status.model_copy(deep=True)
     for limit in (None, 400, 100):
         if limit is not None:
+            # The operator has seen the packages before: the run reports them from its start.
+            shown.environments = []
             shown.warnings = shown.warnings[: 2 if limit > 100 else 0]
             for problem in (shown.problem, shown.waiting_for, *shown.warnings):
                 if problem is not None:

@@ -1,25 +1,62 @@
 """Port 8080: health, metrics and the run's status. Ready as soon as the servers run: environments need them first."""
 
+import asyncio
+import hashlib
 from collections.abc import Callable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from rlrun.protocol.orchestrator import RunStatus
+from rlrun.protocol.orchestrator import MAX_WAIT_SECONDS, SINCE, WAIT, RunStatus
 from rlrun.service.access import token_middleware
 from rlrun.service.server import healthz, json_response, metrics_handler
+
+LOOK_SECONDS = 0.5
+"""Pause between two looks at the status for a request that waits. Changes within it are one."""
 
 
 def status_application(
     build_status: Callable[[], RunStatus], registry: CollectorRegistry, token: str | None = None
 ) -> web.Application:
     """Return the application with /healthz, /readyz, /metrics and /status, which needs the run's token."""
+    ending = asyncio.Event()
 
-    async def status(_: web.Request) -> web.Response:
-        return json_response(build_status())
+    async def status(request: web.Request) -> web.Response:
+        if SINCE not in request.query:
+            # Operators of older versions reject a status with a field that they do not know.
+            return json_response(build_status())
+        loop = asyncio.get_running_loop()
+        since, end = request.query[SINCE], loop.time() + _wait_of(request)
+        while (found := with_version(build_status())).version == since and not ending.is_set():
+            left = end - loop.time()
+            if left <= 0:
+                break
+            await asyncio.sleep(min(LOOK_SECONDS, left))
+        return json_response(found)
+
+    async def end_waits(_: web.Application) -> None:
+        ending.set()
 
     app = web.Application(middlewares=[token_middleware(token)])
+    app.on_shutdown.append(end_waits)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", healthz)
     app.router.add_get("/metrics", metrics_handler(registry))
     app.router.add_get("/status", status)
     return app
+
+
+def with_version(status: RunStatus) -> RunStatus:
+    """Return the status with the version of its content: the same in every process."""
+    content = status.model_dump_json(exclude={"version", "eta_seconds", "groups"})
+    return status.model_copy(update={"version": hashlib.sha256(content.encode()).hexdigest()[:16]})
+
+
+def _wait_of(request: web.Request) -> float:
+    """Return the seconds to wait. Raises HTTPBadRequest."""
+    try:
+        seconds = float(request.query.get(WAIT, 0))
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:
+        raise web.HTTPBadRequest(text=f"{WAIT}: write seconds from 0 to {MAX_WAIT_SECONDS:g}\n")
+    return seconds

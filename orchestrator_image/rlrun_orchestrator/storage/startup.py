@@ -52,7 +52,7 @@ class StartupStateLoader:
         start = time.monotonic()
         while True:
             try:
-                await asyncio.to_thread(self._store.check, self._layout.root.bucket)
+                await asyncio.to_thread(self._store.check, self._layout.root / "metrics")
                 self._conditions.set_waiting("s3", None)
                 return
             except StoreError as error:

@@ -16,7 +16,7 @@ import yaml
 from kubernetes import client, config, utils
 from kubernetes.client.exceptions import ApiException
 
-from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.control_plane.without_nodes import ControlPlane
 from local_cluster.host.paths import paths
 from local_cluster.tools.binaries import ensure_program
 from tests.support.source_tree import PYTHONPATH
@@ -106,15 +106,17 @@ def test_the_operator_account_has_only_its_required_permissions(as_user: Client)
         ("", "configmaps"), ("", "services"), ("", "serviceaccounts"), ("apps", "deployments"), ("batch", "jobs"),
         ("networking.k8s.io", "networkpolicies"), ("rlrun.dev", "rlcheckpoints"), ("rlrun.dev", "rladapters"),
     ]:  # fmt: skip
-        for verb in ("get", "list", "create", "patch", "delete"):
+        for verb in ("list", "watch", "create", "patch", "delete"):
             assert may(operator, verb, group, resource), (verb, resource)
     assert may(operator, "get", "", "secrets")
+    assert may(operator, "get", "rlrun.dev", "rlcheckpoints")
     assert may(operator, "get", "", "pods/log")
     assert may(operator, "update", "coordination.k8s.io", "leases", SYSTEM, "rlrun-operator")
     for verb, group, resource in [
         ("list", "", "secrets"), ("watch", "", "secrets"), ("create", "", "pods"), ("create", "", "pods/exec"),
         ("list", "", "pods/log"), ("create", "rbac.authorization.k8s.io", "roles"), ("delete", "", "namespaces"),
-        ("update", "coordination.k8s.io", "leases"), ("watch", "", "configmaps"), ("update", "apps", "deployments"),
+        ("update", "coordination.k8s.io", "leases"), ("update", "", "configmaps"), ("update", "apps", "deployments"),
+        ("watch", "", "pods/log"), ("get", "", "configmaps"), ("get", "apps", "deployments"),
         ("create", "rlrun.dev", "rlruns"), ("update", "rlrun.dev", "rlmodels"), ("list", "", "namespaces"),
     ]:  # fmt: skip
         assert not may(operator, verb, group, resource), (verb, resource)
@@ -224,6 +226,21 @@ def test_garbage_collection_job_may_delete_only_with_the_delete_option(
         assert not may(garbage, verb, group, resource), (verb, resource)
     helm("upgrade", "rlrun", str(CHART), *values)
     assert client.BatchV1Api(as_user("")).list_namespaced_cron_job(SYSTEM).items == []
+
+
+def test_rights_for_kueue_exist_with_kueue_only(helm: Helm, as_user: Client) -> None:
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
+    operator, kueue = as_user(OPERATOR), as_user("system:serviceaccount:kueue-system:kueue-controller-manager")
+    for enabled in (True, False):
+        helm("upgrade", "rlrun", str(CHART), *values, "--set", f"kueue.enabled={str(enabled).lower()}")
+        for verb in ("list", "watch", "create", "patch", "delete"):
+            assert may(operator, verb, "kueue.x-k8s.io", "workloads") is enabled, verb
+        assert may(operator, "patch", "kueue.x-k8s.io", "workloads/status") is enabled
+        assert may(operator, "get", "kueue.x-k8s.io", "resourceflavors") is enabled
+        assert not may(operator, "list", "kueue.x-k8s.io", "resourceflavors")
+        assert not may(operator, "patch", "kueue.x-k8s.io", "clusterqueues")
+        assert may(kueue, "get", "rlrun.dev", "rlruns") is enabled
+        assert not may(kueue, "patch", "rlrun.dev", "rlruns")
 
 
 def test_upgrade_then_uninstall_keeps_the_kinds_and_the_runs(helm: Helm, as_user: Client) -> None:

@@ -4,7 +4,7 @@ orchestrator."""
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from rlrun.kube.kinds import CHILDREN, ResourceKind
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 
-from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.control_plane.without_nodes import ControlPlane
 from local_cluster.host.paths import paths
 from local_cluster.tools.binaries import ensure_program
 from tests.apiserver.rlrun_operator.conftest import Bench, orchestrators, own_bench
 from tests.support.guide import Runner, install_commands
+from tests.support.signing_server import ObjectsOf, SigningServer, key_secret, reviews_of, signing_server
 
 __all__ = ["orchestrators", "own_bench"]
 
@@ -130,7 +131,31 @@ def world(own_bench: Bench) -> World:
 
 
 @pytest.fixture
-def follow(world: World, control_plane: ControlPlane, tmp_path: Path) -> Callable[..., int]:
+def server(world: World, api: client.ApiClient) -> Iterator[SigningServer]:
+    """rlrun-server, and the account whose tokens stand for the users of the world's namespace."""
+    namespace = world.bench.namespace
+    client.CoreV1Api(api).create_namespaced_service_account(namespace, {"metadata": {"name": "rlrun-user"}})
+    client.RbacAuthorizationV1Api(api).create_namespaced_role_binding(
+        namespace,
+        {
+            "metadata": {"name": "rlrun-user"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": "rlrun-user", "namespace": namespace}],
+        },
+    )
+    client.CoreV1Api(api).create_namespaced_secret(namespace, key_secret(namespace))
+    with signing_server(
+        world.bench.s3,
+        world.bench.folder,
+        create=reviews_of(api),
+        cluster=ObjectsOf(api),
+        platform_namespace=namespace,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def follow(world: World, server: SigningServer, control_plane: ControlPlane, tmp_path: Path) -> Callable[..., int]:
     """Runs a guide in a folder of its own, as administrator, in the world's namespace."""
     kubeconfig = tmp_path / "kubeconfig"
     found = yaml.safe_load(control_plane.kubeconfig.read_text())
@@ -143,6 +168,7 @@ def follow(world: World, control_plane: ControlPlane, tmp_path: Path) -> Callabl
         "PATH": install_commands(tmp_path / "bin", sys.executable, ensure_program("kubectl", paths())),
         "KUBECONFIG": str(kubeconfig),
         "HOME": str(tmp_path),
+        "RLRUN_SERVER": server.url,
         "RLRUN_S3_BUCKET": world.bench.s3.bucket,
         **world.bench.s3.environment,
     }

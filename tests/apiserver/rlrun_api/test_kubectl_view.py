@@ -18,7 +18,7 @@ EXPECTED = {
     "RLModel": ["Name", "Model", "SeqLen", "Rank", "Replicas", "GPUs", "Age"],
 }
 WIDE = {
-    "RLRun": ["Reason", "Checkpoint", "Policy", "ETA"],
+    "RLRun": ["Reason", "Ahead", "Checkpoint", "Policy", "ETA"],
     "RLCheckpoint": ["Reward", "URI"],
     "RLAdapter": ["Reward", "URI"],
     "RLModel": ["Source"],
@@ -97,6 +97,7 @@ def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
                 "reason": "Training",
                 "restarts": 1,
                 "lastCheckpoint": "shown-step-40",
+                "queue": {"runsAhead": 2},
                 "progress": {"step": 41, "reward": 0.731, "policyVersion": 40, "etaSeconds": 12.5},
             }
         },
@@ -113,6 +114,7 @@ def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
         "Model": "acme/tiny",
         "Restarts": 1,
         "Reason": "Training",
+        "Ahead": 2,
         "Checkpoint": "shown-step-40",
         "Policy": 40,
         "ETA": 12.5,

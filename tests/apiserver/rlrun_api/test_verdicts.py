@@ -1,6 +1,9 @@
 """The API server's verdict on the fixture specs: the same as pydantic's, naming the same field."""
 
 import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from kubernetes import client
@@ -36,22 +39,28 @@ def test_invalid_specs_are_refused_and_the_field_named(case: cases.Case, server:
 
 @pytest.mark.parametrize("update", cases.updates("allowed"), ids=lambda u: u.name)
 def test_allowed_updates(update: cases.Update, server: Server) -> None:
-    server.send("POST", update.object["kind"], update.object, dry_run=False)
-    try:
-        server.send("PATCH", update.object["kind"], update.change, update.object["metadata"]["name"])
-    finally:
-        server.delete(update.object)
+    with _created(update, server) as name:
+        server.send("PATCH", update.object["kind"], update.change, name)
 
 
 @pytest.mark.parametrize("update", cases.updates("refused"), ids=lambda u: u.name)
 def test_refused_updates_name_the_field(update: cases.Update, server: Server) -> None:
-    server.send("POST", update.object["kind"], update.object, dry_run=False)
-    try:
+    with _created(update, server) as name:
         with pytest.raises(client.ApiException) as caught:
-            server.send("PATCH", update.object["kind"], update.change, update.object["metadata"]["name"])
+            server.send("PATCH", update.object["kind"], update.change, name)
         assert _refusal(caught.value, update.field) == update.field
+
+
+@contextmanager
+def _created(update: cases.Update, server: Server) -> Iterator[str]:
+    """The object under a name of its own: workers share the API server, and models have no namespace."""
+    name = f"update-{uuid.uuid4().hex[:8]}"
+    body = {**update.object, "metadata": {**update.object["metadata"], "name": name}}
+    server.send("POST", body["kind"], body, dry_run=False)
+    try:
+        yield name
     finally:
-        server.delete(update.object)
+        server.delete(body)
 
 
 def _comparable(value: object) -> object:

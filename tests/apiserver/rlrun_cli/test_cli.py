@@ -12,7 +12,7 @@ import yaml
 from kubernetes import client
 from rlrun_cli.remote.context import CliContext
 
-from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.support.command_line import Answer, Rlrun, call
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"

@@ -24,7 +24,7 @@ from rlrun_cli.main import app
 from rlrun_operator.resources.naming import RunIdentity
 from typer.testing import CliRunner
 
-from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.support.seaweedfs import S3Server
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"

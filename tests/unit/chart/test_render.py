@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from rlrun.garbage_collection.__main__ import arguments
 from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, SECRET
 from rlrun_operator import finalizer_removal
 from rlrun_operator.config.settings import OperatorSettings, parse_settings
+from rlrun_server.user_permissions import FOLDERS, PACKAGES
 
 from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render, Rendered
 
@@ -29,12 +31,18 @@ EVERYTHING: Object = {
         "watchNamespaces": ["one", "two"],
     },
     "runs": {"imagePullSecrets": ["pull"], "computeSizes": {"M": {"cpu": 2, "memory": "4Gi", "workers": 3}}},
+    "queue": {
+        "maxRuns": 100,
+        "namespaces": {"team-a": {"maxRuns": 4, "weight": 2}},
+        "capacity": {"nvidia.com/gpu": 64},
+    },
     "models": [
         {"name": "qwen3-4b", "spec": {"id": "Qwen/Qwen3-4B", "source": "hf://Qwen/Qwen3-4B", "seqLen": 1048576}}
     ],
     "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prom"}}, "podMonitor": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
     "gc": {"enabled": True, "delete": True, "olderThan": "7d"},
+    "server": {"nodeSelector": {"pool": "system"}},
     "egress": {
         "enabled": True,
         "nodeSelector": {"pool": "system"},
@@ -124,7 +132,7 @@ def test_empty_values_remove_limits_of_storage(render: Render) -> None:
     settings = parse_settings(render({"runs": values}).settings)
     assert settings.ephemeral_storage.model_dump() == {"request": None, "orchestrator": None, "model": None}
     assert settings.compute_sizes[ComputeSize.medium].ephemeral_storage is None
-    assert settings.compute_sizes[ComputeSize.small].ephemeral_storage == "10Gi"
+    assert settings.compute_sizes[ComputeSize.large].ephemeral_storage == "50Gi"
 
 
 def test_isolation_of_environments_and_dns_servers_arrive(render: Render) -> None:
@@ -172,7 +180,7 @@ def pod_specs(objects: list[Object]) -> list[Object]:
 
 def test_every_pod_is_restricted(render: Render) -> None:
     specs = pod_specs(render(EVERYTHING).objects)
-    assert len(specs) == 6, "operator, egress proxy, models, garbage, uninstallation, test"
+    assert len(specs) == 7, "operator, server, egress proxy, models, garbage, uninstallation, test"
     for spec in specs:
         assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -222,8 +230,14 @@ FEWER_VERBS = {
     "RLRun": ("get", "list", "watch", "patch", "delete"),
     "RLModel": ("list", "watch"),
     "Namespace": ("get",),
+    "PriorityClass": (),
+    "Workload": (),
+    "ResourceFlavor": (),
+    "WorkloadPriorityClass": (),
 }
-"""Verbs for kinds that the operator does not make."""
+"""Verbs for kinds that the operator does not make, or, as those of Kueue, only with another value."""
+READ_BY_NAME = ("RLRun", "RLCheckpoint", "Namespace")
+"""Kinds of which the operator gets single objects. It lists the others."""
 
 
 def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render: Render) -> None:
@@ -232,7 +246,14 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
     leader = rendered.one("Role", "rlrun-leader")["rules"]
     for kind in ALL.values():
         group = kind.group
-        if kind.kind == "Lease":
+        if kind.kind in ("TokenReview", "SubjectAccessReview"):
+            assert not allowed(rules, group, kind.plural, "create"), "rlrun-server reviews tokens and rights"
+            of_server = rendered.one("ClusterRole", "rlrun-server")["rules"]
+            assert {"apiGroups": [group], "resources": [kind.plural], "verbs": ["create"]} in of_server
+            account = {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["rlrun-user"]}
+            assert {**account, "verbs": ["get"]} in of_server
+            assert len(of_server) == 3
+        elif kind.kind == "Lease":
             assert all(allowed(leader, group, kind.plural, verb) for verb in ("get", "create", "update"))
             assert not allowed(rules, group, kind.plural, "get"), "leases of others are none of its business"
         elif kind.kind == "Event":
@@ -245,8 +266,9 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
             assert all(allowed(rules, group, "secrets", verb) for verb in ("get", "create", "patch", "delete"))
             assert not any(allowed(rules, group, "secrets", verb) for verb in ("list", "watch"))
         else:
-            verbs = FEWER_VERBS.get(kind.kind, ("get", "list", "create", "patch", "delete"))
+            verbs = FEWER_VERBS.get(kind.kind, ("list", "watch", "create", "patch", "delete"))
             assert all(allowed(rules, group, kind.plural, verb) for verb in verbs), kind
+            assert allowed(rules, group, kind.plural, "get") is (kind.kind in READ_BY_NAME), kind
             assert not allowed(rules, group, kind.plural, "update"), kind
     for plural in ("rlruns", "rlcheckpoints", "rladapters", "rlmodels"):
         assert allowed(rules, "rlrun.dev", f"{plural}/status", "patch")
@@ -297,6 +319,28 @@ def test_garbage_collection_job_has_the_s3_settings_of_the_operator(render: Rend
     assert "--namespace=one" in container["args"]
 
 
+def test_a_workload_identity_needs_no_secret(render: Render) -> None:
+    credentials = {"existingSecret": "", "workloadIdentity": True}
+    annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/rlrun"}
+    account = {"annotations": annotations}
+    rendered = render(
+        {
+            "s3": {"credentials": credentials},
+            "serviceAccount": account,
+            "server": {"serviceAccount": account},
+            "gc": {"enabled": True, "serviceAccount": account},
+        }
+    )
+    assert parse_settings(rendered.settings).s3.credentials_secret is None
+    for name in ("rlrun", "rlrun-server", "rlrun-gc"):
+        assert rendered.one("ServiceAccount", name)["metadata"]["annotations"] == annotations
+    for spec in pod_specs(rendered.objects):
+        assert "AWS_ACCESS_KEY_ID" not in str(spec)
+        assert "/etc/rlrun-server/s3" not in str(spec)
+    with pytest.raises(AssertionError, match="set one of workloadIdentity, existingSecret and create"):
+        render({"s3": {"credentials": {"existingSecret": "s3", "workloadIdentity": True}}})
+
+
 def uninstall_hooks(rendered: Rendered) -> list[Object]:
     found = [o for o in rendered.objects if "post-delete" in str((o["metadata"].get("annotations") or {}).values())]
     return sorted(found, key=lambda o: int(o["metadata"]["annotations"].get("helm.sh/hook-weight", "0")))
@@ -342,9 +386,86 @@ def test_user_roles(render: Render) -> None:
     assert not allowed(editor["rules"], "rlrun.dev", "rlcheckpoints", "create")
     assert not allowed(editor["rules"], "rlrun.dev", "rlruns/status", "patch")
     assert not any({"create", "patch", "delete", "update"} & set(r["verbs"]) for r in viewer["rules"])
+    for resource, subresource in FOLDERS.values():
+        for role in (editor, viewer):
+            assert allowed(role["rules"], "rlrun.dev", f"{resource}/{subresource}", "get")
+    assert all(allowed(editor["rules"], "rlrun.dev", PACKAGES, verb) for verb in ("get", "create", "delete"))
+    assert allowed(viewer["rules"], "rlrun.dev", PACKAGES, "get")
     assert render({"rbac": {"userRoles": False}, "uninstall": {"removeFinalizers": False}}).of("ClusterRole") == [
-        rendered.one("ClusterRole", "rlrun-operator")
+        rendered.one("ClusterRole", "rlrun-operator"),
+        rendered.one("ClusterRole", "rlrun-server"),
     ]
+
+
+def test_users_find_the_server_and_reach_that_service_only(render: Render) -> None:
+    rendered = render()
+    found = rendered.one("ConfigMap", "rlrun-server")
+    assert found["metadata"]["namespace"] == "kube-public"
+    assert found["data"] == {"url": "", "service": "rlrun-system/https:rlrun-server:https"}
+    roles = {
+        o["metadata"]["namespace"]: o["rules"] for o in rendered.of("Role") if "server-user" in o["metadata"]["name"]
+    }
+    assert roles["kube-public"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["rlrun-server"], "verbs": ["get"]}
+    ]
+    assert roles["rlrun-system"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["services/proxy"],
+            "resourceNames": ["https:rlrun-server:https"],
+            "verbs": ["get", "create", "delete"],
+        }
+    ]
+    url = "https://rlrun.example.com"
+    assert render({"users": {"serverUrl": url}}).one("ConfigMap", "rlrun-server")["data"]["url"] == url
+    others = render({"rbac": {"userRoles": False}}).of("Role")
+    assert "rlrun-server-user" not in [o["metadata"]["name"] for o in others]
+
+
+@pytest.mark.parametrize(
+    ("tls", "url", "secret", "creates"),
+    [
+        ({}, "https://rlrun-server.rlrun-system.svc:8443", "rlrun-operator-server-certificate", True),
+        ({"existingSecret": "ours"}, "https://rlrun-server.rlrun-system.svc:8443", "ours", False),
+        ({"enabled": False}, "http://rlrun-server.rlrun-system.svc:8080", None, False),
+    ],
+)
+def test_the_server_has_a_certificate(
+    render: Render, tls: dict[str, object], url: str, secret: str | None, creates: bool
+) -> None:
+    rendered = render({"server": {"tls": tls}, "networkPolicy": {"enabled": True}})
+    settings = parse_settings(rendered.settings)
+    assert settings.storage_server == url
+    certificate = settings.storage_server_certificate
+    assert (certificate and certificate.secret.name) == secret
+    assert bool(certificate and certificate.create) == creates
+    (container,) = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"]
+    port = "http" if secret is None else "https"
+    assert {p["name"]: p["containerPort"] for p in container["ports"]}[port] == urlsplit(url).port
+    (service_port,) = rendered.one("Service", "rlrun-server")["spec"]["ports"]
+    assert (service_port["name"], service_port["port"], service_port["targetPort"]) == (port, urlsplit(url).port, port)
+    assert rendered.one("NetworkPolicy", "rlrun-server")["spec"]["ingress"][0]["ports"][0]["port"] == port
+    volumes = {v["name"]: v for v in rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["volumes"]}
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    folder = {v["name"]: v.get("value") for v in container["env"]}.get("RLRUN_SERVER_TLS")
+    assert mounts.get("tls") == folder
+    assert volumes.get("tls", {}).get("secret", {}).get("secretName") == secret
+
+
+def test_the_server_uses_one_secret_of_its_namespace_for_api_keys(render: Render) -> None:
+    with_keys, without = render(), render({"users": {"apiKeys": False}})
+    name = "rlrun-server-api-keys"
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": ["get", "update"]}]
+    assert with_keys.one("Role", "rlrun-server")["rules"] == rules
+    secret = with_keys.one("Secret", name)
+    assert "data" not in secret, "an upgrade would remove the keys"
+    assert name not in [o["metadata"]["name"] for o in without.of("Secret")]
+    assert "rlrun-server" not in [o["metadata"]["name"] for o in without.of("Role")]
+    assert len(without.one("ClusterRole", "rlrun-server")["rules"]) == 2
+    for rendered, place in ((with_keys, f"rlrun-system/{name}"), (without, None)):
+        (container,) = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"]
+        variables = {v["name"]: v.get("value") for v in container["env"]}
+        assert variables.get("RLRUN_SERVER_API_KEY_SECRET") == place
 
 
 def test_no_rights_without_rbac(render: Render) -> None:
@@ -387,14 +508,14 @@ def test_credentials_from_values(render: Render) -> None:
 def test_options(render: Render) -> None:
     no_egress = {"egress": {"enabled": False}}
     everything, plain = render({**EVERYTHING, **no_egress}), render(no_egress)
-    for kind in ("ServiceMonitor", "PodMonitor", "PodDisruptionBudget", "NetworkPolicy"):
-        assert len(everything.of(kind)) == 1
+    for kind, of_both in (("ServiceMonitor", 1), ("PodMonitor", 1), ("PodDisruptionBudget", 2), ("NetworkPolicy", 2)):
+        assert len(everything.of(kind)) == of_both, kind
         assert plain.of(kind) == []
-    service = plain.one("Service")
-    labels = plain.one("Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
-    monitor = everything.one("ServiceMonitor")
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= everything.one("Service")["metadata"]["labels"].items()
+    for service, deployment in (("rlrun-metrics", "rlrun-operator"), ("rlrun-server", "rlrun-server")):
+        labels = plain.one("Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
+        assert plain.one("Service", service)["spec"]["selector"].items() <= labels.items()
+    selected = everything.one("ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= everything.one("Service", "rlrun-metrics")["metadata"]["labels"].items()
 
 
 def test_names_follow_the_release(render: Render) -> None:

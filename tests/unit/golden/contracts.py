@@ -62,8 +62,9 @@ from rlrun_environment.settings import EnvironmentProcessSettings
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
-from rlrun_operator.resources.platform import resolve, s3_variables
+from rlrun_operator.resources.platform import resolve
 from rlrun_operator.resources.serving_pool import PoolIdentity, pool_children
+from rlrun_operator.resources.storage_access import StorageAccess
 from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.storage.upload_spool import UploadPriority
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -163,6 +164,11 @@ ALL_OPTIONS: Data = {
     "imagePullSecrets": [{"name": "pull"}],
     "operator": {"replicas": 2, "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}], "watchNamespaces": ["one"]},
     "runs": {"imagePullSecrets": ["pull"], "computeSizes": {"M": {"cpu": 2, "memory": "4Gi", "workers": 3}}},
+    "queue": {
+        "maxRuns": 100,
+        "namespaces": {"team-a": {"maxRuns": 4, "weight": 2}},
+        "capacity": {"nvidia.com/gpu": 64},
+    },
     "models": [{"name": "one", "spec": {"id": "a/b", "source": "hf://a/b", "seqLen": 512}}],
     "metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
@@ -379,7 +385,7 @@ PLATFORM: Data = {
     },
     "imagePullSecrets": ["pull"],
 }
-KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+GRANT_KEY = b"a key that signs grants"
 
 
 def run_objects() -> Data:
@@ -396,14 +402,16 @@ def _run_objects(run: Data, model: Data) -> Data:
     settings = OperatorSettings.model_validate(PLATFORM)
     spec, base = RLRunSpec.model_validate({**RUN, **run}), RLModelSpec.model_validate({**MODEL, **model})
     resolved = resolve(identity, settings, spec, base, None)
-    return _objects(children(identity, settings, resolved, s3_variables(settings, KEYS)))
+    return _objects(children(identity, settings, resolved, GRANT_KEY))
 
 
 def serving_objects() -> Data:
     """Everything that a pool of deployed adapters has in the cluster."""
     order = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
     settings, base = OperatorSettings.model_validate(PLATFORM), RLModelSpec.model_validate(MODEL)
-    return _objects(pool_children(PoolIdentity("team", "a/b"), settings, base, order, KEYS))
+    pool = PoolIdentity("team", "a/b")
+    storage = StorageAccess(settings, GRANT_KEY, pool.namespace, pool.name)
+    return _objects(pool_children(pool, settings, base, order, storage, "token-of-the-pool"))
 
 
 def _objects(found: list[Data]) -> Data:

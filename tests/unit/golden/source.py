@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic.alias_generators import to_camel
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = ("core", "operator", "cli", "trainer_image", "orchestrator_image", "inference_image")
+PROGRAMS = ("core", "operator", "cli", "server", "trainer_image", "orchestrator_image", "inference_image")
 METRIC = re.compile(r"(rlrun|trainer)_[a-z0-9_]+")
 METRIC_TYPES = re.compile(r"(Counter|Gauge|Histogram|Summary|Info)(MetricFamily)?")
 ROUTE_METHODS = re.compile(r"(add_)?(get|post|put|delete|patch)")

@@ -51,6 +51,13 @@ def test_that_only_becomes_invalid():
     if spec(learningRate=0.5).learning_rate != 0.5:
         RLRunSpec.model_validate({})
 
+runs = []
+
+@pytest.mark.proves("batchSize")
+def test_that_passes_once():
+    runs.append(1)
+    assert len(runs) == 1
+
 @pytest.mark.proves("loraAlpha")
 def test_that_always_fails():
     assert spec(loraAlpha=3).lora_alpha == 4
@@ -62,6 +69,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FieldResult]:
     file = tmp_path_factory.mktemp("planted") / "test_planted.py"
     file.write_text(PLANTED)
     names = ("maxRestarts", "rolloutsPerExample", "seed", "stop", "suspend", "learningRate", "loraAlpha")
+    names += ("batchSize",)
     found = {name: FieldResult(name, []) for name in names}
     for verdict in play("unit", {name: [str(file)] for name in names}):
         test = f"tests/unit/{verdict.test.rpartition('/')[2]}"
@@ -86,7 +94,9 @@ def test_a_proof_is_red(results: dict[str, FieldResult], field: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("field", "why"), [("learningRate", "unclear"), ("loraAlpha", "broken")])
+@pytest.mark.parametrize(
+    ("field", "why"), [("learningRate", "unclear"), ("loraAlpha", "broken"), ("batchSize", "unclear")]
+)
 def test_a_failure_that_says_nothing_is_no_proof(results: dict[str, FieldResult], field: str, why: str) -> None:
     assert not results[field].red
     (said,) = results[field].unclear.values()

@@ -25,3 +25,14 @@ def test_dockerfile_names_no_host(name: str) -> None:
 
 def test_every_lock_is_checked() -> None:
     assert {"requirements/dev.lock", "requirements/trainer.lock"} <= set(TRACKED)
+
+
+def test_every_module_is_linted() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    found = re.search(r"^CODE := (.*)$", makefile, re.MULTILINE)
+    assert found
+    linted = tuple(found[1].split())
+    modules = [name for name in TRACKED if name.endswith(".py")]
+    assert [
+        name for name in modules if not name.startswith(tuple(f"{folder}/" for folder in linted)) and name not in linted
+    ] == []

@@ -13,7 +13,7 @@ OPEN_FAMILIES = frozenset({"HTTP{}"})
 """Reasons that name the status of a server which is not part of this project."""
 STATES = frozenset([*(phase.value for phase in Phase), *(state.value for state in DeploymentState)])
 """An Event's reason may be the state that an object has reached."""
-OF_KUBERNETES = frozenset({"CreateContainerConfigError", "AlreadyExists"})
+OF_KUBERNETES = frozenset({"CreateContainerConfigError", "AlreadyExists", "Forbidden"})
 """Reasons of the kubelet and of the API server, compared as strings."""
 LITERALS_LEFT: frozenset[str] = frozenset()
 """Reasons that are still written as strings."""

@@ -9,6 +9,7 @@ from rlrun.kube.objects import Obj
 from rlrun.storage.store import Store
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import CliContext
+from rlrun_cli.remote.server import RemoteStorage
 
 from tests.support.command_line import Answer, Rlrun, call
 from tests.support.fake_cluster import FakeCluster
@@ -56,16 +57,21 @@ def chosen() -> list[tuple[Path | None, str | None, str | None]]:
     return []
 
 
-def commands(api: FakeCluster, store: Store, chosen: list[Any]) -> Rlrun:
-    """Return a call of the command line with this cluster and this S3."""
+def commands(api: FakeCluster, store: Store, chosen: list[Any], bucket: str = "b", prefix: str = "p") -> Rlrun:
+    """Return a call of the command line with this cluster and this S3, as rlrun-server would open it."""
 
     def connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> RemoteCluster:
         chosen.append((kubeconfig, context, namespace))
         return remote_cluster(api, namespace)
 
     def invoke(*args: object, env: dict[str, str | None] | None = None, input: str | None = None) -> Answer:
-        given = CliContext(connect=connect, store=lambda endpoint: store, sleep=lambda seconds: None)
-        cleared = {"RLRUN_S3_BUCKET": None, "RLRUN_S3_PREFIX": None, "AWS_ENDPOINT_URL_S3": None}
+        given = CliContext(
+            connect=connect,
+            store=lambda endpoint: store,
+            storage=lambda cluster, server: RemoteStorage(bucket, prefix, store),
+            sleep=lambda seconds: None,
+        )
+        cleared = {"RLRUN_S3_BUCKET": None, "RLRUN_S3_PREFIX": None, "AWS_ENDPOINT_URL_S3": None, "RLRUN_SERVER": None}
         return call(*args, context=given, env=cleared | (env or {}), input=input)
 
     return invoke
@@ -82,6 +88,12 @@ def bucket(s3_server: S3Server) -> str:
 
 
 @pytest.fixture
-def on_s3(api: FakeCluster, store: Store, chosen: list[Any]) -> Rlrun:
+def prefix(request: pytest.FixtureRequest) -> str:
+    """A folder of the test's own."""
+    return str(request.node.name[:20])
+
+
+@pytest.fixture
+def on_s3(api: FakeCluster, store: Store, chosen: list[Any], bucket: str, prefix: str) -> Rlrun:
     """Commands with the cluster in memory and a real S3."""
-    return commands(api, store, chosen)
+    return commands(api, store, chosen, bucket, prefix)

@@ -1,7 +1,10 @@
 """Fetching and installing packages, from an orchestrator that is late, empty-handed or wrong."""
 
+import gzip
 import io
+import stat
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +109,108 @@ async def test_a_tar_without_wheels_or_no_tar(provide_from):
 async def test_an_id_without_owner_is_expected_in_the_image(tmp_path):
     settings = EnvironmentConfig(id="built-in", packages_url="http://127.0.0.1:9")
     assert await install_environment(settings, tmp_path, 1.0, lambda _: None) is None
+
+
+def planted_tar(*members: tarfile.TarInfo) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for member in members:
+            archive.addfile(member, io.BytesIO(b"x" * member.size))
+    return data.getvalue()
+
+
+def member(name: str, kind: bytes, target: str = "", size: int = 0) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size, info.mode = kind, target, size, 0o777
+    return info
+
+
+def test_only_plain_files_leave_a_tar_and_only_into_the_folder(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("kept")
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (tmp_path / "package.tar").write_bytes(
+        planted_tar(
+            member("link.whl", tarfile.SYMTYPE, str(secret)),
+            member("hard.whl", tarfile.LNKTYPE, "../secret"),
+            member("device.whl", tarfile.CHRTYPE),
+            member("fifo.whl", tarfile.FIFOTYPE),
+            member("folder.whl", tarfile.DIRTYPE),
+            member("../../../secret", tarfile.REGTYPE, size=4),
+            member(f"{tmp_path}/secret", tarfile.REGTYPE, size=4),
+            member("../up.whl", tarfile.REGTYPE, size=4),
+            member("/root.whl", tarfile.REGTYPE, size=4),
+            # A link of the archive is no folder to write through.
+            member("out", tarfile.SYMTYPE, str(tmp_path)),
+            member("out/through.whl", tarfile.REGTYPE, size=4),
+        )
+    )
+    found = package_installer.unpack(tmp_path / "package.tar", folder, "it")
+    assert [wheel.name for wheel in found] == ["up.whl", "root.whl", "through.whl"]
+    assert {path.name: path.is_symlink() for path in folder.iterdir()} == {wheel.name: False for wheel in found}
+    assert {path.name for path in tmp_path.iterdir()} == {"secret", "package.tar", "wheels"}
+    assert secret.read_text() == "kept"
+
+
+def planted_below(folder: Path, *others: Path) -> list[Path]:
+    return [*folder.rglob("planted.py"), *(path for path in others if path.exists())]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../../planted.py",
+        "/tmp/planted.py",
+        "bad_env-1.0.0.data/data/../../../planted.py",
+        "bad_env-1.0.0.data/scripts/../../../planted.py",
+        "bad_env-1.0.0.data/nowhere/planted.py",
+    ],
+)
+async def test_a_wheel_with_a_file_outside_of_its_folder_is_not_installed(make_wheel, tmp_path: Path, file: str):
+    wheel = make_wheel("bad-env", "")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(file, "x")
+    target = tmp_path / "a" / "b"
+    with pytest.raises(PackageError, match="EnvironmentInstallFailed"):
+        await package_installer.install([wheel], target)
+    assert planted_below(tmp_path, Path("/tmp/planted.py")) == []
+
+
+async def test_a_link_in_a_wheel_becomes_a_plain_file(make_wheel, tmp_path: Path) -> None:
+    wheel = make_wheel("link-env", "")
+    link = zipfile.ZipInfo("link.py")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    await package_installer.install([wheel], tmp_path / "target")
+    installed = tmp_path / "target" / "link.py"
+    assert (installed.is_symlink(), installed.read_text()) == (False, "/etc/passwd")
+
+
+async def test_a_wheel_that_unpacks_to_too_much_is_not_unpacked(make_wheel, tmp_path: Path, monkeypatch) -> None:
+    wheel = make_wheel("bomb-env", "")
+    with zipfile.ZipFile(wheel, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(20_000_000))
+    assert wheel.stat().st_size < 100_000
+    monkeypatch.setattr(package_installer, "MAX_UNPACKED_BYTES", 10_000_000)
+    with pytest.raises(PackageError, match=r"EnvironmentInstallFailed.*unpack to 20,0"):
+        await package_installer.install([wheel], tmp_path / "target")
+    monkeypatch.setattr(package_installer, "MAX_UNPACKED_BYTES", 10**9)
+    monkeypatch.setattr(package_installer, "MAX_FILES", 3)
+    with pytest.raises(PackageError, match=r"in 5 files"):
+        await package_installer.install([wheel], tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+async def test_a_package_that_is_too_large_or_no_wheel_is_an_error(provide_from, monkeypatch):
+    with pytest.raises(PackageError, match=r"EnvironmentInstallFailed.*a\.whl is not a wheel"):
+        await provide_from(lambda n, r: web.Response(body=tar_of(("a.whl", b"PK"))), "tester/a")
+    monkeypatch.setattr(package_installer, "MAX_PACKAGE_BYTES", 1000)
+    with pytest.raises(PackageError, match=r"EnvironmentInstallFailed.*larger than 1,000 bytes"):
+        await provide_from(lambda n, r: web.Response(body=tar_of(("a.whl", bytes(2000)))), "tester/b")
+
+
+async def test_a_compressed_archive_is_not_accepted(provide_from):
+    with pytest.raises(PackageError, match="not a tar archive"):
+        await provide_from(lambda n, r: web.Response(body=gzip.compress(tar_of(("a.whl", bytes(10))))), "tester/c")

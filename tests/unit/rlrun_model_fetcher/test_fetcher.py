@@ -75,7 +75,7 @@ def test_s3_twice_downloads_once_and_a_new_model_again(tmp_path):
     ],
 )
 def test_s3_failures(tmp_path, monkeypatch, caplog, store, reason, exit_code):
-    monkeypatch.setattr(command, "Store", lambda: store)
+    monkeypatch.setattr(command.Store, "of_process", lambda: store)
     monkeypatch.setenv("RLRUN_TERMINATION_LOG", str(tmp_path / "log"))
     assert command.main(["s3://b/m", str(tmp_path / "base")]) == exit_code
     problem = json.loads((tmp_path / "log").read_text())

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun_orchestrator.config_watcher import ConfigChange, ConfigWatcher, diff_configuration
@@ -40,6 +41,12 @@ def test_more_steps_are_compared_with_the_schedule_and_not_with_the_first_config
     now = run(world, maxSteps=5)
     assert diff_configuration(now, 9, run(world, maxSteps=7)) == ConfigChange(None, ["maxSteps 7 is below 9"])
     assert diff_configuration(now, 9, run(world, maxSteps=9)) == ConfigChange(None, [])
+
+
+def test_the_record_of_the_packages_is_no_change(world: World) -> None:
+    now = run(world)
+    world.packages = [EnvironmentPackage(id="owner/words", version="1.0", digest=f"sha256:{'a' * 64}")]
+    assert diff_configuration(now, 5, run(world)) == ConfigChange(None, [])
 
 
 def watched(world: World, schedule: RunSchedule) -> tuple[ConfigWatcher, Path]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
-from rlrun.constants import Reason
+from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.access import is_allowed
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.problem import Problem
@@ -28,6 +28,7 @@ from rlrun.storage.store import StoreError
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, Packages
 from rlrun_orchestrator.inference.gateway.limits import ROLLOUT_ID, Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession
+from rlrun_orchestrator.inference.gateway.package_pins import PackageChanged
 from rlrun_orchestrator.inference.gateway.prefix_bridge import PrefixBridge
 from rlrun_orchestrator.inference.gateway.prefixes import Conversation, conversation, covered_messages, starts_with
 from rlrun_orchestrator.inference.gateway.request_router import GroupClosed, NoReplicaAvailable, RequestRouter
@@ -255,6 +256,8 @@ class Gateway:
             version, tar = await self._packages.tar(names["owner"], names["name"], request.query.get("version") or None)
         except PackageMissing as error:
             return json_response(error.problem, 404)
+        except PackageChanged as error:
+            return json_response(error.problem, CONFLICT)
         except StoreError as error:
             return json_response(error.problem, 503)
         headers = {"X-Environment-Version": version}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlrun.constants import ExitCode
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 
@@ -70,9 +71,7 @@ def trainer(model_dir: Path, s3_server: S3Server, port: int) -> Iterator[subproc
         process.wait(10)
 
 
-def test_sigterm_finishes_uploads_and_exits_zero(
-    trainer: subprocess.Popen[str], port: int, s3_server: S3Server, store: Store
-) -> None:
+def test_sigterm_finishes_uploads(trainer: subprocess.Popen[str], port: int, s3_server: S3Server, store: Store) -> None:
     run_uri = f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
     assert call(port, "PUT", "/sessions/run", tiny_model.spec(run_uri).model_dump_json(by_alias=True))[0] == 200
     batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny_model.samples(8)]})
@@ -80,7 +79,7 @@ def test_sigterm_finishes_uploads_and_exits_zero(
     assert call(port, "POST", "/sessions/run/checkpoints/1", "{}")[0] == 202
     assert call(port, "POST", "/sessions/run/adapters/1")[0] == 202
     trainer.send_signal(signal.SIGTERM)
-    assert trainer.wait(60) == 0
+    assert trainer.wait(60) == ExitCode.STOPPED
     layout = RunLayout(S3Uri.parse(run_uri))
     assert store.is_complete(layout.checkpoint(1))
     assert store.is_complete(layout.adapter(1))
@@ -105,7 +104,7 @@ def test_sigterm_saves_what_no_checkpoint_holds(
         step = pool.submit(call, port, "POST", "/sessions/run/steps/2", large)
         trainer.send_signal(signal.SIGTERM)
         trainer.send_signal(signal.SIGTERM)
-        assert trainer.wait(60) == 0
+        assert trainer.wait(60) == ExitCode.STOPPED
         made = 3 if step.result()[0] == 200 else 2
     layout = RunLayout(S3Uri.parse(run_uri))
     assert store.is_complete(layout.checkpoint(1))

@@ -269,7 +269,7 @@ async def test_sigterm_saves_an_unsaved_step(
         else:
             # As on a node of its own that is drained: the first process hears of it and has as much time as that one.
             os.kill(trainer.process_of(rank=1), signal.SIGTERM)
-        assert await asyncio.to_thread(trainer.process.wait, 60) != 0, "a Job would take it for the end of the run"
+        assert await asyncio.to_thread(trainer.process.wait, 60) != 0, "the Job of the nodes must not complete"
     finally:
         trainer.end()
     saved = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)

@@ -158,3 +158,40 @@ async def test_log_that_is_forbidden_is_an_error() -> None:
         server.answer(f"GET {LOG}", Answer({"reason": "Forbidden", "message": "no pods/log"}, 403))
         with pytest.raises(ApiError, match=r"read the log of team/first \(main\): 403 Forbidden: no pods/log"):
             await kube.log("team", "first", "main", previous=False, limit=100)
+
+
+OWNED = {**RUN, "metadata": {**RUN["metadata"], "labels": {"rlrun.dev/run-uid": "uid-1"}}}
+TAKEN = Answer({"reason": "Conflict", "message": "the object has been modified"}, 409)
+
+
+async def test_a_new_object_costs_one_request_that_overwrites_none() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"PATCH {RUNS}/first", Answer(OWNED))
+        await kube.apply_own(OWNED, is_new=True)
+        assert [(a.method, a.body["metadata"]["resourceVersion"]) for a in server.asked] == [("PATCH", "1")]
+        await kube.apply_own(OWNED, is_new=False)
+        assert "resourceVersion" not in server.asked[1].body["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("existing", "error"),
+    [
+        ([OWNED], None),
+        ([RUN], "NameTaken"),
+        ([], "Conflict"),
+    ],
+    ids=["own", "foreign", "gone again"],
+)
+async def test_a_name_that_is_taken_is_looked_at(existing: list[object], error: str | None) -> None:
+    async with connected() as (kube, server):
+        server.answer(f"PATCH {RUNS}/first", TAKEN, Answer(OWNED))
+        server.answer(f"GET {RUNS}", Answer({"items": existing, "metadata": {}}))
+        if error is None:
+            assert await kube.apply_own(OWNED, is_new=True) == OWNED
+            assert "resourceVersion" not in server.asked[-1].body["metadata"]
+            return
+        with pytest.raises(ApiError) as raised:
+            await kube.apply_own(OWNED, is_new=True)
+        assert raised.value.reason == error
+        assert [a.method for a in server.asked] == ["PATCH", "GET"]
+        assert server.asked[1].query == {"fieldSelector": "metadata.name=first"}

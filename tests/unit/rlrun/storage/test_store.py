@@ -205,12 +205,12 @@ def test_a_whole_bucket_is_never_deleted(store: Store, s3_server: S3Server) -> N
 
 
 def test_check_passes_with_a_reachable_bucket(store: Store, s3_server: S3Server) -> None:
-    store.check(s3_server.bucket)
+    store.check(S3Uri(s3_server.bucket, ""))
 
 
 def test_missing_bucket(store: Store) -> None:
     with pytest.raises(BucketMissing) as caught:
-        store.check("no-such-bucket")
+        store.check(S3Uri("no-such-bucket", ""))
     assert caught.value.problem.reason == "S3BucketMissing"
     assert "'no-such-bucket'" in caught.value.problem.message
     with pytest.raises(BucketMissing):
@@ -231,7 +231,7 @@ def test_upload_of_a_file_says_which_error(store: Store, tmp_path: Path) -> None
 def test_wrong_credentials(s3_server: S3Server, key: str, secret: str) -> None:
     store = Store(endpoint_url=s3_server.endpoint, access_key_id=key, secret_access_key=secret)
     with pytest.raises(AccessDenied) as caught:
-        store.check(s3_server.bucket)
+        store.check(S3Uri(s3_server.bucket, ""))
     assert caught.value.problem.reason == "S3AccessDenied"
     assert "AWS_SECRET_ACCESS_KEY" in caught.value.problem.message
     assert secret not in caught.value.problem.message
@@ -245,13 +245,13 @@ def test_no_credentials_at_all(s3_server: S3Server, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(AccessDenied, match="no S3 credentials"):
-        Store(endpoint_url=s3_server.endpoint).check(s3_server.bucket)
+        Store(endpoint_url=s3_server.endpoint).check(S3Uri(s3_server.bucket, ""))
 
 
 def test_settings_come_from_the_environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    Store().check(s3_server.bucket)
+    Store().check(S3Uri(s3_server.bucket, ""))
 
 
 def test_a_store_of_variables_has_their_endpoint_and_keys(s3_server: S3Server, place: S3Uri) -> None:
@@ -260,7 +260,7 @@ def test_a_store_of_variables_has_their_endpoint_and_keys(s3_server: S3Server, p
     store.put_bytes(place / "file", b"data")
     assert store.get_bytes(place / "file") == b"data"
     with pytest.raises(AccessDenied):
-        Store.from_variables(s3_server.environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}).check(place.bucket)
+        Store.from_variables(s3_server.environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}).check(S3Uri(place.bucket, ""))
 
 
 def test_connection_without_a_listener_fails() -> None:
@@ -269,7 +269,7 @@ def test_connection_without_a_listener_fails() -> None:
         port = unused.getsockname()[1]
         store = Store(endpoint_url=f"http://127.0.0.1:{port}", access_key_id="a", secret_access_key="b")
         with pytest.raises(Unreachable) as caught:
-            store.check("rlrun")
+            store.check(S3Uri("rlrun", ""))
     assert caught.value.problem.reason == "S3Unreachable"
     assert f"127.0.0.1:{port}" in caught.value.problem.message
 
@@ -305,7 +305,7 @@ async def test_a_silent_server_is_tried_as_often_as_the_limits_say() -> None:
         s3.silence()
         store = Store.from_variables(s3.environment, RequestLimits(connect_seconds=2, read_seconds=0.2, tries=2))
         with pytest.raises(Unreachable):
-            await asyncio.to_thread(store.check, BUCKET)
+            await asyncio.to_thread(store.check, S3Uri(BUCKET, ""))
         assert s3.requests == ["list", "list"]
 
 
@@ -315,7 +315,7 @@ async def test_every_request_is_watched_also_a_repeated_one() -> None:
         s3.dropped = {"list"}
         store, seen = Store.from_variables(s3.environment), list[str]()
         store.watch_requests(seen.append, lambda: seen.append("response"))
-        await asyncio.to_thread(store.check, BUCKET)
+        await asyncio.to_thread(store.check, S3Uri(BUCKET, ""))
         await asyncio.to_thread(store.put_bytes, S3Uri(BUCKET, "a"), b"data")
         assert seen == ["GET", "GET", "response", "PUT", "response"]
 
@@ -329,5 +329,5 @@ async def test_a_request_that_its_watcher_refuses_is_not_sent() -> None:
         store = Store.from_variables(s3.environment)
         store.watch_requests(refuse, lambda: None)
         with pytest.raises(PermissionError, match="GET"):
-            await asyncio.to_thread(store.check, BUCKET)
+            await asyncio.to_thread(store.check, S3Uri(BUCKET, ""))
         assert s3.requests == []

@@ -1,17 +1,11 @@
-"""What the serving sidecar reads from its pod: settings, the order, and credentials that change."""
+"""What the serving sidecar reads from its pod: settings and the order."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
-from rlrun.storage.layout import S3Uri
-from rlrun.storage.reader import ArtifactReader
 from rlrun_adapter_sidecar.serving.__main__ import read_order
-from rlrun_adapter_sidecar.serving.adapter_source import SecretMountedStore
 from rlrun_adapter_sidecar.serving.settings import settings_from
-
-from tests.unit.rlrun_adapter_sidecar.serving.conftest import AdapterStore
 
 
 def test_invalid_setting_is_named_in_the_error() -> None:
@@ -31,20 +25,3 @@ def test_malformed_order_is_named_in_the_error(tmp_path: Path) -> None:
         read_order(path)
     with pytest.raises(ValueError, match="could not read the order"):
         read_order(tmp_path / "none")
-
-
-def test_new_credentials_are_used_without_a_restart(tmp_path: Path) -> None:
-    made: list[dict[str, str]] = []
-
-    def make(variables: Mapping[str, str]) -> ArtifactReader:
-        made.append(dict(variables))
-        return AdapterStore()
-
-    store = SecretMountedStore(tmp_path, make)
-    (tmp_path / "..data").mkdir()
-    (tmp_path / "AWS_ACCESS_KEY_ID").write_text("old\n")
-    for _ in range(2):
-        store.read_manifest(S3Uri("b", "k"))
-    (tmp_path / "AWS_ACCESS_KEY_ID").write_text("new")
-    store.read_manifest(S3Uri("b", "k"))
-    assert made == [{"AWS_ACCESS_KEY_ID": "old"}, {"AWS_ACCESS_KEY_ID": "new"}]

@@ -43,7 +43,7 @@ def wheel(path: Path, name: str = "helper", body: str = "x = 1", date: int = 198
 
 @pytest.mark.slow
 def test_a_real_wheel_is_built_and_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
-    answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b", "--prefix", "p")
+    answer = rlrun("env", "push", project, "--owner", "me")
     assert answer.code == 0, answer.err
     assert answer.out == "me/reverse-text\n"
     ((key, data),) = s3.objects.items()
@@ -53,16 +53,16 @@ def test_a_real_wheel_is_built_and_pushed(rlrun: Rlrun, s3: InMemoryStore, proje
     assert "verifiers" not in answer.err
 
 
-def test_bucket_and_owner_default_to_variable_and_pyproject(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
+def test_the_owner_defaults_to_pyproject(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT + '[tool.rlrun]\nowner = "team"\n')
-    answer = rlrun("env", "push", project, env={"RLRUN_S3_BUCKET": "b"})
+    answer = rlrun("env", "push", project)
     assert answer.out == "team/reverse-text\n"
-    assert next(iter(s3.objects)).startswith("s3://b/environments/team/")
+    assert next(iter(s3.objects)).startswith("s3://b/p/environments/team/")
 
 
 @pytest.mark.slow
 def test_a_version_is_written_once(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
-    arguments = ("env", "push", project, "--owner", "me", "--bucket", "b")
+    arguments = ("env", "push", project, "--owner", "me")
     rlrun(*arguments)
     before = dict(s3.objects)
     same = rlrun(*arguments)
@@ -77,9 +77,22 @@ def test_a_version_is_written_once(rlrun: Rlrun, s3: InMemoryStore, project: Pat
     assert s3.objects != before
 
 
+def test_a_push_that_was_cut_off_is_completed(rlrun: Rlrun, s3: InMemoryStore, project: Path, tmp_path: Path) -> None:
+    extra = wheel(tmp_path, "nltk")
+    arguments = ("env", "push", project, "--owner", "me", "--include", extra)
+    rlrun(*arguments)
+    package = next(key for key in s3.objects if "reverse_text-" in key)
+    del s3.objects[package]
+    answer = rlrun(*arguments)
+    assert (answer.code, len(s3.objects)) == (0, 2), answer.err
+    # A complete version gets no further wheel.
+    del s3.objects[next(key for key in s3.objects if key != package)]
+    assert "already has other files" in rlrun(*arguments).err
+
+
 def test_included_wheels_are_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Path, tmp_path: Path) -> None:
     extra = wheel(tmp_path, "nltk")
-    answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b", "--include", extra)
+    answer = rlrun("env", "push", project, "--owner", "me", "--include", extra)
     assert answer.code == 0
     assert len(s3.objects) == 2
     assert "nltk" not in answer.err
@@ -88,9 +101,8 @@ def test_included_wheels_are_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--owner", "me"], "RLRUN_S3_BUCKET"),
-        (["--bucket", "b"], "--owner"),
-        (["--bucket", "b", "--owner", "Me/You"], "is not a valid owner"),
+        ([], "--owner"),
+        (["--owner", "Me/You"], "is not a valid owner"),
     ],
 )
 def test_a_missing_option_is_named(rlrun: Rlrun, project: Path, arguments: list[str], message: str) -> None:
@@ -100,16 +112,16 @@ def test_a_missing_option_is_named(rlrun: Rlrun, project: Path, arguments: list[
 
 
 def test_a_folder_without_pyproject_is_rejected(rlrun: Rlrun, tmp_path: Path) -> None:
-    answer = rlrun("env", "push", tmp_path, "--owner", "me", "--bucket", "b")
+    answer = rlrun("env", "push", tmp_path, "--owner", "me")
     assert answer.code == 2
     assert "pyproject.toml" in answer.err
 
 
 def test_a_failed_build_shows_its_last_lines(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT.replace('"reverse_text.py"', '"absent"') + "[tool.hatch.nonsense")
-    assert rlrun("env", "push", project, "--owner", "me", "--bucket", "b").code == 2
+    assert rlrun("env", "push", project, "--owner", "me").code == 2
     (project / "pyproject.toml").write_text(PYPROJECT.replace('version = "0.1.0"', 'version = "no version"'))
-    answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b")
+    answer = rlrun("env", "push", project, "--owner", "me")
     assert answer.code == 1
     assert "nvalid version" in answer.err
     assert s3.objects == {}
@@ -119,12 +131,12 @@ def test_access_denied_is_reported(
     rlrun: Rlrun, s3: InMemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deny(uri: object) -> None:
-        raise AccessDenied("wrong key: check AWS_SECRET_ACCESS_KEY")
+        raise AccessDenied("rlrun-server refuses: ann may not create rlenvironments")
 
     monkeypatch.setattr(s3, "list_files", deny)
-    answer = rlrun("env", "push", project, "--owner", "me", "--bucket", "b")
+    answer = rlrun("env", "push", project, "--owner", "me")
     assert answer.code == 1
-    assert "check AWS_SECRET_ACCESS_KEY" in answer.err
+    assert "ann may not create rlenvironments" in answer.err
 
 
 def test_timestamps_do_not_change_the_digest(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ def line(step: int, **values: object) -> str:
 
 
 @pytest.fixture
-def layout(api: FakeCluster, store: Store, bucket: str, request: pytest.FixtureRequest) -> RunLayout:
+def layout(api: FakeCluster, store: Store, bucket: str, prefix: str) -> RunLayout:
     """A finished run with metrics of three steps (the second one written twice), rollouts of one, and an adapter."""
-    layout = RunLayout.of(bucket, request.node.name[:20], "team", "uid-first")
+    layout = RunLayout.of(bucket, prefix, "team", "uid-first")
     api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Completed"}))
     spec = {"runName": "first", "runUid": "uid-first", "step": 3}
     api.put(custom_object(RLADAPTER, "first-3", spec=spec | {"uri": str(layout.adapter(3))}))

@@ -97,7 +97,7 @@ KEPT = {
 
 @pytest.fixture
 def ended(api: FakeCluster, s3: InMemoryStore) -> FakeCluster:
-    """A finished run without pods, whose bucket is known from its adapter."""
+    """A finished run without pods."""
     api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Completed"}))
     uri = "s3://b/p/team/uid-first/adapters/step-000004"
     api.put(custom_object(RLADAPTER, "first-4", spec={"runName": "first", "runUid": "uid-first", "uri": uri}))
@@ -149,10 +149,7 @@ def test_a_missing_copy_is_an_error(rlrun: Rlrun, ended: FakeCluster) -> None:
     assert "no log of a trainer pod in attempt 7" in answer.err
     assert "attempt 1: first-trainer-7d9-abc" in answer.err
     del ended.objects["RLAdapter", "team", "first-4"]
-    answer = rlrun("logs", "first")
-    assert answer.code == 2
-    assert "RLRUN_S3_BUCKET" in answer.err
-    assert rlrun("logs", "first", "--bucket", "b", "--prefix", "p").out == "over\n"
+    assert rlrun("logs", "first").out == "over\n", "a run needs no artifact to be found"
 
 
 def test_stored_logs_are_selected_by_the_operators_names_and_paths() -> None:

@@ -90,6 +90,17 @@ def test_get_shows_the_display_name_if_there_is_one(rlrun: Rlrun, runs: FakeClus
     assert "Name:      Reverse Text!\n" in rlrun("get", "first").out
 
 
+def test_get_shows_the_packages_that_the_run_trains_with(rlrun: Rlrun, runs: FakeCluster) -> None:
+    assert "Environment packages" not in rlrun("get", "first").out
+    found = runs.find("RLRun", "first")
+    assert found is not None
+    digest = f"sha256:{'ab' * 32}"
+    found["status"]["environments"] = [{"id": "acme/reverse", "version": "1.2.0", "digest": digest}]
+    text = rlrun("get", "first").out
+    for part in ("Environment packages", "acme/reverse", "1.2.0", digest):
+        assert part in text
+
+
 def test_cluster_options_are_accepted_before_and_after_the_command(
     rlrun: Rlrun, runs: FakeCluster, chosen: list[Any]
 ) -> None:

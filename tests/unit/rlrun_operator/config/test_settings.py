@@ -39,7 +39,7 @@ def test_digest_is_joined_with_an_at() -> None:
     ("text", "fields"),
     [
         ("{}", ["s3"]),
-        ("s3: {bucket: rlrun}", ["s3.credentialsSecret"]),
+        ("s3: {bucket: rlrun, credentialsSecret: {name: b}}", ["s3.credentialsSecret.namespace"]),
         (MINIMAL + "\npollSeconds: 0\nworkers: many", ["pollSeconds", "workers"]),
         (MINIMAL + "\nimagez: {}", ["imagez"]),
         (MINIMAL + "\ncomputeSizes: {M: {cpu: lots, memory: 1Gi, workers: 1}}", ["computeSizes.M.cpu"]),
@@ -50,6 +50,15 @@ def test_digest_is_joined_with_an_at() -> None:
         ("just text", ["mapping of settings"]),
         (MINIMAL + "\nprivateAddresses: ['http://teacher']", ["privateAddresses", "'http://teacher'"]),
         ("a: [", ["not valid YAML"]),
+        (MINIMAL + "\nqueue: {maxRuns: 0}", ["queue.maxRuns", "greater than or equal to 1"]),
+        (MINIMAL + "\nqueue: {maxRunsPerNamespace: many}", ["queue.maxRunsPerNamespace"]),
+        (MINIMAL + "\nqueue: {namespaces: {team: {weight: 0}}}", ["queue.namespaces.team.weight"]),
+        (MINIMAL + "\nqueue: {namespaces: {team: {runs: 1}}}", ["queue.namespaces.team.runs"]),
+        (MINIMAL + "\nqueue: {namespaces: {Team A: {}}}", ["queue.namespaces.Team A"]),
+        (MINIMAL + "\nqueue: {capacity: {nvidia.com/gpu: many}}", ["queue.capacity.nvidia.com/gpu"]),
+        (MINIMAL + "\nqueue: {capacity: {nvidia.com/gpu: 0}}", ["queue.capacity", "must be positive"]),
+        (MINIMAL + "\nqueue: {capacity: {'GPUs of all': 8}}", ["queue.capacity", "`GPUs of all` is not the name"]),
+        (MINIMAL + "\nqueue: {backfillSeconds: -1}", ["queue.backfillSeconds"]),
     ],
 )
 def test_invalid_settings_name_their_fields(text: str, fields: list[str]) -> None:
@@ -57,6 +66,21 @@ def test_invalid_settings_name_their_fields(text: str, fields: list[str]) -> Non
         parse_settings(text)
     for field in fields:
         assert field in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "limited"),
+    [
+        ("{}", False),
+        ("{backfillSeconds: 60, namespaces: {team: {weight: 2}}}", False),
+        ("{maxRuns: 1}", True),
+        ("{maxRunsPerNamespace: 1}", True),
+        ("{namespaces: {team: {maxRuns: 0}}}", True),
+        ("{capacity: {cpu: 500m}}", True),
+    ],
+)
+def test_there_is_a_queue_only_with_a_limit(text: str, limited: bool) -> None:
+    assert parse_settings(f"{MINIMAL}\nqueue: {text}").queue.is_limited is limited
 
 
 def test_missing_file_names_the_variable(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ async def test_crash_at_every_write_of_the_clean_up(end: str, crash_at: int) -> 
     await world.reconcile(2)
     kept = world.cluster.all("Service", "NetworkPolicy", "ConfigMap", "ServiceAccount", "Deployment")
     assert [o["metadata"]["name"] for o in kept] == []
-    assert world.cluster.find("Secret", "reverse-s3") is None
+    assert world.cluster.find("Secret", "reverse-rlrun-token") is None
     before = world.cluster.writes
     await world.reconcile(2)
     assert world.cluster.writes == before

@@ -1,6 +1,11 @@
-"""Whole stories of a run, against a cluster in memory; every reconcile is a freshly started operator."""
+"""Whole stories of a run, against a cluster in memory.
 
+Each is told twice: every reconcile is a freshly started operator, or all are one that keeps what it has read.
+"""
+
+import base64
 import json
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -10,6 +15,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import label
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
+from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
 
 from tests.support.clocks import START
@@ -19,6 +25,19 @@ from tests.support.fake_kubelet import end_orchestrator, step_kubelet
 from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
+
+
+@pytest.fixture(params=["fresh operators", "one operator"])
+def make_world(request: pytest.FixtureRequest, make_world: Callable[..., World]) -> Callable[..., World]:
+    def make(**spec: Any) -> World:
+        world = make_world(**spec)
+        if request.param == "one operator":
+            world.cache = ObjectCache(time.monotonic)
+            # Files appear here at any time, not when uploads are due.
+            world.settings = world.settings.model_copy(update={"artifact_sweep_seconds": 1.0})
+        return world
+
+    return make
 
 
 def running(step: int = 3, **more: Any) -> RunStatus:
@@ -43,7 +62,7 @@ async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> No
         ("Deployment", "reverse-inference"),
         ("Deployment", "reverse-env-0"),
         ("Job", "reverse-orchestrator-a1"),
-        ("Secret", "reverse-s3"),
+        ("Secret", "reverse-rlrun-token"),
         ("Secret", "s3"),
         ("ConfigMap", "reverse-config"),
     }
@@ -86,7 +105,7 @@ async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:
     assert world.cluster.all("Deployment") == []
     assert [o["metadata"]["name"] for o in world.cluster.all("Job")] == ["reverse-orchestrator-a1"]
     assert world.cluster.find("ConfigMap", "reverse-config"), "its deletion follows the status"
-    assert world.cluster.find("Secret", "reverse-s3") is None
+    assert world.cluster.find("Secret", "reverse-rlrun-token") is None
     assert world.status["restarts"] == 0
     assert await world.reconcile() is None
     assert left_of_the_run(world) == ["Job reverse-orchestrator-a1", "Pod reverse-orchestrator-a1-0"]
@@ -171,7 +190,7 @@ async def test_suspend_and_resume_is_a_new_attempt(world: World) -> None:
     assert world.status["attempt"] == 2
     kinds = ("Service", "NetworkPolicy", "ConfigMap", "ServiceAccount")
     assert [len(world.cluster.all(kind)) for kind in kinds] == [4, 4, 1, 1]
-    assert world.cluster.find("Secret", "reverse-s3")
+    assert world.cluster.find("Secret", "reverse-rlrun-token")
     assert [j["metadata"]["name"] for j in world.cluster.all("Job")] == ["reverse-orchestrator-a2"]
     world.poller.answer = running(5)
     await world.reconcile()
@@ -398,7 +417,9 @@ async def test_a_running_attempt_gets_no_key_that_its_images_do_not_know(world: 
     assert stored
     known = json.loads(stored["data"]["run.json"])
     del known["spec"]["env"][0]["rolloutTimeoutSeconds"], known["spec"]["loss"]["sequenceTokenHigh"]
-    stored["data"]["run.json"] = json.dumps(known, indent=2)
+    world.cluster.put({**stored, "data": {**stored["data"], "run.json": json.dumps(known, indent=2)}})
+    stored = world.cluster.find("ConfigMap", "reverse-config")
+    assert stored
     version = stored["metadata"]["resourceVersion"]
 
     await world.reconcile()
@@ -537,13 +558,15 @@ async def test_lost_child_is_made_again_from_the_frozen_model(world: World) -> N
     assert args[args.index("--max-model-len") + 1] == "256"
 
 
-async def test_changed_source_secret_reaches_the_run(world: World) -> None:
+async def test_credentials_of_the_platform_stay_in_its_namespace(world: World) -> None:
     await world.start()
-    world.cluster.put(source_secret(AWS_ACCESS_KEY_ID="rotated"))
-    await world.reconcile()
-    secret = world.cluster.find("Secret", "reverse-s3")
-    assert secret
-    assert secret["data"]["AWS_ACCESS_KEY_ID"] == "cm90YXRlZA=="
+    text = json.dumps([o for (_, namespace, _), o in world.cluster.objects.items() if namespace != "rlrun-system"])
+    secret = source_secret()["data"]
+    assert secret["AWS_ACCESS_KEY_ID"]
+    for value in secret.values():
+        assert value not in text
+        assert base64.b64decode(value).decode() not in text
+    assert "AWS_ACCESS_KEY_ID" not in text
 
 
 async def test_missing_source_secret_is_reported(world: World) -> None:

@@ -22,7 +22,7 @@ def reconciler(world: World, key: bytes | None) -> Reconciler:
 
 
 def token_in(world: World) -> str | None:
-    secret: dict[str, Any] = world.cluster.find("Secret", "reverse-s3") or {"data": {}}
+    secret: dict[str, Any] = world.cluster.find("Secret", "reverse-rlrun-token") or {"data": {}}
     text = secret["data"].get("RLRUN_TOKEN")
     return base64.b64decode(text).decode() if text else None
 
@@ -31,7 +31,7 @@ async def test_an_attempt_that_begins_gets_tokens_and_keeps_them(world: World) -
     await reconciler(world, KEY).reconcile(RunKey("team", "reverse"))
     await reconciler(world, KEY).reconcile(RunKey("team", "reverse"))
     assert token_in(world) == run_token(KEY, world.run["metadata"]["uid"])
-    del world.cluster.objects["Secret", "team", "reverse-s3"]
+    del world.cluster.objects["Secret", "team", "reverse-rlrun-token"]
     await reconciler(world, KEY).reconcile(RunKey("team", "reverse"))
     assert token_in(world) == run_token(KEY, world.run["metadata"]["uid"]), "a Secret that was deleted comes back"
 

@@ -7,8 +7,10 @@ from urllib.parse import urlsplit
 import pytest
 from rlrun.api.model import OWNED_FLAGS, RLModelSpec
 from rlrun.api.run import RLRunSpec
+from rlrun.protocol import signed_text
 from rlrun.protocol.egress import GrantError, verify
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_operator.config.settings import EgressSettings, OperatorSettings, SecretRef
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.egress import EgressAccess
@@ -30,10 +32,11 @@ SETTINGS = OperatorSettings.model_validate(
         "imagePullSecrets": ["pull"],
     }
 )
+STORAGE_KEY = b"a key that signs grants"
 VARIABLES = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
 
 
-def resolved(model: Obj | None = None, **run: Any) -> ResolvedRun:
+def resolved(model: Obj | None = None, warm_start_from: str | None = None, **run: Any) -> ResolvedRun:
     spec = {
         "model": "a/b",
         "sampling": {"maxTokens": 8},
@@ -44,11 +47,12 @@ def resolved(model: Obj | None = None, **run: Any) -> ResolvedRun:
         **run,
     }
     full = {"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **(model or {})}
-    return resolve(IDENTITY, SETTINGS, RLRunSpec.model_validate(spec), RLModelSpec.model_validate(full), None)
+    base = RLModelSpec.model_validate(full)
+    return resolve(IDENTITY, SETTINGS, RLRunSpec.model_validate(spec), base, warm_start_from)
 
 
 def build(model: Obj | None = None, **run: Any) -> dict[tuple[str, str], Obj]:
-    found = children(IDENTITY, SETTINGS, resolved(model, **run), s3_variables(SETTINGS, VARIABLES))
+    found = children(IDENTITY, SETTINGS, resolved(model, **run), STORAGE_KEY)
     return {(c["kind"], c["metadata"]["name"]): c for c in found}
 
 
@@ -99,16 +103,79 @@ def test_every_pod_is_locked_down(source: str) -> None:
 
 
 @pytest.mark.proves("envFrom.secretRef.name")
-def test_only_the_platforms_own_code_has_s3_credentials() -> None:
+def test_only_the_platforms_own_code_has_the_tokens_of_the_run() -> None:
     for name, template in templates(build()).items():
         for container in containers(template):
             secrets = [e["secretRef"]["name"] for e in container.get("envFrom", [])]
             if name.startswith(("reverse-env", "reverse-eval")):
                 assert secrets == ["judge"]
-            elif container["name"] == "vllm":
+            elif container["name"] in ("vllm", "fetch-model", "engine-access"):
                 assert secrets == []
             else:
-                assert secrets == ["reverse-s3"]
+                assert secrets == ["reverse-rlrun-token"]
+
+
+USES_S3 = {
+    "fetch-model": StorageRole.fetcher,
+    "trainer": StorageRole.trainer,
+    "sidecar": StorageRole.inference,
+    "orchestrator": StorageRole.orchestrator,
+}
+
+
+@pytest.mark.parametrize("source", ["s3://rlrun/models/a", "hf://a/b"])
+def test_pods_use_s3_by_a_token_of_their_role_and_have_no_credentials(source: str) -> None:
+    for name, template in templates(build({"source": source})).items():
+        volumes = {v["name"]: v for v in template["spec"]["volumes"]}
+        for container in containers(template):
+            variables = {e["name"]: e.get("value") for e in container["env"]}
+            tokens = [m for m in container["volumeMounts"] if "projected" in volumes.get(m["name"], {})]
+            role = USES_S3.get(container["name"])
+            if role is None or (role is StorageRole.fetcher and source.startswith("hf://")):
+                assert not tokens, (name, container["name"])
+                assert not any(v.startswith(("AWS_", "RLRUN_STORAGE")) for v in variables)
+                continue
+            (mount,) = tokens
+            assert mount["readOnly"]
+            assert variables["RLRUN_STORAGE_TOKEN_FILE"] == f"{mount['mountPath']}/token"
+            (projected,) = volumes[mount["name"]]["projected"]["sources"]
+            assert projected["serviceAccountToken"]["audience"] == f"rlrun/uid-1/{role}"
+            grant = signed_text.verify(variables["RLRUN_STORAGE_GRANT"] or "", [STORAGE_KEY], StorageGrant)
+            assert grant is not None
+            assert (grant.namespace, grant.owner, grant.role) == ("team", "uid-1", role)
+            assert grant.folder == "s3://rlrun/prod/team/uid-1"
+            assert {v for v in variables if v.startswith("AWS_")} == {"AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3"}
+
+
+def test_pods_trust_the_authority_of_the_settings_alone() -> None:
+    settings = SETTINGS.model_copy(update={"storage_server_authority": "PEM"})
+    found = children(IDENTITY, settings, resolved(), STORAGE_KEY)
+    asking = [
+        variables
+        for template in templates({(c["kind"], c["metadata"]["name"]): c for c in found}).values()
+        for container in containers(template)
+        if "RLRUN_STORAGE_SERVER" in (variables := {e["name"]: e.get("value") for e in container["env"]})
+    ]
+    assert len(asking) == 5
+    assert all(variables["RLRUN_STORAGE_SERVER_AUTHORITY"] == "PEM" for variables in asking)
+
+
+def test_grants_name_what_each_role_reads_outside_of_its_run() -> None:
+    plan = resolved(warm_start_from="s3://rlrun/prod/other/uid-0/checkpoints/step-000004")
+    found = children(IDENTITY, SETTINGS, plan, STORAGE_KEY)
+    readable = {}
+    for template in templates({(c["kind"], c["metadata"]["name"]): c for c in found}).values():
+        for container in containers(template):
+            text = next((e["value"] for e in container["env"] if e["name"] == "RLRUN_STORAGE_GRANT"), "")
+            if grant := signed_text.verify(text, [STORAGE_KEY], StorageGrant):
+                readable[grant.role.value] = grant.readable
+    root = "s3://rlrun/prod/environments"
+    assert readable == {
+        "fetcher": ["s3://rlrun/models/a"],
+        "trainer": ["s3://rlrun/prod/other/uid-0/checkpoints/step-000004"],
+        "inference": [],
+        "orchestrator": sorted({f"{root}/{entry.id}" for entry in (*plan.spec.env, *plan.spec.eval.env)}),
+    }
 
 
 @pytest.mark.proves("envFrom.secretRef.optional")
@@ -265,7 +332,7 @@ JUDGED = [{"id": "o/plain"}, {"id": "o/judged", "egress": ["judge.example.com", 
 
 def build_with_proxy(access: EgressAccess | None) -> dict[tuple[str, str], Obj]:
     settings = SETTINGS.model_copy(update={"egress": PROXY})
-    found = children(IDENTITY, settings, resolved(env=JUDGED), s3_variables(SETTINGS, VARIABLES), egress=access)
+    found = children(IDENTITY, settings, resolved(env=JUDGED), STORAGE_KEY, egress=access)
     return {(c["kind"], c["metadata"]["name"]): c for c in found}
 
 
@@ -313,23 +380,23 @@ def test_a_run_whose_environments_list_hosts_may_reach_the_proxy() -> None:
 
 
 def build_with_tokens() -> dict[tuple[str, str], Obj]:
-    found = children(IDENTITY, SETTINGS, resolved(), s3_variables(SETTINGS, VARIABLES), token_key=KEY)
+    found = children(IDENTITY, SETTINGS, resolved(), STORAGE_KEY, token_key=KEY)
     return {(c["kind"], c["metadata"]["name"]): c for c in found}
 
 
 def test_the_platforms_pods_have_the_token_of_the_run() -> None:
     found = build_with_tokens()
-    data = {k: base64.b64decode(v).decode() for k, v in found["Secret", "reverse-s3"]["data"].items()}
+    data = {k: base64.b64decode(v).decode() for k, v in found["Secret", "reverse-rlrun-token"]["data"].items()}
     assert data["RLRUN_TOKEN"] == run_token(KEY, "uid-1")
     assert data["RLRUN_ENVIRONMENT_TOKEN"] == environment_token(KEY, "uid-1")
     (engine,) = [c for c in containers(templates(found)["reverse-inference"]) if c["name"] == "vllm"]
     (key,) = [e for e in engine["env"] if e["name"] == "VLLM_API_KEY"]
-    assert key["valueFrom"]["secretKeyRef"] == {"name": "reverse-s3", "key": "RLRUN_TOKEN", "optional": True}
+    assert key["valueFrom"]["secretKeyRef"] == {"name": "reverse-rlrun-token", "key": "RLRUN_TOKEN", "optional": True}
 
 
 def test_an_rlmodel_cannot_give_the_engine_another_token() -> None:
     model = {"inference": {"env": [{"name": "VLLM_API_KEY", "value": "known"}]}}
-    found = children(IDENTITY, SETTINGS, resolved(model), s3_variables(SETTINGS, VARIABLES), token_key=KEY)
+    found = children(IDENTITY, SETTINGS, resolved(model), STORAGE_KEY, token_key=KEY)
     (inference,) = [c for c in found if c["kind"] == "Deployment" and c["metadata"]["name"] == "reverse-inference"]
     (engine,) = [c for c in inference["spec"]["template"]["spec"]["containers"] if c["name"] == "vllm"]
     (key,) = [e for e in engine["env"] if e["name"] == "VLLM_API_KEY"]
@@ -348,7 +415,7 @@ def test_environments_have_their_own_token_only() -> None:
 
 def test_without_a_key_no_process_asks_for_a_token() -> None:
     found = build()
-    assert "RLRUN_TOKEN" not in found["Secret", "reverse-s3"]["data"]
+    assert "RLRUN_TOKEN" not in found["Secret", "reverse-rlrun-token"]["data"]
     (container,) = containers(templates(found)["reverse-env-0"])
     assert "RLRUN_TOKEN" not in {e["name"] for e in container["env"]}
 
@@ -361,12 +428,10 @@ def test_job_ends_at_a_mistake_and_survives_disruptions() -> None:
     assert job["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_secret_has_exactly_the_aws_variables() -> None:
+def test_the_operators_own_access_to_s3() -> None:
     source = {**VARIABLES, "unrelated": "x"}
     found = s3_variables(SETTINGS, source)
     assert found == {**VARIABLES, "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL_S3": "http://s3:8333"}
-    data = build()[("Secret", "reverse-s3")]["data"]
-    assert {k: base64.b64decode(v).decode() for k, v in data.items()} == found
 
 
 def test_config_reads_back_as_the_resolved_run() -> None:
@@ -429,13 +494,10 @@ def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() 
     assert "readinessProbe" not in main
 
 
-@pytest.mark.proves("queueName")
-def test_a_queue_is_named_on_every_workload_and_on_nothing_else() -> None:
-    queue = "kueue.x-k8s.io/queue-name"
-    for (kind, _), child in build(queueName="team-a").items():
-        expected = "team-a" if kind in ("Deployment", "Job") else None
-        assert child["metadata"]["labels"].get(queue) == expected
-    assert all(queue not in child["metadata"]["labels"] for child in build().values())
+def test_a_queue_is_named_on_no_child() -> None:
+    """Kueue would admit a labelled child alone; the run's own Workload stands for all."""
+    for child in build(queueName="team-a").values():
+        assert "kueue.x-k8s.io/queue-name" not in child["metadata"]["labels"]
 
 
 @pytest.mark.proves("infrastructure.computeSize")

@@ -26,7 +26,7 @@ def problem(model: RLModelSpec, *secrets: Obj, namespace: str = "team") -> Probl
         ObservedSecret.by_name(secrets),
         SETTINGS,
         namespace=namespace,
-        s3_secret="reverse-s3",
+        token_secret="reverse-rlrun-token",
     )
 
 
@@ -55,7 +55,7 @@ def test_a_missing_secret_or_key_is_reported_with_variable_secret_and_key(secret
     ("name", "namespace", "secrets", "why"),
     [
         ("s3", "rlrun-system", (), "it has the platform's S3 credentials"),
-        ("reverse-s3", "team", (), "it belongs to the operator"),
+        ("reverse-rlrun-token", "team", (), "it belongs to the operator"),
         ("next-s3", "team", (), "names like *-s3 are reserved"),
         ("hub", "team", (hub_secret(labels=OF_OPERATOR),), "it belongs to the operator"),
     ],

@@ -14,9 +14,10 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.serving_pool import pool_children
+from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.support.network_policies import Endpoint, Outside, Pod, is_allowed
-from tests.unit.rlrun_operator.resources.test_children import VARIABLES, Obj, resolved
+from tests.unit.rlrun_operator.resources.test_children import STORAGE_KEY, Obj, resolved
 from tests.unit.rlrun_operator.resources.test_serving_pool import BASE, ORDER
 from tests.unit.rlrun_operator.resources.test_serving_pool import IDENTITY as POOL
 
@@ -69,8 +70,9 @@ FROM_ENVIRONMENTS = {"dns": frozenset({("UDP", 53), ("TCP", 53)})}
 def objects(settings: Obj | None = None) -> list[Obj]:
     full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
     plan = resolved()
-    made = [child for identity in RUNS.values() for child in children(identity, full, plan, VARIABLES)]
-    return [*made, *pool_children(POOL, full, plan.model, ORDER, VARIABLES)]
+    storage = StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name)
+    made = [child for identity in RUNS.values() for child in children(identity, full, plan, STORAGE_KEY)]
+    return [*made, *pool_children(POOL, full, plan.model, ORDER, storage, "token")]
 
 
 def policies(settings: Obj | None = None) -> list[Obj]:

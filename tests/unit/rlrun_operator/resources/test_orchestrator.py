@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from rlrun_operator.resources.orchestrator import orchestrator
+from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.unit.rlrun_operator.resources.test_children import (
     IDENTITY,
@@ -36,7 +37,7 @@ def test_the_orchestrator_gets_the_key_of_every_secret_and_only_the_key() -> Non
     assert len(found) == 2
     template = templates(build(envFrom=SECRETS, wandb={"project": "p"}))["reverse-orchestrator-a2"]
     assert all(
-        {s["secretRef"]["name"] for s in c.get("envFrom", [])} == {"reverse-s3"} for c in containers(template)
+        {s["secretRef"]["name"] for s in c.get("envFrom", [])} == {"reverse-rlrun-token"} for c in containers(template)
     ), "the rest of the Secrets stays with the environments"
 
 
@@ -67,7 +68,7 @@ LISTED = [([], ""), (["teacher.models.svc", "10.0.0.0/8"], "teacher.models.svc,1
 @pytest.mark.parametrize(("listed", "value"), LISTED)
 def test_the_orchestrator_always_gets_the_platforms_list_of_addresses(listed: list[str], value: str) -> None:
     settings = SETTINGS.model_copy(update={"private_addresses": listed})
-    job = orchestrator(IDENTITY, settings, resolved())[0]
+    job = orchestrator(IDENTITY, settings, resolved(), StorageAccess(settings, b"k" * 32, "team", "uid-1"))[0]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     variables = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert container["envFrom"], "a key of this Secret must not become the list"

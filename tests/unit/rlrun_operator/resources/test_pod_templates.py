@@ -6,8 +6,9 @@ import pytest
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.serving_pool import pool_children
+from rlrun_operator.resources.storage_access import StorageAccess
 
-from tests.unit.rlrun_operator.resources.test_children import IDENTITY, VARIABLES, Obj, containers, resolved
+from tests.unit.rlrun_operator.resources.test_children import IDENTITY, STORAGE_KEY, Obj, containers, resolved
 from tests.unit.rlrun_operator.resources.test_serving_pool import BASE, ORDER
 from tests.unit.rlrun_operator.resources.test_serving_pool import IDENTITY as POOL
 
@@ -23,8 +24,10 @@ def pods(settings: Obj | None = None, model: Obj | None = None, **run: Any) -> d
     full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
     plan = resolved(model, **run)
     made = [
-        *children(IDENTITY, full, plan, VARIABLES),
-        *pool_children(POOL, full, plan.model, ORDER, VARIABLES),
+        *children(IDENTITY, full, plan, STORAGE_KEY),
+        *pool_children(
+            POOL, full, plan.model, ORDER, StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name), "token"
+        ),
     ]
     return {c["metadata"]["name"]: c["spec"]["template"]["spec"] for c in made if c["kind"] in ("Deployment", "Job")}
 

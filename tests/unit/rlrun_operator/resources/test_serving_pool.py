@@ -9,17 +9,22 @@ from rlrun.constants import RUN_LABEL
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.serving_pool import PoolIdentity, differs, pool_children
+from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 IDENTITY = PoolIdentity("team", "a/b")
+TOKEN = "token-of-the-pool"
 BASE: Obj = {"bucket": "rlrun", "credentialsSecret": {"namespace": "sys", "name": "s3"}}
 ORDER = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
 
 
-def build(settings: Obj | None = None, order: DesiredAdapters = ORDER, **model: Any) -> dict[str, Obj]:
+def build(
+    settings: Obj | None = None, order: DesiredAdapters = ORDER, token: str = TOKEN, **model: Any
+) -> dict[str, Obj]:
     spec = RLModelSpec.model_validate({"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **model})
     full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
-    found = pool_children(IDENTITY, full, spec, order, {"AWS_ACCESS_KEY_ID": "k"})
+    storage = StorageAccess(full, b"k" * 32, IDENTITY.namespace, IDENTITY.name)
+    found = pool_children(IDENTITY, full, spec, order, storage, token)
     assert len({c["kind"] for c in found}) == len(found)
     return {c["kind"]: c for c in found}
 
@@ -40,23 +45,28 @@ def test_the_engine_is_that_of_a_run_with_room_for_many_adapters() -> None:
     assert [argument(args, f"--max-{n}") for n in ("loras", "lora-rank", "cpu-loras")] == ["4", "32", "32"]
     assert "--enable-lora" in args
     assert args[-1] == "--eager"
-    env = {e["name"]: e["value"] for e in containers(found)["vllm"]["env"]}
+    env = {e["name"]: e.get("value") for e in containers(found)["vllm"]["env"]}
     assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
     assert "VLLM_SERVER_DEV_MODE" not in env
     assert found["Deployment"]["spec"]["replicas"] == 3
 
 
-def test_the_sidecar_starts_from_the_order_and_reads_credentials_from_files() -> None:
+def test_the_sidecar_starts_from_the_order_and_has_a_token_for_storage() -> None:
     found = build(lora={"rank": 10})
     sidecar = containers(found)["sidecar"]
     assert sidecar["command"] == ["python", "-m", "rlrun_adapter_sidecar.serving"]
-    assert {e["name"]: e["value"] for e in sidecar["env"]}["RLRUN_MAX_LORA_RANK"] == "16"
+    assert {e["name"]: e.get("value") for e in sidecar["env"]}["RLRUN_MAX_LORA_RANK"] == "16"
     assert "envFrom" not in sidecar
     mounts = {m["name"]: m["mountPath"] for m in sidecar["volumeMounts"]}
-    assert (mounts["order"], mounts["credentials"]) == ("/etc/rlrun/serving", "/etc/rlrun/s3")
+    assert mounts["order"] == "/etc/rlrun/serving"
+    variables = {e["name"]: e.get("value") for e in sidecar["env"]}
+    assert variables["RLRUN_STORAGE_TOKEN_FILE"] == f"{mounts['storage-token-serving']}/token"
+    assert "RLRUN_STORAGE_GRANT" not in variables, "it comes with the order: another adapter restarts no engine"
     volumes = {v["name"]: v for v in found["Deployment"]["spec"]["template"]["spec"]["volumes"]}
     assert volumes["order"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
-    assert volumes["credentials"]["secret"]["secretName"] == found["Secret"]["metadata"]["name"]
+    (source,) = volumes["storage-token-serving"]["projected"]["sources"]
+    assert source["serviceAccountToken"]["audience"] == f"rlrun/{IDENTITY.name}/serving"
+    assert list(found["Secret"]["data"]) == ["RLRUN_TOKEN"]
     assert DesiredAdapters.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
 
 

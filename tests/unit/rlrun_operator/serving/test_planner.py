@@ -2,11 +2,14 @@
 
 import pytest
 from rlrun.kube.errors import ApiError
+from rlrun.protocol import signed_text
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.serving import DesiredAdapters
+from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.reconciler import find_pools, key_of
 
-from tests.support.cluster_objects import OUT_OF_DISK, evict, source_secret, terminated
+from tests.support.cluster_objects import OUT_OF_DISK, STORAGE_KEY, evict, source_secret, terminated
 from tests.support.fake_cluster import Crash
 from tests.support.serving_pools import KEY, Pools, adapter_object
 
@@ -193,15 +196,31 @@ async def test_missing_credentials_fail_only_what_is_not_served_yet(pools: Pools
     assert "S3CredentialsMissing" in pools.status("two")["deploymentMessage"]
 
 
-async def test_new_credentials_reach_the_pods_secret_and_restart_nothing(pools: Pools) -> None:
+async def test_new_credentials_of_the_platform_change_nothing(pools: Pools) -> None:
     await pools.deploy(adapter_object())
-    deployment = pools.cluster.all("Deployment")[0]
+    before = [pools.cluster.all(kind) for kind in ("Deployment", "ConfigMap")]
     pools.cluster.put(source_secret(AWS_ACCESS_KEY_ID="new"))
     await pools.reconcile()
-    secret = pools.cluster.find("Secret", KEY.identity.s3_secret)
-    assert secret is not None
-    assert secret["data"]["AWS_ACCESS_KEY_ID"] == "bmV3"
-    assert pools.cluster.all("Deployment")[0] == deployment
+    assert [pools.cluster.all(kind) for kind in ("Deployment", "ConfigMap")] == before
+
+
+async def test_a_copy_of_the_credentials_from_an_older_version_is_deleted(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    identity = KEY.identity
+    former = {"apiVersion": "v1", "kind": "Secret", "metadata": identity.metadata(identity.former_secret), "data": {}}
+    pools.cluster.put(former)
+    await pools.reconcile()
+    assert pools.cluster.find("Secret", identity.former_secret) is None
+
+
+async def test_the_order_allows_to_read_its_adapters_and_no_others(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    (config,) = pools.cluster.all("ConfigMap")
+    order = DesiredAdapters.model_validate_json(config["data"]["order.json"])
+    grant = signed_text.verify(order.grant, [STORAGE_KEY], StorageGrant)
+    assert grant is not None
+    assert (grant.namespace, grant.owner, grant.role) == (KEY.namespace, KEY.identity.name, StorageRole.serving)
+    assert (grant.folder, grant.readable) == ("", [adapter.uri for adapter in order.adapters])
 
 
 async def test_sidecar_problem_becomes_the_status_of_the_adapter(pools: Pools) -> None:

@@ -54,6 +54,6 @@ async def test_response_that_does_not_fit_the_request_is_refused(ask: Ask) -> No
 
 
 async def test_endless_response_is_cut_off(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_client, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(environment_client, "max_result_bytes", lambda rollouts: 1000)
     with pytest.raises(RequestRejected, match="AnswerTooLarge"):
         await ask(text("0.5" + " " * 200_000))

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun_orchestrator.data.schedule import RunSchedule
@@ -16,6 +17,10 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def problem(reason: str, message: str = "x") -> Problem:
     return Problem(reason=reason, message=message)
+
+
+def package(package_id: str) -> EnvironmentPackage:
+    return EnvironmentPackage(id=package_id, version="1.0", digest=f"sha256:{'a' * 64}")
 
 
 def status(progress: RunProgress, conditions: StatusConditions | None = None, steps: int = 10) -> RunStatus:
@@ -107,7 +112,8 @@ def test_a_failure_is_in_the_status() -> None:
 def test_a_short_status_is_the_termination_message_as_it_is() -> None:
     conditions = StatusConditions()
     conditions.add_warning(problem("A"))
-    whole = status(RunProgress(), conditions)
+    whole = build_run_status(RunProgress(), conditions, RunSchedule(10), [package("me/words")])
+    assert whole.environments == [package("me/words")]
     assert RunStatus.model_validate_json(termination_message(whole)) == whole
 
 
@@ -118,8 +124,10 @@ def test_a_termination_message_always_fits_and_leaves_the_status_as_it_is() -> N
     conditions.set_waiting("s3", problem("S3Unreachable", "z" * 5000))
     progress.mark_failed(problem("EmptyBatches", "y" * 5000))
     whole = status(progress, conditions)
+    whole.environments = [package(f"me/words-{number}") for number in range(32)]
     text = termination_message(whole)
     assert len(text) <= 4096
     assert json.loads(text)["problem"]["reason"] == "EmptyBatches"
+    assert len(whole.environments) == 32
     assert (len(whole.warnings), len(whole.problem.message if whole.problem else "")) == (20, 5000)
     assert len(progress.problem.message if progress.problem else "") == 5000

@@ -1,6 +1,7 @@
 """The gateway between an OpenAI client and canned engines."""
 
 import asyncio
+import hashlib
 import io
 import itertools
 import json
@@ -17,11 +18,14 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.policy import PolicyRef
+from rlrun.service.errors import FatalError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
-from rlrun_orchestrator.inference.gateway.environment_packages import PackageRef, Packages, newest
+from rlrun_orchestrator.inference.gateway import environment_packages
+from rlrun_orchestrator.inference.gateway.environment_packages import Packages, newest, package_digest
 from rlrun_orchestrator.inference.gateway.limits import Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.inference.gateway.package_pins import PackagePins, PackageRef
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.responses import InvalidEngineResponse, parse_turn
 from rlrun_orchestrator.inference.gateway.sampling_rules import (
@@ -643,7 +647,7 @@ def test_the_newest_version_is_pep_440s(versions: list[str], expected: str | Non
     assert newest(versions) == expected
 
 
-async def test_packages_come_as_a_tar_of_wheels() -> None:
+async def test_packages_come_as_a_tar_of_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     store: Any = RunStore()
     root = S3Uri.parse("s3://bucket/environments")
     for version in ("0.9.0", "0.10.0"):
@@ -672,11 +676,88 @@ async def test_packages_come_as_a_tar_of_wheels() -> None:
             async with http.get(server.make_url(f"/environments/{path}")) as response:
                 assert response.status == 404, path
                 assert "is not one of this run" in (await response.json())["message"]
+        monkeypatch.setattr(environment_packages, "MAX_PACKAGE_BYTES", 5)
+        store.get_bytes = _denied
+        async with http.get(server.make_url("/environments/me/words")) as response:
+            assert (response.status, (await response.json())["reason"]) == (404, "EnvironmentInstallFailed")
         store.list_folders = _denied
         async with http.get(server.make_url("/environments/me/words")) as response:
             assert response.status == 503
             assert (await response.json())["reason"] == "S3AccessDenied"
     await server.close()
+
+
+def test_the_digest_is_that_of_the_lines_of_sha256sum() -> None:
+    wheels = {"words-1.0-py3-none-any.whl": "b" * 64, "base-2-py3-none-any.whl": "a" * 64}
+    lines = f"{'a' * 64}  base-2-py3-none-any.whl\n{'b' * 64}  words-1.0-py3-none-any.whl\n"
+    assert package_digest(wheels) == f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+    # One wheel whose name looks like the line of another.
+    assert package_digest({"a.whl": "a" * 64, "b.whl": "b" * 64}) != package_digest(
+        {f"a.whl\n{'b' * 64}  b.whl": "a" * 64}
+    )
+
+
+WORDS = PackageRef("me", "words", None)
+WHEEL = "me/words/1.0/words-1.0-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        ({}, 200, ""),
+        ({"me/words/2.0/words-2.0-py3-none-any.whl": b"newer"}, 200, ""),
+        ({WHEEL: b"other"}, 409, "has other files"),
+        ({"me/words/1.0/more-1.0-py3-none-any.whl": b"more"}, 409, "has other files"),
+        ({WHEEL: None}, 409, "is not in s3://bucket/environments/me/words any more"),
+        ({WHEEL: None, "me/words/1.0/README.md": b"no wheel"}, 409, "is not in s3://bucket/environments/me/words"),
+        ({WHEEL: None, "me/words/2.0/words-2.0-py3-none-any.whl": b"newer"}, 409, "any more"),
+    ],
+)
+async def test_a_run_gets_the_package_that_it_began_with_or_none(
+    change: dict[str, bytes | None], status: int, message: str
+) -> None:
+    store: Any = RunStore()
+    root = S3Uri.parse("s3://bucket/environments")
+    store.put_bytes(root / WHEEL, b"wheel")
+    first = Packages(store, str(root), [WORDS])
+    await first.tar(*WORDS)
+    first.pins.confirm({WORDS: 1})
+    later = Packages(store, str(root), [WORDS], PackagePins(first.pins.packages))
+    for key, data in change.items():
+        if data is None:
+            del store.objects[str(root / key)]
+        else:
+            store.put_bytes(root / key, data)
+    router = RequestRouter(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
+    # The process that has recorded the package, and a later one that got the record.
+    for packages in (first, later):
+        server = await serve(Gateway(LiveGroups(), SamplingRules(max_tokens=1), router, packages).application())
+        async with aiohttp.ClientSession() as http, http.get(server.make_url("/environments/me/words")) as response:
+            assert response.status == status
+            if status == 200:
+                assert response.headers["X-Environment-Version"] == "1.0"
+                with tarfile.open(fileobj=io.BytesIO(await response.read())) as archive:
+                    assert archive.getnames() == ["words-1.0-py3-none-any.whl"]
+            else:
+                problem = await response.json()
+                assert problem["reason"] == "EnvironmentChanged"
+                assert message in problem["message"]
+                assert first.pins.packages[0].digest in problem["message"]
+                with pytest.raises(FatalError) as error:
+                    await asyncio.wait_for(packages.watch(), 60)
+                assert (error.value.problem.reason, error.value.exit_code) == ("EnvironmentChanged", 64)
+        await server.close()
+
+
+async def test_the_record_costs_no_request_beyond_those_of_a_delivery() -> None:
+    store: Any = RunStore()
+    root = S3Uri.parse("s3://bucket/environments")
+    store.put_bytes(root / WHEEL, b"wheel")
+    packages = Packages(store, str(root), [WORDS])
+    await packages.tar(*WORDS)
+    store.list_folders = store.list_files = store.get_bytes = _denied
+    packages.pins.confirm({WORDS: 1})
+    assert [p.version for p in packages.pins.packages] == ["1.0"]
 
 
 async def test_packages_need_the_token_of_environments() -> None:

@@ -1,13 +1,13 @@
 import base64
 
 import pytest
-from rlrun_operator.runtime.token_key import TokenKeyInvalid, ensure_token_key
+from rlrun_operator.runtime.platform_key import KeyInvalid, ensure_key
 
 from tests.support.fake_cluster import FakeCluster
 
 
 async def ensure(cluster: FakeCluster) -> bytes:
-    return await ensure_token_key(cluster.kube, "rlrun-system", "rlrun-run-tokens")
+    return await ensure_key(cluster.kube, "rlrun-system", "rlrun-run-tokens")
 
 
 async def test_the_key_is_made_once() -> None:
@@ -23,7 +23,7 @@ async def test_an_unusable_key_is_not_replaced(data: dict[str, str]) -> None:
     cluster = FakeCluster()
     metadata = {"name": "rlrun-run-tokens", "namespace": "rlrun-system"}
     cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
-    with pytest.raises(TokenKeyInvalid, match="rlrun-system/rlrun-run-tokens has no key"):
+    with pytest.raises(KeyInvalid, match="rlrun-system/rlrun-run-tokens has no key"):
         await ensure(cluster)
     found = cluster.find("Secret", "rlrun-run-tokens", "rlrun-system")
     assert found is not None

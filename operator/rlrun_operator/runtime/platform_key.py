@@ -1,31 +1,32 @@
-"""The platform's key of run tokens: a Secret in the operator's namespace, which the operator makes once."""
+"""Keys of the platform: Secrets in the operator's namespace, which the operator makes once."""
 
 import base64
 import binascii
 import secrets
+from collections.abc import Mapping
 
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import SECRET
 from rlrun.kube.objects import Obj
+from rlrun.protocol.signed_text import MIN_KEY_BYTES
 
 KEY = "key"
 KEY_BYTES = 32
-MIN_KEY_BYTES = 16
 CONFLICT = 409
 
 
-class TokenKeyInvalid(Exception):
+class KeyInvalid(Exception):
     """The Secret exists and has no usable key. It is not replaced: runs use what it had."""
 
 
-async def ensure_token_key(cluster: AsyncKubeClient, namespace: str, name: str) -> bytes:
-    """Return the key of the Secret, which is created if it does not exist. Raises ApiError, TokenKeyInvalid."""
+async def ensure_key(cluster: AsyncKubeClient, namespace: str, name: str) -> bytes:
+    """Return the key of the Secret, which is created if it does not exist. Raises ApiError, KeyInvalid."""
     found = await cluster.get(SECRET, namespace, name)
     if found is None:
         key = secrets.token_bytes(KEY_BYTES)
         try:
-            await cluster.create(_secret(namespace, name, key))
+            await cluster.create(build_secret(namespace, name, {KEY: key}))
             return key
         except ApiError as error:
             if error.status != CONFLICT:
@@ -41,18 +42,20 @@ def _key_in(secret: Obj, where: str) -> bytes:
     except binascii.Error:
         key = b""
     if len(key) < MIN_KEY_BYTES:
-        raise TokenKeyInvalid(
+        raise KeyInvalid(
             f"Secret {where} has no {KEY} of at least {MIN_KEY_BYTES} bytes. Restore it, or delete it: the operator "
-            "then makes a new one, and active runs lose the connection between their pods until their next attempt."
+            "then makes a new one, and active runs lose connections between their pods, or their access to S3, until "
+            "their next attempt."
         )
     return key
 
 
-def _secret(namespace: str, name: str, key: bytes) -> Obj:
+def build_secret(namespace: str, name: str, data: Mapping[str, bytes], secret_type: str = "Opaque") -> Obj:
+    """Return a Secret of the platform."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace},
-        "type": "Opaque",
-        "data": {KEY: base64.b64encode(key).decode()},
+        "type": secret_type,
+        "data": {file: base64.b64encode(content).decode() for file, content in data.items()},
     }

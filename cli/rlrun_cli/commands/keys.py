@@ -1,0 +1,122 @@
+"""Commands `key create`, `key list` and `key delete`: API keys for programs without a Kubernetes login."""
+
+import re
+from typing import Annotated
+
+import typer
+from rlrun.protocol.api_keys import (
+    DEFAULT_DAYS,
+    ID_PATTERN,
+    KEY_PATTERN,
+    KEYS_AUDIENCE,
+    MAX_DAYS,
+    MAX_DESCRIPTION,
+    PRINTABLE,
+    NewApiKey,
+)
+
+from rlrun_cli.commands.runs import Output
+from rlrun_cli.remote.api_keys import ApiKeys
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
+from rlrun_cli.remote.run_storage import s3_operation
+from rlrun_cli.remote.server import Server, find_server
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+key = typer.Typer(no_args_is_help=True, help="Manage API keys, for programs without a Kubernetes login.")
+
+CREATE_EPILOG = """Examples:
+
+  rlrun key create -n team --description "CI of our environments" --days 30
+
+Prints the key, which is not shown again. A program gives it in RLRUN_API_KEY, with the URL of rlrun-server in \
+RLRUN_SERVER. The key has the rights of the ServiceAccount rlrun-user of the namespace. Needs `create \
+serviceaccounts/token` for it."""
+LIST_EPILOG = """Examples:
+
+  rlrun key list -n team
+
+  rlrun key list -o json"""
+DELETE_EPILOG = """Examples:
+
+  rlrun key delete 3q5wnyvkxo4a -n team
+
+A deleted key ends within 15 seconds."""
+
+
+def _keys(api: RemoteCluster, server: str | None) -> ApiKeys:
+    return ApiKeys(find_server(api, server, KEYS_AUDIENCE), api.namespace)
+
+
+@key.callback()
+def main() -> None:
+    """Manage API keys, for programs without a Kubernetes login."""
+
+
+@key.command("create", epilog=CREATE_EPILOG)
+def create_key(
+    ctx: typer.Context,
+    description: Annotated[str, typer.Option(help="Purpose of the key, for the list.")] = "",
+    days: Annotated[int, typer.Option(min=1, max=MAX_DAYS, help="Days until the key ends.")] = DEFAULT_DAYS,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Create an API key of the namespace and print it."""
+    if len(description) > MAX_DESCRIPTION or not re.fullmatch(PRINTABLE, description):
+        raise CliError(
+            f"--description has {len(description)} characters; {MAX_DESCRIPTION} are allowed, without line breaks",
+            "write a shorter one, on one line",
+            code=INVALID,
+        )
+    api = cluster(ctx, kubeconfig, context, namespace)
+    with s3_operation(f"create an API key of namespace {api.namespace}"):
+        made = _keys(api, server).create(NewApiKey(description=description, days=days))
+    output.notice(f"Created key {made.id} of namespace {made.namespace}, which ends at {made.expires}. Keep it now:")
+    typer.echo(made.key)
+
+
+@key.command("list", epilog=LIST_EPILOG)
+def list_keys(
+    ctx: typer.Context,
+    fmt: Output = None,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the API keys of the namespace."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    with s3_operation(f"list the API keys of namespace {api.namespace}"):
+        keys = _keys(api, server).list()
+    if fmt:
+        output.emit_values([found.to_json_dict() for found in keys], "id", fmt)
+        return
+    if not keys:
+        output.notice(f"No API keys in namespace {api.namespace}. Create one: rlrun key create -n {api.namespace}")
+        return
+    rows = [[found.id, found.owner, found.created, found.expires, found.description] for found in keys]
+    output.print_table(["ID", "CREATED BY", "CREATED", "EXPIRES", "DESCRIPTION"], rows)
+
+
+@key.command("delete", epilog=DELETE_EPILOG)
+def delete_key(
+    ctx: typer.Context,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key: the part after rlk_.")],
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Delete an API key of the namespace. Programs that use it are refused within 15 seconds."""
+    # A whole key would be in the logs of servers that it passes.
+    found = re.fullmatch(f"({ID_PATTERN})", key_id) or re.fullmatch(KEY_PATTERN, key_id)
+    if found is None:
+        raise CliError("ID is not the id of an API key", "list the keys: rlrun key list", code=INVALID)
+    key_id = found[1]
+    api = cluster(ctx, kubeconfig, context, namespace)
+    with s3_operation(f"delete API key {key_id} of namespace {api.namespace}"):
+        deleted = _keys(api, server).delete(key_id)
+    typer.echo(f"API key {deleted.id} deleted")

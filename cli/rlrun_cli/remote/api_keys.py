@@ -1,0 +1,44 @@
+"""API keys of a namespace, as rlrun-server manages them."""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+from rlrun.api.base.schema import Schema
+from rlrun.protocol.api_keys import KEY_PATH, KEYS_PATH, ApiKeyInfo, ApiKeyList, CreatedApiKey, NewApiKey
+
+if TYPE_CHECKING:
+    from rlrun.storage.user_signer import Send
+
+Answer = TypeVar("Answer", bound=Schema)
+
+
+class ApiKeys:
+    """Keys of one namespace. Methods raise AccessDenied, StorageServerUnavailable."""
+
+    def __init__(self, send: "Send", namespace: str) -> None:
+        self._send = send
+        self._namespace = namespace
+
+    def create(self, asked: NewApiKey) -> CreatedApiKey:
+        """Create a key. Only this answer has it."""
+        return _read(CreatedApiKey, self._send("POST", self._path(KEYS_PATH), asked.to_json_dict()))
+
+    def list(self) -> "list[ApiKeyInfo]":
+        """Return the keys, oldest first, also those that have ended."""
+        return _read(ApiKeyList, self._send("GET", self._path(KEYS_PATH), None)).keys
+
+    def delete(self, key_id: str) -> ApiKeyInfo:
+        """Delete a key. It ends within seconds."""
+        return _read(ApiKeyInfo, self._send("DELETE", self._path(KEY_PATH, id=key_id), None))
+
+    def _path(self, pattern: str, **parts: str) -> str:
+        return pattern.format(namespace=self._namespace, **parts)
+
+
+def _read(schema: type[Answer], answer: Any) -> Answer:
+    from rlrun.storage.errors import StorageServerUnavailable
+
+    try:
+        return schema.model_validate(answer)
+    except ValidationError as error:
+        raise StorageServerUnavailable("rlrun-server responded with something else than API keys") from error

@@ -1,0 +1,46 @@
+"""Schemas as signed text: what the operator has decided, carried by pods that cannot change it.
+
+The text is payload and HMAC-SHA256 (RFC 2104), both in base64url without padding (RFC 4648, section 5), with a dot
+between them. Who verifies it needs the key and no list of what was signed.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import TypeVar
+
+from rlrun.api.base.schema import Schema
+
+MIN_KEY_BYTES = 16
+
+M = TypeVar("M", bound=Schema)
+
+
+def sign(content: Schema, key: bytes) -> str:
+    """Return the content as signed text."""
+    payload = _encoded(content.model_dump_json(by_alias=True).encode())
+    return f"{payload}.{_encoded(_signature(payload, key))}"
+
+
+def verify(text: str, keys: Sequence[bytes], model: type[M]) -> M | None:
+    """Return the content, or None if none of the keys has signed it."""
+    payload, _, signature = text.partition(".")
+    try:
+        given = _decoded(signature)
+        matches = [hmac.compare_digest(given, _signature(payload, key)) for key in keys]
+        return model.model_validate_json(_decoded(payload)) if any(matches) else None
+    except ValueError:
+        return None
+
+
+def _signature(payload: str, key: bytes) -> bytes:
+    return hmac.digest(key, payload.encode(), hashlib.sha256)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

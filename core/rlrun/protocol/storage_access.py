@@ -1,0 +1,98 @@
+"""Access of the platform's processes to S3 without its credentials: rlrun-server signs their requests.
+
+A process sends what it is about to ask S3 for, and gets the headers that make it valid (AWS Signature Version 4); the
+request itself, with its data, goes to S3 directly. This is the remote signing of Apache Iceberg's REST catalog. Two
+things decide: the projected ServiceAccount token says which pod asks (its audience names run and role), and the grant,
+which the operator has signed, says what that role of that run may use.
+"""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from rlrun.api.base.schema import Schema
+
+SIGN_PATH = "/storage/v1/sign"
+"""POST SignRequest → SignedHeaders."""
+SIGN_BATCH_PATH = "/storage/v1/sign-batch"
+"""POST SignBatchRequest → SignedBatch: all requests of a small artifact at once."""
+SERVER_VARIABLE = "RLRUN_STORAGE_SERVER"
+"""URL of rlrun-server. Without it a process uses S3 credentials of its own."""
+SERVER_AUTHORITY_VARIABLE = "RLRUN_STORAGE_SERVER_AUTHORITY"
+"""Certificates in PEM from which that of rlrun-server must descend. Without it those that the image trusts."""
+TOKEN_FILE_VARIABLE = "RLRUN_STORAGE_TOKEN_FILE"
+"""Path of the token, which the kubelet renews in place."""
+GRANT_VARIABLE = "RLRUN_STORAGE_GRANT"
+TOKEN_DIR = "/var/run/secrets/rlrun-storage"
+"""Folder of the token in a container."""
+TOKEN_FILE = "token"
+PAYLOAD_HASH = "x-amz-content-sha256"
+"""Header with the SHA-256 of the body in hexadecimal, which the signature covers."""
+MAX_HEADERS = 32
+MAX_URL = 4096
+MAX_GRANT = 65536
+MAX_BATCH = 32
+"""Requests in one batch."""
+
+
+class StorageRole(StrEnum):
+    """Kind of process that uses S3."""
+
+    trainer = "trainer"
+    orchestrator = "orchestrator"
+    inference = "inference"
+    fetcher = "fetcher"
+    """Init container that gets the base model."""
+    serving = "serving"
+
+
+class StorageGrant(Schema):
+    """Folders that one role of a run, or of a serving pool, may use, as s3:// URIs."""
+
+    namespace: str
+    owner: str
+    """Uid of the run, or name of the serving pool."""
+    role: StorageRole
+    folder: str = ""
+    """Folder of the run. The role decides about its parts. Empty for a serving pool."""
+    readable: list[str] = Field(default_factory=list)
+    """Folders of others that may be read: a base model, the checkpoint of a warm start, environment packages."""
+
+    @property
+    def audience(self) -> str:
+        """Audience of the token that goes with the grant."""
+        return f"rlrun/{self.owner}/{self.role}"
+
+
+class RequestToSign(Schema):
+    """A request to S3 that is about to be sent, without its body."""
+
+    method: str = Field(max_length=8)
+    url: str = Field(max_length=MAX_URL)
+    headers: dict[str, str] = Field(default_factory=dict, max_length=MAX_HEADERS)
+    """Headers that S3 interprets, PAYLOAD_HASH among them."""
+
+
+class SignRequest(RequestToSign):
+    """One request to S3, and what allows it."""
+
+    grant: str = Field(max_length=MAX_GRANT)
+
+
+class SignBatchRequest(Schema):
+    """Several requests to S3, and what allows them."""
+
+    requests: list[RequestToSign] = Field(min_length=1, max_length=MAX_BATCH)
+    grant: str = Field(max_length=MAX_GRANT)
+
+
+class SignedHeaders(Schema):
+    """Headers to add to the request. They are valid for this method, URL, body and a few minutes only."""
+
+    headers: dict[str, str]
+
+
+class SignedBatch(Schema):
+    """Headers of each request of a batch, in its order."""
+
+    signed: list[SignedHeaders]

@@ -1,0 +1,36 @@
+"""Access of users' commands to S3 without its credentials: rlrun-server signs their requests, as it does for pods.
+
+A user is who the API server says: the server has the token reviewed, and asks the API server whether this user may read
+or write what the key of the object belongs to. The routes are others than those of pods, so that an installation can
+publish the paths below /rlrun alone.
+"""
+
+from pydantic import Field
+
+from rlrun.api.base.schema import Schema
+from rlrun.protocol.storage_access import RequestToSign
+
+USER_SIGN_PATH = "/rlrun/v1/sign"
+"""POST UserSignRequest → storage_access.SignedHeaders."""
+LOCATION_PATH = "/rlrun/v1/storage"
+"""GET → StorageLocation."""
+TOKEN_HEADER = "X-Rlrun-Token"
+"""Header for the token if the request goes through the API server, which removes `Authorization`."""
+
+
+class UserSignRequest(RequestToSign):
+    """A request to S3 of a user."""
+
+    namespace: str = Field(default="", max_length=63, pattern=r"^[a-z0-9-]*$")
+    """Namespace in which the user works. It counts for environment packages only, whose owner may have several: the
+    server checks that it is one of them, and what the user may do there."""
+
+
+class StorageLocation(Schema):
+    """Location of the platform's files."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str = ""
+    """URL of the S3 service for users' machines. Empty: AWS."""
+    region: str

@@ -1,0 +1,285 @@
+"""Signatures of requests to S3 by rlrun-server, for processes without S3 credentials (`protocol.storage_access`)."""
+
+import json
+import ssl
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import urllib3
+from botocore.auth import S3SigV4Auth
+from pydantic import ValidationError
+from typing_extensions import override
+from urllib3.exceptions import HTTPError, SSLError
+
+from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
+from rlrun.protocol.access import bearer
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.storage_access import (
+    GRANT_VARIABLE,
+    PAYLOAD_HASH,
+    SERVER_AUTHORITY_VARIABLE,
+    SERVER_VARIABLE,
+    SIGN_BATCH_PATH,
+    SIGN_PATH,
+    TOKEN_FILE_VARIABLE,
+    RequestToSign,
+    SignBatchRequest,
+    SignedBatch,
+    SignedHeaders,
+    SignRequest,
+)
+from rlrun.storage.errors import AccessDenied, StorageServerUnavailable, StoreError
+
+CONNECT_SECONDS = 3.0
+READ_SECONDS = 5.0
+TRIES = 4
+BACKOFF = 0.2
+"""Pauses of 0, 0.4 and 0.8 seconds between the tries: a replica of the server that ends is replaced by another one."""
+RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
+TRANSIENT_STATUSES = frozenset({401, *RETRYABLE_STATUSES})
+"""401: clocks may differ by seconds, and the kubelet renews tokens. Only a request that is not allowed is final."""
+CONNECTIONS = 32
+SIGNED_HEADERS = frozenset({"content-md5", "content-type", "if-match", "if-none-match"})
+"""Headers that are signed beside all x-amz-*. `range` is not: S3 does not require it, and
+one signature opens all parts of an object."""
+READ_METHODS = ("GET", "HEAD")
+REUSE_SECONDS = 20.0
+"""Time for which a signature of a read is used again, and one that was asked for ahead may wait for its request. It is
+valid for 15 minutes, but credentials may change."""
+REMEMBERED_SIGNATURES = 256
+
+
+Answer = TypeVar("Answer", bound=Schema)
+
+
+class SignatureCache:
+    """Signatures of reads, and those asked for ahead, each for REUSE_SECONDS.
+
+    Threads that want the same read share a request, and its failure.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, Future[tuple[SignedHeaders, float]]] = OrderedDict()
+        """Signatures with their ends, and requests in progress."""
+        self.generation = 0
+        """Number of times that all were forgotten."""
+
+    def get(self, key: Hashable, ask: Callable[[], SignedHeaders]) -> SignedHeaders:
+        """Return the signature of this request, from `ask` if none is remembered. Raises what `ask` raises."""
+        with self._lock:
+            found = self._known.get(key)
+            is_mine = found is None or self._has_ended(found)
+            if found is None or is_mine:
+                found = self._known[key] = Future()
+                self._known.move_to_end(key)
+            self._limit()
+        if is_mine:
+            try:
+                found.set_result((ask(), self._clock() + REUSE_SECONDS))
+            except BaseException as error:
+                found.set_exception(error)
+        return found.result()[0]
+
+    def add(self, key: Hashable, signed: SignedHeaders, generation: int) -> None:
+        """Remember a signature that will be wanted soon, unless all were forgotten since that generation."""
+        found: Future[tuple[SignedHeaders, float]] = Future()
+        found.set_result((signed, self._clock() + REUSE_SECONDS))
+        with self._lock:
+            if generation != self.generation:
+                return
+            self._known[key] = found
+            self._known.move_to_end(key)
+            self._limit()
+
+    def take(self, key: Hashable) -> SignedHeaders | None:
+        """Return and forget a signature that was added, None if there is none."""
+        with self._lock:
+            found = self._known.pop(key, None)
+        return None if found is None or self._has_ended(found) else found.result()[0]
+
+    def clear(self) -> None:
+        """Forget all signatures. Requests in progress go on for those who wait for them."""
+        with self._lock:
+            self.generation += 1
+            self._known.clear()
+
+    def _limit(self) -> None:
+        while len(self._known) > REMEMBERED_SIGNATURES:
+            self._known.popitem(last=False)
+
+    def _has_ended(self, found: "Future[tuple[SignedHeaders, float]]") -> bool:
+        return found.done() and (found.exception() is not None or self._clock() >= found.result()[1])
+
+
+class RequestSigner(ABC):
+    """Has requests to S3 signed by rlrun-server. Thread-safe."""
+
+    def __init__(self, region: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._digest = S3SigV4Auth(None, "s3", region)
+        self._signatures = SignatureCache(clock)
+
+    def sign(self, request: Any) -> None:
+        """Add the headers to a request (botocore's AWSRequest). Raises AccessDenied, StorageServerUnavailable."""
+        request.headers[PAYLOAD_HASH] = self._digest.payload(request)
+        wanted = {
+            name: str(value)
+            for name, value in ((given.lower(), value) for given, value in request.headers.items())
+            if name in SIGNED_HEADERS or name.startswith("x-amz-")
+        }
+        asked = RequestToSign(method=str(request.method), url=str(request.url), headers=wanted)
+        if asked.method in READ_METHODS:
+            signed = self._signatures.get(_key(asked), lambda: self._ask(asked))
+        else:
+            signed = self._signatures.take(_key(asked)) or self._ask(asked)
+        for name, value in signed.headers.items():
+            del request.headers[name]
+            request.headers[name] = value
+
+    @abstractmethod
+    def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:
+        """Get the signatures of up to MAX_BATCH requests that will follow at once. Raises StorageServerUnavailable.
+
+        A signer that asks for one signature at a time does nothing.
+        """
+
+    def forget(self) -> None:
+        """Ask anew for all signatures: S3 has refused one, or the permissions are others now."""
+        self._signatures.clear()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+    @abstractmethod
+    def _ask(self, asked: RequestToSign) -> SignedHeaders:
+        """Return the signature. Raises AccessDenied, StorageServerUnavailable."""
+
+
+class RemoteSigner(RequestSigner):
+    """Signatures for a process of the platform, by the token of its pod and its grant."""
+
+    def __init__(self, server: str, token_file: Path, grant: str, region: str, authority: str = "") -> None:
+        """`authority`: certificates in PEM to trust instead of those of the image. Raises ValueError if unreadable."""
+        super().__init__(region)
+        self._server = server.rstrip("/")
+        self._token_file = token_file
+        self._grant = grant
+        retries = urllib3.Retry(
+            total=TRIES - 1,
+            backoff_factor=BACKOFF,
+            status_forcelist=RETRYABLE_STATUSES,
+            allowed_methods=None,
+            redirect=False,
+            raise_on_status=False,
+        )
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
+        self._http = urllib3.PoolManager(
+            maxsize=CONNECTIONS, retries=retries, timeout=timeout, ssl_context=_trust(authority)
+        )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], region: str) -> "RemoteSigner | None":
+        """Return the signer that the variables describe, None without a server."""
+        server = environ.get(SERVER_VARIABLE)
+        if not server:
+            return None
+        token_file, grant = Path(environ.get(TOKEN_FILE_VARIABLE, "")), environ.get(GRANT_VARIABLE, "")
+        return cls(server, token_file, grant, region, environ.get(SERVER_AUTHORITY_VARIABLE, ""))
+
+    @property
+    def grant(self) -> str:
+        """Signed StorageGrant. It may be replaced at any time."""
+        return self._grant
+
+    @grant.setter
+    def grant(self, grant: str) -> None:
+        if grant != self._grant:
+            self._grant = grant
+            self.forget()
+
+    @override
+    def close(self) -> None:
+        self._http.clear()
+
+    @override
+    def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:
+        generation = self._signatures.generation
+        try:
+            body = SignBatchRequest(requests=list(requests), grant=self.grant)
+            answer = self._post(SIGN_BATCH_PATH, body, f"{len(requests)} requests")
+        except AccessDenied:
+            # Each request is signed by itself then, and its error says what is not allowed.
+            return
+        for request, signed in zip(requests, self._read(SignedBatch, answer).signed, strict=False):
+            self._signatures.add(_key(request), signed, generation)
+
+    @override
+    def _ask(self, asked: RequestToSign) -> SignedHeaders:
+        body = SignRequest(**asked.model_dump(), grant=self.grant)
+        answer = self._post(SIGN_PATH, body, f"{asked.method} {asked.url.partition('?')[0]}")
+        return self._read(SignedHeaders, answer)
+
+    def _read(self, schema: type[Answer], data: bytes) -> Answer:
+        try:
+            return schema.model_validate_json(data)
+        except ValidationError as error:
+            raise StorageServerUnavailable(f"{self._server} responded with something else than headers") from error
+
+    def _post(self, path: str, body: Schema, what: str) -> bytes:
+        """Return the answer of the server. `what` is to be signed. Raises AccessDenied, StorageServerUnavailable."""
+        try:
+            token = self._token_file.read_text("utf-8").strip()
+        except OSError as error:
+            message = f"the token for rlrun-server cannot be read from {self._token_file}: {error}"
+            raise StorageServerUnavailable(message) from error
+        text, sent = json.dumps(body.to_json_dict()), {**bearer(token), "Content-Type": "application/json"}
+        try:
+            response = self._http.request("POST", self._server + path, body=text, headers=sent)
+        except HTTPError as error:
+            raise StorageServerUnavailable(
+                f"rlrun-server does not respond at {self._server} ({_cause(error)}): the request to S3 is repeated "
+                "later. Check the Deployment of rlrun-server and that network policies let this pod reach it"
+            ) from error
+        if response.status == 200:
+            return bytes(response.data)
+        raise _rejection(response.status, response.data, what)
+
+
+def _key(request: RequestToSign) -> Hashable:
+    return (request.method, request.url, *sorted(request.headers.items()))
+
+
+def _trust(authority: str) -> ssl.SSLContext | None:
+    """Return a context that trusts these certificates alone. None: those of the image."""
+    if not authority:
+        return None
+    try:
+        return ssl.create_default_context(cadata=authority)
+    except ssl.SSLError as error:
+        raise ValueError(f"{SERVER_AUTHORITY_VARIABLE} has no certificates in PEM: {error}") from error
+
+
+def _cause(error: HTTPError) -> str:
+    """Return what went wrong in a few words. That a certificate is not trusted is not to be mistaken for silence."""
+    reason = getattr(error, "reason", None) or error
+    if isinstance(reason, SSLError):
+        return f"its certificate is not accepted: {reason}"
+    return type(error).__name__
+
+
+def _rejection(status: int, body: bytes, place: str) -> StoreError:
+    try:
+        problem = Problem.model_validate_json(body)
+    except ValidationError:
+        problem = Problem(reason=Reason.S3_ERROR, message=f"it responded with {status}")
+    message = f"rlrun-server does not sign {place}: {problem.message}"
+    return StorageServerUnavailable(message) if status in TRANSIENT_STATUSES else AccessDenied(message)

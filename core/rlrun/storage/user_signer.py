@@ -1,0 +1,62 @@
+"""S3 for users without S3 credentials: rlrun-server signs their requests (`protocol.user_storage`)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from typing_extensions import override
+
+from rlrun.protocol.storage_access import RequestToSign, SignedHeaders
+from rlrun.protocol.user_storage import LOCATION_PATH, TOKEN_HEADER, USER_SIGN_PATH, StorageLocation, UserSignRequest
+from rlrun.storage.errors import StorageServerUnavailable
+from rlrun.storage.remote_signer import RequestSigner
+from rlrun.storage.store import Store
+
+__all__ = ["TOKEN_HEADER", "Send", "UserSigner", "open_user_store", "read_location"]
+
+Send = Callable[[str, str, Mapping[str, Any] | None], Any]
+"""Sends a request to rlrun-server as a user (method, path, body) and returns the JSON of its answer. Thread-safe.
+Raises AccessDenied, StorageServerUnavailable."""
+
+
+class UserSigner(RequestSigner):
+    """Signatures for a user."""
+
+    def __init__(self, send: Send, region: str, namespace: str) -> None:
+        super().__init__(region)
+        self._send = send
+        self._namespace = namespace
+
+    @override
+    def close(self) -> None:
+        pass  # connections are those of `send`
+
+    @override
+    def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:
+        pass  # a person waits for few files, and rarely
+
+    @override
+    def _ask(self, asked: RequestToSign) -> SignedHeaders:
+        body = UserSignRequest(**asked.model_dump(), namespace=self._namespace)
+        try:
+            return SignedHeaders.model_validate(self._send("POST", USER_SIGN_PATH, body.to_json_dict()))
+        except ValidationError as error:
+            raise StorageServerUnavailable("rlrun-server responded with something else than headers") from error
+
+
+def read_location(send: Send) -> StorageLocation:
+    """Return where the platform keeps its files. Raises AccessDenied, StorageServerUnavailable."""
+    try:
+        return StorageLocation.model_validate(send("GET", LOCATION_PATH, None))
+    except ValidationError as error:
+        raise StorageServerUnavailable("rlrun-server responded with something else than its storage") from error
+
+
+def open_user_store(send: Send, location: StorageLocation, namespace: str) -> Store:
+    """Return the client of S3 for a user who works in this namespace. Raises StoreError."""
+    return Store(
+        endpoint_url=location.endpoint or None,
+        region=location.region,
+        signer=UserSigner(send, location.region, namespace),
+        use_environment=False,
+    )

@@ -1,0 +1,93 @@
+"""`python -m rlrun_server`: signs the requests of run pods and users to S3, until SIGTERM."""
+
+import asyncio
+import logging
+import sys
+import time
+from datetime import UTC, datetime
+
+from kubernetes.aio.config.config_exception import ConfigException
+from rlrun.constants import ExitCode, Reason
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import FatalError
+from rlrun.service.run_service import run_service
+from rlrun.service.server import serving, stop_event
+
+from rlrun_server.api_key_management import ApiKeyManagement
+from rlrun_server.api_key_store import ApiKeyStore
+from rlrun_server.app import probes_app, server_app
+from rlrun_server.certificate import Certificate, CertificateInvalid
+from rlrun_server.identification import Identification
+from rlrun_server.kept import Kept
+from rlrun_server.settings import ServerConfig, load_settings
+from rlrun_server.signer import S3Signer
+from rlrun_server.signing import Signing
+from rlrun_server.token_reviews import TokenReviews
+from rlrun_server.user_signing import UserSigning
+from rlrun_server.users import Users
+
+log = logging.getLogger("rlrun_server")
+
+KEY_SECONDS = 5.0
+"""Time for which the keys in files are kept."""
+LEAVING_SECONDS = 3.0
+"""Time between SIGTERM and the end, in which the Service learns that this pod ends."""
+
+
+async def serve(config: ServerConfig) -> int:
+    """Serve until SIGTERM and return the exit code. Raises FatalError."""
+    stop = stop_event()
+    try:
+        configuration = await load_configuration(config.settings.kubeconfig)
+    except ConfigException as error:
+        problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"no access to the API server: {error}")
+        raise FatalError(problem, ExitCode.CONFIGURATION) from error
+    cluster = AsyncKubeClient(AsyncApiTransport(configuration))
+    reviews = TokenReviews(cluster.create, time.monotonic)
+    folder = config.settings.credentials
+    signer = S3Signer(config.endpoint_url, config.region, folder)
+    keys = Kept(config.keys, KEY_SECONDS, time.monotonic)
+    signing = Signing(config.settings, signer, reviews, keys.value, time.monotonic)
+    location = config.location
+    endpoints = dict.fromkeys((location.endpoint or None, config.endpoint_url))
+    signers = [S3Signer(endpoint, config.region, folder) for endpoint in endpoints]
+    namespace, _, name = config.settings.api_key_secret.partition("/")
+    key_store = ApiKeyStore(cluster, namespace, name, time.monotonic) if name else None
+    users = Users(cluster.create, time.monotonic, key_store)
+    identification = Identification(users, config.settings.reviews_per_second, time.monotonic)
+    user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic)
+    key_management = ApiKeyManagement(identification, users, key_store, time.monotonic, lambda: datetime.now(UTC))
+
+    try:
+        certificate = None if config.settings.tls is None else Certificate(config.settings.tls)
+    except CertificateInvalid as error:
+        problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=str(error))
+        raise FatalError(problem, ExitCode.CONFIGURATION) from error
+
+    def not_ready() -> str | None:
+        return "ending" if stop.is_set() else None
+
+    try:
+        async with (
+            serving(
+                server_app(signing, user_signing, key_management),
+                config.settings.port,
+                config.settings.tls_port,
+                None if certificate is None else certificate.context,
+            ),
+            serving(probes_app(not_ready), config.settings.metrics_port),
+        ):
+            log.info("rlrun-server on port %d", config.settings.tls_port if certificate else config.settings.port)
+            following = None if certificate is None else asyncio.create_task(certificate.follow())
+            await stop.wait()
+            await asyncio.sleep(LEAVING_SECONDS)
+            if following is not None:
+                following.cancel()
+    finally:
+        await cluster.close()
+    return ExitCode.COMPLETED
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("rlrun_server", load_settings, serve))

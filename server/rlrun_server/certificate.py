@@ -1,0 +1,55 @@
+"""Certificate of the server, which follows its files: cert-manager renews them while the server runs."""
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+CHAIN, KEY = "tls.crt", "tls.key"
+LOOK_SECONDS = 60.0
+"""Pause between two looks at the files. The kubelet takes about as long to bring a change of a Secret."""
+
+
+class CertificateInvalid(Exception):
+    """The files are missing or do not fit together."""
+
+
+class Certificate:
+    """Certificate and key in a folder, as a context for a server."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises CertificateInvalid."""
+        self._folder = folder
+        self._loaded: tuple[bytes, ...] = ()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.load()
+
+    def load(self) -> bool:
+        """Load the files if they have changed, for new connections. Returns True then. Raises CertificateInvalid."""
+        try:
+            found = tuple((self._folder / name).read_bytes() for name in (CHAIN, KEY))
+            if found == self._loaded:
+                return False
+            # A context takes a certificate and then its key: wrong files must not leave it between the two.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._folder / CHAIN, self._folder / KEY)
+            self.context.load_cert_chain(self._folder / CHAIN, self._folder / KEY)
+        except OSError as error:  # ssl.SSLError is one
+            raise CertificateInvalid(
+                f"{self._folder} needs {CHAIN} and {KEY} of one certificate in PEM ({error}): check the Secret "
+                "server.tls.existingSecret, or delete the one that the operator has made and restart it"
+            ) from error
+        self._loaded = found
+        return True
+
+    async def follow(self) -> None:
+        """Load changed files until cancelled. Files that do not fit together are logged, and the last ones stay."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                if self.load():
+                    log.info("the certificate has changed: new connections get the new one")
+            except CertificateInvalid as error:
+                log.error("the certificate stays as it was: %s", error)

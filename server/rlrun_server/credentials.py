@@ -1,0 +1,58 @@
+"""S3 credentials, looked for every few seconds, also from a service of the cloud that does not answer."""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from botocore.credentials import ReadOnlyCredentials
+
+KEPT_SECONDS = 5.0
+"""Time until credentials are looked for again. The kubelet follows a changed Secret within about a minute."""
+WAIT_SECONDS = 3.0
+"""Time for which requests wait for one look."""
+OLD_SECONDS = 600.0
+"""Time for which credentials are used although looks fail. S3 refuses temporary ones that have ended."""
+
+
+class CredentialsMissing(Exception):
+    """There are no S3 credentials, or they cannot be renewed now."""
+
+
+class CredentialSource:
+    """The newest credentials that `read` returned. One look at a time, in a thread."""
+
+    def __init__(self, read: Callable[[], ReadOnlyCredentials], clock: Callable[[], float]) -> None:
+        """`read` may block. It raises CredentialsMissing."""
+        self._read = read
+        self._clock = clock
+        self._held: ReadOnlyCredentials | None = None
+        self._held_at = -math.inf
+        self._looked_at = -math.inf
+        self._look: asyncio.Task[ReadOnlyCredentials] | None = None
+        self._look_began = -math.inf
+        self._failure: BaseException | None = None
+
+    async def renew(self) -> None:
+        """Look for new credentials, if the last look is some seconds old. Raises CredentialsMissing."""
+        if self._clock() >= self._looked_at + KEPT_SECONDS:
+            if self._look is None:
+                self._look, self._look_began = asyncio.create_task(asyncio.to_thread(self._read)), self._clock()
+                self._look.add_done_callback(self._keep)
+            left = self._look_began + WAIT_SECONDS - self._clock()
+            # Requests that come while a look takes long use what there is.
+            await asyncio.wait({self._look}, timeout=max(0.0, left))
+        self.current()
+
+    def current(self) -> ReadOnlyCredentials:
+        """Return the credentials. Raises CredentialsMissing."""
+        if self._held is None or self._clock() >= self._held_at + OLD_SECONDS:
+            if self._failure is not None:
+                raise CredentialsMissing(str(self._failure)) from self._failure
+            raise CredentialsMissing(f"rlrun-server waits for S3 credentials for more than {WAIT_SECONDS:.0f} s")
+        return self._held
+
+    def _keep(self, look: "asyncio.Task[ReadOnlyCredentials]") -> None:
+        self._look, self._looked_at = None, self._clock()
+        self._failure = asyncio.CancelledError() if look.cancelled() else look.exception()
+        if self._failure is None:
+            self._held, self._held_at = look.result(), self._looked_at

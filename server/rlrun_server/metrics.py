@@ -1,0 +1,21 @@
+"""Metrics of the server."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+REGISTRY = CollectorRegistry()
+SIGNATURES = Counter(
+    "rlrun_server_signatures_total", "Requests for a signature, by role and outcome.", ["role", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
+SIGN_SECONDS = Histogram(
+    "rlrun_server_sign_seconds", "Time for the answer to a request for a signature, token review included.",
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5), registry=REGISTRY,
+)  # fmt: skip
+REVIEWS = Counter(
+    "rlrun_server_token_reviews_total", "Token reviews sent to the API server, by outcome.", ["outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
+USER_REVIEWS = Counter(
+    "rlrun_server_user_requests_total", "Requests of users, by the outcome of the review of their token.", ["outcome"],
+    registry=REGISTRY,
+)  # fmt: skip

@@ -1,0 +1,146 @@
+"""Meaning of a request to S3, read from its method, URL and headers. Pure.
+
+Nothing that is not listed here is signed. S3 servers do not guard a folder by themselves: SeaweedFS, for example,
+stores `a//x` as `a/x`. So a key is accepted only if it is written in the one way that all servers understand alike.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import parse_qsl, quote, unquote
+
+from rlrun.protocol.storage_access import PAYLOAD_HASH
+
+QUERY = re.compile(r"(?:[A-Za-z0-9%._~=-]+(?:&[A-Za-z0-9%._~=-]+)*)?")
+"""Signer and S3 read such a query alike. A `#` would end it for the signer, a `+` is a space for S3 alone, and between
+two `&` the signer signs a parameter without a name."""
+SEGMENT = re.compile(r"[A-Za-z0-9._+=@~,-]{1,255}")
+MAX_SEGMENTS = 32
+LIST_PARAMETERS = frozenset(
+    {"prefix", "delimiter", "max-keys", "encoding-type", "continuation-token", "start-after", "fetch-owner"}
+)
+UPLOAD_LIST_PARAMETERS = frozenset(
+    {"prefix", "delimiter", "max-uploads", "encoding-type", "key-marker", "upload-id-marker"}
+)
+HEADERS = frozenset(
+    {"content-md5", "content-type", "range", "if-match", "if-none-match", PAYLOAD_HASH,
+     "x-amz-sdk-checksum-algorithm", "x-amz-checksum-crc32", "x-amz-checksum-crc32c", "x-amz-checksum-sha1",
+     "x-amz-checksum-sha256", "x-amz-checksum-mode"}
+)  # fmt: skip
+"""Headers that may be signed. Not x-amz-copy-source: it would read any object of the bucket."""
+DIGEST = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD")
+
+
+class Operation(StrEnum):
+    """Effect of a request on the objects of a folder."""
+
+    read = "read"
+    """GET or HEAD of an object."""
+    list = "list"
+    """List of the objects, or of the unfinished uploads, of a folder."""
+    write = "write"
+    """PUT of an object, and all requests of a multipart upload."""
+    delete = "delete"
+
+
+class RequestNotAllowed(Exception):
+    """The request is none that is ever signed. The message says why."""
+
+
+@dataclass(frozen=True)
+class S3Request:
+    """A request to S3."""
+
+    operation: Operation
+    bucket: str
+    key: str
+    """Key of the object; for `list` the prefix. A prefix of a folder ends with a slash."""
+
+
+_BY_QUERY: Mapping[tuple[str, frozenset[str]], Operation] = {
+    ("GET", frozenset()): Operation.read,
+    ("HEAD", frozenset()): Operation.read,
+    ("PUT", frozenset()): Operation.write,
+    ("PUT", frozenset({"partNumber", "uploadId"})): Operation.write,
+    ("POST", frozenset({"uploads"})): Operation.write,
+    ("POST", frozenset({"uploadId"})): Operation.write,
+    ("DELETE", frozenset({"uploadId"})): Operation.write,
+    ("DELETE", frozenset()): Operation.delete,
+}
+"""Operation on an object by method and names of the query's parameters."""
+
+
+def read_request(method: str, url: str, headers: Mapping[str, str], bucket: str, base: str) -> S3Request:
+    """Return what the request asks for.
+
+    `base` is the URL of the bucket, without a slash at its end. Raises RequestNotAllowed.
+    """
+    _check_headers(headers)
+    path, _, query = url.partition("?")
+    if not QUERY.fullmatch(query):
+        raise RequestNotAllowed(
+            "the query of the URL has characters that are not percent-encoded, or an empty parameter"
+        )
+    if path != base and not path.startswith(f"{base}/"):
+        raise RequestNotAllowed(f"the URL is not one of bucket {bucket} at the platform's S3 endpoint")
+    parameters = _parameters(query)
+    if path in (base, f"{base}/"):
+        return S3Request(Operation.list, bucket, _listed_prefix(method, parameters))
+    operation = _BY_QUERY.get((method, frozenset(parameters) - {"x-id"}))
+    if operation is None:
+        raise RequestNotAllowed(f"{method!r} with the parameters {sorted(parameters)} is not signed")
+    return S3Request(operation, bucket, _checked_key(path.removeprefix(f"{base}/")))
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    if len({name.lower() for name in headers}) != len(headers):
+        raise RequestNotAllowed("a header is there twice")
+    others = sorted(name for name in headers if name.lower() not in HEADERS)
+    if others:
+        raise RequestNotAllowed(f"the headers {', '.join(map(repr, others))} are not signed")
+    digest = next((value for name, value in headers.items() if name.lower() == PAYLOAD_HASH), "")
+    if not DIGEST.fullmatch(digest):
+        raise RequestNotAllowed(f"{PAYLOAD_HASH} must be the SHA-256 of the body in hexadecimal, or UNSIGNED-PAYLOAD")
+    if any(not value.isascii() or not value.isprintable() for value in headers.values()):
+        raise RequestNotAllowed("a header has a value that is not printable ASCII")
+
+
+def _parameters(query: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=16)
+    except ValueError as error:
+        raise RequestNotAllowed("the query of the URL cannot be read") from error
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise RequestNotAllowed("a parameter is in the query twice")
+    return found
+
+
+def _listed_prefix(method: str, parameters: Mapping[str, str]) -> str:
+    names = frozenset(parameters)
+    objects = parameters.get("list-type") == "2" and names <= {"list-type"} | LIST_PARAMETERS
+    uploads = parameters.get("uploads") == "" and names <= {"uploads"} | UPLOAD_LIST_PARAMETERS
+    if method != "GET" or not (objects or uploads):
+        raise RequestNotAllowed(f"{method!r} of the bucket with the parameters {sorted(names)} is not signed")
+    prefix = parameters.get("prefix", "")
+    if not prefix.endswith("/"):
+        raise RequestNotAllowed("a list needs a prefix that ends with a slash")
+    _check_segments(prefix[:-1])
+    return prefix
+
+
+def _checked_key(path: str) -> str:
+    # Bytes that are not UTF-8 become another text, whose spelling differs from the path.
+    key = unquote(path, errors="replace") if path.isascii() else ""
+    if quote(key, safe="/~") != path:
+        raise RequestNotAllowed("the key is not written in its one canonical way")
+    # Servers on a file system keep folders as keys with a slash at the end.
+    _check_segments(key.removesuffix("/"))
+    return key
+
+
+def _check_segments(key: str) -> None:
+    segments = key.split("/")
+    if len(segments) > MAX_SEGMENTS or not all(SEGMENT.fullmatch(s) and s not in (".", "..") for s in segments):
+        raise RequestNotAllowed("a key has 1 to 32 segments of letters, digits and ._+=@~,- that are not . or ..")

@@ -1,0 +1,105 @@
+"""Settings of the server, read from `RLRUN_SERVER_*`, and the AWS_* variables of boto3."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, field_validator
+from rlrun.api.base.schema import Schema
+from rlrun.constants import SERVER_METRICS_PORT, SERVER_PORT, SERVER_TLS_PORT
+from rlrun.protocol.signed_text import MIN_KEY_BYTES
+from rlrun.protocol.user_storage import StorageLocation
+from rlrun.service.settings import read_settings
+from rlrun.storage.store import DEFAULT_REGION
+
+PREFIX = "RLRUN_SERVER_"
+
+
+class ServerSettings(Schema):
+    """Ports, files and limits. Each has a variable `RLRUN_SERVER_<FIELD>`."""
+
+    port: int = SERVER_PORT
+    """Port without TLS. With a certificate it is open to this pod alone: `kubectl port-forward` ends there."""
+    tls_port: int = SERVER_TLS_PORT
+    tls: Path | None = None
+    """Folder with tls.crt and tls.key, which may change. None: no TLS."""
+    metrics_port: int = SERVER_METRICS_PORT
+    keys: Path = Path("/etc/rlrun-server/keys")
+    """Folder with the keys that sign grants, a file each. All are accepted, so that a key can follow another."""
+    credentials: Path = Path("/etc/rlrun-server/s3")
+    """Folder with the S3 credentials, a file for each AWS_* variable. Without it boto3 looks for others."""
+    kubeconfig: str | None = None
+    """Path of a kubeconfig for a server outside the cluster. None: the pod's ServiceAccount."""
+    signatures_per_second: float = Field(default=500.0, gt=0)
+    """Signatures for one namespace. Four times as many are allowed at once."""
+    reviews_per_second: float = Field(default=20.0, gt=0)
+    """New tokens of one namespace, or from one address of users. Ten times as many are allowed at once, when many pods
+    start."""
+    user_signatures_per_second: float = Field(default=50.0, gt=0)
+    """Signatures for one user. Four times as many are allowed at once."""
+    bucket: str = ""
+    """Bucket of the platform. Empty: users are not served."""
+    prefix: str = ""
+    """Path in the bucket for all objects."""
+    public_endpoint: str = ""
+    """URL of the S3 service for users' machines. Empty: that of pods."""
+    environment_owners: dict[str, list[str]] = Field(default_factory=dict)
+    """Namespaces of owners of environment packages, as JSON; * stands for any characters."""
+
+    api_key_secret: str = Field(default="", pattern=r"^([^/]+/[^/]+)?$")
+    """Namespace and name of the Secret that stores API keys, with a slash between them. Empty: there are none."""
+
+    @field_validator("environment_owners", mode="before")
+    @classmethod
+    def _parse_json(cls, value: object) -> object:
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except json.JSONDecodeError as error:
+            raise ValueError(f'must be JSON such as {{"acme": ["team-a"]}}: {error}') from None
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Everything that the process reads at its start."""
+
+    settings: ServerSettings
+    endpoint_url: str | None
+    region: str | None
+
+    @property
+    def location(self) -> StorageLocation:
+        """Location of the platform's files for users."""
+        return StorageLocation(
+            bucket=self.settings.bucket,
+            prefix=self.settings.prefix,
+            endpoint=self.settings.public_endpoint or self.endpoint_url or "",
+            region=self.region or DEFAULT_REGION,
+        )
+
+    def keys(self) -> list[bytes]:
+        """Return the keys as they are now. Raises ValueError if there is none."""
+        return read_keys(self.settings.keys)
+
+
+def load_settings(environment: Mapping[str, str] = os.environ) -> ServerConfig:
+    """Read all settings. Raises ValueError that names the variable that does not fit."""
+    settings = read_settings(ServerSettings, environment, PREFIX)
+    config = ServerConfig(
+        settings, environment.get("AWS_ENDPOINT_URL_S3") or None, environment.get("AWS_DEFAULT_REGION") or None
+    )
+    config.keys()
+    return config
+
+
+def read_keys(folder: Path) -> list[bytes]:
+    """Return the keys in the folder, without the links that Kubernetes makes beside them. Raises ValueError."""
+    files = sorted(file for file in folder.glob("*") if not file.name.startswith("..") and file.is_file())
+    keys = [key for key in (file.read_bytes() for file in files) if key]
+    if not keys or any(len(key) < MIN_KEY_BYTES for key in keys):
+        raise ValueError(
+            f"{folder} needs at least one file with a key of {MIN_KEY_BYTES} bytes or more. Mount the Secret with "
+            "which the operator signs grants."
+        )
+    return keys

@@ -1,0 +1,48 @@
+"""What a run's pods request, as the scheduler counts it."""
+
+from typing import Any
+
+from rlrun.api.model import RLModelSpec
+from rlrun_operator.resources.demand import pod_requests, pod_sets, total_requests
+from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.platform import resolve
+
+from tests.support.cluster_objects import model_object
+from tests.support.operator_world import SETTINGS
+from tests.support.run_states import run_spec
+
+GPU = "nvidia.com/gpu"
+IDENTITY = RunIdentity("team", "reverse", "uid-1", 1, 1)
+
+
+def demand(model: dict[str, Any], **spec: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Pods by component, and what all of them request."""
+    parsed = RLModelSpec.model_validate(model_object(**model)["spec"], by_alias=True, by_name=False)
+    resolved = resolve(IDENTITY, SETTINGS, run_spec(**spec), parsed, None)
+    sets = pod_sets(IDENTITY, SETTINGS, resolved)
+    return {s.component: s.count for s in sets}, total_requests(sets)
+
+
+def test_all_replicas_nodes_and_environments_count() -> None:
+    model = {"trainer": {"gpus": 8, "nodes": 2}, "inference": {"gpus": 4, "replicas": 3}}
+    environments = [{"id": "rlrun/a", "egress": ["api.example.com"]}, {"id": "rlrun/b"}]
+    evaluation = {"env": [{"id": "rlrun/c"}], "interval": 5}
+    counts, total = demand(model, env=environments, eval=evaluation, infrastructure={"computeSize": "S"})
+    assert counts == {"trainer": 2, "inference": 3, "env-0": 1, "env-1": 1, "eval-0": 1, "orchestrator": 1}
+    assert total[GPU] == (2 * 8 + 3 * 4) * 1000
+    assert total["cpu"] == 3 * 1000 + 500 + (2 + 3) * 100
+
+
+def test_a_pod_requests_what_its_containers_need_together_or_one_init_container_more() -> None:
+    def container(**resources: Any) -> dict[str, Any]:
+        return {"resources": resources}
+
+    spec = {
+        "containers": [
+            container(requests={"cpu": "1"}, limits={"cpu": "2", GPU: "4"}),
+            container(limits={"cpu": "500m"}),
+            {},
+        ],
+        "initContainers": [container(requests={"cpu": "1", "memory": "1Gi"}), container(requests={"cpu": "3"})],
+    }
+    assert pod_requests(spec) == {"cpu": 3000, GPU: 4000, "memory": 2**30 * 1000}

@@ -1,0 +1,46 @@
+"""The operator's requests to a pool's sidecars, to a server that asks for the pool's token."""
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rlrun.constants import SERVING_LABEL
+from rlrun.protocol.serving import DesiredAdapters, ServingReport
+from rlrun.service.access import token_middleware
+from rlrun.service.errors import RequestRejected
+from rlrun.service.server import json_response
+from rlrun_operator.resources.run_tokens import pool_token, run_token
+from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.serving.sidecar_client import HttpSidecars
+
+KEY = b"k" * 32
+POOL = PoolIdentity("team", "a/b")
+POD = {
+    "metadata": {"name": "pod", "namespace": POOL.namespace, "labels": {SERVING_LABEL: POOL.name}},
+    "status": {"podIP": "10.0.0.1"},
+}
+ORDER = DesiredAdapters(base="a/b", adapters=[])
+
+
+async def test_the_operator_sends_the_token_of_the_pods_pool() -> None:
+    async def report(_: web.Request) -> web.Response:
+        return json_response(ServingReport(order=ORDER, adapters=[]))
+
+    app = web.Application(middlewares=[token_middleware(pool_token(KEY, POOL.namespace, POOL.name))])
+    app.add_routes([web.get("/adapters", report), web.put("/adapters", report)])
+    server = TestServer(app)
+    await server.start_server()
+    sidecars, other = (HttpSidecars(f"http://127.0.0.1:{server.port}/adapters", key) for key in (KEY, b"x" * 32))
+    try:
+        assert (await sidecars.fetch_report(POD)).order == ORDER
+        assert (await sidecars.push_desired(POD, ORDER)).order == ORDER
+        with pytest.raises(RequestRejected, match="token"):
+            await other.push_desired(POD, ORDER)
+    finally:
+        await sidecars.close()
+        await other.close()
+        await server.close()
+
+
+def test_pools_runs_and_namespaces_have_different_tokens() -> None:
+    tokens = [pool_token(KEY, "a", "p"), pool_token(KEY, "b", "p"), pool_token(KEY, "a", "q"), run_token(KEY, "a/p")]
+    assert len(set(tokens)) == len(tokens)
