@@ -21,12 +21,13 @@ S3_RETRY_SECONDS = 30.0
 
 def requeue_after_finish(observation: RunObservation, now: datetime, soon: float) -> float | None:
     """Return the seconds until the next reconcile of a run without work. None: its artifacts are final."""
-    if any(_may_write(pod, now) for pod in observation.pods if label(pod, RUN_UID_LABEL) == observation.uid):
+    if any(may_write(pod, now) for pod in observation.pods if label(pod, RUN_UID_LABEL) == observation.uid):
         return soon
     return S3_RETRY_SECONDS if observation.artifacts_problem is not None else None
 
 
-def _may_write(pod: Obj, now: datetime) -> bool:
+def may_write(pod: Obj, now: datetime) -> bool:
+    """True if the pod may still run a process. A pod that outlives its grace period is on a lost node."""
     # Kubernetes sets deletionTimestamp to the time of the request plus the grace period.
     ends = parse_time(pod["metadata"].get("deletionTimestamp"))
     return is_alive(pod) and (ends is None or now < ends + NODE_LOSS_MARGIN)

@@ -1,0 +1,147 @@
+"""Observation of a run's Workloads in Kueue, and of the flavors and classes that they name."""
+
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import RUN_UID_LABEL, ConditionType, Reason
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.conditions import find_condition
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import PRIORITY_CLASS, RESOURCE_FLAVOR, WORKLOAD, WORKLOAD_PRIORITY_CLASS, ResourceKind
+from rlrun.kube.objects import Obj, label
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.cache.cached_reader import CachedReader
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.kueue.observation import KueueObservation
+from rlrun_operator.kueue.placement import flavor_names
+from rlrun_operator.kueue.workload import PRIORITY_LABEL, WorkloadPriority
+from rlrun_operator.kueue.workload_status import holds
+
+CACHE_SECONDS = 30.0
+"""Time for which a flavor or a class is used for other runs: they rarely change."""
+FORBIDDEN, NOT_FOUND = 403, 404
+
+
+class KueueObserver:
+    """Reader of Workloads. Runs without a queue cost no request."""
+
+    def __init__(self, cluster: AsyncKubeClient, settings: OperatorSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._known: dict[tuple[str, str], tuple[float, Obj]] = {}
+
+    async def observe(self, run: Obj, status: RLRunStatus, reader: CachedReader) -> KueueObservation | None:
+        """Return the state of the run's Workloads, or None if it has no queue or has given its quota back.
+
+        A missing kind or right is a problem of the run, not an error: the run can still be stopped. Raises other
+        ApiErrors.
+        """
+        queue = (run.get("spec") or {}).get("queueName")
+        if not queue or _is_over(status):
+            return None
+        if self._settings.kueue is None:
+            return KueueObservation(
+                problem=_unavailable(
+                    f"spec.queueName names the LocalQueue {queue}, but this platform does not use Kueue (value "
+                    "`kueue.enabled` of the chart). Start the run without spec.queueName, or ask the platform team."
+                )
+            )
+        metadata = run["metadata"]
+        try:
+            workloads = await reader.list(WORKLOAD, metadata["namespace"], {RUN_UID_LABEL: metadata["uid"]})
+        except ApiError as error:
+            return KueueObservation(problem=_explain(error, "Workloads"))
+        parts = await self._priority(run, self._settings.kueue.priority_classes)
+        for workload in workloads:
+            if holds(workload, "Admitted") and not holds(workload, "Finished"):
+                parts |= await self._flavors(workload)
+        return KueueObservation(workloads=tuple(workloads), **parts)
+
+    async def _flavors(self, workload: Obj) -> dict[str, Any]:
+        found: dict[str, Obj] = {}
+        try:
+            for name in flavor_names(workload):
+                flavor = await self._cached(RESOURCE_FLAVOR, name)
+                if flavor is None:
+                    return {
+                        "flavor_problem": _unavailable(
+                            f"Kueue admitted the run in the ResourceFlavor {name}, which does not exist, so the "
+                            "operator does not know where the pods belong. Ask the platform team to create it again."
+                        )
+                    }
+                found[name] = flavor
+        except ApiError as error:
+            return {"flavor_problem": _explain(error, "ResourceFlavors")}
+        return {"flavors": found}
+
+    async def _priority(self, run: Obj, allowed: Sequence[str]) -> dict[str, Any]:
+        name = label(run, PRIORITY_LABEL)
+        kind = WORKLOAD_PRIORITY_CLASS
+        if name and not is_listed(name, allowed):
+            return {
+                "priority_problem": Problem(
+                    reason=Reason.PRIORITY_CLASS_NOT_ALLOWED,
+                    message=f"The label {PRIORITY_LABEL} of the run names the WorkloadPriorityClass {name!r}, which "
+                    f"runs may not use. Allowed: {', '.join(allowed) or 'none'}. Change or remove the label.",
+                )
+            }
+        if not name:
+            name, kind = str((run.get("spec") or {}).get("priorityClassName") or ""), PRIORITY_CLASS
+        if not name or (kind is PRIORITY_CLASS and not is_listed(name, self._settings.priority_classes)):
+            # A class that runs must not use is a problem of the spec, which is found with its other references.
+            return {}
+        try:
+            found = await self._cached(kind, name)
+        except ApiError as error:
+            return {"priority_problem": _explain(error, kind.kind)}
+        if found is None:
+            return {
+                "priority_problem": Problem(
+                    reason=Reason.QUEUE_MISCONFIGURED,
+                    message=f"The {kind.kind} {name} does not exist, so the run has no priority in the queue. Name "
+                    "another one, or ask the platform team to create it.",
+                )
+            }
+        return {"priority": WorkloadPriority(kind.kind, name, int(found.get("value") or 0))}
+
+    async def _cached(self, kind: ResourceKind, name: str) -> Obj | None:
+        known = self._known.get((kind.kind, name))
+        if known is not None and time.monotonic() - known[0] < CACHE_SECONDS:
+            return known[1]
+        found = await self._cluster.get(kind, None, name)
+        if found is not None:
+            self._known[kind.kind, name] = (time.monotonic(), found)
+        return found
+
+
+def is_listed(name: str, patterns: Sequence[str]) -> bool:
+    """True if the name matches one of the patterns, in which * stands for any characters."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _is_over(status: RLRunStatus) -> bool:
+    """True for a finished run that has no Workload to end."""
+    if status.phase is None or not status.phase.finished:
+        return False
+    known = find_condition(status, ConditionType.ADMITTED)
+    return known is None or known.reason == Reason.NOT_QUEUED
+
+
+def _explain(error: ApiError, what: str) -> Problem:
+    """Return the problem of a kind or right that is missing. Raises the error if it is another one."""
+    if error.status == FORBIDDEN:
+        return _unavailable(f"The operator must not read {what} of Kueue ({error}). Extend its role.")
+    if error.status == NOT_FOUND:
+        return _unavailable(
+            f"The API server does not serve {what} of Kueue in the version v1beta2 ({error}). The platform team must "
+            "install Kueue 0.15 or later."
+        )
+    raise error
+
+
+def _unavailable(message: str) -> Problem:
+    return Problem(reason=Reason.KUEUE_UNAVAILABLE, message=message)

@@ -1,0 +1,41 @@
+"""Admission of runs: by Kueue for those with a LocalQueue, otherwise by the queue of the platform, if it has one."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rlrun.kube.objects import Obj
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.controller.reconciler import AdmissionSource
+from rlrun_operator.planning.plan.admission import Admission
+from rlrun_operator.planning.plan.observation import RunKey, RunObservation
+from rlrun_operator.planning.policies.kueue_admission import kueue_answer
+
+
+class KueueQueue:
+    """Queue of Kueue, before the built-in one."""
+
+    def __init__(self, settings: OperatorSettings, other: AdmissionSource | None = None) -> None:
+        """`other`: queue of the runs that name no LocalQueue. None starts them at once."""
+        self._settings = settings
+        self._other = other
+
+    def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
+        """Return the answer to the observed run; None: no queue decides about it, or it needs no place."""
+        if names_local_queue(observation.run):
+            return kueue_answer(observation, self._settings, now)
+        return None if self._other is None else self._other.answer(observation, now)
+
+    def gone(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
+        """Take notice that the run does not exist. Its Workload has gone with it."""
+        return self._other is not None and self._other.gone(key, pods, now)
+
+    def failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
+        """Take notice that a reconcile failed. Nothing about Kueue is remembered."""
+        if self._other is not None:
+            self._other.failed(key, run, error, now)
+
+
+def names_local_queue(run: Obj) -> bool:
+    """True if Kueue decides about the run."""
+    return bool((run.get("spec") or {}).get("queueName"))

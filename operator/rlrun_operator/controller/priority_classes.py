@@ -1,0 +1,46 @@
+"""Values of PriorityClasses, by which the queue orders runs."""
+
+import logging
+import time
+
+from rlrun.api.run import RLRunSpec
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import PRIORITY_CLASS
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.policies.validation import check_priority
+
+log = logging.getLogger(__name__)
+
+KEPT_SECONDS = 60.0
+"""Time for which a value is cached."""
+
+
+class PriorityClasses:
+    """Reader of PriorityClasses, by name and with a cache."""
+
+    def __init__(self, cluster: AsyncKubeClient, settings: OperatorSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._values: dict[str, tuple[float, int]] = {}
+
+    async def value_of(self, spec: RLRunSpec) -> int:
+        """Return the value of the run's class; 0 without one, or if runs must not use it. Raises ApiError."""
+        name = spec.priority_class_name
+        if name is None or check_priority(spec, self._settings) is not None:
+            return 0
+        known = self._values.get(name)
+        if known is None or time.monotonic() - known[0] >= KEPT_SECONDS:
+            known = self._values[name] = (time.monotonic(), await self._read(name))
+        return known[1]
+
+    async def _read(self, name: str) -> int:
+        try:
+            found = await self._cluster.get(PRIORITY_CLASS, None, name)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            log.warning("The queue takes PriorityClass %s for 0: the operator's role cannot read it (%s)", name, error)
+            return 0
+        return 0 if found is None else int(found.get("value") or 0)

@@ -1,0 +1,137 @@
+"""Placement of admitted pods: node labels and tolerations of the flavors that a Workload got its quota from.
+
+Quota of one flavor must not be used on nodes of another, so pods get the labels of their flavors' nodes as their
+nodeSelector, as Kueue does it for its own kinds.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.kueue.workload import POD_SET_LABEL, pod_set_of
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Additions to the template of one set of pods."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Obj, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+class PlacementConflict(Exception):
+    """Raised if a pod would need two values for one key. `problem` says which."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def flavor_names(workload: Obj) -> list[str]:
+    """Return the names of the flavors that the Workload was assigned, each once."""
+    assignments = _assignments(workload)
+    return list(dict.fromkeys(name for one in assignments for name in (one.get("flavors") or {}).values()))
+
+
+def placements(workload: Obj, flavors: Mapping[str, Obj]) -> dict[str, Placement]:
+    """Return the placement of each set of pods of an admitted Workload.
+
+    Args:
+        workload: The Workload with its admission and the updates of its admission checks.
+        flavors: The ResourceFlavors of `flavor_names` by name.
+
+    Raises:
+        PlacementConflict: Flavors or admission checks contradict each other.
+    """
+    found: dict[str, Placement] = {}
+    for assignment in _assignments(workload):
+        name = str(assignment["name"])
+        specs = [flavors[f].get("spec") or {} for f in dict.fromkeys((assignment.get("flavors") or {}).values())]
+        parts = [
+            Placement({}, (), {POD_SET_LABEL: name}),
+            *(Placement(s.get("nodeLabels") or {}, tuple(s.get("tolerations") or ())) for s in specs),
+            *_updates(workload, name),
+        ]
+        found[name] = _merge(name, parts)
+    return found
+
+
+def place(children: Sequence[Obj], placed: Mapping[str, Placement]) -> list[Obj]:
+    """Return the children with the placement in the templates of their pods. Raises PlacementConflict."""
+    return [_place(c, placed) if c["kind"] in ("Deployment", "Job") else c for c in children]
+
+
+def _place(child: Obj, placed: Mapping[str, Placement]) -> Obj:
+    name = pod_set_of(child)
+    if name not in placed:
+        return child
+    made = copy.deepcopy(child)
+    template = made["spec"]["template"]
+    metadata, spec = template["metadata"], template["spec"]
+    own = Placement(
+        spec.get("nodeSelector") or {},
+        tuple(spec.get("tolerations") or ()),
+        metadata.get("labels") or {},
+        metadata.get("annotations") or {},
+    )
+    merged = _merge(name, [own, placed[name]])
+    metadata["labels"] = dict(merged.labels)
+    if merged.annotations:
+        metadata["annotations"] = dict(merged.annotations)
+    if merged.node_selector:
+        spec["nodeSelector"] = dict(merged.node_selector)
+    if merged.tolerations:
+        spec["tolerations"] = list(merged.tolerations)
+    return made
+
+
+def _assignments(workload: Obj) -> list[Obj]:
+    admission: Mapping[str, Any] = (workload.get("status") or {}).get("admission") or {}
+    return list(admission.get("podSetAssignments") or [])
+
+
+def _updates(workload: Obj, name: str) -> Iterable[Placement]:
+    for check in (workload.get("status") or {}).get("admissionChecks") or []:
+        for update in check.get("podSetUpdates") or []:
+            if update.get("name") == name:
+                yield Placement(
+                    update.get("nodeSelector") or {},
+                    tuple(update.get("tolerations") or ()),
+                    update.get("labels") or {},
+                    update.get("annotations") or {},
+                )
+
+
+def _merge(name: str, parts: Sequence[Placement]) -> Placement:
+    tolerations: list[Obj] = []
+    for part in parts:
+        tolerations += [t for t in part.tolerations if t not in tolerations]
+    return Placement(
+        _joined(name, "nodeSelector", [p.node_selector for p in parts]),
+        tuple(tolerations),
+        _joined(name, "label", [p.labels for p in parts]),
+        _joined(name, "annotation", [p.annotations for p in parts]),
+    )
+
+
+def _joined(name: str, what: str, parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in parts:
+        for key, value in part.items():
+            if found.setdefault(key, value) != value:
+                raise PlacementConflict(
+                    Problem(
+                        reason=Reason.PLACEMENT_CONFLICT,
+                        message=f"Kueue admitted the run, but the pods of {name} would need the {what} {key} with the "
+                        f"values {found[key]!r} and {value!r}. Correct the RLModel's nodeSelector, or the labels of "
+                        "the ResourceFlavors and the updates of the admission checks of the queue.",
+                    )
+                )
+    return found

@@ -1,0 +1,236 @@
+"""Decision about a run in a queue of Kueue, from its Workload as observed, the run's stage, and its living pods.
+
+The owner of a Workload has a contract with Kueue: no pod before the admission, no pod after an eviction, and the quota
+goes back only when the last pod is gone. Every answer follows from what is observed, so that an operator that is
+restarted at any point gives the same one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from rlrun.constants import HASH_ANNOTATION, Reason
+from rlrun.kube.objects import Obj, ObjectRef, annotation
+from rlrun.kube.pods import is_leaving
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.kueue.workload_status import WorkloadStatus, find, finished, holds, pods_ready, released
+
+MISCONFIGURED = ("Misconfigured", "Inadmissible")
+"""Kueue's reasons for a Workload that cannot be admitted before the queue is changed: it is missing or inactive."""
+
+
+STOPPED = ("ClusterQueueStopped", "LocalQueueStopped")
+"""Kueue's reasons for an eviction by a queue that was stopped, kept in the condition Requeued until it starts again."""
+
+
+class Stage(StrEnum):
+    """Stage of a run, as far as its quota is concerned."""
+
+    QUEUED = "queued"
+    """The run has no attempt and needs quota to begin one."""
+    ACTIVE = "active"
+    """The run has an attempt."""
+    PAUSED = "paused"
+    """The next attempt begins after a wait; the quota is kept for it."""
+    SUSPENDED = "suspended"
+    """The run needs no quota now: it is suspended, or its object is being deleted."""
+    COMPLETED = "completed"
+    ENDED = "ended"
+    """The run has failed or was stopped."""
+
+
+class Action(StrEnum):
+    """Next action of a run."""
+
+    WAIT = "wait"
+    """No pod may exist, or the pods that end are waited for."""
+    START = "start"
+    """All pods are admitted: begin an attempt, or continue the active one."""
+    STOP = "stop"
+    """Delete the pods and end the attempt: the run lost its quota."""
+    NOTHING = "nothing"
+    """Quota decides nothing about the run in this stage."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Next action of a run, and the writes to its Workload."""
+
+    action: Action
+    workload: Obj | None = None
+    """The Workload that holds for the action. None: there is none."""
+    problem: Problem | None = None
+    """Reason why the run waits, or why it lost its quota."""
+    create: Obj | None = None
+    deletes: tuple[ObjectRef, ...] = ()
+    status: WorkloadStatus | None = None
+
+
+def decide(
+    stage: Stage,
+    workloads: Sequence[Obj],
+    wanted: Obj | None,
+    now: datetime,
+    *,
+    has_pods: bool,
+    is_ready: bool = False,
+    outcome: str = "",
+) -> Decision:
+    """Return the decision.
+
+    Args:
+        stage: Stage of the run.
+        workloads: All Workloads of the run.
+        wanted: The Workload as it would be created now. Needed in stage QUEUED only.
+        now: The current time.
+        has_pods: True if a pod of the run may still run, or if a Deployment or Job of it could create one.
+        is_ready: True if all pods of the attempt are ready.
+        outcome: Message about the run's end.
+    """
+    known = sorted(workloads, key=lambda w: str(w["metadata"].get("creationTimestamp") or ""))
+    usable = [w for w in known if not is_leaving(w) and not holds(w, "Finished")]
+    current = usable[-1] if usable else None
+    if stage is Stage.SUSPENDED:
+        return Decision(Action.NOTHING, current, deletes=() if has_pods else _refs(known))
+    if stage in (Stage.COMPLETED, Stage.ENDED):
+        if current is None or has_pods:
+            return Decision(Action.NOTHING, current)
+        succeeded = stage is Stage.COMPLETED
+        return Decision(Action.NOTHING, current, status=finished(current, now, succeeded=succeeded, message=outcome))
+    if stage is Stage.ACTIVE:
+        return _active(current, now, is_ready=is_ready)
+    if current is not None and holds(current, "Evicted") and holds(current, "QuotaReserved"):
+        return Decision(Action.WAIT, current, _lost(current), status=None if has_pods else released(current, now))
+    if stage is Stage.PAUSED:
+        is_admitted = current is not None and holds(current, "Admitted")
+        return Decision(Action.START if is_admitted else Action.NOTHING, current)
+    return _queued(known, current, wanted, has_pods=has_pods)
+
+
+def _active(current: Obj | None, now: datetime, *, is_ready: bool) -> Decision:
+    if current is None:
+        problem = Problem(
+            reason=Reason.WORKLOAD_EVICTED,
+            message="The run's Workload was deleted, and with it its quota. The run stops and queues again; it "
+            "continues from its newest checkpoint.",
+        )
+        return Decision(Action.STOP, problem=problem)
+    lost = _lost(current)
+    if lost is not None:
+        return Decision(Action.STOP, current, lost)
+    return Decision(Action.START, current, status=pods_ready(current, is_ready, now))
+
+
+def _queued(known: Sequence[Obj], current: Obj | None, wanted: Obj | None, *, has_pods: bool) -> Decision:
+    if wanted is None:
+        # The references of the spec are not valid now, so the shape of the run is unknown. A Workload keeps its place.
+        is_admitted = current is not None and holds(current, "Admitted")
+        return Decision(Action.START if is_admitted else Action.NOTHING, current)
+    if current is None:
+        old = [w for w in known if not is_leaving(w)]
+        if has_pods or len(old) < len(known):
+            return Decision(Action.WAIT, problem=_waiting_for_end(wanted))
+        if old:
+            # Finished by another writer, for example by Kueue for an owner that it could not read.
+            return Decision(Action.WAIT, problem=_waiting_for_end(wanted), deletes=_refs(old))
+        return Decision(Action.WAIT, wanted, _just_queued(wanted), create=wanted)
+    if annotation(current, HASH_ANNOTATION) != annotation(wanted, HASH_ANNOTATION):
+        # Quota is asked for the pods that the run would have now. What a Workload asks for cannot be changed.
+        if has_pods and holds(current, "QuotaReserved"):
+            return Decision(Action.WAIT, current, _waiting_for_end(wanted))
+        return Decision(Action.WAIT, current, _just_queued(wanted), deletes=_refs([current]))
+    if not holds(current, "QuotaReserved"):
+        return Decision(Action.WAIT, current, _without_quota(current))
+    if not holds(current, "Admitted"):
+        return Decision(Action.WAIT, current, _without_checks(current))
+    return Decision(Action.START, current)
+
+
+def _lost(workload: Obj) -> Problem | None:
+    """Return why an attempt may not go on, or None if its Workload is admitted."""
+    evicted = find(workload, "Evicted")
+    if evicted is not None and evicted.get("status") == "True":
+        why = _said(evicted)
+    elif not holds(workload, "QuotaReserved"):
+        why = _said(find(workload, "QuotaReserved"))
+    elif not holds(workload, "Admitted"):
+        why = _said(find(workload, "Admitted"))
+    else:
+        return None
+    return Problem(
+        reason=Reason.WORKLOAD_EVICTED,
+        message=f"Kueue took the run's quota back ({why}). The run queues again and continues from its newest "
+        "checkpoint when it is admitted; this does not count toward `spec.maxRestarts`.",
+    )
+
+
+def _without_quota(workload: Obj) -> Problem:
+    condition = find(workload, "QuotaReserved")
+    queue, name = workload["spec"].get("queueName"), workload["metadata"]["name"]
+    if workload["spec"].get("active") is False:
+        return Problem(
+            reason=Reason.QUEUE_MISCONFIGURED,
+            message=f"The run's Workload {name} is deactivated (`spec.active` is false), so Kueue does not admit it. "
+            "Ask the platform team why, or suspend and resume the run to queue again.",
+        )
+    if condition is None:
+        return _just_queued(workload)
+    requeued = find(workload, "Requeued")
+    if requeued is not None and requeued.get("status") == "False" and requeued.get("reason") in STOPPED:
+        # Kueue calls a stopped queue "inactive" too, with the reason of queues that must be corrected.
+        return Problem(
+            reason=Reason.WAITING_FOR_QUOTA,
+            message=f"The queue behind the LocalQueue {queue} was stopped while the run was active "
+            f"({_said(requeued)}). The run waits until the platform team starts the queue again, and then continues "
+            f"from its newest checkpoint. Kueue says now: {_said(condition)}.",
+        )
+    if condition.get("reason") in MISCONFIGURED:
+        return Problem(
+            reason=Reason.QUEUE_MISCONFIGURED,
+            message=f"Kueue cannot admit the run from the LocalQueue {queue}: {_said(condition)}. Ask the platform "
+            "team to correct the queue, or start the run with another `spec.queueName`.",
+        )
+    return Problem(
+        reason=Reason.WAITING_FOR_QUOTA,
+        message=f"The run waits in the LocalQueue {queue} until Kueue admits all of its pods: {_said(condition)}. See "
+        f"`kubectl describe workload {name} -n {workload['metadata']['namespace']}`.",
+    )
+
+
+def _without_checks(workload: Obj) -> Problem:
+    checks = (workload.get("status") or {}).get("admissionChecks") or []
+    pending = [c for c in checks if c.get("state") != "Ready"]
+    listed = "; ".join(f"{c['name']}: {c.get('message') or c.get('state')}" for c in pending)
+    return Problem(
+        reason=Reason.WAITING_FOR_ADMISSION_CHECKS,
+        message="Kueue has reserved quota for the run, which waits for admission checks: "
+        f"{listed or 'none is listed'}.",
+    )
+
+
+def _just_queued(workload: Obj) -> Problem:
+    return Problem(
+        reason=Reason.WAITING_FOR_QUOTA,
+        message=f"The run waits in the LocalQueue {workload['spec'].get('queueName')} until Kueue admits all of its "
+        "pods. If this does not change, Kueue may not run.",
+    )
+
+
+def _waiting_for_end(wanted: Obj) -> Problem:
+    return Problem(
+        reason=Reason.WAITING_FOR_PREVIOUS_PODS,
+        message=f"The run queues in the LocalQueue {wanted['spec'].get('queueName')} as soon as the pods and the "
+        "Workload that it had before are gone. No action needed.",
+    )
+
+
+def _said(condition: Obj | None) -> str:
+    if condition is None:
+        return "no quota is reserved"
+    return f"{condition.get('reason')}: {str(condition.get('message') or 'no message').rstrip('.')}"
+
+
+def _refs(workloads: Sequence[Obj]) -> tuple[ObjectRef, ...]:
+    return tuple(ObjectRef.of(w) for w in workloads if not is_leaving(w))

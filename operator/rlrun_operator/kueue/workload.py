@@ -1,0 +1,121 @@
+"""The Workload of a run: what Kueue counts before it admits all pods of the run together.
+
+One Workload stands for all pods, so that a run gets quota for all of them or for none. It has one set of pods per role,
+with the requests and the placement of the pods and without their variables, images and volumes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.constants import HASH_ANNOTATION, Role
+from rlrun.kube.kinds import WORKLOAD
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import role_of
+
+from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.object_digest import digest_of
+
+POD_SETS = {
+    Role.trainer: "trainer",
+    Role.inference: "inference",
+    Role.environment: "environments",
+    Role.orchestrator: "orchestrator",
+}
+"""Names of the sets of pods. All environments of a run have pods of one size, so they are one set."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Label of an RLRun with its LocalQueue. Kueue's webhooks leave the pods of a labelled owner alone."""
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+"""Label of an RLRun with its WorkloadPriorityClass."""
+OWNER_UID_LABEL = "kueue.x-k8s.io/job-uid"
+OWNER_KIND_ANNOTATION = "kueue.x-k8s.io/job-owner-gvk"
+OWNER_NAME_ANNOTATION = "kueue.x-k8s.io/job-owner-name"
+POD_SET_LABEL = "kueue.x-k8s.io/podset"
+
+MAX_NAME = 63
+"""Maximum length of a Workload's name: Kueue uses names as values of labels."""
+CONTAINER_FIELDS = ("name", "resources", "restartPolicy")
+POD_FIELDS = (
+    "nodeSelector", "tolerations", "affinity", "runtimeClassName", "priorityClassName", "resourceClaims",
+    "topologySpreadConstraints",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WorkloadPriority:
+    """Value of a priority, and the class that it comes from."""
+
+    kind: str
+    """WorkloadPriorityClass or PriorityClass."""
+    name: str
+    value: int
+
+    @property
+    def reference(self) -> dict[str, str]:
+        """The class as a Workload names it."""
+        group = "kueue.x-k8s.io" if self.kind == "WorkloadPriorityClass" else "scheduling.k8s.io"
+        return {"group": group, "kind": self.kind, "name": self.name}
+
+
+def workload_name(identity: RunIdentity) -> str:
+    """Return the name of the Workload that is created for this attempt."""
+    end = f"-{identity.uid.replace('-', '')[:5]}-{identity.attempt}"
+    return f"rlrun-{identity.name}"[: MAX_NAME - len(end)].rstrip("-.") + end
+
+
+def workload(
+    identity: RunIdentity, queue: str, children: Sequence[Obj], priority: WorkloadPriority | None = None
+) -> Obj:
+    """Return the Workload for the pods of the run's children.
+
+    Args:
+        identity: The attempt that begins when the Workload is admitted.
+        queue: Name of a LocalQueue in the run's namespace.
+        children: All children of the attempt, with the placement that the spec and the RLModel ask for.
+        priority: Order in the queue, and of preemption. None: 0.
+    """
+    metadata = identity.metadata(workload_name(identity))
+    spec: dict[str, Any] = {"queueName": queue, "podSets": pod_sets(children)}
+    if priority is not None:
+        spec |= {"priority": priority.value, "priorityClassRef": priority.reference}
+    metadata["labels"][OWNER_UID_LABEL] = identity.uid
+    owner = identity.owner_reference()
+    group, _, version = owner["apiVersion"].partition("/")
+    metadata["annotations"] |= {
+        OWNER_KIND_ANNOTATION: f"{group}/{version}, Kind={owner['kind']}",
+        OWNER_NAME_ANNOTATION: identity.name,
+        HASH_ANNOTATION: digest_of(spec),
+    }
+    return {"apiVersion": WORKLOAD.api_version, "kind": WORKLOAD.kind, "metadata": metadata, "spec": spec}
+
+
+def pod_sets(children: Sequence[Obj]) -> list[Obj]:
+    """Return the sets of pods of the Deployments and Jobs among the children, in the order of `POD_SETS`."""
+    found: dict[str, Obj] = {}
+    for child in children:
+        if child["kind"] not in ("Deployment", "Job"):
+            continue
+        name = pod_set_of(child)
+        made = found.setdefault(name, {"name": name, "count": 0, "template": _template(child["spec"]["template"])})
+        made["count"] += pod_count(child)
+    return [found[name] for name in POD_SETS.values() if name in found]
+
+
+def pod_set_of(child: Obj) -> str:
+    """Return the name of the set that the pods of a Deployment or Job belong to."""
+    return POD_SETS[Role(role_of(child))]
+
+
+def pod_count(child: Obj) -> int:
+    """Return the number of pods of a Deployment or Job."""
+    spec: Mapping[str, Any] = child["spec"]
+    return int(spec["replicas"] if child["kind"] == "Deployment" else spec["parallelism"])
+
+
+def _template(template: Obj) -> Obj:
+    spec = template["spec"]
+    made: Obj = {key: spec[key] for key in POD_FIELDS if spec.get(key)}
+    for key in ("initContainers", "containers"):
+        if spec.get(key):
+            made[key] = [{k: c[k] for k in CONTAINER_FIELDS if c.get(k)} for c in spec[key]]
+    return {"spec": made}

@@ -1,0 +1,148 @@
+"""Statuses of a Workload that its owner writes: quota released, finished, and pods ready.
+
+Kueue expects from the owner of an evicted Workload that it stops its pods and then gives the quota back, and it writes
+the status by server-side apply. The owner writes under the same field manager, so that the status that it sends
+replaces what Kueue has sent: everything that this manager owns must be in it, or it is removed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rlrun.kube.conditions import parse_time, shorten
+from rlrun.kube.objects import Obj
+
+ADMISSION_MANAGER = "kueue-admission"
+"""Field manager of Kueue and of owners for the admission and the conditions about it."""
+PODS_READY_MANAGER = "kueue-job-controller-PodsReady"
+"""Field manager of owners for the condition PodsReady."""
+ADMISSION_CONDITIONS = (
+    "QuotaReserved", "BlockedOnPreemptionGates", "Evicted", "Admitted", "Preempted", "Requeued", "DeactivationTarget",
+    "Finished", "PodsReady",
+)  # fmt: skip
+COPIED_FIELDS = (
+    "requeueState", "admissionChecks", "accumulatedPastExecutionTimeSeconds", "clusterName", "nominatedClusterNames",
+    "unhealthyNodes", "preemptionGates",
+)  # fmt: skip
+REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
+"""Reasons of evictions after which the Workload is back in the queue at once. After others Kueue decides when."""
+
+
+FINISHED_REASONS = {True: "Succeeded", False: "Failed"}
+"""Kueue's reasons of the condition Finished, by success."""
+READY_REASONS = {True: "Recovered", False: "Started"}
+"""Kueue's reasons of the condition PodsReady, by whether a pod has failed before."""
+
+
+@dataclass(frozen=True)
+class WorkloadStatus:
+    """A status to apply, and its field manager."""
+
+    obj: Obj
+    manager: str
+
+
+def find(workload: Obj, kind: str) -> Obj | None:
+    """Return the condition of that type, or None."""
+    conditions = (workload.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind), None)
+
+
+def holds(workload: Obj, kind: str) -> bool:
+    """True if the condition of that type is True."""
+    found = find(workload, kind)
+    return found is not None and found.get("status") == "True"
+
+
+def released(workload: Obj, now: datetime) -> WorkloadStatus:
+    """Return the status that gives the quota of an evicted Workload back and leaves it in its queue."""
+    evicted = find(workload, "Evicted") or {}
+    reason, message = str(evicted.get("reason") or "Evicted"), str(evicted.get("message") or "")
+    requeued = reason in REQUEUED_AT_ONCE
+    status = _copied(workload)
+    if holds(workload, "Admitted"):
+        since = parse_time((find(workload, "Admitted") or {}).get("lastTransitionTime")) or now
+        past = int(status.get("accumulatedPastExecutionTimeSeconds") or 0)
+        status["accumulatedPastExecutionTimeSeconds"] = past + max(0, int((now - since).total_seconds()))
+    for kind, value, why, text in (
+        ("Requeued", requeued, reason, message),
+        ("QuotaReserved", False, "Pending", message),
+        ("Admitted", False, "NoReservation", "The workload has no reservation"),
+    ):
+        _set(status, workload, kind, value, why, text, now)
+    return _applied(workload, status, ADMISSION_MANAGER)
+
+
+def finished(workload: Obj, now: datetime, *, succeeded: bool, message: str) -> WorkloadStatus:
+    """Return the status that ends the Workload and gives its quota back."""
+    status = _copied(workload)
+    if admission := (workload.get("status") or {}).get("admission"):
+        status["admission"] = admission
+        status.pop("resourceRequests", None)
+    _set(status, workload, "Finished", True, FINISHED_REASONS[succeeded], message, now)
+    return _applied(workload, status, ADMISSION_MANAGER)
+
+
+def pods_ready(workload: Obj, ready: bool, now: datetime) -> WorkloadStatus | None:
+    """Return the status with the condition PodsReady of an admitted Workload, or None if it is right already.
+
+    Kueue evicts Workloads without it after a time, if its configuration has `waitForPodsReady`.
+    """
+    known = find(workload, "PodsReady")
+    was_ready, before = (known or {}).get("status") == "True", (known or {}).get("reason")
+    if ready:
+        reason = READY_REASONS[before in ("WaitForRecovery", "Recovered")]
+        message = "All pods reached readiness and the workload is running"
+    elif was_ready or before == "WaitForRecovery":
+        reason, message = "WaitForRecovery", "At least one pod has failed, waiting for recovery"
+    else:
+        reason, message = "WaitForStart", "Not all pods are ready or succeeded"
+    if known is not None and (was_ready, before) == (ready, reason):
+        return None
+    status: Obj = {"conditions": []}
+    _set(status, workload, "PodsReady", ready, reason, message, now)
+    return _applied(workload, status, PODS_READY_MANAGER)
+
+
+def _copied(workload: Obj) -> Obj:
+    """Return what the admission's manager owns, without the admission itself."""
+    old: Mapping[str, Any] = workload.get("status") or {}
+    status = {key: old[key] for key in COPIED_FIELDS if old.get(key) not in (None, [], {})}
+    if old.get("admission") is None and old.get("resourceRequests"):
+        status["resourceRequests"] = old["resourceRequests"]
+    if evictions := (old.get("schedulingStats") or {}).get("evictions"):
+        status["schedulingStats"] = {"evictions": evictions}
+    status["conditions"] = [c for kind in ADMISSION_CONDITIONS if (c := find(workload, kind)) is not None]
+    return status
+
+
+def _set(status: Obj, workload: Obj, kind: str, value: bool, reason: str, message: str, now: datetime) -> None:
+    text = "True" if value else "False"
+    old = find(workload, kind) or {}
+    changed: Obj = {
+        "type": kind,
+        "status": text,
+        "reason": reason,
+        "message": shorten(message),
+        "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == text else _stamp(now),
+        "observedGeneration": int(workload["metadata"].get("generation") or 0),
+    }
+    status["conditions"] = [*(c for c in status["conditions"] if c["type"] != kind), changed]
+
+
+def _stamp(now: datetime) -> str:
+    return f"{now:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _applied(workload: Obj, status: Obj, manager: str) -> WorkloadStatus:
+    metadata = workload["metadata"]
+    # The version makes the API server reject the status if Kueue has changed the Workload meanwhile.
+    keys = ("name", "namespace", "uid", "resourceVersion")
+    obj = {
+        "apiVersion": workload["apiVersion"],
+        "kind": workload["kind"],
+        "metadata": {key: metadata[key] for key in keys if key in metadata},
+        "status": status,
+    }
+    return WorkloadStatus(obj, manager)

@@ -1,0 +1,47 @@
+"""Placement of a run's children on the nodes that Kueue gave the run quota for."""
+
+from collections.abc import Sequence
+
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj, attempt_of, label
+from rlrun.kube.pods import is_leaving
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.kueue.placement import flavor_names, place, placements
+from rlrun_operator.kueue.workload import QUEUE_LABEL
+from rlrun_operator.kueue.workload_status import holds
+from rlrun_operator.planning.plan.observation import RunObservation
+
+
+def place_children(observation: RunObservation, desired: Sequence[Obj], attempt: int) -> list[Obj] | Problem:
+    """Return the children with the placement of their pods, or the reason why it is unknown.
+
+    Raises PlacementConflict.
+    """
+    kueue = observation.kueue
+    if kueue is None or is_queued_by_pods(observation, attempt):
+        return list(desired)
+    problem = kueue.problem or kueue.flavor_problem
+    if problem is not None:
+        return problem
+    workload = admitted_workload(observation)
+    if workload is None or any(name not in kueue.flavors for name in flavor_names(workload)):
+        return Problem(
+            reason=Reason.KUEUE_UNAVAILABLE,
+            message="The placement of the run's pods is unknown: the operator has not read the admitted Workload or "
+            "its ResourceFlavors yet. No action needed.",
+        )
+    return place(desired, placements(workload, kueue.flavors))
+
+
+def admitted_workload(observation: RunObservation) -> Obj | None:
+    """Return the Workload that admits the run's pods, or None."""
+    workloads = observation.kueue.workloads if observation.kueue else ()
+    found = [w for w in workloads if holds(w, "Admitted") and not holds(w, "Finished") and not is_leaving(w)]
+    return max(found, key=lambda w: str(w["metadata"].get("creationTimestamp") or ""), default=None)
+
+
+def is_queued_by_pods(observation: RunObservation, attempt: int) -> bool:
+    """True for an attempt that an older version of the operator began: Kueue admitted each of its pods alone."""
+    owned = observation.owned_children("Deployment", "Job")
+    return any(attempt_of(c) == attempt and label(c, QUEUE_LABEL) for c in owned)

@@ -1,0 +1,212 @@
+"""Order of the runs that wait for a place, and which of them get one now.
+
+Of equal priority the run of the namespace with the smallest share comes first, then the one that has waited longest. A
+share is the largest fraction of a limit of the platform that the namespace's runs use, divided by its weight. The order
+is that of the places: each run counts toward its namespace's share for those after it.
+
+A run whose resources are not free keeps them from those after it, at once in strict order, otherwise when it has been
+the first of them for `backfillSeconds`. From then on it is first of its priority, so that no stream of others can pass
+it. A run that only its namespace's own limit keeps waiting holds up no other namespace.
+"""
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from rlrun.constants import Reason
+
+from rlrun_operator.config.quantities import to_millis
+from rlrun_operator.config.settings import QueueSettings
+
+Demand = Mapping[str, int]
+"""Requested resources in thousandths, by name."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Settings of the queue, with the capacity in thousandths."""
+
+    settings: QueueSettings
+    capacity: Demand
+
+    @classmethod
+    def of(cls, settings: QueueSettings) -> "Limits":
+        """Return the limits of these settings."""
+        return cls(settings, {name: to_millis(quantity) for name, quantity in settings.capacity.items()})
+
+    @property
+    def backfill(self) -> timedelta:
+        """Time for which runs may start before the first one whose resources are not free."""
+        return timedelta(seconds=self.settings.backfill_seconds)
+
+    def runs_of(self, namespace: str) -> int | None:
+        """Return the number of places that the namespace may have; None: any number."""
+        own = self.settings.namespaces.get(namespace)
+        return self.settings.max_runs_per_namespace if own is None or own.max_runs is None else own.max_runs
+
+    def weight_of(self, namespace: str) -> int:
+        """Return the weight of the namespace's share."""
+        own = self.settings.namespaces.get(namespace)
+        return 1 if own is None else own.weight
+
+
+@dataclass(frozen=True)
+class PlacedRun:
+    """A run with a place."""
+
+    namespace: str
+    demand: Demand | None
+    """None: unknown yet, so that no run gets a place while the capacity is limited."""
+
+
+@dataclass(frozen=True)
+class WaitingRun:
+    """A run that wants a place. Its demand is within the capacity."""
+
+    uid: str
+    namespace: str
+    name: str
+    demand: Demand | None
+    """None: unknown, because the run was not reconciled yet. No later run gets resources before it is known."""
+    since: datetime
+    priority: int = 0
+    blocked_time: datetime | None = None
+    """Time since which it is the first run whose resources are not free."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Result for one waiting run."""
+
+    runs_ahead: int
+    """Number of runs that come before it, without those that get a place now."""
+    waits_for: Reason | None
+    """Reason why it has no place. None: it gets one now."""
+    blocked_time: datetime | None = None
+
+
+@dataclass
+class _Usage:
+    """Places and resources in use or kept for a run."""
+
+    limits: Limits
+    runs: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    free: dict[str, int] = field(default_factory=dict)
+    is_known: bool = True
+
+    def add(self, namespace: str, demand: Demand | None) -> None:
+        self.runs[namespace] += 1
+        self.total += 1
+        self.is_known = self.is_known and (demand is not None or not self.free)
+        for name in self.free:
+            self.free[name] -= (demand or {}).get(name, 0)
+
+    def what_lacks(self, run: WaitingRun) -> Reason | None:
+        limit, maximum = self.limits.runs_of(run.namespace), self.limits.settings.max_runs
+        if limit is not None and self.runs[run.namespace] >= limit:
+            return Reason.NAMESPACE_LIMIT_REACHED
+        if maximum is not None and self.total >= maximum:
+            return Reason.RUN_LIMIT_REACHED
+        demand = run.demand or {}
+        lacks = any(amount > self.free[name] for name, amount in demand.items() if amount and name in self.free)
+        return Reason.WAITING_FOR_CAPACITY if lacks or not self.is_known else None
+
+
+class _Shares:
+    """Shares of the namespaces."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._used: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        maximum = limits.settings.max_runs
+        # Without a limit that namespaces share, only the number of runs tells who has more.
+        self._of = dict(limits.capacity) or {}
+        if maximum is not None or not self._of:
+            self._of[""] = maximum or 1
+
+    def add(self, namespace: str, demand: Demand | None) -> None:
+        self._used[namespace].update(demand or {})
+        self._used[namespace][""] += 1
+
+    def share(self, namespace: str) -> float:
+        # A division of integers is correctly rounded, so equal shares are equal.
+        used, weight = self._used[namespace], self._limits.weight_of(namespace)
+        return max(used[name] / (whole * weight) for name, whole in self._of.items())
+
+
+def take_turns(
+    placed: Iterable[PlacedRun], waiting: Iterable[WaitingRun], limits: Limits, now: datetime
+) -> dict[str, Turn]:
+    """Return the turn of each waiting run by its uid, in order. Pure, and independent of the order of its arguments."""
+    usage, shares = _Usage(limits, free=dict(limits.capacity)), _Shares(limits)
+    for one in placed:
+        usage.add(one.namespace, one.demand)
+        shares.add(one.namespace, one.demand)
+    turns: dict[str, Turn] = {}
+    ahead, has_first_blocked = 0, False
+    for run in _in_order(waiting, shares, limits, now):
+        lacks = usage.what_lacks(run)
+        blocked_time = run.blocked_time
+        if lacks is None:
+            usage.add(run.namespace, run.demand)
+            turns[run.uid] = Turn(ahead, None)
+            continue
+        if lacks is Reason.WAITING_FOR_CAPACITY and usage.is_known and not has_first_blocked:
+            blocked_time, has_first_blocked = blocked_time or now, True
+        keeps = not limits.settings.backfill_seconds or _is_first_of_its_priority(blocked_time, limits, now)
+        if keeps and lacks is not Reason.NAMESPACE_LIMIT_REACHED:
+            usage.add(run.namespace, run.demand)
+        turns[run.uid] = Turn(ahead, lacks, blocked_time)
+        ahead += 1
+    return turns
+
+
+def next_change(turns: Iterable[Turn], limits: Limits, now: datetime) -> datetime | None:
+    """Return the time at which the order changes by itself, None without one."""
+    times = (turn.blocked_time + limits.backfill for turn in turns if turn.blocked_time is not None)
+    return min((time for time in times if time > now), default=None)
+
+
+def exceeded_capacity(demand: Demand, limits: Limits) -> list[str]:
+    """Return the resources of which the demand is more than there is in all."""
+    return sorted(name for name, whole in limits.capacity.items() if demand.get(name, 0) > whole)
+
+
+def _is_first_of_its_priority(blocked_time: datetime | None, limits: Limits, now: datetime) -> bool:
+    return blocked_time is not None and now - blocked_time >= limits.backfill
+
+
+_Rank = tuple[int, int, datetime, datetime, str]
+
+
+def _in_order(waiting: Iterable[WaitingRun], shares: _Shares, limits: Limits, now: datetime) -> Iterable[WaitingRun]:
+    """Yield the runs in their order. Each one yielded counts toward the share of its namespace."""
+
+    def rank(run: WaitingRun) -> _Rank:
+        is_first = _is_first_of_its_priority(run.blocked_time, limits, now)
+        first_time = run.blocked_time if is_first and run.blocked_time else run.since
+        return (-run.priority, 0 if is_first else 1, first_time, run.since, run.uid)
+
+    by_namespace: defaultdict[str, list[tuple[_Rank, WaitingRun]]] = defaultdict(list)
+    for run in waiting:
+        by_namespace[run.namespace].append((rank(run), run))
+    heads: list[tuple[int, int, float, datetime, datetime, str, str]] = []
+
+    def push(namespace: str) -> None:
+        if by_namespace[namespace]:
+            priority, place, first_time, since, uid = by_namespace[namespace][-1][0]
+            share = shares.share(namespace) if place else 0.0
+            heapq.heappush(heads, (priority, place, share, first_time, since, uid, namespace))
+
+    for namespace, runs in by_namespace.items():
+        runs.sort(key=lambda pair: pair[0], reverse=True)
+        push(namespace)
+    while heads:
+        namespace = heapq.heappop(heads)[-1]
+        run = by_namespace[namespace].pop()[1]
+        yield run
+        shares.add(namespace, run.demand)
+        push(namespace)

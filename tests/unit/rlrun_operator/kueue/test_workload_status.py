@@ -1,0 +1,100 @@
+from datetime import timedelta
+
+import pytest
+from rlrun.kube.objects import Obj
+from rlrun_operator.kueue.workload import workload
+from rlrun_operator.kueue.workload_status import find, finished, holds, pods_ready, released
+
+from tests.support.clocks import START
+from tests.support.fake_kueue import admitted, evicted, stamp, with_condition
+from tests.unit.rlrun_operator.resources.test_children import IDENTITY, build
+
+LATER = START + timedelta(seconds=90)
+
+
+@pytest.fixture
+def running() -> Obj:
+    made = workload(IDENTITY, "team-a", list(build().values()))
+    made["metadata"] |= {"uid": "w-1", "resourceVersion": "7", "generation": 2}
+    made = admitted(made)
+    made["status"] |= {
+        "reclaimablePods": [{"name": "trainer", "count": 1}],
+        "requeueState": {"count": 2},
+        "accumulatedPastExecutionTimeSeconds": 10,
+        "schedulingStats": {"evictions": [{"reason": "Preempted", "count": 1}], "other": 1},
+        "clusterName": "worker",
+    }
+    return with_condition(made, "SomebodyElses", True, "Whatever")
+
+
+@pytest.mark.parametrize(
+    ("reason", "requeued"),
+    [("Preempted", True), ("NodeFailures", True), ("PodsReadyTimeout", False), ("ClusterQueueStopped", False)],
+)
+def test_a_release_gives_the_quota_back_and_says_who_puts_it_into_the_queue(
+    running: Obj, reason: str, requeued: bool
+) -> None:
+    made = released(evicted(running, reason, "why"), LATER)
+    assert made.manager == "kueue-admission"
+    status = made.obj["status"]
+    assert "admission" not in status
+    assert "reclaimablePods" not in status
+    reserved = find(made.obj, "QuotaReserved")
+    assert reserved is not None
+    assert (reserved["status"], reserved["reason"], reserved["message"]) == ("False", "Pending", "why")
+    assert (reserved["lastTransitionTime"], reserved["observedGeneration"]) == (stamp(LATER), 2)
+    assert not holds(made.obj, "Admitted")
+    assert holds(made.obj, "Evicted"), "Kueue ends the eviction itself when it reserves quota again"
+    assert holds(made.obj, "Requeued") is requeued
+    assert find(made.obj, "SomebodyElses") is None
+    assert status["accumulatedPastExecutionTimeSeconds"] == 100
+    assert status["requeueState"] == {"count": 2}
+    assert status["clusterName"] == "worker"
+    assert status["schedulingStats"] == {"evictions": [{"reason": "Preempted", "count": 1}]}
+
+
+def test_a_status_applies_to_the_observed_workload_only(running: Obj) -> None:
+    for made in (released(evicted(running), LATER), finished(running, LATER, succeeded=True, message="")):
+        expected = {"name": running["metadata"]["name"], "namespace": "team", "uid": "w-1", "resourceVersion": "7"}
+        assert made.obj["metadata"] == expected
+
+
+@pytest.mark.parametrize(("succeeded", "reason"), [(True, "Succeeded"), (False, "Failed")])
+def test_the_end_keeps_the_admission_for_the_record(running: Obj, succeeded: bool, reason: str) -> None:
+    made = finished(running, LATER, succeeded=succeeded, message="All 10 steps are done.")
+    condition = find(made.obj, "Finished")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("True", reason)
+    assert condition["message"] == "All 10 steps are done."
+    assert made.obj["status"]["admission"] == running["status"]["admission"]
+    assert holds(made.obj, "Admitted")
+
+
+def ready(workload: Obj, value: bool) -> Obj | None:
+    """The Workload after the write, or None without one."""
+    made = pods_ready(workload, value, LATER)
+    if made is None:
+        return None
+    assert made.manager == "kueue-job-controller-PodsReady"
+    (condition,) = made.obj["status"]["conditions"]
+    return with_condition(workload, "PodsReady", condition["status"] == "True", condition["reason"])
+
+
+def test_pods_become_ready_fail_and_recover(running: Obj) -> None:
+    seen = []
+    current: Obj | None = running
+    for value in (False, True, False, True, False):
+        assert current is not None
+        current = ready(current, value)
+        assert current is not None
+        condition = find(current, "PodsReady")
+        assert condition is not None
+        seen.append((condition["status"], condition["reason"]))
+        assert ready(current, value) is None, "the same again writes nothing"
+    assert seen == [
+        ("False", "WaitForStart"),
+        ("True", "Started"),
+        ("False", "WaitForRecovery"),
+        ("True", "Recovered"),
+        ("False", "WaitForRecovery"),
+    ]
