@@ -1,43 +1,38 @@
-"""Environment packages of the run for its environment pods, which have no S3 credentials."""
+"""Environment packages of the run for its environment pods, which have no S3 credentials.
+
+The digest of a package is the SHA-256 of the lines that `sha256sum *.whl` prints for its wheels, in the order of their
+names. It is made of the bytes that are delivered, and not of what S3 or a user says about them.
+"""
 
 import asyncio
+import hashlib
 import io
 import re
 import tarfile
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
 from packaging.version import InvalidVersion, Version
-from rlrun.constants import Reason
+from rlrun.api.run_status import EnvironmentPackage
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.environment import MAX_PACKAGE_BYTES
 from rlrun.protocol.problem import Problem
+from rlrun.service.errors import FatalError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
+
+from rlrun_orchestrator.inference.gateway.package_pins import PackageChanged, PackagePins, PackageRef
 
 NAME = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$")
 VERSION = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9.+!_-]*[A-Za-z0-9])?$")
 MISSING = Reason.ENVIRONMENT_PACKAGE_MISSING
 
 
-class PackageRef(NamedTuple):
-    """Package of an entry in env or eval.env. Without a version it is the newest one."""
-
-    owner: str
-    name: str
-    version: str | None
-
-    @classmethod
-    def of(cls, package_id: str, version: str | None) -> "PackageRef":
-        """Return the reference of an id `owner/name`."""
-        owner, _, name = package_id.partition("/")
-        return cls(owner, name, version)
-
-
 class PackageMissing(Exception):
-    """The package or its version is not in S3."""
+    """The package or its version is not in S3, or is too large to be delivered."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, reason: Reason = MISSING) -> None:
         super().__init__(message)
-        self.problem = Problem(reason=MISSING, message=message)
+        self.problem = Problem(reason=reason, message=message)
 
 
 def newest(versions: list[str]) -> str | None:
@@ -52,48 +47,106 @@ def newest(versions: list[str]) -> str | None:
     return max(final or parsed)[1] if parsed else None
 
 
+def package_digest(wheels: Mapping[str, str]) -> str:
+    """Return the digest of a package: of its wheels' names and SHA-256s in hexadecimal."""
+    # Escaped: a name with a line break must not look like two wheels.
+    lines = [f"{wheels[name]}  {name.encode('unicode_escape').decode()}\n" for name in sorted(wheels)]
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
 class Packages:
     """Reads wheels below `environments_uri`/{owner}/{name}/{version}/.
 
-    Only packages in `used` are served: user code can ask for others, which may belong to other tenants.
+    Only packages in `used` are served: user code can ask for others, which may belong to other tenants. `pins` has
+    those that the run began with.
     """
 
-    def __init__(self, store: Store, environments_uri: str, used: Iterable[PackageRef]) -> None:
+    def __init__(
+        self, store: Store, environments_uri: str, used: Iterable[PackageRef], pins: PackagePins | None = None
+    ) -> None:
+        self.pins = pins or PackagePins()
         self._store = store
         self._root = S3Uri.parse(environments_uri)
         self._used = frozenset(used)
+        self._change: PackageChanged | None = None
+        self._changed = asyncio.Event()
 
     async def tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
-        """Return the version and an uncompressed tar of its wheels. Raises PackageMissing, StoreError."""
-        return await asyncio.to_thread(self._tar, owner, name, version)
+        """Return the version and an uncompressed tar of its wheels.
 
-    def _tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
+        Raises PackageMissing, PackageChanged, StoreError.
+        """
         if not NAME.match(owner) or not NAME.match(name) or (version and not VERSION.match(version)):
             raise PackageMissing(f"{owner}/{name} {version or ''} is not the name of an environment: write owner/name")
-        if PackageRef(owner, name, version) not in self._used:
+        ref = PackageRef(owner, name, version)
+        if ref not in self._used:
             wanted = f"{owner}/{name}" + (f" {version}" if version else "")
             raise PackageMissing(f"environment package {wanted} is not one of this run: add it to env or eval.env")
-        folder = self._root / owner / name
+        try:
+            found, data = await asyncio.to_thread(self._read, ref, self.pins.of(ref))
+            self.pins.add(ref, found)
+        except PackageChanged as change:
+            self._change = change
+            self._changed.set()
+            raise
+        return found.version, data
+
+    async def watch(self) -> None:
+        """Raise FatalError once a package is asked for that is not the one that the run began with."""
+        await self._changed.wait()
+        assert self._change is not None
+        raise FatalError(self._change.problem, ExitCode.CONFIGURATION)
+
+    async def read_installed(self, ref: PackageRef, version: str | None) -> None:
+        """Record a package that an earlier process has delivered, with the version that its environment reports.
+
+        Raises PackageMissing, PackageChanged, StoreError.
+        """
+        installed = PackageRef(ref.owner, ref.name, ref.version or version)
+        found, _ = await asyncio.to_thread(self._read, installed, None)
+        self.pins.add(ref, found.model_copy(update={"requested_version": ref.version}))
+
+    def _read(self, ref: PackageRef, recorded: EnvironmentPackage | None) -> tuple[EnvironmentPackage, bytes]:
+        folder = self._root / ref.owner / ref.name
         versions = self._store.list_folders(folder)
-        chosen = version or newest(versions)
+        chosen = recorded.version if recorded else ref.version or newest(versions)
+        if recorded and chosen not in versions:
+            raise _gone(ref, recorded, folder)
         if chosen is None or chosen not in versions:
             known = f"; versions there: {', '.join(versions)}" if versions else ""
-            wanted = f"{owner}/{name}" + (f" {version}" if version else "")
+            wanted = ref.id + (f" {ref.version}" if ref.version else "")
             raise PackageMissing(
                 f"environment package {wanted} is not in {self._root}{known}: "
                 f"upload it with `rlrun env push` or correct env[].id"
             )
         chosen_folder = folder / chosen
-        wheels = [
-            file for file, _ in self._store.list_files(chosen_folder) if file.endswith(".whl") and "/" not in file
-        ]
+        files = self._store.list_files(chosen_folder)
+        wheels = {file: size for file, size in files if file.endswith(".whl") and "/" not in file}
+        if (size := sum(wheels.values())) > MAX_PACKAGE_BYTES:
+            # Before it is read: the package is the user's, and the memory that of the orchestrator.
+            message = f"the wheels in {chosen_folder} have {size:,} bytes; {MAX_PACKAGE_BYTES:,} are allowed"
+            raise PackageMissing(message, Reason.ENVIRONMENT_INSTALL_FAILED)
+        if recorded and not wheels:
+            raise _gone(ref, recorded, folder)
         if not wheels:
             raise PackageMissing(f"{chosen_folder} holds no wheel: upload the environment again with `rlrun env push`")
-        target = io.BytesIO()
+        target, digests = io.BytesIO(), dict[str, str]()
         with tarfile.open(fileobj=target, mode="w") as archive:
             for wheel in wheels:
                 data = self._store.get_bytes(chosen_folder / wheel)
+                digests[wheel] = hashlib.sha256(data).hexdigest()
                 entry = tarfile.TarInfo(wheel)
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))
-        return chosen, target.getvalue()
+        found = EnvironmentPackage(
+            id=ref.id, requested_version=ref.version, version=chosen, digest=package_digest(digests)
+        )
+        return found, target.getvalue()
+
+
+def _gone(ref: PackageRef, recorded: EnvironmentPackage, folder: S3Uri) -> PackageChanged:
+    return PackageChanged(
+        f"environment package {ref.id} {recorded.version}, with which this run began ({recorded.digest}), is not in "
+        f"{folder} any more: start a new run with another version, and checkpointId to continue from the newest "
+        "checkpoint"
+    )

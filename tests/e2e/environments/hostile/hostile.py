@@ -23,14 +23,17 @@ SECONDS = 20.0
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-def load_environment(s3: str, package: str) -> vf.Environment:
-    """Two prompts. `s3`: URL of the bucket. `package`: package in the bucket that the run does not name."""
+def load_environment(s3: str, server: str, package: str) -> vf.Environment:
+    """Two prompts. `s3`: URL of the bucket. `server`: rlrun-server's. `package`: one that the run does not name."""
     attempts: dict[str, Callable[[], bool]] = {
         "api_server_refused": lambda: not ACCOUNT.exists() and _status(_api_server(), token=None) in (401, 403),
         "s3_refused": lambda: _status(s3, token=None) == 403,
+        "signature_refused": lambda: _signature(f"{server}/storage/v1/sign", s3, grant="e30.e30") == 403,
+        "user_signature_refused": lambda: _signature(f"{server}/rlrun/v1/sign", s3) == 401,
         "has_no_s3_key": lambda: not any(b"AWS_SECRET" in text for text in _variables()),
         "trainer_refused": lambda: _status(_url("trainer", 8080, "/sessions/x"), "PUT") == 401,
         "engine_refused": lambda: _status(_url("inference", 8000, "/v1/load_lora_adapter"), "POST") == 401,
+        "engine_tokenizer_refused": lambda: _status(_url("inference", 8000, "/tokenize"), "POST") == 401,
         "sidecar_refused": lambda: _status(_url("inference", 8001, "/adapters/x"), "DELETE") == 401,
         "status_refused": lambda: _status(_url("orchestrator", 8080, "/status")) == 401,
         "package_refused": lambda: _status(_url("orchestrator", 8000, f"/environments/{package}")) in (401, 404),
@@ -59,11 +62,11 @@ def _metric(name: str, attempt: Callable[[], bool]) -> Callable[..., float]:
     return metric
 
 
-def _status(url: str, method: str = "GET", token: str | None = "") -> int:
+def _status(url: str, method: str = "GET", token: str | None = "", body: bytes = b"{}") -> int:
     """Return the status of the answer. An empty `token` stands for the one that the pod's server has."""
     stolen = _stolen_token() if token == "" else token
-    headers = {"Authorization": f"Bearer {stolen}"} if stolen else {}
-    request = urllib.request.Request(url, b"{}" if method in ("PUT", "POST") else None, headers, method=method)
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {stolen}"} if stolen else {})}
+    request = urllib.request.Request(url, body if method in ("PUT", "POST") else None, headers, method=method)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -73,6 +76,13 @@ def _status(url: str, method: str = "GET", token: str | None = "") -> int:
         return error.code
     except OSError:
         return 0
+
+
+def _signature(url: str, s3: str, **more: str) -> int:
+    """Return the status of a request for a signature with which the models in the bucket could be listed."""
+    listing = f"{s3}?list-type=2&prefix=models%2F"
+    asked = {"method": "GET", "url": listing, "headers": {"x-amz-content-sha256": "UNSIGNED-PAYLOAD"}, **more}
+    return _status(url, "POST", body=json.dumps(asked).encode())
 
 
 def _url(role: str, port: int, path: str) -> str:

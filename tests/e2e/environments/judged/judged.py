@@ -41,6 +41,12 @@ def load_environment(url: str, ca: str) -> vf.Environment:
         """Return 1 if the proxy refuses the cloud's metadata address."""
         return await refused("https://169.254.169.254/")
 
+    async def redirect_refused(**_: Any) -> float:
+        """Return 1 if the proxy refuses the metadata address also where the allowed host redirects to it."""
+        return await refused(f"{url}redirect")
+
     rows = [{"prompt": [{"role": "user", "content": word}], "answer": word[::-1]} for word in WORDS]
-    rubric = vf.Rubric(funcs=[judge, other_host_refused, metadata_refused], weights=[1.0, 0.0, 0.0])
+    rubric = vf.Rubric(
+        funcs=[judge, other_host_refused, metadata_refused, redirect_refused], weights=[1.0, 0.0, 0.0, 0.0]
+    )
     return vf.SingleTurnEnv(dataset=Dataset.from_list(rows), rubric=rubric)

@@ -1,0 +1,79 @@
+"""Access to an engine: a middleware of this project in vLLM, which asks for a token on all but the open paths.
+
+vLLM's image is not ours, so an init container puts the middleware into a volume on the engine's module path.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlrun.api.base.kubernetes_types import EnvVar, EnvVarSource, SecretKeySelector
+from rlrun.protocol.access import OPEN_PATHS_VARIABLE, TOKEN_VARIABLE
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.pod_templates import container, resources_of
+
+Obj = dict[str, Any]
+
+MIDDLEWARE = "rlrun_engine_access.middleware.EngineAccess"
+ACCESS_DIR = "/engine-access"
+VOLUME = "engine-access"
+VOLUME_SIZE = "1Mi"
+PROBE_PATHS = ("/health", "/metrics")
+"""Paths of an engine's probes and of Prometheus, which have no token."""
+USER_PATHS = (*PROBE_PATHS, "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses")
+"""Paths of a serving pool that users call: those of OpenAI's API. All others are for the sidecar alone."""
+MODULE_PATH = "PYTHONPATH"
+ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
+"""vLLM's own key, which it asks for below `/v1` as well."""
+OTHER_SERVER_VARIABLE = "VLLM_USE_RUST_FRONTEND"
+"""Selects a server of vLLM that knows no middleware."""
+
+
+def installer(settings: OperatorSettings) -> Obj:
+    """Return the init container that brings the middleware into the pod."""
+    return container(
+        "engine-access",
+        settings.images.orchestrator,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun_engine_access", ACCESS_DIR],
+        mounts={VOLUME: ACCESS_DIR},
+        resources=resources_of(settings.sidecar_resources),
+    )
+
+
+def access_volume() -> dict[str, Obj]:
+    """Return the volume with the middleware: two files, in memory."""
+    return {VOLUME: {"emptyDir": {"medium": "Memory", "sizeLimit": VOLUME_SIZE}}}
+
+
+def run_engine_with_access(engine: Obj, secret: str) -> Obj:
+    """Return the engine of a run, which answers its own run only. `secret` has the token."""
+    # Optional, because attempts that began without tokens have none in their Secret. All requests pass then.
+    token = {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE, "optional": True}}
+    return _with_access(engine, PROBE_PATHS, {TOKEN_VARIABLE: token, ENGINE_KEY_VARIABLE: token})
+
+
+def pool_engine_with_access(engine: Obj, secret: str) -> Obj:
+    """Return the engine of a serving pool, which answers users on their paths. `secret` has the token."""
+    return _with_access(engine, USER_PATHS, {TOKEN_VARIABLE: {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}}})
+
+
+def token_variable(secret: str) -> EnvVar:
+    """Return the variable of a pool's sidecar with the token of `secret`."""
+    selector = SecretKeySelector(name=secret, key=TOKEN_VARIABLE)
+    return EnvVar(name=TOKEN_VARIABLE, value_from=EnvVarSource(secret_key_ref=selector))
+
+
+def _with_access(engine: Obj, open_paths: Sequence[str], tokens: Mapping[str, Obj]) -> Obj:
+    """Return the engine with the middleware. Variables of the RLModel cannot leave it out or change a token."""
+    of_model = {entry["name"]: entry for entry in engine["env"]}
+    module_path = [ACCESS_DIR, *filter(None, [of_model.get(MODULE_PATH, {}).get("value")])]
+    own: list[Obj] = [
+        *({"name": name, "valueFrom": token} for name, token in tokens.items()),
+        {"name": OPEN_PATHS_VARIABLE, "value": ",".join(open_paths)},
+        {"name": MODULE_PATH, "value": ":".join(module_path)},
+        {"name": OTHER_SERVER_VARIABLE, "value": "0"},
+    ]
+    others = [entry for name, entry in of_model.items() if name not in {entry["name"] for entry in own}]
+    mount = {"name": VOLUME, "mountPath": ACCESS_DIR, "readOnly": True}
+    return {**engine, "env": [*others, *own], "volumeMounts": [*engine["volumeMounts"], mount]}

@@ -1,0 +1,66 @@
+"""Middleware for vLLM that asks for a token on every path but the open ones.
+
+vLLM's own key guards `/v1` and a few more prefixes. Other paths tokenize, pause the engine or call methods of its
+workers, and users of a serving pool must not have a key that loads adapters.
+
+The operator names the class with vLLM's `--middleware` and the token and the open paths with variables. Without a token
+all requests pass, as for an attempt that began before there were tokens.
+"""
+
+import hmac
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+TOKEN_VARIABLE = "RLRUN_TOKEN"
+OPEN_PATHS_VARIABLE = "RLRUN_OPEN_PATHS"
+UNAUTHORIZED = 401
+POLICY_VIOLATION = 1008
+"""Code of RFC 6455 for the end of a WebSocket."""
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class EngineAccess:
+    """ASGI middleware: answers requests without the token before anything else looks at them."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        self._expected = f"Bearer {token}".encode() if token else None
+        self._open = tuple(path for path in os.environ.get(OPEN_PATHS_VARIABLE, "").split(",") if path)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it with 401; refuse a WebSocket."""
+        if scope["type"] == "lifespan" or self._is_allowed(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        else:
+            await self._refuse(send)
+
+    def _is_allowed(self, scope: Message) -> bool:
+        # The same text that vLLM compares with its routes: decoded, without the query.
+        if self._expected is None or scope["path"] in self._open:
+            return True
+        given = (value for name, value in scope["headers"] if name == b"authorization")
+        return any(hmac.compare_digest(value, self._expected) for value in given)
+
+    async def _refuse(self, send: Send) -> None:
+        message = (
+            "This path needs the token of the engine's run or serving pool, which only processes of the platform have. "
+            f"Without a token: {', '.join(self._open)}"
+        )
+        error = {"message": message, "type": "invalid_request_error", "code": UNAUTHORIZED}
+        body = json.dumps({"error": error}).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"www-authenticate", b"Bearer"),
+        ]
+        await send({"type": "http.response.start", "status": UNAUTHORIZED, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,91 @@
+"""Packages that the run's environments began with, which later starts of their pods get again. Pure.
+
+The operator records them in the run's status, and gives them to each later process of the run. A package without a
+record is recorded when all environments are ready, so that a broken one can be corrected before.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from rlrun.api.run_status import EnvironmentPackage
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+
+
+class PackageRef(NamedTuple):
+    """Package of an entry in env or eval.env. Without a version it is the newest one."""
+
+    owner: str
+    name: str
+    version: str | None
+
+    @classmethod
+    def of(cls, package_id: str, version: str | None) -> "PackageRef":
+        """Return the reference of an id `owner/name`."""
+        owner, _, name = package_id.partition("/")
+        return cls(owner, name, version)
+
+    @property
+    def id(self) -> str:
+        """The id `owner/name`."""
+        return f"{self.owner}/{self.name}"
+
+
+class PackageChanged(Exception):
+    """A package is not the one that the run began with."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.problem = Problem(reason=Reason.ENVIRONMENT_CHANGED, message=message)
+
+
+class PackagePins:
+    """Recorded packages of the run, and those delivered before the first record."""
+
+    def __init__(self, recorded: Iterable[EnvironmentPackage] = ()) -> None:
+        self._recorded = {PackageRef.of(p.id, p.requested_version): p for p in recorded}
+        self._delivered: dict[PackageRef, list[EnvironmentPackage]] = defaultdict(list)
+        self._is_confirmed = False
+
+    @property
+    def packages(self) -> list[EnvironmentPackage]:
+        """The recorded packages."""
+        return list(self._recorded.values())
+
+    def of(self, ref: PackageRef) -> EnvironmentPackage | None:
+        """Return the recorded package of a reference, or None."""
+        return self._recorded.get(ref)
+
+    def add(self, ref: PackageRef, found: EnvironmentPackage) -> None:
+        """Take a package that is about to be delivered. Raises PackageChanged if it is not the recorded one."""
+        recorded = self.of(ref)
+        if recorded is None and self._is_confirmed:
+            self._recorded[ref] = found
+        elif recorded is None:
+            self._delivered[ref] = [p for p in self._delivered[ref] if p != found] + [found]
+        elif recorded != found:
+            raise PackageChanged(
+                f"environment package {ref.id} {recorded.version} has other files than those that this run began with "
+                f"({found.digest} instead of {recorded.digest}): start a new run, with checkpointId to continue from "
+                "the newest checkpoint"
+            )
+
+    def confirm(self, users: Mapping[PackageRef, int]) -> list[PackageRef]:
+        """Record what the environments have, now that all are ready, and return the references without a delivery.
+
+        `users`: number of environments by reference. Raises PackageChanged if it is not known which of them has which
+        package.
+        """
+        for ref, number in users.items():
+            delivered = self._delivered[ref]
+            if self.of(ref) is not None or not delivered:
+                continue
+            if len(delivered) > 1 and number > 1:
+                raise PackageChanged(
+                    f"environment package {ref.id} changed while the {number} environments that use it started "
+                    f"({', '.join(f'{p.version} {p.digest}' for p in delivered)}): start a new run"
+                )
+            self._recorded[ref] = delivered[-1]
+        self._is_confirmed = True
+        return [ref for ref in users if self.of(ref) is None]

@@ -1,0 +1,36 @@
+"""The copy that the init container makes, imported as the engine's interpreter does it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.source_tree import PYTHONPATH
+
+IMPORT = """
+import sys
+import rlrun_engine_access.middleware as found
+print(found.__file__)
+print(sorted(name for name in sys.modules if name.split(".")[0] == "rlrun"))
+print(found.EngineAccess.__name__)
+"""
+
+
+def python(*arguments: str, path: str, folder: Path) -> str:
+    environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_copy_works_without_the_rest_of_the_project(tmp_path: Path) -> None:
+    for _ in range(2):
+        python("-m", "rlrun_engine_access", str(tmp_path), path=PYTHONPATH, folder=Path("/"))
+    copied = tmp_path / "rlrun_engine_access"
+    assert {path.name for path in copied.iterdir()} == {"__init__.py", "middleware.py"}
+    told = python("-c", IMPORT, path=str(tmp_path), folder=Path("/")).splitlines()
+    assert told == [str(copied / "middleware.py"), "[]", "EngineAccess"]

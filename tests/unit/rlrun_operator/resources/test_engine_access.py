@@ -1,0 +1,108 @@
+"""Engines ask for a token: what their pods have for it, and what an RLModel cannot change."""
+
+import base64
+from typing import Any
+
+import pytest
+import rlrun_engine_access.middleware as middleware
+from pydantic import ValidationError
+from rlrun.protocol.access import OPEN_PATHS_VARIABLE, TOKEN_VARIABLE
+from rlrun_operator.resources.engine_access import MIDDLEWARE
+
+from tests.unit.rlrun_operator.resources.test_children import build as build_run
+from tests.unit.rlrun_operator.resources.test_serving_pool import TOKEN
+from tests.unit.rlrun_operator.resources.test_serving_pool import build as build_pool
+
+Obj = dict[str, Any]
+
+
+def pod_of_run(model: Obj | None = None) -> Obj:
+    made: Obj = build_run(model)["Deployment", "reverse-inference"]["spec"]["template"]
+    return made
+
+
+def pod_of_pool(**model: Any) -> Obj:
+    made: Obj = build_pool(**model)["Deployment"]["spec"]["template"]
+    return made
+
+
+def container(pod: Obj, name: str) -> Obj:
+    (found,) = [c for c in pod["spec"]["containers"] if c["name"] == name]
+    return found
+
+
+def variables(pod: Obj, name: str = "vllm") -> dict[str, Any]:
+    return {e["name"]: e.get("value", e.get("valueFrom")) for e in container(pod, name)["env"]}
+
+
+@pytest.mark.parametrize("pod", [pod_of_run(), pod_of_pool()], ids=["run", "pool"])
+def test_the_engine_loads_the_middleware_that_an_init_container_brings(pod: Obj) -> None:
+    args = container(pod, "vllm")["args"]
+    assert args[args.index("--middleware") + 1] == MIDDLEWARE
+    module, _, name = MIDDLEWARE.rpartition(".")
+    assert (module, name) == (middleware.__name__, middleware.EngineAccess.__name__)
+    first = pod["spec"]["initContainers"][0]
+    assert first["command"] == ["python", "-m", "rlrun_engine_access", "/engine-access"]
+    assert {"name": "engine-access", "mountPath": "/engine-access"} in first["volumeMounts"]
+    mounted = {"name": "engine-access", "mountPath": "/engine-access", "readOnly": True}
+    assert mounted in container(pod, "vllm")["volumeMounts"]
+    assert variables(pod)["PYTHONPATH"] == "/engine-access"
+    assert (TOKEN_VARIABLE, OPEN_PATHS_VARIABLE) == (middleware.TOKEN_VARIABLE, middleware.OPEN_PATHS_VARIABLE)
+
+
+def test_a_claim_with_the_model_needs_no_fetcher_but_the_middleware() -> None:
+    for pod in (pod_of_run({"source": "pvc://claim/a"}), pod_of_pool(source="pvc://claim/a")):
+        assert [c["name"] for c in pod["spec"]["initContainers"]] == ["engine-access"]
+
+
+def test_only_probes_are_open_in_the_engine_of_a_run() -> None:
+    found = variables(pod_of_run())
+    assert found["RLRUN_OPEN_PATHS"] == "/health,/metrics"
+    token = {"secretKeyRef": {"name": "reverse-rlrun-token", "key": "RLRUN_TOKEN", "optional": True}}
+    assert (found["RLRUN_TOKEN"], found["VLLM_API_KEY"]) == (token, token)
+
+
+def test_users_reach_the_openai_paths_of_a_pool_and_no_others() -> None:
+    found = variables(pod_of_pool())
+    assert set(found["RLRUN_OPEN_PATHS"].split(",")) == {
+        "/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses",
+    }  # fmt: skip
+    assert "VLLM_API_KEY" not in found, "users have no key"
+
+
+def test_engine_and_sidecar_of_a_pool_have_its_token_and_do_not_start_without() -> None:
+    found = build_pool()
+    secret = found["Secret"]
+    assert base64.b64decode(secret["data"]["RLRUN_TOKEN"]).decode() == TOKEN
+    token = {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "RLRUN_TOKEN"}}
+    for name in ("vllm", "sidecar"):
+        found = variables(pod_of_pool(), name)
+        assert {k: v for k, v in found["RLRUN_TOKEN"]["secretKeyRef"].items() if v} == token["secretKeyRef"]
+
+
+def test_pods_of_a_pool_with_another_token_are_replaced() -> None:
+    first, same, other = (build_pool(token=t)["Deployment"] for t in (TOKEN, TOKEN, "another"))
+    assert first == same
+    assert first["spec"]["template"]["metadata"]["annotations"] != other["spec"]["template"]["metadata"]["annotations"]
+    assert TOKEN not in str(first)
+
+
+@pytest.mark.parametrize("build", [pod_of_run, lambda model: pod_of_pool(**model)], ids=["run", "pool"])
+def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(build: Any) -> None:
+    set_by_model = {
+        "RLRUN_TOKEN": "known",
+        "RLRUN_OPEN_PATHS": "/tokenize",
+        "PYTHONPATH": "/opt/plugins",
+        "VLLM_USE_RUST_FRONTEND": "1",
+    }
+    env = [{"name": name, "value": value} for name, value in set_by_model.items()]
+    pod = build({"inference": {"env": env}})
+    found = variables(pod)
+    assert found["RLRUN_TOKEN"] == variables(build({}))["RLRUN_TOKEN"]
+    assert found["RLRUN_OPEN_PATHS"] == variables(build({}))["RLRUN_OPEN_PATHS"]
+    assert found["PYTHONPATH"] == "/engine-access:/opt/plugins"
+    assert found["VLLM_USE_RUST_FRONTEND"] == "0"
+    names = [e["name"] for e in container(pod, "vllm")["env"]]
+    assert len(names) == len(set(names))
+    with pytest.raises(ValidationError, match="--middleware"):
+        build({"inference": {"extraArgs": ["--middleware", "mine.Open"]}})
