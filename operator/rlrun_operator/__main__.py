@@ -9,10 +9,15 @@ from rlrun.constants import ExitCode
 from rlrun_operator.config.settings import OperatorSettings, SettingsError, load_settings
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.runtime.leader_election import LeaseLost
+from rlrun_operator.runtime.platform_key import KeyInvalid
+from rlrun_operator.runtime.server_certificate import CertificateMissing
 
 
 def main() -> int:
-    """Run the operator. Returns exit code 0 after a stop, 1 after the loss of the Lease, 64 for invalid settings."""
+    """Run the operator.
+
+    Returns exit code 0 after a stop, 1 after the loss of the Lease or without a key, 64 for invalid settings.
+    """
     try:
         settings = load_settings()
     except SettingsError as error:
@@ -27,6 +32,9 @@ def main() -> int:
         asyncio.run(_run(settings))
     except LeaseLost as error:
         logging.getLogger(__name__).error("%s. Exiting, so that two operators never act at the same time.", error)
+        return 1
+    except (KeyInvalid, CertificateMissing) as error:
+        logging.getLogger(__name__).error("%s. The operator starts again until it is there.", error)
         return 1
     return 0
 

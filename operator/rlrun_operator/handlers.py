@@ -1,8 +1,9 @@
-"""kopf handlers that turn watch events into keys of the work queues.
+"""kopf handlers that turn events of the project's own kinds into keys of the work queues.
 
 They are plain event handlers, which store nothing in the objects, patch nothing and cannot fail. kopf's indexes are not
 used, because an object that is deleted during a gap of a watch stays in them. For the same reason the operator lists
-all runs periodically (see operator_process.py).
+all runs periodically (see operator_process.py). Children of runs have watches of their own (cache/metadata_watch.py):
+an event costs kopf 3 ms, and a run causes 50 of them until its pods run.
 """
 
 import asyncio
@@ -13,17 +14,23 @@ from typing import Any, Protocol
 
 import kopf
 from kubernetes.aio import client
-from rlrun.constants import FIELD_MANAGER, GROUP, MANAGED_BY_LABEL, RUN_LABEL, SERVING_LABEL, VERSION
+from rlrun.api.run_status import Phase
+from rlrun.constants import GROUP, RUN_LABEL, VERSION
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun.kube.objects import label
 
+from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.planning.plan.observation import RunKey
 
 log = logging.getLogger(__name__)
 
 TOKEN_SECONDS = 600
 """Time after which kopf reloads the credentials, because ServiceAccount tokens are rotated."""
-CHILDREN = (("apps", "v1", "deployments"), ("batch", "v1", "jobs"), ("", "v1", "pods"))
-ARTIFACTS = ("rlcheckpoints", "rladapters")
+ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
+WATCHED = (RLRUN, RLMODEL, *ARTIFACTS)
+"""Kinds that kopf watches."""
+
+FINISHED_PHASES = frozenset(phase.value for phase in Phase if phase.finished)
 
 Enqueue = Callable[[RunKey], None]
 
@@ -34,8 +41,8 @@ class Pools(Protocol):
     def on_change(self, obj: Mapping[str, Any]) -> None:
         """Handle a change of an RLAdapter or of a pool's object."""
 
-    def on_models_changed(self) -> None:
-        """Handle a change of an RLModel."""
+    def queue_all(self, namespace: str | None = None) -> None:
+        """Look at all known pools, of one or of all namespaces."""
 
 
 def run_key(obj: Mapping[str, Any]) -> RunKey | None:
@@ -47,6 +54,17 @@ def run_key(obj: Mapping[str, Any]) -> RunKey | None:
 def readers(artifact: Mapping[str, Any]) -> set[str]:
     """Return the namespaces whose runs may use the RLCheckpoint or RLAdapter."""
     return {artifact["metadata"]["namespace"], *(artifact.get("spec", {}).get("sharedWith") or ())}
+
+
+def has_ended(run: Mapping[str, Any]) -> bool:
+    """Return whether the run has finished and is not deleted."""
+    phase = (run.get("status") or {}).get("phase")
+    return phase in FINISHED_PHASES and not run["metadata"].get("deletionTimestamp")
+
+
+def has_new_spec(run: Mapping[str, Any]) -> bool:
+    """Return whether the status is about an older spec: the response to a write of the status may have a newer one."""
+    return bool((run.get("status") or {}).get("observedGeneration") != run["metadata"].get("generation"))
 
 
 def is_own_status_write(event: str | None, model: Mapping[str, Any]) -> bool:
@@ -76,6 +94,7 @@ def registry(
     enqueue: Enqueue,
     enqueue_waiting: Callable[[Collection[str] | None], None],
     pools: Pools,
+    cache: ObjectCache,
 ) -> kopf.OperatorRegistry:
     """Return the handlers.
 
@@ -88,53 +107,61 @@ def registry(
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return connection(await configure())
 
-    async def run_event(namespace: str, name: str, **_: Any) -> None:
-        enqueue(RunKey(namespace, name))
+    async def run_event(type: str | None, body: kopf.Body, namespace: str, name: str, **_: Any) -> None:
+        is_news = seen(RLRUN, type, body)
+        # The list of all runs looks at finished ones, one after the other.
+        if (is_news or has_new_spec(body)) and not (type is None and has_ended(body)):
+            enqueue(RunKey(namespace, name))
 
     async def model_event(type: str | None, body: kopf.Body, **_: Any) -> None:
+        seen(RLMODEL, type, body)
         if is_own_status_write(type, body):
             return
         enqueue_waiting(None)
-        pools.on_models_changed()
+        pools.queue_all()
 
     async def pool_event(body: kopf.Body, **_: Any) -> None:
         pools.on_change(body)
 
-    async def child_event(body: kopf.Body, **_: Any) -> None:
+    def seen(kind: ResourceKind, type: str | None, body: kopf.Body) -> bool:
+        """Tell the cache. Returns False for the event of an own write."""
+        if type is None:
+            # kopf has listed the kind again. What was deleted before is in no event, and a kind without objects causes
+            # none at all, so all that kopf watches is forgotten.
+            for watched in WATCHED:
+                cache.forget_kind(watched)
+            return True
+        return cache.changed(kind, body, deleted=type == "DELETED")
+
+    async def artifact_event(type: str | None, body: kopf.Body, resource: kopf.Resource, **_: Any) -> None:
+        seen(kinds[resource.plural], type, body)
         key = run_key(body)
         if key is not None:
+            # Also after own writes: those of pools decide which adapters retention may delete.
             enqueue(key)
-
-    async def artifact_event(body: kopf.Body, **_: Any) -> None:
-        await child_event(body)
         # A pending run may start from this checkpoint. Others than these namespaces must not, so their runs stay alone.
         enqueue_waiting(readers(body))
 
+    kinds = {kind.plural: kind for kind in ARTIFACTS}
     found = kopf.OperatorRegistry()
     kopf.on.startup(registry=found)(startup)
     kopf.on.login(registry=found)(login)
     kopf.on.event(GROUP, VERSION, "rlruns", registry=found)(run_event)
     kopf.on.event(GROUP, VERSION, "rlmodels", registry=found)(model_event)
     kopf.on.event(GROUP, VERSION, "rladapters", registry=found, id="deployed")(pool_event)
-    for plural in ARTIFACTS:
-        kopf.on.event(GROUP, VERSION, plural, registry=found)(artifact_event)
-    for group, version, plural in CHILDREN:
-        kopf.on.event(group, version, plural, labels={RUN_LABEL: kopf.PRESENT}, registry=found)(child_event)
-        kopf.on.event(group, version, plural, labels={SERVING_LABEL: kopf.PRESENT}, registry=found)(pool_event)
+    for kind in ARTIFACTS:
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=found)(artifact_event)
     return found
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
-    """Configure kopf: no writes to objects, server-side filters, timeouts for all streams."""
+    """Configure kopf: no writes to objects, timeouts for all streams."""
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.watching.server_timeout = 290
     settings.watching.client_timeout = 300
     settings.watching.connect_timeout = 10
     settings.watching.chunk_size = 500
-    for group, version, plural in CHILDREN:
-        # The key is a tuple, because kopf reads the string "apps/v1/deployments" as one name that matches nothing.
-        settings.watching.label_selectors[group, version, plural] = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
     settings.networking.request_timeout = 30
     settings.persistence.finalizer = f"{GROUP}/unused"
 

@@ -6,35 +6,63 @@ import logging
 import os
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Collection, Coroutine
+from datetime import UTC, datetime
+from itertools import starmap
 from typing import Any
 
 from aiohttp import web
 from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.constants import SERVING_LABEL
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import RLRUN
+from rlrun.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    NETWORK_POLICY,
+    POD,
+    RLRUN,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    WORKLOAD,
+)
+from rlrun.kube.objects import Obj, label
 
 from rlrun_operator import handlers
+from rlrun_operator.cache.metadata_watch import MetadataWatch
+from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cache.recording_transport import RecordingTransport
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.artifact_store import S3ArtifactStore
+from rlrun_operator.controller.kueue_queue import KueueQueue, names_local_queue
 from rlrun_operator.controller.model_status import ModelStatusWriter
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.policies.resync_schedule import resync_schedule
 from rlrun_operator.probes import EventLoopWatchdog, web_app
 from rlrun_operator.resources.run_tokens import key_secret_name
+from rlrun_operator.resources.storage_access import grant_key_secret_name
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
-from rlrun_operator.runtime.metrics import LEADING, REGISTRY, RunPhaseCollector
-from rlrun_operator.runtime.token_key import ensure_token_key
+from rlrun_operator.runtime.metrics import CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
+from rlrun_operator.runtime.platform_key import ensure_key
+from rlrun_operator.runtime.server_certificate import ensure_authority
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
 
 log = logging.getLogger(__name__)
 
+SWEEP_SECONDS = 3600.0
+"""Pause between two looks at finished runs in which nothing is left to do."""
+CHILDREN = (DEPLOYMENT, JOB, POD, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
+"""Kinds of children of which only the fact of a change matters. Workloads join them with Kueue."""
 STOP_SECONDS = 3.0
 """Time for kopf to close its streams before the process exits."""
 
@@ -47,9 +75,12 @@ class Operator:
         self._identity = identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=namespace_limit(settings.workers))
         self._phases = RunPhaseCollector(lambda: len(self._queue), lambda: self._queue.delayed)
+        self._cache = ObjectCache(time.monotonic)
         self._heartbeat = EventLoopWatchdog()
         self._stop = asyncio.Event()
         self._watching = asyncio.Event()
+        self._listed = asyncio.Event()
+        """Set when the workers may begin."""
         self._leading = False
         self.port: int | None = None
         """Port of the web server, once it listens."""
@@ -68,17 +99,23 @@ class Operator:
         """Run until `stop`, a signal, or the loss of the Lease."""
         self._listen_to_signals()
         configuration = await self._configure()
-        cluster = AsyncKubeClient(AsyncApiTransport(configuration))
-        poller = HttpOrchestratorClient(self._settings.status_url_template)
+        cluster = AsyncKubeClient(RecordingTransport(AsyncApiTransport(configuration), self._cache))
+        # Each watch occupies a connection. With many namespaces they would leave none for the Lease.
+        unlimited = AsyncApiTransport(await self._configure(), connections=0)
+        watcher = AsyncKubeClient(RecordingTransport(unlimited, self._cache))
+        poller = HttpOrchestratorClient(
+            self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
+        )
         runner = web.AppRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
         lease = LeaderElection(cluster, self._settings.lease_namespace, self._settings.lease_name, self._identity)
         artifacts = S3ArtifactStore(self._settings.s3_threads, lease.is_held)
         REGISTRY.register(self._phases)
+        CACHE_BYTES.set_function(self._cache.size)
         try:
             await self._serve(runner)
             async with _Tasks() as tasks:
                 tasks.start(self._heartbeat.beat())
-                await self._lead(tasks, lease, cluster, artifacts, poller)
+                await self._lead(tasks, lease, cluster, watcher, artifacts, poller)
         finally:
             LEADING.set(0)
             REGISTRY.unregister(self._phases)
@@ -87,12 +124,14 @@ class Operator:
             await poller.close()
             artifacts.close()
             await cluster.close()
+            await watcher.close()
 
     async def _lead(
         self,
         tasks: "_Tasks",
         lease: LeaderElection,
         cluster: AsyncKubeClient,
+        watcher: AsyncKubeClient,
         artifacts: S3ArtifactStore,
         poller: HttpOrchestratorClient,
     ) -> None:
@@ -104,19 +143,29 @@ class Operator:
         acquired.result()
         self._leading = True
         LEADING.set(1)
-        namespace, name = self._settings.lease_namespace, key_secret_name(self._settings.lease_name)
-        observer = Observer(
-            cluster, artifacts, poller, self._settings, await ensure_token_key(cluster, namespace, name)
+        namespace, lease_name = self._settings.lease_namespace, self._settings.lease_name
+        token_key = await ensure_key(cluster, namespace, key_secret_name(lease_name))
+        grant_key = await ensure_key(cluster, namespace, grant_key_secret_name(lease_name))
+        authority = await ensure_authority(cluster, self._settings, datetime.now(UTC))
+        settings = self._settings.model_copy(update={"storage_server_authority": authority})
+        observer = Observer(cluster, artifacts, poller, settings, token_key, grant_key, self._cache)
+        admissions = AdmissionQueue(self._settings, self._queue.add) if self._settings.queue.is_limited else None
+        queue = KueueQueue(self._settings, admissions)
+        reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, self._phases, queue=queue)
+        serving = ServingController(cluster, observer, settings, token_key)
+        registry = handlers.registry(
+            self._configure,
+            self._queue.add,
+            self._enqueue_waiting,
+            serving,
+            self._cache,
         )
-        reconciler = Reconciler(observer, Applier(cluster, artifacts), self._settings, self._phases)
-        serving = ServingController(cluster, observer, self._settings)
-        registry = handlers.registry(self._configure, self._queue.add, self._enqueue_waiting, serving)
         kopf_stop = asyncio.Event()
         watching = tasks.start(handlers.watch(registry, self._settings.watch_namespaces, kopf_stop, self._watching))
         holding = tasks.start(lease.hold())
-        working = [tasks.start(self._resync(cluster))]
-        working += [tasks.start(work(self._queue, reconciler.reconcile)) for _ in range(self._settings.workers)]
-        working += [tasks.start(job) for job in serving.jobs()]
+        working = [tasks.start(self._resync(cluster, admissions, reconciler))]
+        working += [tasks.start(self._work(reconciler)) for _ in range(self._settings.workers)]
+        working += [tasks.start(job) for job in (*serving.jobs(), *self._cache_jobs(watcher, serving, reconciler))]
         tasks.start(self._restore_signal_handlers())
         done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
         # Stop all writes before releasing the Lease; end the watches last.
@@ -142,6 +191,40 @@ class Operator:
         await self._watching.wait()
         self._listen_to_signals()
 
+    def _cache_jobs(
+        self, cluster: AsyncKubeClient, pools: handlers.Pools, reconciler: Reconciler
+    ) -> list[Coroutine[Any, Any, None]]:
+        namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
+        children = (*CHILDREN, *([WORKLOAD] if self._settings.kueue else []))
+
+        def on_change(obj: Obj) -> None:
+            key = handlers.run_key(obj)
+            if key is not None:
+                self._queue.add(key)
+            if label(obj, SERVING_LABEL):
+                pools.on_change(obj)
+
+        def on_open(place: str | None) -> None:
+            # Finished runs that no look has seen yet wait for their turn, see `resync_schedule`.
+            for key in {*starmap(RunKey, self._phases.unfinished()), *reconciler.unsettled()}:
+                if place in (None, key.namespace):
+                    self._queue.add(key)
+            pools.queue_all(place)
+
+        async def keep_what_kopf_watches() -> None:
+            await self._watching.wait()
+            for kind in (*handlers.WATCHED, SECRET):
+                for namespace in namespaces if kind.namespaced else [None]:
+                    self._cache.watch_opened(kind, namespace)
+            await asyncio.Event().wait()
+
+        watches = [
+            MetadataWatch(cluster, self._cache, kind, namespace, on_change, on_open).run()
+            for kind in children
+            for namespace in namespaces
+        ]
+        return [keep_what_kopf_watches(), *watches]
+
     async def _configure(self) -> Any:
         return await load_configuration(self._settings.kubeconfig)
 
@@ -152,26 +235,57 @@ class Operator:
         self.port = runner.addresses[0][1]
         log.info("serving /healthz, /readyz and /metrics on port %s", self.port)
 
-    async def _resync(self, cluster: AsyncKubeClient) -> None:
-        """List all runs periodically, to find changes that a watch has missed."""
+    async def _work(self, reconciler: Reconciler) -> None:
+        # Which runs have a place must be known before one more gets one.
+        await self._listed.wait()
+        await work(self._queue, reconciler.reconcile)
+
+    async def _resync(
+        self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None, reconciler: Reconciler
+    ) -> None:
+        """List all runs periodically, to find changes that a watch has missed.
+
+        Finished runs in which nothing is left to do are looked at in a slow sweep only: for example for files that
+        were deleted in S3.
+        """
+        if admissions is None:
+            self._listed.set()
+        clock = asyncio.get_running_loop().time
+        swept = clock()
         while True:
+            is_sweep = clock() - swept >= SWEEP_SECONDS
             try:
-                await self._list_runs(cluster)
+                await self._list_runs(cluster, admissions, None if is_sweep else reconciler)
+                swept = clock() if is_sweep else swept
             except ApiError as error:
                 log.warning("Could not list the runs; retrying in 5 s: %s", error)
                 await asyncio.sleep(5)
                 continue
             await asyncio.sleep(self._settings.resync_seconds)
 
-    async def _list_runs(self, cluster: AsyncKubeClient) -> None:
+    async def _list_runs(
+        self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None = None, reconciler: Reconciler | None = None
+    ) -> None:
+        """Queue all runs, but those that `reconciler` has settled."""
         namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
         runs = [run for namespace in namespaces for run in await cluster.list(RLRUN, namespace)]
+        self._cache.listed(RLRUN, runs)
+        self._cache.drop_expired()
+        if admissions is not None and not self._listed.is_set():
+            admissions.load(run for run in runs if not names_local_queue(run))
+            self._listed.set()
+        due = []
         for run in runs:
-            key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
-            keys.add(key)
-            phase = RLRunStatus.parse(run.get("status")).phase
-            self._phases.set_phase(key.namespace, key.name, (phase or Phase.pending).value)
+            metadata, status = run["metadata"], RLRunStatus.parse(run.get("status"))
+            key = RunKey(metadata["namespace"], metadata["name"])
+            keys.discard(key)
+            self._phases.set_phase(key.namespace, key.name, (status.phase or Phase.pending).value)
+            if reconciler is None or not reconciler.is_settled(key, metadata["resourceVersion"]):
+                due.append((run, status))
+        for key, pause in resync_schedule(due, datetime.now(UTC)):
+            self._queue.add_after(key, pause)
+        # Runs that are gone.
         for key in keys:
             self._queue.add(key)
         await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)

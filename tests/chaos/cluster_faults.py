@@ -25,6 +25,7 @@ from tests.chaos.scenario import Lost, NotStruck, require_strike
 from tests.e2e.conftest import Platform
 
 OPERATOR = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=operator"
+STORAGE_SERVER = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=server"
 S3 = "s3"
 ROLLOUT_SECONDS = 120.0
 PROCESS_SECONDS = 30.0
@@ -63,6 +64,11 @@ def kill_engine_in_a_call(run: ClusterRun) -> None:
 def kill_operator(platform: Platform) -> None:
     """SIGKILL to the operator's process."""
     _kill(platform.kubectl.list("pods", SYSTEM_NAMESPACE, OPERATOR), "rlrun_operator", "")
+
+
+def kill_storage_server(platform: Platform) -> None:
+    """SIGKILL to one process of rlrun-server."""
+    _kill(platform.kubectl.list("pods", SYSTEM_NAMESPACE, STORAGE_SERVER), "rlrun_server", "")
 
 
 def _kill(pods: list[Object], mark: str, without: str) -> None:
@@ -153,6 +159,7 @@ def s3_away(platform: Platform) -> Iterator[None]:
 
 
 def _wait_for_s3(platform: Platform) -> None:
+    from rlrun.storage.layout import S3Uri
     from rlrun.storage.store import StoreError
 
     from demo.install import BUCKET
@@ -161,12 +168,30 @@ def _wait_for_s3(platform: Platform) -> None:
     store = platform.s3.store()
     while True:
         try:
-            store.check(BUCKET)
+            store.check(S3Uri(BUCKET, ""))
             return
         except StoreError as error:
             if time.monotonic() > deadline:
                 raise Lost(f"the cluster's S3 did not come back: {error}") from error
             time.sleep(1)
+
+
+@contextmanager
+def storage_server_away(platform: Platform) -> Iterator[None]:
+    """Stop all replicas of rlrun-server inside this context."""
+    (deployment,) = platform.kubectl.list("deployments", SYSTEM_NAMESPACE, STORAGE_SERVER)
+    scale(platform, STORAGE_SERVER, 0)
+    platform.kubectl(
+        "delete", "pods", "-n", SYSTEM_NAMESPACE, "-l", STORAGE_SERVER, "--grace-period=0", "--force", "--wait=false"
+    )
+    try:
+        yield
+    finally:
+        scale(platform, STORAGE_SERVER, deployment["spec"]["replicas"])
+        platform.kubectl(
+            "rollout", "status", f"deployment/{deployment['metadata']['name']}", "-n", SYSTEM_NAMESPACE,
+            f"--timeout={ROLLOUT_SECONDS:.0f}s", timeout=ROLLOUT_SECONDS + 20,
+        )  # fmt: skip
 
 
 @contextmanager

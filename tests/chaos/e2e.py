@@ -8,6 +8,7 @@ metrics are missing, and after the run's deletion nothing of it is left.
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.chaos import cluster_faults as faults
@@ -34,7 +35,7 @@ def scenarios(seed: int) -> Iterator[Scenario]:
         "node-drained/all-pods": hurt(lambda run, _: faults.evict_all(run)),
         "s3-down/30-seconds-in-mid-run": hurt(s3_for(30.0)),
         "s3-down/at-the-end": hurt(s3_for(45.0), step=STEPS - 2),
-        "s3-down/at-the-start": s3_down_at_the_start,
+        "s3-down/at-the-start": begun_while(faults.s3_away),
         "s3-down/orchestrator-killed-while-uploads-wait": hurt(orchestrator_killed_with_its_spool),
         "s3-down/trainer-killed-while-uploads-wait": hurt(s3_for(25.0, killing("trainer"))),
         "s3-down/operator-killed-at-the-end": hurt(s3_for(40.0, operator_killed), step=STEPS - 2),
@@ -49,6 +50,12 @@ def scenarios(seed: int) -> Iterator[Scenario]:
         "two-at-once/trainer-and-orchestrator": hurt(both("trainer", "orchestrator")),
         "two-at-once/engine-and-trainer": hurt(both("engine", "trainer")),
         "kill-9/engine-in-a-call": hurt(lambda run, _: faults.kill_engine_in_a_call(run)),
+        "kill-9/storage-server": hurt(lambda run, _: faults.kill_storage_server(run.platform)),
+        "storage-server-down/30-seconds-in-mid-run": hurt(storage_server_for(30.0)),
+        "storage-server-down/at-the-end": hurt(storage_server_for(45.0), step=STEPS - 2),
+        "storage-server-down/at-the-start": begun_while(faults.storage_server_away),
+        "storage-server-down/trainer-killed-while-uploads-wait": hurt(storage_server_for(25.0, killing("trainer"))),
+        "storage-server-down/engine-killed-meanwhile": hurt(storage_server_for(25.0, killing("engine"))),
     }
     for i, (name, story) in enumerate(stories.items()):
         yield Scenario(name, "e2e", story(seed + i), seed + i, SECONDS)
@@ -129,6 +136,19 @@ def s3_for(seconds: float, meanwhile: Strike | None = None) -> Strike:
     return strike
 
 
+def storage_server_for(seconds: float, meanwhile: Strike | None = None) -> Strike:
+    """No rlrun-server for so long; half way through something else may break as well."""
+
+    def strike(run: ClusterRun, dice: random.Random) -> None:
+        with faults.storage_server_away(run.platform):
+            time.sleep(seconds / 2)
+            if meanwhile is not None:
+                meanwhile(run, dice)
+            time.sleep(seconds / 2)
+
+    return strike
+
+
 def orchestrator_killed_with_its_spool(run: ClusterRun, dice: random.Random) -> None:
     """What waits on its disk for S3 goes with its pod: the metrics of the steps in between, and of no others."""
     run.unsaid_after = run.step()
@@ -167,21 +187,24 @@ def paused(run: ClusterRun, _: random.Random) -> None:
     run.change('{"spec": {"suspend": false}}')
 
 
-def s3_down_at_the_start(seed: int) -> Callable[[Any], None]:
-    """Apply the run during an S3 outage: neither its model nor its environment can be read."""
+def begun_while(away: Callable[[Platform], AbstractContextManager[None]]) -> Callable[[int], Callable[[Any], None]]:
+    """Apply the run while something is away: neither its model nor its environment can be read."""
 
-    def play(platform: Platform) -> None:
-        run: ClusterRun | None = None
-        try:
-            with faults.s3_away(platform):
-                run = ClusterRun.begin(platform, seed=seed)
-                time.sleep(30)
-            run.survive()
-        finally:
-            if run is not None:
-                run.clean_up()
+    def by_seed(seed: int) -> Callable[[Any], None]:
+        def play(platform: Platform) -> None:
+            run: ClusterRun | None = None
+            try:
+                with away(platform):
+                    run = ClusterRun.begin(platform, seed=seed)
+                    time.sleep(30)
+                run.survive()
+            finally:
+                if run is not None:
+                    run.clean_up()
 
-    return play
+        return play
+
+    return by_seed
 
 
 def deleted_while_s3_is_down(seed: int) -> Callable[[Any], None]:

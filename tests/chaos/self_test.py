@@ -260,7 +260,7 @@ def _pods_forgotten() -> AbstractContextManager[Any]:
 
 
 def _active_seconds_twice() -> AbstractContextManager[Any]:
-    end = run_endings._attempt_end
+    end = run_endings.attempt_end
 
     def other(status: Any, now: Any) -> Any:
         fields = end(status, now)
@@ -268,7 +268,7 @@ def _active_seconds_twice() -> AbstractContextManager[Any]:
             fields["past_active_seconds"] += fields["past_active_seconds"] - status.past_active_seconds
         return fields
 
-    return patch.object(run_endings, "_attempt_end", other)
+    return patch.object(run_endings, "attempt_end", other)
 
 
 def _attempt_twice() -> AbstractContextManager[Any]:

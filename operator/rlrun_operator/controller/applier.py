@@ -13,17 +13,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import API_VERSION, CONFIG_ANNOTATION, FINALIZER
+from rlrun.constants import API_VERSION, CONFIG_ANNOTATION, CONFLICT, FINALIZER
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.events import EventRecord, build_event
 from rlrun.kube.kinds import ALL, POD, RLRUN
 from rlrun.kube.objects import Obj, ObjectRef
-from rlrun.kube.refusals import ObjectRefused
+from rlrun.kube.refusals import ObjectRefused, find_refusal
 from rlrun.storage.store import StoreError
 
 from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.controller.log_collector import LogCollector
+from rlrun_operator.kueue.workload import QUEUE_LABEL
+from rlrun_operator.kueue.workload_status import WorkloadStatus
 from rlrun_operator.planning.plan.actions import ArtifactDeletion, ConfigRefresh, Plan
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.transitions import transitions
@@ -92,6 +94,13 @@ class Applier:
         """Write the children up to the first that is refused. Returns the plan with the refusal in its status."""
         refusal = None
         try:
+            if plan.queue_label is not None:
+                labels = {QUEUE_LABEL: plan.queue_label}
+                await self._cluster.patch(
+                    RLRUN, observation.namespace, observation.name, {"metadata": {"labels": labels}}
+                )
+            if plan.workload_status is not None:
+                await self._write_workload_status(plan.workload_status)
             for obj in plan.applies:
                 await self._apply(observation, obj)
             for refresh in plan.refreshes:
@@ -99,6 +108,19 @@ class Applier:
         except ObjectRefused as error:
             refusal = error
         return report_children(plan, refusal, now)
+
+    async def _write_workload_status(self, status: WorkloadStatus) -> None:
+        """Write the status, unless the Workload has changed or is gone: then the next reconcile decides anew."""
+        try:
+            await self._cluster.apply_status(status.obj, status.manager)
+        except ApiError as error:
+            if error.status == CONFLICT or error.is_object_missing:
+                log.info("Workload %s has changed; its status is written later", status.obj["metadata"]["name"])
+                return
+            refusal = find_refusal(status.obj, error)
+            if refusal is None:
+                raise
+            raise refusal from error
 
     async def _apply(self, observation: RunObservation, obj: Obj) -> None:
         is_new = not observation.has_object(obj["kind"], obj["metadata"]["name"])

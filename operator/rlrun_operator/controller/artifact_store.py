@@ -123,7 +123,7 @@ class S3ArtifactStore(ArtifactStore):
         if found is not None and time.monotonic() - found[0] < CHECK_SECONDS:
             return found[1]
         try:
-            await self._call(variables, lambda store: store.check(bucket))
+            await self._call(variables, lambda store: store.check(S3Uri(bucket, "")))
             problem = None
         except Unreachable as error:
             # The circuit breaker remembers it, and no longer than necessary.
@@ -208,11 +208,13 @@ class S3ArtifactStore(ArtifactStore):
         key = tuple(sorted(variables.items()))
         with self._stores_lock:
             if key not in self._stores:
+                store = Store.from_variables(variables, REQUEST_LIMITS)
+                # boto3 looks for the credentials of a workload identity once per client.
+                store.require_credentials()
+                store.watch_requests(self._current.before_request, self._current.after_response)
                 # The Secret has changed, so the old credentials are obsolete.
                 for old in self._stores.values():
                     old.close()
-                store = Store.from_variables(variables, REQUEST_LIMITS)
-                store.watch_requests(self._current.before_request, self._current.after_response)
                 self._stores = {key: store}
             return self._stores[key]
 

@@ -10,8 +10,8 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import NAMESPACE, SECRET
 from rlrun.kube.objects import annotation
-from rlrun.protocol.egress import MIN_KEY_BYTES
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.signed_text import MIN_KEY_BYTES
 
 from rlrun_operator.config.settings import EgressSettings, SecretRef
 from rlrun_operator.resources.egress import KEY

@@ -1,12 +1,14 @@
 """Observation of a run: the planner's input, read from the API server, S3 and the orchestrator.
 
-Nothing comes from a watch cache. Secrets are read by name, never listed. Requests that the run's phase does not need
-are skipped.
+Objects of the run come from the cache while no change of them was noticed, and the list of its files from S3 while none
+can have been written; `forget` has both read again. Everything else is read at each look. Secrets are read by name,
+never listed. Requests that the run's phase does not need are skipped.
 """
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rlrun.api.run_status import RLRunStatus
@@ -27,7 +29,7 @@ from rlrun.kube.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
-from rlrun.kube.objects import Obj, attempt_of, is_artifact_ready, label
+from rlrun.kube.objects import Obj, is_artifact_ready, label
 from rlrun.kube.pods import role_of
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
@@ -35,22 +37,27 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError
 from rlrun.storage.store import StoreError
 
+from rlrun_operator.cache.cached_reader import CachedReader
+from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.controller.artifact_listings import ArtifactListings, Listing, ListingRequest
 from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.controller.egress_observer import EgressObserver
+from rlrun_operator.controller.kueue_observer import KueueObserver
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
-from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
-from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.resolution import readable_config
+from rlrun_operator.controller.priority_classes import PriorityClasses
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
+from rlrun_operator.planning.plan.observation import RunKey, RunObservation
+from rlrun_operator.planning.policies.resolution import attempt_config
+from rlrun_operator.planning.policies.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.validation import parse_spec
 from rlrun_operator.resources.environment import wants_egress
 from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
 from rlrun_operator.resources.model_variables import run_variables
-from rlrun_operator.resources.naming import s3_secret_name
+from rlrun_operator.resources.naming import token_secret_name
 from rlrun_operator.resources.platform import (
     credentials_problem,
     decode_secret,
-    run_layout,
     s3_variables,
 )
 from rlrun_operator.resources.run_tokens import run_token
@@ -72,43 +79,72 @@ class Observer:
         poller: OrchestratorClient,
         settings: OperatorSettings,
         token_key: bytes | None = None,
+        storage_key: bytes = b"",
+        cache: ObjectCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`token_key`: key of the tokens of runs. None: the processes of runs ask for none."""
+        """`token_key`: key of the tokens of runs. None: the processes of runs ask for none. `storage_key`: key of the
+        grants for rlrun-server. `cache`: None reads all objects at each look.
+        """
         self._cluster = cluster
+        self._clock = clock
+        self._cache = ObjectCache(clock) if cache is None else cache
+        self._listings = ArtifactListings(artifacts, settings, clock, self._cache.moment)
         self._artifacts = artifacts
         self._poller = poller
         self._settings = settings
         self._egress = EgressObserver(cluster, settings.egress)
+        self._priorities = PriorityClasses(cluster, settings)
+        self._kueue = KueueObserver(cluster, settings)
         self._token_key = token_key
+        self.storage_key = storage_key
         self._source: tuple[float, dict[str, str] | None] | None = None
 
-    async def observe(self, namespace: str, name: str) -> RunObservation | None:
-        """Return the observation of the run, or None if it does not exist. Raises ApiError."""
-        run = await self._cluster.get(RLRUN, namespace, name)
+    def moment(self) -> int:
+        """Return this moment, for `observe`."""
+        return self._cache.moment()
+
+    async def observe(self, namespace: str, name: str, read_after: int | None = None) -> RunObservation | None:
+        """Return the observation of the run, or None if it does not exist. Raises ApiError.
+
+        `read_after`: moment after which everything in it must have been read. None: kept answers may be older.
+        """
+        reader = CachedReader(self._cluster, self._cache, (namespace, name), read_after)
+        run = await reader.get(RLRUN, namespace, name)
         if run is None:
+            self._poller.forget(RunKey(namespace, name))
             return None
         status = RLRunStatus.parse(run.get("status"))
         uid = run["metadata"]["uid"]
         children, pods, artifact_objects = await asyncio.gather(
-            self._children(namespace, name),
-            self._cluster.list(POD, namespace, {RUN_LABEL: name}),
-            self._artifact_objects(namespace, uid),
+            self._children(reader, namespace, name),
+            reader.list(POD, namespace, {RUN_LABEL: name}),
+            self._artifact_objects(reader, namespace, uid),
         )
         variables, s3_problem = await self._s3(status)
-        parts: dict[str, Any] = {"s3_problem": s3_problem}
-        folders: list[ObservedArtifact] | None = None
+        parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": await self._kueue.observe(run, status, reader)}
+        listing = Listing()
         deleted = bool(run["metadata"].get("deletionTimestamp"))
         spec = parse_spec(run)
         if not deleted:
             if not isinstance(spec, Problem) and wants_egress(spec) and not (status.phase and status.phase.finished):
                 parts |= await self._egress.observe(namespace)
+            if self._settings.queue.is_limited and not isinstance(spec, Problem):
+                parts["priority"] = await self._priorities.value_of(spec)
             if needs_references(status, children, uid):
-                parts |= await self._references(run, namespace, variables)
-            # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
-            listing = self._listing(run, status, variables, s3_problem, artifact_objects)
-            folders, parts["artifacts_problem"] = await listing
+                parts |= await self._references(reader, run, namespace, variables)
             parts |= await self._poll(run, pods, status)
-        catalog = ArtifactCatalog.build(run, artifact_objects, folders, None if isinstance(spec, Problem) else spec)
+            # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
+            report = parts.get("poll")
+            schedule = None
+            if not isinstance(spec, Problem):
+                schedule = UploadSchedule.of(spec, attempt_config(children, uid, status.attempt), self._settings)
+            listing = await self._list_artifacts(
+                ListingRequest(run, status, schedule, variables, artifact_objects, pods, report), s3_problem, read_after
+            )
+            parts["artifacts_problem"] = listing.problem
+        valid_spec = None if isinstance(spec, Problem) else spec
+        catalog = ArtifactCatalog.build(run, artifact_objects, listing.folders, valid_spec)
         finalizing = deleted and FINALIZER in (run["metadata"].get("finalizers") or [])
         if finalizing or (not isinstance(spec, Problem) and catalog.has_deletions):
             catalog = await self._with_references(catalog, namespace)
@@ -119,8 +155,19 @@ class Observer:
             catalog=catalog,
             s3_variables=variables,
             token_key=self._token_key,
+            storage_key=self.storage_key,
+            has_kept_answers=reader.has_kept_answers or listing.is_kept,
             **parts,
         )
+
+    def forget(self, key: RunKey) -> None:
+        """Read everything about the run at its next look."""
+        self._cache.forget_run((key.namespace, key.name))
+        self.forget_files(key)
+
+    def forget_files(self, key: RunKey) -> None:
+        """List the run's files in S3 at its next look."""
+        self._listings.forget(key)
 
     async def pods(self, namespace: str, name: str) -> list[Obj]:
         """Return the pods of all runs with that name, including deleted ones. Raises ApiError."""
@@ -134,34 +181,39 @@ class Observer:
             log.warning("Could not list the runs that reference checkpoints; retention waits: %s", error)
             return catalog
 
-    async def _children(self, namespace: str, name: str) -> list[Obj]:
+    async def _children(self, reader: CachedReader, namespace: str, name: str) -> list[Obj]:
         selector = {RUN_LABEL: name}
         kinds = (DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
         lists = await asyncio.gather(
-            *(self._cluster.list(kind, namespace, selector) for kind in kinds),
+            *(reader.list(kind, namespace, selector) for kind in kinds),
         )
-        secret = await self._cluster.get(SECRET, namespace, s3_secret_name(name))
+        secret = await reader.get(SECRET, namespace, token_secret_name(name))
         found = [obj for objects in lists for obj in objects]
         if secret is not None and label(secret, RUN_LABEL) == name:
             found.append(secret)
         return found
 
-    async def _artifact_objects(self, namespace: str, uid: str) -> list[Obj]:
+    async def _artifact_objects(self, reader: CachedReader, namespace: str, uid: str) -> list[Obj]:
         selector = {RUN_UID_LABEL: uid}
         lists = await asyncio.gather(
-            self._cluster.list(RLCHECKPOINT, namespace, selector),
-            self._cluster.list(RLADAPTER, namespace, selector),
+            reader.list(RLCHECKPOINT, namespace, selector),
+            reader.list(RLADAPTER, namespace, selector),
         )
         return [obj for objects in lists for obj in objects]
 
     async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
-        """Return the platform's S3 credentials, or None without the Secret. `fresh` skips the cache."""
-        if not fresh and self._source is not None and time.monotonic() - self._source[0] < SOURCE_SECONDS:
-            return self._source[1]
+        """Return the platform's S3 credentials, or None without their Secret. `fresh` skips the cache.
+
+        They are empty if the platform uses a workload identity.
+        """
         ref = self._settings.s3.credentials_secret
+        if ref is None:
+            return {}
+        if not fresh and self._source is not None and self._clock() - self._source[0] < SOURCE_SECONDS:
+            return self._source[1]
         secret = await self._cluster.get(SECRET, ref.namespace, ref.name)
         decoded = None if secret is None else decode_secret(secret)
-        self._source = (time.monotonic(), decoded)
+        self._source = (self._clock(), decoded)
         return decoded
 
     async def _s3(self, status: RLRunStatus) -> tuple[dict[str, str], Problem | None]:
@@ -175,9 +227,11 @@ class Observer:
             return variables, None
         return variables, await self._artifacts.check(variables, self._settings.s3.bucket)
 
-    async def _references(self, run: Obj, namespace: str, variables: dict[str, str]) -> dict[str, Any]:
+    async def _references(
+        self, reader: CachedReader, run: Obj, namespace: str, variables: dict[str, str]
+    ) -> dict[str, Any]:
         spec = run.get("spec") or {}
-        models = await self._cluster.list(RLMODEL)
+        models = await reader.list(RLMODEL)
         found: dict[str, Any] = {"models": tuple(models)}
         checkpoint_id = spec.get("checkpointId")
         if checkpoint_id:
@@ -214,30 +268,14 @@ class Observer:
             # The check of the bucket may be older than this error. The run waits, as its files are unknown.
             return {"s3_problem": error.problem}
 
-    async def _listing(
-        self,
-        run: Obj,
-        status: RLRunStatus,
-        variables: dict[str, str],
-        s3_problem: Problem | None,
-        objects: list[Obj],
-    ) -> tuple[list[ObservedArtifact] | None, Problem | None]:
-        """Return the folders in S3 (None: unknown) and the error of the listing."""
-        if status.start_time is None:
-            return None, None
-        if not variables:
-            return None, s3_problem
-        metadata = run["metadata"]
-        ready = {
-            (o["kind"], int(o["spec"]["step"])): int(o["status"]["sizeBytes"])
-            for o in objects
-            if is_artifact_ready(o) and "sizeBytes" in o["status"]
-        }
-        layout = run_layout(self._settings, metadata["namespace"], metadata["uid"])
-        try:
-            return await self._artifacts.list(variables, layout, ready), None
-        except StoreError as error:
-            return None, error.problem
+    async def _list_artifacts(
+        self, request: ListingRequest, s3_problem: Problem | None, read_after: int | None
+    ) -> Listing:
+        if request.status.start_time is None:
+            return Listing()
+        if not request.variables:
+            return Listing(problem=s3_problem)
+        return await self._listings.list(request, read_after)
 
     async def _poll(self, run: Obj, pods: list[Obj], status: RLRunStatus) -> dict[str, Any]:
         running = any(
@@ -246,16 +284,18 @@ class Observer:
             and p.get("status", {}).get("phase") == "Running"
             for p in pods
         )
-        if not running or (status.phase is not None and status.phase.finished):
-            return {}
         metadata = run["metadata"]
+        key = RunKey(metadata["namespace"], metadata["name"])
+        if not running or (status.phase is not None and status.phase.finished):
+            self._poller.forget(key)
+            return {}
         token = run_token(self._token_key, metadata["uid"]) if self._token_key else None
         try:
-            report: RunStatus = await self._poller.status(metadata["namespace"], metadata["name"], token)
+            report: RunStatus = await self._poller.status(key, token)
         except RequestError as error:
             POLL_ERRORS.inc()
             return {"poll_error": error.problem.message}
-        return {"poll": report}
+        return {"poll": report, "is_watched": self._poller.is_watched(key)}
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:
@@ -264,10 +304,4 @@ def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool
         return False
     if status.attempt_start_time is None:
         return True
-    return not any(
-        c["kind"] == "ConfigMap"
-        and label(c, RUN_UID_LABEL) == uid
-        and attempt_of(c) == status.attempt
-        and readable_config(c) is not None
-        for c in children
-    )
+    return attempt_config(children, uid, status.attempt) is None

@@ -1,23 +1,44 @@
 """Reconciler of runs: observe, plan, apply."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any, Protocol
 
+from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import RUN_UID_LABEL
-from rlrun.kube.objects import label
+from rlrun.kube.objects import Obj, label
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan.actions import Plan
+from rlrun_operator.planning.plan.admission import Admission
+from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_run import plan_run
 from rlrun_operator.planning.policies.log_copies import pod_logs
-from rlrun_operator.resources.platform import run_layout, s3_variables
+from rlrun_operator.resources.platform import credentials_problem, run_layout, s3_variables
 from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 log = logging.getLogger(__name__)
+
+
+class AdmissionSource(Protocol):
+    """Queue that decides when runs begin."""
+
+    def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
+        """Return the answer to the observed run; None: no queue decides about it, or it does not ask for a place."""
+        ...
+
+    def gone(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
+        """Take notice that the run does not exist. Returns True while its place is kept for its pods."""
+        ...
+
+    def failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
+        """Take notice that a reconcile failed. `run`: as it is known then, None if it could not be read."""
+        ...
 
 
 class Reconciler:
@@ -30,29 +51,81 @@ class Reconciler:
         settings: OperatorSettings,
         phases: RunPhaseCollector,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        queue: AdmissionSource | None = None,
     ) -> None:
+        """`queue`: None starts every run at once."""
         self._observer = observer
         self._applier = applier
         self._settings = settings
         self._phases = phases
         self._clock = clock
+        self._queue = queue
+        self._settled: dict[RunKey, str] = {}
+        """Finished runs in which nothing is left to do, with the version of the object that was looked at."""
+        self._unsettled: set[RunKey] = set()
+        """Other runs that were looked at."""
+
+    def is_settled(self, key: RunKey, version: str) -> bool:
+        """Return whether nothing is left to do for this version of a finished run. A change of it is an event."""
+        return self._settled.get(key) == version
+
+    def unsettled(self) -> Collection[RunKey]:
+        """Return the runs that were looked at and in which something is left to do, finished ones too."""
+        return self._unsettled
 
     async def reconcile(self, key: RunKey) -> float | None:
         """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event."""
-        observation = await self._observer.observe(key.namespace, key.name)
-        if observation is None:
-            self._phases.set_phase(key.namespace, key.name, None)
-            await self._collect_remaining_logs(key)
-            return None
+        observation, began = None, self._observer.moment()
+        try:
+            observation = await self._observer.observe(key.namespace, key.name)
+            if observation is None:
+                self._phases.set_phase(key.namespace, key.name, None)
+                self._settled.pop(key, None)
+                self._unsettled.discard(key)
+                self._observer.forget(key)
+                return await self._end(key)
+            now, observation, plan = self._plan(observation)
+            decides = not only_reports(observation, plan) or is_settled(observation, plan)
+            if observation.has_kept_answers and (decides or observation.poll_error is not None):
+                # A decision rests on what is true now. The cache may delay it, never cause it. An orchestrator that
+                # does not answer may have lost its pod before the event of that arrives.
+                observation = await self._observer.observe(key.namespace, key.name, read_after=began)
+                if observation is None:
+                    return 0.0
+                now, observation, plan = self._plan(observation)
+            return await self._carry_out(key, observation, plan, now)
+        except Exception as error:
+            if self._queue is not None:
+                run = None if observation is None else observation.run
+                self._queue.failed(key, run, error, to_clock(self._clock()))
+            raise
+
+    def _plan(self, observation: RunObservation) -> tuple[datetime, RunObservation, Plan]:
         now = to_clock(self._clock())
-        plan = await self._applier.apply(observation, plan_run(observation, self._settings, now), now)
+        if self._queue is not None:
+            observation = replace(observation, admission=self._queue.answer(observation, now))
+        return now, observation, plan_run(observation, self._settings, now)
+
+    async def _carry_out(self, key: RunKey, observation: RunObservation, plan: Plan, now: datetime) -> float | None:
+        if is_settled(observation, plan):
+            self._settled[key] = str(observation.run["metadata"].get("resourceVersion"))
+            self._unsettled.discard(key)
+            self._observer.forget(key)
+        else:
+            self._settled.pop(key, None)
+            self._unsettled.add(key)
+        if _has_actions(plan):
+            # The cache learns of own writes of objects by itself, of those in S3 it does not.
+            self._observer.forget_files(key)
+        plan = await self._applier.apply(observation, plan, now)
         if plan.status is not None and plan.status.phase is not None:
             self._phases.set_phase(key.namespace, key.name, plan.status.phase.value)
         return plan.requeue_after
 
-    async def _collect_remaining_logs(self, key: RunKey) -> None:
-        """Copy the logs of terminating pods of a deleted run."""
+    async def _end(self, key: RunKey) -> float | None:
+        """Give the place of a deleted run back and copy the logs of its terminating pods."""
         pods = [p for p in await self._observer.pods(key.namespace, key.name) if label(p, RUN_UID_LABEL)]
+        keeps_place = self._queue is not None and self._queue.gone(key, pods, to_clock(self._clock()))
         copies = [
             copy
             for uid in sorted({label(p, RUN_UID_LABEL) for p in pods})
@@ -62,5 +135,35 @@ class Reconciler:
         ]
         if copies:
             source = await self._observer.source_secret()
-            variables = s3_variables(self._settings, source) if source else {}
+            is_usable = credentials_problem(self._settings, source) is None
+            variables = s3_variables(self._settings, source or {}) if is_usable else {}
             await self._applier.logs.collect(key.namespace, variables, copies)
+        return self._settings.poll_seconds if keeps_place else None
+
+
+def is_settled(observation: RunObservation, plan: Plan) -> bool:
+    """Return whether the run has finished and the plan changes nothing, now and when other runs end."""
+    found = plan.status
+    if found is None or found.phase is None or not found.phase.finished:
+        return False
+    if observation.catalog.has_deletions or observation.catalog.has_references:
+        # Retention waits for other runs, or for the list of them. Nothing queues this run when they end.
+        return False
+    return not _has_actions(plan) and found == RLRunStatus.parse(observation.run.get("status"))
+
+
+def only_reports(observation: RunObservation, plan: Plan) -> bool:
+    """Return whether the plan does no more than write progress, conditions, and that a run waits or trains."""
+    before = RLRunStatus.parse(observation.run.get("status"))
+    return not _has_actions(plan) and _decisions(before) == _decisions(plan.status or before)
+
+
+def _decisions(status: RLRunStatus) -> tuple[Any, ...]:
+    """Return the facts of a status that nothing takes back."""
+    phase = None if status.phase in (Phase.pending, Phase.running) else status.phase
+    return phase, status.attempt, status.restarts, status.run_restarts, status.completion_time
+
+
+def _has_actions(plan: Plan) -> bool:
+    # `records_artifacts` and `writes_children` only say what the lists are.
+    return replace(plan, status=None, requeue_after=None, records_artifacts=False, writes_children=False) != Plan()

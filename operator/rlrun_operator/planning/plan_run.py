@@ -13,6 +13,12 @@ from rlrun_operator.planning.plan.actions import Plan, PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.plan_builder import PlanBuilder
 from rlrun_operator.planning.plan.status_builder import to_clock
+from rlrun_operator.planning.policies.admission import (
+    end_attempt_without_place,
+    report_place,
+    wait_for_place,
+    wait_with_refused_place,
+)
 from rlrun_operator.planning.policies.artifacts import list_artifacts
 from rlrun_operator.planning.policies.attempts import (
     begin_attempt,
@@ -21,7 +27,9 @@ from rlrun_operator.planning.policies.attempts import (
 )
 from rlrun_operator.planning.policies.deadlines import enforce_deadlines
 from rlrun_operator.planning.policies.deletion import plan_deletion
+from rlrun_operator.planning.policies.environment_record import record_environments
 from rlrun_operator.planning.policies.failure_policy import apply_failure_policy
+from rlrun_operator.planning.policies.kueue_admission import update_workload
 from rlrun_operator.planning.policies.log_copies import copy_ended_logs
 from rlrun_operator.planning.policies.orchestrator_replacement import replace_orchestrator
 from rlrun_operator.planning.policies.phase import report_phase, report_progress
@@ -63,15 +71,20 @@ POLICIES: tuple[Policy, ...] = (
     plan_finished,
     plan_stopped,
     plan_suspended,
+    # A run without a place in the queue begins no attempt.
+    wait_for_place,
     # The begin of an attempt: the first one, or another one after a pause.
     plan_restart_wait,
     begin_attempt,
     wait_for_previous_pods,
     # The orchestrator's final status ends the run, before anything is created again.
     plan_outcome,
+    end_attempt_without_place,
     # The references of the spec are resolved once and then frozen in the attempt's ConfigMap.
     restart_with_unreadable_configuration,
+    record_environments,
     validate_references,
+    wait_with_refused_place,
     replace_orchestrator,
     create_children,
     report_readiness,
@@ -92,6 +105,8 @@ def plan_run(
     now = to_clock(now)
     builder = PlanBuilder(observation, now)
     builder.merge(copy_ended_logs(observation, settings))
+    builder.merge(report_place(observation, builder.status))
+    builder.merge(update_workload(observation, builder.status, settings, now))
     spec = parse_spec(observation.run)
     if isinstance(spec, Problem):
         builder.merge(plan_invalid_spec(observation, builder.status, spec, settings, now))

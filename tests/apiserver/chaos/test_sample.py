@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.chaos.apiserver import catalog
 from tests.chaos.apiserver.place import Place, opened
 from tests.chaos.report import table

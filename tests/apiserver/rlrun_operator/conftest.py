@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 import yaml
 from kubernetes import client
+from rlrun.protocol.orchestrator import RunStatus
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
+from rlrun_orchestrator.status.status_server import with_version
 
-from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.support.seaweedfs import S3Server
 from tests.support.source_tree import PYTHONPATH
 
@@ -38,6 +41,13 @@ class Orchestrators:
     """What the sidecars of serving pools were told, by namespace and pod; they have loaded it at once."""
     port: int = 0
 
+    def report(self, namespace: str, name: str) -> Obj | None:
+        """Return the answer of a run's orchestrator with its version, as the real one does."""
+        answer = self.answers.get((namespace, name))
+        if answer is None:
+            return None
+        return with_version(RunStatus.model_validate(answer)).to_json_dict()
+
 
 @pytest.fixture(scope="session")
 def orchestrators() -> Iterator[Orchestrators]:
@@ -50,8 +60,15 @@ def orchestrators() -> Iterator[Orchestrators]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            *role, namespace, name = self.path.strip("/").split("/")
-            self.respond(sidecar(namespace, name) if role else found.answers.get((namespace, name)))
+            path, _, query = self.path.partition("?")
+            *role, namespace, name = path.strip("/").split("/")
+            asked = dict(parse_qsl(query))
+            end = time.monotonic() + float(asked.get("wait", 0))
+            while (answer := sidecar(namespace, name) if role else found.report(namespace, name)) is not None:
+                if answer.get("version") != asked.get("since") or time.monotonic() > end or role:
+                    break
+                time.sleep(0.05)
+            self.respond(answer)
 
         def do_PUT(self) -> None:
             *_, namespace, name = self.path.split("/")
@@ -206,6 +223,7 @@ class Bench:
                                 "kind": "Deployment" if plural == "deployments" else "Job",
                                 "name": owner["metadata"]["name"],
                                 "uid": owner["metadata"]["uid"],
+                                "controller": True,
                             }
                         ],
                     },
@@ -296,8 +314,9 @@ class Bench:
                 return found
             if time.monotonic() > deadline:
                 logs = "\n".join(p.log.read_text()[-3000:] for p in self.processes)
-                status = json.dumps(self.run().get("status"), indent=1)
-                pytest.fail(f"not within {seconds} s: {what}\n{status}\n{logs}")
+                runs = self.items("apis/rlrun.dev/v1alpha1", "rlruns")
+                statuses = json.dumps({r["metadata"]["name"]: r.get("status") for r in runs}, indent=1)
+                pytest.fail(f"not within {seconds} s: {what}\n{statuses}\n{logs}")
             time.sleep(0.2)
 
     def wait_until_unchanged(self, seconds: float) -> None:
@@ -339,6 +358,7 @@ def write_settings(
                 "httpPort": 0,
                 "pollSeconds": 0.5,
                 "resyncSeconds": RESYNC_SECONDS,
+                "artifactSweepSeconds": 1,
                 "workers": 2,
                 "priorityClasses": ["system-cluster-critical"],
             }

@@ -12,6 +12,12 @@ def phases(bench: Bench) -> dict[int, str]:
     return {o["spec"]["step"]: o.get("status", {}).get("phase") for o in bench.items(RLRUN, "rlcheckpoints")}
 
 
+def last_checkpoint(bench: Bench) -> str | None:
+    """Return what the run's status says, which is written after the status of the checkpoint."""
+    found: str | None = (bench.run().get("status") or {}).get("lastCheckpoint")
+    return found
+
+
 def checkpoint(bench: Bench, step: int) -> Obj:
     return next(o for o in bench.items(RLRUN, "rlcheckpoints") if o["spec"]["step"] == step)
 
@@ -48,7 +54,7 @@ def test_a_checkpoint_with_missing_files_fails_and_cannot_start_a_run(bench: Ben
     assert "is missing" in bench.condition("Validated", "second")["message"]
     bench.upload("checkpoint", 2)
     bench.wait("the new upload", lambda: phases(bench)[2] == "Ready")
-    assert bench.run()["status"]["lastCheckpoint"] == checkpoint(bench, 3)["metadata"]["name"]
+    bench.wait("it in the run's status", lambda: last_checkpoint(bench) == checkpoint(bench, 3)["metadata"]["name"])
 
 
 @pytest.mark.proves("stop")
@@ -63,7 +69,7 @@ def test_last_checkpoint_after_a_stop_is_listed(bench: Bench) -> None:
     bench.wait("the end of the others", lambda: len(bench.items("api/v1", "pods")) == 1)
     bench.upload("checkpoint", 7)
     bench.wait("the last checkpoint", lambda: phases(bench) == {7: "Ready"})
-    assert bench.run()["status"]["lastCheckpoint"] == checkpoint(bench, 7)["metadata"]["name"]
+    bench.wait("it in the run's status", lambda: last_checkpoint(bench) == checkpoint(bench, 7)["metadata"]["name"])
     bench.kill_pods()
 
 

@@ -10,8 +10,9 @@ from rlrun.api.run import RLRunSpec
 from rlrun_operator.config.settings import ClusterDns, EnvironmentPods, OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
-from rlrun_operator.resources.platform import resolve, s3_variables
+from rlrun_operator.resources.platform import resolve
 
+STORAGE_KEY = b"a key that signs grants"
 SETTINGS = OperatorSettings.model_validate(
     {
         "s3": {"bucket": "rlrun", "credentialsSecret": {"namespace": "rlrun-system", "name": "s3"}},
@@ -60,7 +61,7 @@ def test_children_are_valid(api: client.ApiClient, namespace: str, run: dict[str
     name = "a" + "b" * 39
     identity = RunIdentity(namespace, name, owner(api, namespace, name), 12, 3)
     resolved = resolve(identity, SETTINGS, RLRunSpec.model_validate(run), RLModelSpec.model_validate(model), None)
-    found = children(identity, SETTINGS, resolved, s3_variables(SETTINGS, {"AWS_ACCESS_KEY_ID": "k"}))
+    found = children(identity, SETTINGS, resolved, STORAGE_KEY)
     kinds = {child["kind"] for child in found}
     assert kinds == {"ServiceAccount", "Secret", "ConfigMap", "NetworkPolicy", "Deployment", "Service", "Job"}
     for child in found:
@@ -78,7 +79,9 @@ def test_limits_and_isolation_of_environments_reach_the_api_server(api: client.A
     )
     identity = RunIdentity(namespace, "apart", owner(api, namespace, "apart"), 1, 1)
     resolved = resolve(identity, changed, RLRunSpec.model_validate(RUN), RLModelSpec.model_validate(MODEL), None)
-    made = {(c["kind"], c["metadata"]["name"]): apply(api, c) for c in children(identity, changed, resolved, {})}
+    made = {
+        (c["kind"], c["metadata"]["name"]): apply(api, c) for c in children(identity, changed, resolved, STORAGE_KEY)
+    }
     spec = made["Deployment", "apart-env-0"]["spec"]["template"]["spec"]
     assert spec["hostUsers"] is False
     assert [volume["emptyDir"] for volume in spec["volumes"]] == [{"sizeLimit": "20Gi"}] * 2
@@ -97,14 +100,14 @@ def test_pods_satisfy_the_restricted_standard(api: client.ApiClient, namespace: 
     resolved = resolve(
         identity, SETTINGS, RLRunSpec.model_validate(FULL_RUN), RLModelSpec.model_validate(FULL_MODEL), None
     )
-    for child in children(identity, SETTINGS, resolved, {}):
+    for child in children(identity, SETTINGS, resolved, STORAGE_KEY):
         if child["kind"] in ("Deployment", "Job"):
             template = child["spec"]["template"]
             pod = {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {**template["metadata"], "name": child["metadata"]["name"], "namespace": namespace},
-                "spec": {**template["spec"], "priorityClassName": None, "serviceAccountName": None},
+                "spec": {**template["spec"], "priorityClassName": None},
             }
             apply(api, pod)
 

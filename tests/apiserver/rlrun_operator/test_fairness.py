@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from local_cluster.control_plane.api_server_only import ControlPlane
+from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.rlrun_operator.conftest import Bench, Orchestrators, make_home, write_settings
 from tests.apiserver.rlrun_operator.test_refused_objects import set_quota
 from tests.support.seaweedfs import S3Server

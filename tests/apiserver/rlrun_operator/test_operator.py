@@ -30,9 +30,9 @@ def versions(bench: Bench) -> dict[str, str]:
     return found
 
 
-def started(bench: Bench) -> None:
+def started(bench: Bench, **spec: Any) -> None:
     bench.create_model()
-    bench.create_run()
+    bench.create_run(**spec)
     bench.wait("children", lambda: bench.get(BATCH, "jobs", "reverse-orchestrator-a1"))
     bench.make_pods()
     bench.tell(step=1, reward=0.25)
@@ -51,8 +51,10 @@ def test_life_of_a_run(bench: Bench) -> None:
         "its readiness",
         lambda: bench.items(RLRUN, "rlcheckpoints")[0].get("status", {}).get("phase") == "Ready",
     )
-    bench.tell(step=10, reward=0.9)
+    packages = [{"id": "rlrun/reverse-text", "version": "1.0", "digest": f"sha256:{'a' * 64}"}]
+    bench.tell(step=10, reward=0.9, environments=packages)
     bench.wait("step 10", lambda: bench.run()["status"]["progress"]["step"] == 10)
+    assert bench.run()["status"]["environments"] == packages
 
     bench.upload("checkpoint", 10)
     bench.upload("adapter", 10)

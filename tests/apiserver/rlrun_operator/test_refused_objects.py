@@ -1,5 +1,14 @@
 """Objects of a run that a real API server refuses, and names that are taken."""
 
+from typing import Any
+
+import pytest
+from rlrun.constants import RUN_UID_LABEL
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
+from rlrun.kube.kinds import ALL
+from rlrun.kube.refusals import ObjectRefused
+
+from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.rlrun_operator.conftest import Bench
 
 APPS = "apis/apps/v1"
@@ -48,3 +57,47 @@ def test_a_service_account_of_another_owner_is_not_taken_over(bench: Bench) -> N
     assert bench.items(APPS, "deployments") == []
     bench.call("DELETE", f"{accounts}/reverse")
     bench.wait("the Deployments", lambda: len(bench.items(APPS, "deployments")) == 3)
+
+
+POD: dict[str, Any] = {"restartPolicy": "Never", "containers": [{"name": "a", "image": "a"}]}
+SELECTED: dict[str, Any] = {"selector": {"matchLabels": {"a": "b"}}}
+TEMPLATE: dict[str, Any] = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": POD["containers"]}}
+NEW_OBJECTS: list[dict[str, Any]] = [
+    {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}},
+    {"apiVersion": "v1", "kind": "Secret", "stringData": {"a": "b"}},
+    {"apiVersion": "v1", "kind": "ServiceAccount"},
+    {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}},
+    {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": {"podSelector": {}}},
+    {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**SELECTED, "template": TEMPLATE}},
+    {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": POD}}},
+    {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLCheckpoint",
+        "spec": {"runName": "a", "runUid": "uid-1", "model": "a/b", "step": 1, "uri": "s3://a/b"},
+    },
+]
+
+
+@pytest.mark.parametrize("body", NEW_OBJECTS, ids=lambda body: body["kind"])
+async def test_a_new_object_takes_no_name_of_another(
+    control_plane: ControlPlane, namespace: str, body: dict[str, Any]
+) -> None:
+    """One request creates it or is answered 409: the API server knows no object of the version that is sent."""
+    kube = AsyncKubeClient(AsyncApiTransport(await load_configuration(str(control_plane.kubeconfig))))
+    kind = ALL[body["kind"]]
+    try:
+        own = {**body, "metadata": {"namespace": namespace, "name": "own", "labels": {RUN_UID_LABEL: "uid-1"}}}
+        created = await kube.apply_own(own, is_new=True)
+        assert {entry["operation"] for entry in created["metadata"]["managedFields"]} == {"Apply"}
+        assert (await kube.apply_own(own, is_new=True))["metadata"]["uid"] == created["metadata"]["uid"]
+
+        foreign = {**body, "metadata": {"namespace": namespace, "name": "foreign"}}
+        if kind.kind == "RLCheckpoint":
+            foreign["spec"] = {**body["spec"], "runUid": "uid-2"}
+        await kube.create(foreign)
+        before = await kube.get(kind, namespace, "foreign")
+        with pytest.raises(ObjectRefused, match="has another owner"):
+            await kube.apply_own({**own, "metadata": {**own["metadata"], "name": "foreign"}}, is_new=True)
+        assert await kube.get(kind, namespace, "foreign") == before
+    finally:
+        await kube.close()

@@ -9,6 +9,7 @@ from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun.storage.layout import S3Uri
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.serving_pool import PoolIdentity, pool_children
+from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.apiserver.rlrun_operator.conftest import Bench
 from tests.apiserver.rlrun_operator.test_children import FULL_MODEL, apply
@@ -143,11 +144,11 @@ def test_objects_are_valid_and_satisfy_the_restricted_standard(api: client.ApiCl
     model = RLModelSpec.model_validate({**FULL_MODEL, "id": f"Owner/{'Very.Long' * 20}"})
     identity = PoolIdentity(namespace, model.id)
     order = DesiredAdapters(base=model.id, adapters=[ServedAdapter(name=f"{model.id}:a", uri="s3://a/b", step=1)])
-    for child in pool_children(identity, settings, model, order, {"AWS_ACCESS_KEY_ID": "k"}):
+    storage = StorageAccess(settings, b"k" * 32, identity.namespace, identity.name)
+    for child in pool_children(identity, settings, model, order, storage, "token"):
         first = apply(api, child)
         assert apply(api, child)["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], child["kind"]
         if child["kind"] == "Deployment":
             template = child["spec"]["template"]
             metadata = {**template["metadata"], "name": "strict", "namespace": namespace}
-            spec = {**template["spec"], "serviceAccountName": None}
-            apply(api, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+            apply(api, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})

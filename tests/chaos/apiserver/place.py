@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from kubernetes import client, config
 from rlrun.kube.async_client import AsyncKubeClient, AsyncTransport
 from rlrun.kube.errors import ApiError
@@ -37,13 +36,12 @@ from rlrun.storage.layout import RunLayout
 from rlrun.storage.store import Store
 from rlrun_operator.config.settings import OperatorSettings
 
-from local_cluster.control_plane.api_server_only import GARBAGE_COLLECTION, ControlPlane
+from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
+from tests.support.crds import install_crds
 from tests.support.seaweedfs import S3Server, running
 
 Obj = dict[str, Any]
 
-CRDS = Path(__file__).parents[3] / "crds"
-ESTABLISHED_SECONDS = 60.0
 S3_SECRET = "s3-source"
 
 
@@ -93,6 +91,7 @@ class Place:
             "httpPort": 0,
             "pollSeconds": 0.3,
             "resyncSeconds": 5,
+            "artifactSweepSeconds": 1,
             "workers": 2,
             **more,
         }
@@ -111,27 +110,8 @@ def opened(control_plane: ControlPlane | None = None, s3: S3Server | None = None
             yield Place(control_plane, s3, folder)
             return
         with ControlPlane(controllers=GARBAGE_COLLECTION) as started, running(folder / "s3") as server:
-            install_crds(started)
+            install_crds(config.new_client_from_config(str(started.kubeconfig)))
             yield Place(started, server, folder)
-
-
-def install_crds(control_plane: ControlPlane) -> None:
-    """The API server serves all kinds of the project afterwards. Raises TimeoutError."""
-    extensions = client.ApiextensionsV1Api(config.new_client_from_config(str(control_plane.kubeconfig)))
-    names = []
-    for file in sorted(CRDS.glob("*.yaml")):
-        definition = yaml.safe_load(file.read_text())
-        names.append(definition["metadata"]["name"])
-        extensions.create_custom_resource_definition(definition)
-    deadline = time.monotonic() + ESTABLISHED_SECONDS
-    for name in names:
-        while True:
-            found = extensions.read_custom_resource_definition(name).status.conditions or []
-            if any(c.type == "Established" and c.status == "True" for c in found):
-                break
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{name} is not served after {ESTABLISHED_SECONDS:.0f} s")
-            time.sleep(0.1)
 
 
 KINDS = (

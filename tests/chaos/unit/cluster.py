@@ -1,6 +1,5 @@
 """The cluster in memory, as strict as an API server where a crash or a clock could make the operator write nonsense."""
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -20,15 +19,8 @@ Obj = dict[str, Any]
 STATUSES: dict[str, Any] = {"RLRun": RLRunStatus, "RLCheckpoint": RLCheckpointStatus, "RLAdapter": RLAdapterStatus}
 
 
-def copied(value: Any) -> Any:
-    """Return a deep copy, made through JSON as on the wire: copy.deepcopy would take most of a scenario's time."""
-    return json.loads(json.dumps(value))
-
-
 class StrictCluster(FakeCluster):
     """Refuses a status that the schema does not know, and knows the time of a deletion. Shows writes to the oracle."""
-
-    clone = staticmethod(copied)
 
     def __init__(self, clock: Clock, *objects: Obj) -> None:
         super().__init__(*objects)

@@ -20,6 +20,8 @@ from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store, StoreError
+from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cache.recording_transport import RecordingTransport
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
@@ -30,18 +32,21 @@ from tests.chaos import invariants
 from tests.chaos.invariants import Expected, Picture
 from tests.chaos.scenario import Hung, Lost, require
 from tests.chaos.unit.bucket import BUCKET, BucketArtifacts, MemoryBucket, store_of
-from tests.chaos.unit.cluster import StrictCluster, copied
+from tests.chaos.unit.cluster import StrictCluster
 from tests.chaos.unit.faults import FaultyTransport, Gate, Rule
 from tests.chaos.unit.kubelet import Kubelet
+from tests.support.cache_feed import CacheFeed
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import model_object, run_object, source_secret
-from tests.support.fake_cluster import Crash
+from tests.support.fake_cluster import Crash, copied
 from tests.support.fake_poller import FakePoller
 from tests.support.operator_world import SETTINGS
 
 Obj = dict[str, Any]
 
 TICK_SECONDS = 5.0
+LATE_EVENTS = 4
+"""In one of so many ticks the operator reconciles before it learns what has changed."""
 MAX_TICKS = 250
 CLEAN_UP_SECONDS = 60.0
 """Time after the end of a run until nothing that only its pods needed is left."""
@@ -291,9 +296,15 @@ class Life:
     def _new_operator(self) -> Reconciler:
         # Calls are counted through, over all processes of the operator.
         self.gate = Gate(self.rule, self.gate.calls)
-        cluster = AsyncKubeClient(FaultyTransport(self.cluster, self.gate))
+
+        def seconds() -> float:
+            return TICK_SECONDS * self.now
+
+        cache = ObjectCache(seconds)
+        self.feed = CacheFeed(self.cluster, cache)
+        cluster = AsyncKubeClient(RecordingTransport(FaultyTransport(self.cluster, self.gate), cache))
         artifacts = BucketArtifacts(store_of(self.bucket, self.gate))
-        observer = Observer(cluster, artifacts, self.poller, SETTINGS)
+        observer = Observer(cluster, artifacts, self.poller, SETTINGS, cache=cache, clock=seconds)
         directory = RunPhaseCollector(lambda: 0, lambda: 0)
         return Reconciler(observer, Applier(cluster, artifacts), SETTINGS, directory, self.clock)
 
@@ -301,6 +312,8 @@ class Life:
         if self.now < self._away_until:
             return
         self.gate.tick = self.now
+        if self.now % LATE_EVENTS:
+            self.feed.deliver()
         try:
             await self.operator.reconcile(RunKey(NAMESPACE, NAME))
         except Crash:

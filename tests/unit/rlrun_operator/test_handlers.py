@@ -1,24 +1,19 @@
+from typing import Any
+
 import kopf
 import pytest
 from kopf._cogs.structs.references import Resource
 from kubernetes.aio import client
-from rlrun_operator.handlers import CHILDREN, configure_kopf, connection, readers, run_key
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
+from rlrun_operator.cache.object_cache import ObjectCache, Question
+from rlrun_operator.handlers import WATCHED, connection, readers, registry, run_key
 from rlrun_operator.planning.plan.observation import RunKey
 
 
-@pytest.mark.parametrize("child", CHILDREN, ids=lambda c: c[2])
-def test_children_are_filtered_by_the_server(child: tuple[str, str, str]) -> None:
-    settings = kopf.OperatorSettings()
-    configure_kopf(settings)
-    resource = Resource(*child, kind="X", singular="x", namespaced=True, preferred=True)
-    assert settings.watching.label_selectors.collect(resource) == ["app.kubernetes.io/managed-by=rlrun-operator"]
+class Pools:
+    def on_change(self, obj: object) -> None: ...
 
-
-def test_foreign_kinds_are_not_filtered() -> None:
-    settings = kopf.OperatorSettings()
-    configure_kopf(settings)
-    resource = Resource("rlrun.dev", "v1alpha1", "rlruns", kind="RLRun", singular="rlrun", namespaced=True)
-    assert settings.watching.label_selectors.collect(resource) == []
+    def queue_all(self, namespace: str | None = None) -> None: ...
 
 
 def test_kopf_uses_the_service_account_token_of_the_configuration() -> None:
@@ -55,3 +50,120 @@ def test_a_changed_artifact_concerns_its_namespace_and_those_it_is_shared_with(
     spec: dict[str, object], namespaces: set[str]
 ) -> None:
     assert readers({"metadata": {"namespace": "n"}, "spec": spec}) == namespaces
+
+
+KEPT = {
+    RLRUN: Question.one(RLRUN, "team", "first"),
+    RLCHECKPOINT: Question.labelled(RLCHECKPOINT, "team", {"rlrun.dev/run-uid": "uid-1"}),
+    RLADAPTER: Question.labelled(RLADAPTER, "team", {"rlrun.dev/run-uid": "uid-1"}),
+    RLMODEL: Question.labelled(RLMODEL, None, None),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT, ids=lambda kind: kind.plural)
+@pytest.mark.parametrize("event", ["ADDED", "MODIFIED", "DELETED", None])
+async def test_events_reach_the_cache_before_the_queue(kind: ResourceKind, event: str | None) -> None:
+    cache = ObjectCache(lambda: 0.0)
+    for kept in KEPT:
+        cache.watch_opened(kept)
+        with cache.reading(KEPT[kept]) as read:
+            cache.keep(KEPT[kept], read, [], ("team", "first"))
+    queued: list[bool] = []
+
+    def note(_: object) -> None:
+        queued.append(cache.find(KEPT[kind], ("team", "first")) is None)
+
+    async def configure() -> client.Configuration:
+        return client.Configuration()
+
+    found = registry(configure, note, note, Pools(), cache)
+    labels = {"rlrun.dev/run": "first", "rlrun.dev/run-uid": "uid-1"}
+    namespace = "team" if kind.namespaced else None
+    metadata = {
+        "namespace": namespace,
+        "name": "first",
+        "uid": "u",
+        "resourceVersion": "7",
+        "labels": labels,
+        "generation": 2,
+    }
+    resource = Resource(kind.group, kind.version, kind.plural, kind=kind.kind, namespaced=kind.namespaced)
+    for handler in found._watching.get_all_handlers():
+        if handler.selector is not None and handler.selector.check(resource) and "pool" not in str(handler.fn):
+            body = kopf.Body({"metadata": metadata, "spec": {}, "status": {}})
+            await handler.fn(type=event, body=body, namespace=namespace, name="first", resource=resource)
+    assert queued, kind
+    assert all(queued)
+    if event is None:
+        assert len(cache) == 0, "objects of other kinds may be gone, of which no event tells"
+
+
+async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
+    queued: list[RunKey] = []
+    cache = ObjectCache(lambda: 0.0)
+    cache.watch_opened(RLRUN)
+
+    def run(version: int, generation: int = 1) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"namespace": "team", "name": "first", "uid": "u", "generation": generation}
+        metadata["resourceVersion"] = str(version)
+        return {"kind": "RLRun", "metadata": metadata, "status": {"observedGeneration": 1}}
+
+    with cache.reading(KEPT[RLRUN]) as read:
+        cache.keep(KEPT[RLRUN], read, [run(1)], ("team", "first"))
+    cache.written(RLRUN, run(3), cache.moment())
+
+    async def configure() -> client.Configuration:
+        return client.Configuration()
+
+    found = registry(configure, queued.append, lambda _: None, Pools(), cache)
+    handler = next(h for h in found._watching.get_all_handlers() if "run_event" in str(h.fn))
+    counts = []
+    for version in (2, 3, 4):
+        await handler.fn(type="MODIFIED", body=kopf.Body(run(version)), namespace="team", name="first")
+        counts.append(len(queued))
+    assert counts == [0, 0, 1]
+
+    # A change of the spec by a user came before the own write, whose response has it as well.
+    queued.clear()
+    with cache.reading(KEPT[RLRUN]) as read:
+        cache.keep(KEPT[RLRUN], read, [run(5)], ("team", "first"))
+    cache.written(RLRUN, run(7, generation=2), cache.moment())
+    await handler.fn(type="MODIFIED", body=kopf.Body(run(6, generation=2)), namespace="team", name="first")
+    assert len(queued) == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "phase", "deleted", "looks"),
+    [
+        (None, "Completed", False, 0),
+        (None, "Completed", True, 1),
+        (None, "Running", False, 1),
+        (None, None, False, 1),
+        ("MODIFIED", "Completed", False, 1),
+    ],
+)
+async def test_a_finished_run_of_a_list_is_left_to_the_list_of_all(
+    event: str | None, phase: str | None, deleted: bool, looks: int
+) -> None:
+    queued: list[RunKey] = []
+
+    async def configure() -> client.Configuration:
+        return client.Configuration()
+
+    found = registry(configure, queued.append, lambda _: None, Pools(), ObjectCache(lambda: 0.0))
+    handler = next(h for h in found._watching.get_all_handlers() if "run_event" in str(h.fn))
+    metadata = {"namespace": "team", "name": "first", "uid": "u", "resourceVersion": "1"}
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    body = kopf.Body({"metadata": metadata, "status": {"phase": phase} if phase else {}})
+    await handler.fn(type=event, body=body, namespace="team", name="first")
+    assert len(queued) == looks
+
+
+def test_kopf_watches_the_kinds_of_the_project_alone() -> None:
+    async def configure() -> client.Configuration:
+        return client.Configuration()
+
+    found = registry(configure, lambda _: None, lambda _: None, Pools(), ObjectCache(lambda: 0.0))
+    selectors = [handler.selector for handler in found._watching.get_all_handlers()]
+    assert {str(s.any_name or s.plural) for s in selectors if s is not None} == {kind.plural for kind in WATCHED}

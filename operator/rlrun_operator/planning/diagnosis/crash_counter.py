@@ -20,6 +20,7 @@ from rlrun.kube.pods import (
     is_leaving,
     is_out_of_disk,
     is_ready,
+    is_stopped,
     role_of,
     termination_of,
     terminations,
@@ -90,7 +91,7 @@ def _inspect(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
     total = sum(int(s.get("restartCount", 0)) for s in container_statuses(pod))
     fresh = max(0, total - record.restarts)
     failed = pod.get("status", {}).get("phase") == "Failed"
-    ended = record.ended or failed or is_leaving(pod)
+    ended = record.ended or failed or is_leaving(pod) or is_stopped(pod)
     updated = record.model_copy(update={"restarts": max(total, record.restarts), "ended": ended})
     if is_leaving(pod) or is_disrupted(pod):
         return updated, []

@@ -12,7 +12,6 @@ from rlrun.kube.pods import component_of, is_ready
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.diagnosis.pod_diagnostics import PodProblem
-from rlrun_operator.planning.diagnosis.quota_queue import QueuedWorkload, quota_problem
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.status_builder import is_true
 from rlrun_operator.resources.environment import environment_entries
@@ -48,16 +47,12 @@ def readiness_conditions(
     pods: Sequence[Obj],
     problems: Sequence[PodProblem],
     waiting_for: Problem | None,
-    queued: Sequence[QueuedWorkload] = (),
 ) -> tuple[ConditionChange, ...]:
     """Return the conditions of the four roles.
 
-    A pod's problem comes first, then a queue. Both are closer to the cause than what other processes wait for.
+    A pod's problem comes first, because it is closer to the cause than what other processes wait for.
     """
-    return tuple(
-        _role_condition(role, components, pods, problems, waiting_for, [w for w in queued if w.role == role])
-        for role, components in wanted.items()
-    )
+    return tuple(_role_condition(role, components, pods, problems, waiting_for) for role, components in wanted.items())
 
 
 def _role_condition(
@@ -66,15 +61,11 @@ def _role_condition(
     pods: Sequence[Obj],
     problems: Sequence[PodProblem],
     waiting_for: Problem | None,
-    queued: Sequence[QueuedWorkload],
 ) -> ConditionChange:
     kind = CONDITION_OF[role]
     pod_problem = next((p for p in problems if p.role == role), None)
     if pod_problem:
         return ConditionChange(kind, False, pod_problem.problem.reason, pod_problem.problem.message)
-    quota = quota_problem(queued)
-    if quota:
-        return ConditionChange(kind, False, quota.reason, quota.message)
     if waiting_for and blamed_role(waiting_for) == role:
         return ConditionChange(kind, False, waiting_for.reason, waiting_for.message)
     missing = {
@@ -111,7 +102,7 @@ def blocking_problem(status: RLRunStatus) -> Problem | None:
         if (
             found is not None
             and found.status.value != "True"
-            and found.reason not in (Reason.NOT_STARTED, Reason.STARTING)
+            and found.reason not in (Reason.NOT_STARTED, Reason.STARTING, Reason.NOT_QUEUED)
         ):
             return Problem(reason=found.reason, message=found.message)
     for kind in CONDITION_OF.values():

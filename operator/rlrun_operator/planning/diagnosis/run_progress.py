@@ -18,6 +18,8 @@ def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
     a run between two steps causes no writes.
     """
     old, fields = status.progress, StatusFields()
+    if not _knows_progress(status, report):
+        return fields
     new = Progress(
         step=report.step,
         max_steps=report.max_steps,
@@ -45,6 +47,15 @@ def _ended(groups: GroupCounts | Groups) -> tuple[int, int, int, int]:
     return groups.trained, groups.filtered, groups.errored, groups.stale
 
 
+def _knows_progress(status: RLRunStatus, report: RunStatus) -> bool:
+    """Return False for a new process of a run with steps that has not yet read the run's saved state.
+
+    Its counters are zero, and it does not know when the run has started.
+    """
+    unread = report.step == 0 and report.started_at is None
+    return not unread or status.progress is None or status.progress.step == 0
+
+
 def has_started(report: RunStatus) -> bool:
     """True if the first step of this attempt has started."""
     return report.phase in (RunPhase.running, RunPhase.completed)
@@ -56,7 +67,9 @@ def warning_conditions(status: RLRunStatus, report: RunStatus) -> tuple[Conditio
     Reward functions and training health have their own conditions; all other warnings share one.
     """
     rewards = next((w for w in report.warnings if w.reason.startswith("RewardFunction")), None)
-    changes = [_rewards_condition(rewards, report), *_training_conditions(report)]
+    changes = [*_training_conditions(report)]
+    if _knows_progress(status, report):
+        changes.insert(0, _rewards_condition(rewards, report))
     others = [w for w in report.warnings if w is not rewards and w.reason not in DIAGNOSIS_REASONS]
     if others:
         changes.append(ConditionChange("Warnings", True, others[0].reason, "; ".join(w.message for w in others)))

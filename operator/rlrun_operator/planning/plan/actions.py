@@ -4,10 +4,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypedDict
 
-from rlrun.api.run_status import ArtifactSummary, ComponentStatus, Groups, Phase, Progress, RLRunStatus
+from rlrun.api.run_status import (
+    ArtifactSummary,
+    ComponentStatus,
+    EnvironmentPackage,
+    Groups,
+    Phase,
+    Progress,
+    RLRunStatus,
+    RunQueue,
+)
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.protocol.problem import Problem
+
+from rlrun_operator.kueue.workload_status import WorkloadStatus
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,9 @@ class StatusFields(TypedDict, total=False):
     run_restarts_toward_max: int
     restart_backoff_seconds: int
     next_restart_time: datetime | None
+    queue: RunQueue | None
     components: list[ComponentStatus]
+    environments: list[EnvironmentPackage]
     start_time: datetime | None
     completion_time: datetime | None
     checkpoints: list[ArtifactSummary]
@@ -125,6 +138,10 @@ class PlanPart:
     artifacts: ArtifactPlan | None = None
     requeue_after: float | None = None
     """Seconds until the next reconcile; the minimum of all parts counts. None: no reconcile is needed."""
+    workload_status: WorkloadStatus | None = None
+    """Status of the run's Workload."""
+    queue_label: str | None = None
+    """Value of the run's label for Kueue, written before `applies`. None: unchanged."""
     status_first: bool = False
     """True if the status must be written before anything is deleted."""
     writes_children: bool = False
@@ -148,6 +165,8 @@ class PlanPart:
             events=(*first.events, *later.events),
             artifacts=later.artifacts or first.artifacts,
             requeue_after=min(times, default=None),
+            workload_status=later.workload_status or first.workload_status,
+            queue_label=later.queue_label or first.queue_label,
             status_first=first.status_first or later.status_first,
             writes_children=first.writes_children or later.writes_children,
             discard_writes=first.discard_writes or later.discard_writes,
@@ -166,6 +185,10 @@ class Plan:
     status_first: bool = False
     """True if the status is written before the deletions, because it is derived from the pods that are deleted."""
     deletes: tuple[ObjectRef, ...] = ()
+    queue_label: str | None = None
+    """Value of the run's label for Kueue. None: unchanged."""
+    workload_status: WorkloadStatus | None = None
+    """Status of the run's Workload."""
     applies: tuple[Obj, ...] = ()
     """Children. If one is refused, those after it are not written."""
     writes_children: bool = False

@@ -8,6 +8,8 @@ from rlrun.kube.objects import Obj, attempt_of, label
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 
+from rlrun_operator.kueue.observation import KueueObservation
+from rlrun_operator.planning.plan.admission import Admission
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.resources.model_secrets import ObservedSecret
 from rlrun_operator.resources.naming import RunIdentity
@@ -39,6 +41,8 @@ class RunObservation:
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
     token_key: bytes | None = field(default=None, repr=False)
+    storage_key: bytes = field(default=b"", repr=False)
+    """Key of the grants for rlrun-server."""
     """Key of the tokens of runs. None: the processes of runs ask for none."""
     s3_problem: Problem | None = None
     """Reason why runs cannot use S3 now."""
@@ -51,9 +55,21 @@ class RunObservation:
     warm_start_problem: str | None = None
     """Reason why the files of spec.checkpointId are incomplete."""
 
+    priority: int = 0
+    """Value of the run's PriorityClass, if the queue of runs needs it."""
+    admission: Admission | None = None
+    """Answer of the queue. None: no queue decides about the run, or it does not ask for a place now."""
+
+    kueue: KueueObservation | None = None
+    """State of the run's Workloads. None: it is in no queue of Kueue, or it has given its quota back."""
+
     poll: RunStatus | None = None
     """Status from the orchestrator. None if it was not requested or the request failed."""
     poll_error: str | None = None
+    is_watched: bool = False
+    """True if changes of the orchestrator's status are noticed without a look at the run."""
+    has_kept_answers: bool = False
+    """True if a part was read earlier and no change of it has been noticed since."""
 
     @property
     def generation(self) -> int:

@@ -38,6 +38,8 @@ class PlanBuilder:
             logs=tuple(logs.values()),
             status_first=part.status_first,
             deletes=tuple(dict.fromkeys((*artifacts.deletes, *part.deletes))),
+            queue_label=part.queue_label,
+            workload_status=part.workload_status,
             applies=part.applies,
             writes_children=part.writes_children,
             refreshes=part.refreshes,

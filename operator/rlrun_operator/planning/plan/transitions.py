@@ -7,7 +7,15 @@ from rlrun.kube.events import EventRecord
 
 REPORTED_CONDITIONS = (*START_CONDITIONS, ConditionType.ARTIFACTS_RECORDED)
 QUIET_REASONS = frozenset(
-    {Reason.STARTING, Reason.RUN_FINISHED, Reason.SUSPENDED, Reason.RESTARTING, Reason.NOT_STARTED, "WaitingForQuota"}
+    {
+        Reason.STARTING,
+        Reason.RUN_FINISHED,
+        Reason.SUSPENDED,
+        Reason.RESTARTING,
+        Reason.NOT_STARTED,
+        Reason.NOT_QUEUED,
+        Reason.WAITING_FOR_QUOTA,
+    }
 )
 
 
@@ -19,6 +27,9 @@ def transitions(old: RLRunStatus, new: RLRunStatus) -> tuple[EventRecord, ...]:
     for kind in REPORTED_CONDITIONS:
         before, after = find_condition(old, kind), find_condition(new, kind)
         if after is None or after.status.value == "True" or after.reason in QUIET_REASONS:
+            continue
+        # A wait for a place is normal, and the event of the phase reports it.
+        if kind == ConditionType.ADMITTED and new.phase is Phase.queued:
             continue
         # The event of a failed run has the reason of its failure. Artifacts may be refused after it.
         is_reported = new.phase is Phase.failed and kind != ConditionType.ARTIFACTS_RECORDED

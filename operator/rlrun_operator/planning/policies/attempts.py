@@ -43,6 +43,18 @@ def attempt_start(status: RLRunStatus, now: datetime) -> StatusChange:
     )
 
 
+def attempt_withdrawn(status: RLRunStatus) -> StatusChange:
+    """Return the change that takes back the begin of an attempt that has created nothing; the next has its number."""
+    is_first = status.attempt == 1
+    return StatusChange(
+        fields={
+            "start_time": None if is_first else status.start_time,
+            "attempt": 1 if is_first else status.attempt - 1,
+            "attempt_start_time": None,
+        }
+    )
+
+
 def plan_restart(
     observation: RunObservation,
     status: RLRunStatus,

@@ -122,11 +122,11 @@ def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectR
 
 
 def workloads_to_delete_after_finish(observation: RunObservation) -> list[ObjectRef]:
-    """Return the children that a finished run does not need at once: active workloads and the S3 credentials.
+    """Return the children that a finished run does not need at once: active workloads and the Secret with its tokens.
 
     A finished Job of the orchestrator is kept for its pod's log and termination message.
     """
-    active_jobs = [j for j in observation.owned_children("Job") if not _has_ended(j, observation)]
+    active_jobs = [j for j in observation.owned_children("Job") if not has_ended(j, observation)]
     return _deletable((*observation.owned_children(*ENDED_WITH_RUN), *active_jobs))
 
 
@@ -141,7 +141,8 @@ def _deletable(children: Iterable[Obj]) -> list[ObjectRef]:
     return [ObjectRef.of(child) for child in children if not is_leaving(child)]
 
 
-def _has_ended(job: Obj, observation: RunObservation) -> bool:
+def has_ended(job: Obj, observation: RunObservation) -> bool:
+    """True for the Job of an orchestrator that has ended. It is kept for its log, and makes no more pods."""
     if role_of(job) != "orchestrator":
         return False
     conditions = job.get("status", {}).get("conditions") or []

@@ -1,5 +1,6 @@
 """Deadlines of a run, computed from timestamps in its status so that a restart of the operator resets none."""
 
+import math
 from dataclasses import replace
 from datetime import datetime
 
@@ -19,6 +20,12 @@ from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, Stat
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true, reason_fields, transition_time
 from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, mark_finished
+
+WAITING_SECONDS = 20.0
+"""Longest pause between two looks at a run that does not start."""
+WAITING_SHARE = 0.1
+"""Share of the time since the begin of the attempt for which such a run is left alone. Limits of the failure policy are
+noticed late by at most this share."""
 
 
 def enforce_deadlines(
@@ -50,13 +57,20 @@ def plan_waiting(
     conditions = () if running else (ConditionChange("Running", False, problem.reason), *_not_started_yet(status))
     phase = Phase.running if running else Phase.pending
     change = StatusChange((*conditions, *NOT_FINISHED), {"phase": phase, **reason_fields(problem)})
-    return PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)
+    again = settings.poll_seconds if running else waiting_pause(status, spec, settings, now)
+    return PlanPart(status=change, requeue_after=again, final=True)
+
+
+def waiting_pause(status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime) -> float:
+    """Return the seconds until the next look at an attempt that has not trained yet: more, the longer it waits."""
+    waited = seconds(status.attempt_start_time, now)
+    left = min(spec.start_deadline_seconds - waited, _active_seconds_left(status, spec, now))
+    return max(settings.poll_seconds, min(WAITING_SECONDS, WAITING_SHARE * waited, left))
 
 
 def expired_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime, blocking: Problem | None) -> Problem | None:
     """Return the problem of the expired deadline, or None. `blocking` is the problem that the run waits for."""
-    active = status.past_active_seconds + seconds(status.attempt_start_time, now)
-    if spec.active_deadline_seconds is not None and active >= spec.active_deadline_seconds:
+    if _active_seconds_left(status, spec, now) <= 0:
         return Problem(
             reason=Reason.ACTIVE_DEADLINE_EXCEEDED,
             message=f"The run was active for {spec.active_deadline_seconds} s (`spec.activeDeadlineSeconds`). Its "
@@ -66,13 +80,29 @@ def expired_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime, blocki
         if seconds(status.attempt_start_time, now) < spec.start_deadline_seconds:
             return None
         return _not_started(spec.start_deadline_seconds, blocking)
-    if seconds(last_progress_time(status), now) >= spec.stall_deadline_seconds + _last_evaluation(status, spec):
+    if _step_seconds_left(status, spec, now) <= 0:
         cause = f" Cause: {blocking.message}" if blocking else ""
         return Problem(
             reason=Reason.STALL_DEADLINE_EXCEEDED,
             message=f"No step finished within {spec.stall_deadline_seconds} s (`spec.stallDeadlineSeconds`).{cause}",
         )
     return None
+
+
+def seconds_to_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime) -> float:
+    """Return the seconds until the first deadline of a running attempt, infinity without one."""
+    return min(_active_seconds_left(status, spec, now), _step_seconds_left(status, spec, now))
+
+
+def _active_seconds_left(status: RLRunStatus, spec: RLRunSpec, now: datetime) -> float:
+    if spec.active_deadline_seconds is None:
+        return math.inf
+    return spec.active_deadline_seconds - status.past_active_seconds - seconds(status.attempt_start_time, now)
+
+
+def _step_seconds_left(status: RLRunStatus, spec: RLRunSpec, now: datetime) -> float:
+    limit = spec.stall_deadline_seconds + _last_evaluation(status, spec)
+    return limit - seconds(last_progress_time(status), now)
 
 
 def _last_evaluation(status: RLRunStatus, spec: RLRunSpec) -> float:

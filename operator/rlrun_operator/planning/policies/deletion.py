@@ -60,6 +60,8 @@ def _plan_files(
     kept = tuple(o["spec"]["uri"] for o in kept_objects)
     # Objects before files: no object may be Ready while its files are partly deleted.
     deletes = tuple(ObjectRef.of(o) for o in observation.catalog.objects if o["spec"]["uri"] not in kept)
+    # The deletion of the files may take long, and the run needs no quota for it.
+    deletes += tuple(ObjectRef.of(w) for w in (observation.kueue.workloads if observation.kueue else ()))
     return Plan(
         deletes=deletes,
         status=status,

@@ -2,9 +2,9 @@
 
 A Job waits 10 s, 20 s, 40 s, ... before it replaces a failed or deleted pod, and the run does not train meanwhile. The
 operator therefore deletes a Job that only waits, and the next reconcile creates it again. The Job's own wait remains
-for orchestrators that end repeatedly or soon after their start, for runs in a queue of Kueue, whose new Job would have
-to be admitted again, after an upgrade of the operator, whose pods would not fit the attempt, and while the operator is
-down.
+for orchestrators that end repeatedly or soon after their start, after an upgrade of the operator, whose pods would not
+fit the attempt, and while the operator is down. It remains as well for a Job that an older version of the operator put
+into a queue of Kueue: a new one would have to be admitted again.
 """
 
 from dataclasses import replace
@@ -21,15 +21,16 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.kueue.workload import QUEUE_LABEL
 from rlrun_operator.planning.plan.actions import PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true
 from rlrun_operator.planning.policies.log_copies import pod_logs
 from rlrun_operator.planning.policies.resolution import resolve_run
 from rlrun_operator.planning.policies.run_endings import orchestrator_job
-from rlrun_operator.resources.children import QUEUE_LABEL
 from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_operator.resources.platform import run_layout
+from rlrun_operator.resources.storage_access import StorageAccess
 
 STABLE_SECONDS = 60.0
 """Age of a Job, and running time of a process, after which its end is not part of a loop of restarts."""
@@ -84,7 +85,9 @@ def _builds(
     observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, resolved: ResolvedRun, job: Obj
 ) -> bool:
     """True if the operator would build the same Job. Another version or other settings belong to the next attempt."""
-    built = orchestrator(observation.identity(status.attempt), settings, resolved)[0]
+    identity = observation.identity(status.attempt)
+    storage = StorageAccess.of_run(identity, settings, resolved, observation.storage_key)
+    built = orchestrator(identity, settings, resolved, storage)[0]
     return annotation(built, HASH_ANNOTATION) == annotation(job, HASH_ANNOTATION)
 
 

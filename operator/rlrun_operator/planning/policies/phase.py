@@ -7,12 +7,12 @@ from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import Reason
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.diagnosis.quota_queue import WAITING_FOR_QUOTA
 from rlrun_operator.planning.diagnosis.readiness import blocking_problem
 from rlrun_operator.planning.diagnosis.run_progress import has_started, progress_change, warning_conditions
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true, reason_fields
+from rlrun_operator.planning.policies.quiet_runs import seconds_to_next_look
 from rlrun_operator.planning.policies.run_endings import NOT_FINISHED
 
 
@@ -35,11 +35,7 @@ def report_phase(
 ) -> PlanPart:
     """Report the phase of the run and its reason."""
     blocking = blocking_problem(status)
-    if is_true(status, "Running"):
-        phase = Phase.running
-    elif blocking is not None and blocking.reason == WAITING_FOR_QUOTA:
-        phase = Phase.queued
-    else:
-        phase = Phase.pending
+    phase = Phase.running if is_true(status, "Running") else Phase.pending
     change = StatusChange(NOT_FINISHED, {"phase": phase, **reason_fields(blocking)})
-    return PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)
+    again = seconds_to_next_look(observation, status, spec, settings, now)
+    return PlanPart(status=change, requeue_after=again, final=True)

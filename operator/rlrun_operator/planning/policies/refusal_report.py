@@ -38,10 +38,11 @@ def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) ->
         return replace(plan, status=_with_reason(status, replaced, now))
     status = _with_refusal(plan.status, ConditionType.CHILDREN_APPLIED, refusal, now)
     plan = replace(plan, status=_with_reason(status, {None, Reason.STARTING, *replaced}, now))
-    if status.phase is not Phase.pending:
-        return plan
     refused_for = seconds(transition_time(status, ConditionType.CHILDREN_APPLIED), now)
-    return replace(plan, requeue_after=min(LONGEST_PAUSE_SECONDS, max(1.0, refused_for)))
+    pause = min(LONGEST_PAUSE_SECONDS, max(1.0, refused_for))
+    if status.phase is Phase.pending or plan.requeue_after is None:
+        return replace(plan, requeue_after=pause)
+    return replace(plan, requeue_after=min(pause, plan.requeue_after))
 
 
 def report_artifacts(plan: Plan, error: ApiError | None, observation: RunObservation, now: datetime) -> Plan:

@@ -1,18 +1,23 @@
 """Resolved spec of an attempt: its references are resolved once and then frozen in a ConfigMap."""
 
+import hmac
+from collections.abc import Iterable
 from functools import lru_cache
 
 from pydantic import ValidationError
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.kube.objects import Obj, attempt_of
+from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL
+from rlrun.kube.objects import Obj, annotation, attempt_of, label
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import CONFIG_KEY, ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.environment_packages import recorded_packages
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.validation import check_priority, resolve_references
 from rlrun_operator.resources.platform import resolve
+from rlrun_operator.resources.storage_access import sign_references
 
 
 def resolve_run(
@@ -20,20 +25,40 @@ def resolve_run(
 ) -> ResolvedRun | Problem:
     """Return the resolved spec of the current attempt, or the reason why it cannot be resolved."""
     identity = observation.identity(status.attempt)
+    packages = recorded_packages(status, spec)
     frozen = frozen_config(observation, status.attempt)
     if frozen is not None:
         spec = _with_allowed_priority(_frozen_interval(spec, frozen), settings)
-        return resolve(identity, settings, spec, frozen.model, frozen.warm_start_from)
+        return resolve(identity, settings, spec, frozen.model, frozen.warm_start_from, packages)
     found = resolve_references(spec, observation, settings)
     if isinstance(found, Problem):
         return found
-    return resolve(identity, settings, spec, found.model, found.warm_start_from)
+    return resolve(identity, settings, spec, found.model, found.warm_start_from, packages)
 
 
 def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | None:
     """Return the attempt's configuration from its ConfigMap, or None without a readable one."""
+    return attempt_config(observation.children, observation.uid, attempt)
+
+
+def attempt_config(children: Iterable[Obj], uid: str, attempt: int) -> ResolvedRun | None:
+    """Return the configuration of an attempt of the run with this uid, or None without a readable ConfigMap."""
+    for obj in children:
+        if obj["kind"] == "ConfigMap" and label(obj, RUN_UID_LABEL) == uid and attempt_of(obj) == attempt:
+            return readable_config(obj)
+    return None
+
+
+def has_signed_references(observation: RunObservation, attempt: int, resolved: ResolvedRun) -> bool:
+    """Return whether base model and checkpoint are those that the operator has resolved for the attempt.
+
+    They are if they have just been resolved; later they are read from a ConfigMap that users can change.
+    """
     objects = [obj for obj in observation.owned_children("ConfigMap") if attempt_of(obj) == attempt]
-    return readable_config(objects[0]) if objects else None
+    if not objects or readable_config(objects[0]) is None:
+        return True
+    signature = sign_references(observation.storage_key, observation.identity(attempt), resolved)
+    return hmac.compare_digest(annotation(objects[0], REFERENCES_ANNOTATION), signature)
 
 
 def readable_config(config_map: Obj) -> ResolvedRun | None:

@@ -13,6 +13,7 @@ from rlrun.kube.pods import role_of
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.environment_packages import merged_packages
 from rlrun_operator.planning.diagnosis.readiness import closed_readiness
 from rlrun_operator.planning.diagnosis.run_outcome import RunOutcome, find_outcome
 from rlrun_operator.planning.diagnosis.run_progress import progress_change, warning_conditions
@@ -84,13 +85,13 @@ def plan_suspended(
                 *closed_readiness(status, Reason.SUSPENDED, None),
                 *NOT_FINISHED,
             ),
-            {"phase": Phase.suspended, **_attempt_end(status, now), **reason_fields(problem)},
+            {"phase": Phase.suspended, **attempt_end(status, now), **reason_fields(problem)},
         ),
         requeue_after=requeue_after_finish(observation, now, settings.poll_seconds),
         final=True,
     )
     workloads = workloads_to_delete_after_pause(observation)
-    return _delete_children(observation, settings, workloads).then(suspended)
+    return delete_children(observation, settings, workloads).then(suspended)
 
 
 def plan_outcome(
@@ -100,7 +101,7 @@ def plan_outcome(
     outcome = find_outcome(orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
     if outcome is None:
         return None
-    last = _final_change(status, outcome)
+    last = _final_change(status, spec, outcome)
     status = apply_change(status, last, now)
     if outcome.problem is not None:
         end = mark_finished(observation, status, settings, now, Phase.failed, outcome.problem)
@@ -138,7 +139,7 @@ def mark_finished(
             {
                 "phase": phase,
                 "completion_time": status.completion_time or now,
-                **_attempt_end(status, now),
+                **attempt_end(status, now),
                 **reason_fields(problem),
             },
         ),
@@ -151,7 +152,7 @@ def mark_finished(
 
 def clean_up(observation: RunObservation, settings: OperatorSettings) -> PlanPart:
     """Delete all children of a finished run but the orchestrator's ended Job."""
-    return _delete_children(observation, settings, workloads_to_delete_after_finish(observation))
+    return delete_children(observation, settings, workloads_to_delete_after_finish(observation))
 
 
 def delete_workloads(observation: RunObservation, settings: OperatorSettings, refs: Iterable[ObjectRef]) -> PlanPart:
@@ -169,7 +170,7 @@ def orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
     return next((j for j in jobs if attempt_of(j) == attempt), None)
 
 
-def _delete_children(
+def delete_children(
     observation: RunObservation, settings: OperatorSettings, workloads: Iterable[ObjectRef]
 ) -> PlanPart:
     """Delete the workloads, and in a later reconcile, when their pods have ended, the children that only pods need."""
@@ -180,10 +181,11 @@ def _delete_children(
     return PlanPart(deletes=tuple(children_to_delete_after_pods(observation)))
 
 
-def _final_change(status: RLRunStatus, outcome: RunOutcome) -> StatusChange:
+def _final_change(status: RLRunStatus, spec: RLRunSpec, outcome: RunOutcome) -> StatusChange:
     if outcome.last is None:
         return StatusChange()
-    return StatusChange(warning_conditions(status, outcome.last), progress_change(status, outcome.last))
+    packages: StatusFields = {"environments": merged_packages(status, spec, outcome.last)}
+    return StatusChange(warning_conditions(status, outcome.last), {**progress_change(status, outcome.last), **packages})
 
 
 def _complete(
@@ -204,7 +206,8 @@ def _complete(
     return done.then(mark_finished(observation, status, settings, now, Phase.completed, problem))
 
 
-def _attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
+def attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
+    """Return the fields of the status that end its attempt."""
     fields: StatusFields = {"next_restart_time": None}
     if status.attempt_start_time is not None:
         active = int(seconds(status.attempt_start_time, now))

@@ -12,17 +12,19 @@ from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.kueue.placement import PlacementConflict
 from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
-from rlrun_operator.planning.diagnosis.quota_queue import queued_workloads
 from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions
 from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
+from rlrun_operator.planning.policies.admission import may_have_children
 from rlrun_operator.planning.policies.attempts import attempt_start
 from rlrun_operator.planning.policies.children import missing_children, refreshes, stale_children
 from rlrun_operator.planning.policies.deadlines import plan_waiting
-from rlrun_operator.planning.policies.resolution import resolve_run
+from rlrun_operator.planning.policies.kueue_placement import place_children
+from rlrun_operator.planning.policies.resolution import has_signed_references, resolve_run
 from rlrun_operator.planning.policies.run_endings import clean_up, mark_finished
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.egress import EgressAccess
@@ -82,15 +84,26 @@ def create_children(
 ) -> PlanPart | None:
     """Create the missing children of the attempt."""
     resolved = resolve_run(observation, status, spec, settings)
-    if isinstance(resolved, Problem):
+    if isinstance(resolved, Problem) or not may_have_children(observation):
         return None
     identity, key = observation.identity(status.attempt), token_key_of(observation, status.attempt)
     access = egress_access(observation, settings, status.attempt_start_time or now)
-    desired = children(identity, settings, resolved, observation.s3_variables, egress=access, token_key=key)
-    if not observation.s3_variables:
-        # Without the platform's Secret, running pods keep their current credentials.
-        desired = [c for c in desired if c["kind"] != "Secret"]
-    applies = missing_children(desired, observation)
+    desired = children(
+        identity,
+        settings,
+        resolved,
+        observation.storage_key,
+        egress=access,
+        token_key=key,
+        trusts_references=has_signed_references(observation, status.attempt, resolved),
+    )
+    try:
+        placed = place_children(observation, desired, status.attempt)
+    except PlacementConflict as conflict:
+        return mark_finished(observation, status, settings, now, Phase.failed, conflict.problem)
+    applies = missing_children(desired if isinstance(placed, Problem) else placed, observation)
+    if isinstance(placed, Problem) and any(child["kind"] in ("Deployment", "Job") for child in applies):
+        return plan_waiting(observation, status, spec, settings, now, placed)
     return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)), writes_children=True)
 
 
@@ -103,10 +116,9 @@ def report_readiness(
         return None
     pods = observation.pods_of(status.attempt)
     waiting_for = observation.poll.waiting_for if observation.poll else None
-    queued = queued_workloads(observation, status.attempt)
     wanted = expected_pods(spec, resolved.model)
     problems = [*pod_problems(pods), *refused_pods(observation, status.attempt)]
-    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, queued)))
+    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for)))
 
 
 def egress_access(

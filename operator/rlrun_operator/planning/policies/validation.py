@@ -16,13 +16,14 @@ from rlrun.constants import Reason
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.problem import Problem
+from rlrun.storage.layout import SHARED_FOLDERS
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.environment_checks import check_arguments, check_egress, check_packages
 from rlrun_operator.resources.model_secrets import secrets_problem
 from rlrun_operator.resources.model_variables import run_variables
-from rlrun_operator.resources.naming import s3_secret_name
+from rlrun_operator.resources.naming import token_secret_name
 from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.resources.reserved_secrets import why_reserved
 
@@ -51,6 +52,9 @@ def resolve_references(
     spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings
 ) -> Resolution | Problem:
     """Return the resolved references, or the first problem found."""
+    problem = check_namespace(observation.namespace)
+    if problem:
+        return problem
     model = find_model(spec.model, observation.models)
     if isinstance(model, Problem):
         return model
@@ -72,6 +76,17 @@ def resolve_references(
     if problem:
         return problem
     return Resolution(model, warm_start)
+
+
+def check_namespace(namespace: str) -> Problem | None:
+    """Return a problem if the folder of the namespace would be one that all tenants share."""
+    if namespace not in SHARED_FOLDERS:
+        return None
+    return Problem(
+        reason=Reason.NAMESPACE_RESERVED,
+        message=f"The files of runs in namespace {namespace} would be in the folder of that name, which all tenants "
+        "share. Start the run in a namespace of another name.",
+    )
 
 
 def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
@@ -187,7 +202,7 @@ def check_model_secrets(model: RLModelSpec, observation: RunObservation, setting
         observation.model_secrets,
         settings,
         namespace=observation.namespace,
-        s3_secret=s3_secret_name(observation.name),
+        token_secret=token_secret_name(observation.name),
     )
 
 
@@ -217,5 +232,5 @@ def check_urls(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
 
 def _why_reserved(name: str, observation: RunObservation, settings: OperatorSettings) -> str | None:
     """Return the reason why environments must not read the Secret, whether it exists or not."""
-    operator_owned = name == s3_secret_name(observation.name) or name in observation.operator_secrets
+    operator_owned = name == token_secret_name(observation.name) or name in observation.operator_secrets
     return why_reserved(observation.namespace, name, settings, operator_owned=operator_owned)

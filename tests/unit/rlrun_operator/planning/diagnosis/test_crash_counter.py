@@ -31,6 +31,19 @@ class TestRestarts:
         found = count_restarts([], [evicted])
         assert (found.restarts, found.crashes) == (1, [])
 
+    def test_pod_that_its_node_stopped_without_an_error_is_a_replacement(self) -> None:
+        stopped = pod("environment", "env-0", phase="Succeeded", state=terminated(0))
+        stopped["spec"]["restartPolicy"] = "Always"
+        known = count_restarts([], [pod("environment", "env-0")])
+        found = count_restarts(known.components, [stopped, pod("environment", "env-0", uid="new")])
+        assert (found.restarts, found.crashes) == (1, [])
+        assert count_restarts(found.components, [pod("environment", "env-0", uid="new")]).restarts == 0
+
+    def test_completed_orchestrator_is_no_replacement(self) -> None:
+        done = pod("orchestrator", phase="Succeeded", state=terminated(0))
+        done["spec"]["restartPolicy"] = "Never"
+        assert count_restarts([], [done]).restarts == 0
+
     def test_pod_that_exceeded_its_limit_of_storage_is_one_crash(self) -> None:
         evicted = evict(pod("environment", "env-0"))
         found = count_restarts([], [evicted])

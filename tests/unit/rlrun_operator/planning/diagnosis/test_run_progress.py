@@ -2,12 +2,12 @@
 
 import pytest
 from rlrun.api.base.kubernetes_types import Condition, ConditionStatus
-from rlrun.api.run_status import RLRunStatus
+from rlrun.api.run_status import Groups, Progress, RLRunStatus
 from rlrun.constants import Hint, TrainingIssue
 from rlrun.kube.conditions import find_condition
-from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
-from rlrun_operator.planning.diagnosis.run_progress import warning_conditions
+from rlrun_operator.planning.diagnosis.run_progress import progress_change, warning_conditions
 from rlrun_operator.planning.plan.actions import StatusChange
 from rlrun_operator.planning.plan.status_builder import apply_change
 
@@ -73,3 +73,37 @@ def test_warning_is_cleared_after_recovery_and_other_warnings_stay() -> None:
 
 def test_before_the_first_step_nothing_is_known() -> None:
     assert shown(told(step=0)) is None
+
+
+def training(step: int) -> RLRunStatus:
+    """Status of a run that has made `step` steps, with errors of rewards."""
+    report = told(step=step).model_copy(update={"started_at": START, "reward_errors": 3})
+    fields = {"progress": Progress(step=step, max_steps=100), "groups": Groups(trained=2 * step)}
+    return apply_change(RLRunStatus(), StatusChange(warning_conditions(RLRunStatus(), report), fields), START)
+
+
+@pytest.mark.parametrize("phase", [RunPhase.starting, RunPhase.failed])
+def test_a_new_process_that_has_not_read_its_state_does_not_take_the_progress_back(phase: RunPhase) -> None:
+    status = training(step=18)
+    new_process = RunStatus(phase=phase, max_steps=100)
+    after = apply_change(
+        status, StatusChange(warning_conditions(status, new_process), progress_change(status, new_process)), START
+    )
+    assert after == status
+
+
+def test_the_first_process_reports_from_its_start() -> None:
+    status = RLRunStatus()
+    assert progress_change(status, RunStatus(phase=RunPhase.starting, max_steps=100))["progress"] == Progress(
+        step=0, max_steps=100
+    )
+
+
+def test_a_process_that_lost_steps_reports_the_step_it_continues_from() -> None:
+    status = training(step=18)
+    report = RunStatus(
+        phase=RunPhase.starting, step=15, max_steps=100, started_at=START, groups=GroupCounts(trained=36)
+    )
+    change = progress_change(status, report)
+    assert change["progress"] is not None
+    assert change["progress"].step == 15

@@ -105,8 +105,15 @@ def test_waiting_run_is_pending_and_says_what_has_not_started() -> None:
     }
 
 
+@pytest.mark.parametrize(("after", "expected"), [(100, 10), (1000, 20), (3590, 10)])
+def test_a_run_that_waits_long_is_looked_at_less_often(after: float, expected: float) -> None:
+    part, _ = waiting(started(ConditionChange("Running", False, "Starting")), after, startDeadlineSeconds=3600)
+    assert part.requeue_after == expected
+
+
 def test_run_that_trains_stays_running_while_it_waits() -> None:
-    _, status = waiting(started(ConditionChange("Running", True, "Running")), 5)
+    part, status = waiting(started(ConditionChange("Running", True, "Running")), 500)
+    assert part.requeue_after == SETTINGS.poll_seconds
     assert (status.phase, status.reason) == (Phase.running, "ModelNotFound")
     assert conditions(status)["Running"] == ("True", "Running")
     assert "TrainerReady" not in conditions(status)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.problem import Problem
-from rlrun_operator.config.settings import EgressSettings, SecretRef
+from rlrun_operator.config.settings import EgressSettings, SecretRef, ServerCertificate
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.validation import resolve_references
 
@@ -42,6 +42,9 @@ SETTINGS_WITH_RULES = SETTINGS.model_copy(
         "priority_classes": ["training-*"],
         "environment_owners": {"own": ["team", "lab-*"], "hidden": ["lab-*"], "nobody": []},
         "egress": EGRESS,
+        "storage_server_certificate": ServerCertificate(
+            secret=SecretRef(namespace="rlrun-system", name="rlrun-operator-server-certificate")
+        ),
         "private_addresses": ["teacher.models.svc"],
     }
 )
@@ -157,8 +160,8 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ),
     ("secrets", {}, {"missing_secrets": ("judge",)}, "SecretsMissing"),
     ("own secret", secrets("judge"), {}, None),
-    ("copy of the S3 credentials", secrets("reverse-s3"), {}, "SecretReserved"),
-    ("copy that does not exist yet", secrets("next-s3", optional=True), {}, "SecretReserved"),
+    ("tokens of the run", secrets("reverse-rlrun-token"), {}, "SecretReserved"),
+    ("copy of the S3 credentials by an older version", secrets("next-s3", optional=True), {}, "SecretReserved"),
     ("secret of the operator", secrets("odd"), {"operator_secrets": ("odd",)}, "SecretReserved"),
     ("name of the platform's secret in another namespace", secrets("s3"), {}, None),
     ("priority class of the system", {"priorityClassName": "system-node-critical"}, {}, "PriorityClassNotAllowed"),
@@ -206,7 +209,16 @@ def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
         assert len(found.message) > 40, "the message has to say what to do"
 
 
-@pytest.mark.parametrize("name", ["rlrun-operator-run-tokens", "egress"])
+@pytest.mark.parametrize("namespace", ["environments", "models"])
+def test_namespace_with_the_name_of_a_shared_folder_is_refused(namespace: str) -> None:
+    """Its runs would write what others take for a package or a base model."""
+    run = run_object(namespace=namespace)
+    found = resolve_references(run_spec(), RunObservation(run=run, models=(model_object(),)), SETTINGS)
+    assert isinstance(found, Problem)
+    assert found.reason == "NamespaceReserved"
+
+
+@pytest.mark.parametrize("name", ["rlrun-operator-run-tokens", "egress", "rlrun-operator-server-certificate"])
 def test_keys_of_the_platform_are_reserved_in_its_namespace(name: str) -> None:
     run = run_object(**secrets(name, optional=True))
     for namespace, reason in (("rlrun-system", "SecretReserved"), ("team", None)):
@@ -228,8 +240,8 @@ def test_a_platform_without_a_proxy_allows_no_host() -> None:
         assert f"`spec.{field}.egress` lists a.org" in found.message
 
 
-@pytest.mark.parametrize("name", ["s3", "reverse-s3"])
-def test_the_s3_credentials_are_reserved_without_any_pattern(name: str) -> None:
+@pytest.mark.parametrize("name", ["s3", "reverse-rlrun-token"])
+def test_credentials_and_tokens_are_reserved_without_any_pattern(name: str) -> None:
     settings = SETTINGS.model_copy(update={"reserved_secret_names": []})
     run = run_object(**secrets(name))
     run["metadata"]["namespace"] = settings.s3.credentials_secret.namespace

@@ -1,0 +1,53 @@
+"""Reads of one look at a run, answered from the cache where it has an answer."""
+
+import builtins
+
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Labels, Obj
+
+from rlrun_operator.cache.object_cache import ObjectCache, Question, RunName
+
+
+class CachedReader:
+    """Reader for one look. Methods raise ApiError."""
+
+    def __init__(
+        self, cluster: AsyncKubeClient, cache: ObjectCache, run: RunName, read_after: int | None = None
+    ) -> None:
+        """`read_after`: moment after which all answers must have been read."""
+        self._cluster = cluster
+        self._read_after = read_after
+        self._cache = cache
+        self._run = run
+        self.has_kept_answers = False
+        """True if an answer was not read in this look."""
+
+    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
+        """Return the object, or None if it does not exist."""
+        question = Question.one(kind, namespace, name)
+        kept = self._find(question)
+        if kept is not None:
+            return kept[0] if kept else None
+        with self._cache.reading(question) as read:
+            found = await self._cluster.get(kind, namespace, name)
+            self._cache.keep(question, read, [] if found is None else [found], self._run)
+        return found
+
+    async def list(
+        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+    ) -> builtins.list[Obj]:
+        """Return all objects with these labels."""
+        question = Question.labelled(kind, namespace, labels)
+        kept = self._find(question)
+        if kept is not None:
+            return kept
+        with self._cache.reading(question) as read:
+            found = await self._cluster.list(kind, namespace, labels)
+            self._cache.keep(question, read, found, self._run)
+        return found
+
+    def _find(self, question: Question) -> builtins.list[Obj] | None:
+        found = self._cache.find(question, self._run, self._read_after)
+        self.has_kept_answers = self.has_kept_answers or found is not None
+        return found

@@ -1,0 +1,97 @@
+"""Watch of one kind for the cache: metadata only, which tells that an object has changed, but not to what."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import TIMEOUT, ApiError
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Obj
+
+from rlrun_operator.cache.object_cache import ObjectCache
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 240.0
+"""Time of one request. The next one goes on from the version of the last event."""
+SILENCE_SECONDS = 100.0
+"""Time without an event or a bookmark after which the connection counts as lost. Bookmarks come about every minute."""
+PROVEN_SECONDS = 5.0
+"""Duration of a request after which the watch counts as one that works."""
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+GONE = 410
+MANAGED = {MANAGED_BY_LABEL: FIELD_MANAGER}
+
+
+class MetadataWatch:
+    """Watch of the operator's objects of one kind, in one or in all namespaces."""
+
+    def __init__(
+        self,
+        cluster: AsyncKubeClient,
+        cache: ObjectCache,
+        kind: ResourceKind,
+        namespace: str | None,
+        on_change: Callable[[Obj], None],
+        on_open: Callable[[str | None], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_change` is called with the metadata of each object that has changed by others than this process,
+        `on_open` with the namespace when the watch opens: anything may have changed before.
+        """
+        self._cluster = cluster
+        self._cache = cache
+        self._kind = kind
+        self._namespace = namespace
+        self._on_change = on_change
+        self._on_open = on_open
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Watch until the task is cancelled. While there is no watch, the cache keeps nothing of this kind."""
+        pause = FIRST_PAUSE
+        while True:
+            began = self._clock()
+            try:
+                # In this order: what is read after the version was has it, and what changes later is an event.
+                version = await self._cluster.version(self._kind, self._namespace, MANAGED)
+                self._cache.watch_opened(self._kind, self._namespace)
+                self._on_open(self._namespace)
+                while True:
+                    began = self._clock()
+                    version = await self._follow(version)
+                    if self._clock() - began < PROVEN_SECONDS:
+                        # A proxy, or an API server that stops, may end each request at once.
+                        await _sleep(FIRST_PAUSE)
+            except ApiError as error:
+                self._cache.watch_closed(self._kind, self._namespace)
+                pause = FIRST_PAUSE if self._clock() - began >= PROVEN_SECONDS else pause
+                level = logging.DEBUG if error.status == GONE or error.is_temporary else logging.WARNING
+                log.log(level, "The watch of %s ended; it begins again in %.0f s: %s", self._kind.plural, pause, error)
+            await _sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _follow(self, version: str) -> str:
+        """Pass on the changes of one request. Returns the version to go on from. Raises ApiError."""
+        events = self._cluster.watch_metadata(self._kind, self._namespace, MANAGED, version, WATCH_SECONDS)
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    event, obj = await anext(events)
+            except StopAsyncIteration:
+                return version
+            except TimeoutError:
+                message = f"the API server sent nothing for {SILENCE_SECONDS:.0f} s"
+                raise ApiError(0, TIMEOUT, message, action=f"watch {self._kind.plural}") from None
+            version = str(obj["metadata"]["resourceVersion"])
+            if event != "BOOKMARK" and self._cache.changed(self._kind, obj, deleted=event == "DELETED"):
+                self._on_change(obj)
+
+
+async def _sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds * random.uniform(0.5, 1.0))

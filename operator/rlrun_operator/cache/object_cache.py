@@ -1,0 +1,310 @@
+"""Cache of the objects of runs: each answer of the API server is kept until an event or an own write changes it.
+
+Nothing here asks the API server. An answer is kept only for kinds whose changes are watched at the moment, and at most
+for KEPT_SECONDS: a watch may lose an event. Versions decide what is newer, because events of own writes arrive after
+the answers to them (resourceVersions of one kind compare as numbers: Kubernetes enhancement 5504).
+"""
+
+import itertools
+import json
+import random
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
+from rlrun.kube.kinds import POD, SECRET, ResourceKind
+from rlrun.kube.objects import Labels, Obj, label
+from rlrun.kube.requests import label_selector
+
+KEPT_SECONDS = 600.0
+"""Time for which an answer is kept, give or take a fifth, so that not all are read again at once."""
+
+RunName = tuple[str, str]
+"""Namespace and name of a run."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A read of one object by its name, or of all objects with some labels."""
+
+    kind: ResourceKind
+    namespace: str | None
+    selector: str
+
+    @classmethod
+    def one(cls, kind: ResourceKind, namespace: str | None, name: str) -> "Question":
+        """Return the read of one object."""
+        return cls(kind, namespace, f"name={name}")
+
+    @classmethod
+    def labelled(cls, kind: ResourceKind, namespace: str | None, labels: Labels | None) -> "Question":
+        """Return the read of a list."""
+        return cls(kind, namespace, label_selector(labels or {}))
+
+
+_Place = tuple[ResourceKind, str | None, str]
+"""Kind, namespace and name of an object."""
+
+
+@dataclass
+class PendingRead:
+    """A read that the API server has not answered yet."""
+
+    began: int
+    """Moment at which it began, from `ObjectCache.moment`."""
+    is_outdated: bool = False
+    """True if something has changed since it began, so that its answer may lack the change."""
+
+
+@dataclass
+class _Answer:
+    data: bytes
+    """The objects as compressed JSON: far less memory than dictionaries take, and safe from changes by readers."""
+    versions: dict[str, int]
+    """Version of each object by its uid."""
+    places: "set[_Place]"
+    """Kind, namespace and name of each of its objects."""
+    began: int
+    """Moment at which the read began. What changed before is in the answer."""
+    until: float
+
+    def objects(self) -> list[Obj]:
+        """Return the objects."""
+        found: list[Obj] = json.loads(zlib.decompress(self.data))
+        return found
+
+
+class ObjectCache:
+    """Answers by question. Not thread-safe: use it from one event loop only."""
+
+    def __init__(
+        self, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS, spread: Callable[[], float] | None = None
+    ) -> None:
+        """`spread` returns the factor of `kept_seconds` for the next answer."""
+        self._clock = clock
+        self._kept_seconds = kept_seconds
+        self._spread = spread or (lambda: random.uniform(0.8, 1.2))
+        self._answers: defaultdict[ResourceKind, dict[Question, _Answer]] = defaultdict(dict)
+        self._with_object: defaultdict[_Place, set[Question]] = defaultdict(set)
+        """Kept answers that have the object."""
+        self._of_run: defaultdict[RunName, set[Question]] = defaultdict(set)
+        self._pending: defaultdict[Question, list[PendingRead]] = defaultdict(list)
+        self._watched: set[tuple[ResourceKind, str | None]] = set()
+        self._moments = itertools.count()
+
+    def __len__(self) -> int:
+        """Return the number of kept answers."""
+        return sum(map(len, self._answers.values()))
+
+    def moment(self) -> int:
+        """Return a number for this moment: later ones are larger. Two times of a clock may be equal."""
+        return next(self._moments)
+
+    def size(self) -> int:
+        """Return the bytes of all kept answers."""
+        return sum(len(a.data) for answers in self._answers.values() for a in answers.values())
+
+    # --- watches ------------------------------------------------------------------------------------------------------
+
+    def watch_opened(self, kind: ResourceKind, namespace: str | None = None) -> None:
+        """Keep answers of the kind from now on, in one or in all namespaces: changes will be told."""
+        self.forget_kind(kind, namespace)
+        self._watched.add((kind, namespace))
+
+    def watch_closed(self, kind: ResourceKind, namespace: str | None = None) -> None:
+        """Keep no answers of the kind until its watch is open again."""
+        self._watched.discard((kind, namespace))
+        self.forget_kind(kind, namespace)
+
+    def forget_kind(self, kind: ResourceKind, namespace: str | None = None) -> None:
+        """Forget all answers of the kind, in one or in all namespaces: its watch has a gap."""
+        for question, reads in self._pending.items():
+            if question.kind == kind and namespace in (None, question.namespace):
+                _outdate(reads)
+        for question in [q for q in self._answers[kind] if namespace in (None, q.namespace)]:
+            self._drop(question)
+
+    def listed(self, kind: ResourceKind, objects: Iterable[Obj]) -> None:
+        """Compare with a new list of all objects of the kind: it shows what events have missed."""
+        objects = list(objects)
+        uids = {str(obj["metadata"].get("uid", "")) for obj in objects}
+        for question in [q for q, answer in self._answers[kind].items() if not answer.versions.keys() <= uids]:
+            self._drop(question)
+        for obj in objects:
+            self.changed(kind, obj)
+
+    def drop_expired(self) -> None:
+        """Free the memory of answers that no look has asked for since they expired."""
+        now = self._clock()
+        for answers in self._answers.values():
+            for question in [q for q, answer in answers.items() if now >= answer.until]:
+                self._drop(question)
+
+    def changed(self, kind: ResourceKind, obj: Mapping[str, Any], *, deleted: bool = False) -> bool:
+        """Take notice of an event. Returns False if this version of the object is known already."""
+        uid, version = str((obj.get("metadata") or {}).get("uid", "")), _version(obj)
+        is_known = has_forgotten = False
+        for question in {*self._questions_about(kind, obj), *self._answers_with(kind, obj, uid)}:
+            _outdate(self._pending.get(question, ()))
+            answer = self._answers[question.kind].get(question)
+            if answer is None:
+                continue
+            known = None if deleted or question.kind != kind else answer.versions.get(uid)
+            if known is not None and version is not None and known >= version:
+                is_known = True
+                continue
+            has_forgotten = True
+            self._drop(question)
+        return has_forgotten or not is_known
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def find(self, question: Question, run: RunName, read_after: int | None = None) -> list[Obj] | None:
+        """Return a copy of the kept answer for a look at the run, or None.
+
+        `read_after`: None also if the answer was not read after this moment.
+        """
+        answer = self._answers[question.kind].get(question)
+        if answer is None:
+            return None
+        if self._clock() >= answer.until or (read_after is not None and answer.began < read_after):
+            self._drop(question)
+            return None
+        # Another run may have read it. `forget_run` must forget it for this one, too.
+        self._of_run[run].add(question)
+        return answer.objects()
+
+    @contextmanager
+    def reading(self, question: Question) -> Iterator[PendingRead]:
+        """Return what `keep` needs to know of a read, which takes place inside this context."""
+        read = PendingRead(self.moment())
+        self._pending[question].append(read)
+        try:
+            yield read
+        finally:
+            self._pending[question].remove(read)
+            if not self._pending[question]:
+                del self._pending[question]
+
+    def keep(self, question: Question, read: PendingRead, objects: Iterable[Obj], run: RunName) -> None:
+        """Keep the answer to a read for a run, unless something has changed meanwhile."""
+        is_watched = not self._watched.isdisjoint({(question.kind, None), (question.kind, question.namespace)})
+        if not is_watched or read.is_outdated:
+            return
+        stripped = [_stripped(obj) for obj in objects]
+        versions = {str(o["metadata"].get("uid", "")): _version(o) or 0 for o in stripped}
+        until = self._clock() + self._kept_seconds * self._spread()
+        places = {_place(question.kind, o["metadata"]) for o in stripped}
+        self._drop(question)
+        self._answers[question.kind][question] = _Answer(_packed(stripped), versions, places, read.began, until)
+        for place in places:
+            self._with_object[place].add(question)
+        self._of_run[run].add(question)
+
+    def forget_run(self, run: RunName) -> None:
+        """Forget all answers for the run: they are not needed, or must not be older than this moment."""
+        for question in self._of_run.pop(run, ()):
+            self._drop(question)
+
+    # --- own writes ---------------------------------------------------------------------------------------------------
+
+    def written(self, kind: ResourceKind, obj: Obj, began: int) -> None:
+        """Put the API server's answer to an own write into the kept answers. `began`: moment before the request."""
+        metadata = obj.get("metadata") or {}
+        if metadata.get("deletionTimestamp") or _version(obj) is None:
+            # It may be gone already: a finalizer less lets the API server remove it.
+            self.changed(kind, obj, deleted=True)
+            self.forget_object(kind, metadata.get("namespace"), str(metadata.get("name", "")))
+            return
+        for question in self._questions_about(kind, obj):
+            _outdate(self._pending.get(question, ()))
+            answer = self._answers[question.kind].get(question)
+            if answer is None or question.kind != kind:
+                continue
+            if str(metadata.get("uid", "")) in answer.versions:
+                self._put(answer, obj)
+            elif answer.began < began:
+                # New, and no event about it has arrived: that would have ended the answer.
+                self._add(question, answer, obj)
+            else:
+                # The read had its answer before the write, or after it: then the object is gone already.
+                self._drop(question)
+
+    def forget_object(self, kind: ResourceKind, namespace: str | None, name: str) -> None:
+        """Forget all answers about the object: an own write has deleted it, has failed, or its outcome is unknown."""
+        place = _place(kind, {"namespace": namespace, "name": name})
+        for question, reads in self._pending.items():
+            if question.kind == kind and question.namespace in (None, place[1]):
+                _outdate(reads)
+        for question in {Question.one(*place), *self._with_object.get(place, ())}:
+            self._drop(question)
+
+    def _drop(self, question: Question) -> None:
+        answer = self._answers[question.kind].pop(question, None)
+        for place in () if answer is None else answer.places:
+            questions = self._with_object[place]
+            questions.discard(question)
+            if not questions:
+                del self._with_object[place]
+
+    def _add(self, question: Question, answer: _Answer, obj: Obj) -> None:
+        place = _place(question.kind, obj["metadata"])
+        answer.versions[str(obj["metadata"].get("uid", ""))] = _version(obj) or 0
+        answer.places.add(place)
+        answer.data = _packed([*answer.objects(), _stripped(obj)])
+        self._with_object[place].add(question)
+
+    def _put(self, answer: _Answer, obj: Obj) -> None:
+        uid, version = str(obj["metadata"]["uid"]), _version(obj) or 0
+        if answer.versions.get(uid, -1) > version:
+            return
+        objects = answer.objects()
+        answer.versions[uid] = version
+        answer.data = _packed([_stripped(obj) if known["metadata"].get("uid") == uid else known for known in objects])
+
+    def _answers_with(self, kind: ResourceKind, obj: Mapping[str, Any], uid: str) -> Iterator[Question]:
+        """Return the kept answers that have the object, also if its labels were others then."""
+        for question in self._with_object.get(_place(kind, obj.get("metadata") or {}), ()):
+            if uid in self._answers[kind][question].versions:
+                yield question
+
+    def _questions_about(self, kind: ResourceKind, obj: Mapping[str, Any]) -> Iterator[Question]:
+        metadata = obj.get("metadata") or {}
+        namespace = metadata.get("namespace") if kind.namespaced else None
+        yield Question.one(kind, namespace, str(metadata.get("name", "")))
+        yield Question.labelled(kind, namespace, None)
+        for key in (RUN_LABEL, RUN_UID_LABEL):
+            if label(obj, key):
+                yield Question.labelled(kind, namespace, {key: label(obj, key)})
+        if kind == POD:
+            # Secrets are not watched. One that is missing shows at the pods that need it.
+            run = (str(namespace), label(obj, RUN_LABEL))
+            yield from [q for q in self._of_run.get(run, ()) if q.kind == SECRET]
+
+
+def _place(kind: ResourceKind, metadata: Mapping[str, Any]) -> _Place:
+    return kind, metadata.get("namespace") if kind.namespaced else None, str(metadata.get("name", ""))
+
+
+def _version(obj: Mapping[str, Any]) -> int | None:
+    text = str((obj.get("metadata") or {}).get("resourceVersion", ""))
+    return int(text) if text.isdigit() else None
+
+
+def _packed(objects: list[Obj]) -> bytes:
+    # Level 1 makes 60 kB of JSON 13 kB in 0.4 ms.
+    return zlib.compress(json.dumps(objects).encode(), 1)
+
+
+def _stripped(obj: Obj) -> Obj:
+    """Return the object without the list of who set which field."""
+    return {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "managedFields"}}
+
+
+def _outdate(reads: Iterable[PendingRead]) -> None:
+    for read in reads:
+        read.is_outdated = True

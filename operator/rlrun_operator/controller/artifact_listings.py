@@ -1,0 +1,147 @@
+"""Checkpoints and adapters of runs in S3, listed when something says that files may have been written.
+
+S3 sends no events. A listing is used again while no upload is due, nothing about the run's attempt, pods and reports
+has changed, and it is younger than `artifactSweepSeconds`. `forget` has S3 listed at the next look.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.api.run_status import RLRunStatus
+from rlrun.kube.objects import Obj, is_artifact_ready
+from rlrun.protocol.orchestrator import RunStatus
+from rlrun.protocol.problem import Problem
+from rlrun.storage.store import StoreError
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.controller.artifact_store import ArtifactStore
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.policies.upload_schedule import UploadSchedule
+from rlrun_operator.resources.platform import run_layout
+from rlrun_operator.runtime.metrics import S3_LISTINGS
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Folders of a run in S3."""
+
+    folders: list[ObservedArtifact] | None = None
+    """None: unknown."""
+    problem: Problem | None = None
+    is_kept: bool = False
+    """True if S3 was not asked in this look."""
+
+
+@dataclass(frozen=True)
+class ListingRequest:
+    """State of a run in a look: it tells where its files are and whether some may have been written."""
+
+    run: Obj
+    status: RLRunStatus
+    schedule: UploadSchedule | None
+    """None: the spec is invalid."""
+    variables: dict[str, str]
+    """Environment with the credentials of S3."""
+    objects: list[Obj]
+    """RLCheckpoints and RLAdapters of the run."""
+    pods: Sequence[Obj]
+    report: RunStatus | None
+    """Status of the orchestrator, if it answered."""
+
+    @property
+    def key(self) -> RunKey:
+        """Name of the run."""
+        return RunKey(self.run["metadata"]["namespace"], self.run["metadata"]["name"])
+
+    @property
+    def signs(self) -> tuple[Any, ...]:
+        """Facts that change when uploads that were not due end, and when uploads fail or are given up."""
+        report = self.report
+        said = None if report is None else (report.phase, report.problem, report.waiting_for, tuple(report.warnings))
+        phases = [(str(p["metadata"].get("uid")), str((p.get("status") or {}).get("phase"))) for p in self.pods]
+        # A pod that has not begun has uploaded nothing.
+        pods = sorted(pod for pod in phases if pod[1] != "Pending")
+        return self.run["metadata"]["uid"], self.status.phase, self.status.attempt, tuple(pods), said
+
+    @property
+    def ready(self) -> dict[tuple[str, int], int]:
+        """Sizes in bytes of the artifacts whose objects are Ready, by kind and step. Their manifests are not read."""
+        return {
+            (o["kind"], int(o["spec"]["step"])): int(o["status"]["sizeBytes"])
+            for o in self.objects
+            if is_artifact_ready(o) and "sizeBytes" in o["status"]
+        }
+
+    @property
+    def step(self) -> int:
+        """Number of trained steps."""
+        if self.report is not None:
+            return self.report.step
+        return 0 if self.status.progress is None else self.status.progress.step
+
+
+@dataclass(frozen=True)
+class _Kept:
+    folders: list[ObservedArtifact]
+    ready: dict[tuple[str, int], int]
+    signs: tuple[Any, ...]
+    step: int
+    began: int
+    until: float
+
+
+class ArtifactListings:
+    """Listings by run. Use from one event loop only."""
+
+    def __init__(
+        self,
+        artifacts: ArtifactStore,
+        settings: OperatorSettings,
+        clock: Callable[[], float],
+        moment: Callable[[], int],
+        spread: Callable[[], float] | None = None,
+    ) -> None:
+        """`spread` returns the factor of `artifactSweepSeconds` for the next listing."""
+        self._artifacts = artifacts
+        self._settings = settings
+        self._clock = clock
+        self._moment = moment
+        self._spread = spread or (lambda: random.uniform(0.8, 1.2))
+        self._kept: dict[RunKey, _Kept] = {}
+
+    def forget(self, key: RunKey) -> None:
+        """List S3 at the next look at the run."""
+        self._kept.pop(key, None)
+
+    async def list(self, request: ListingRequest, read_after: int | None = None) -> Listing:
+        """Return the folders of the run, from S3 or from the last listing, if that is from after `read_after`."""
+        kept, began = self._kept.get(request.key), self._moment()
+        is_recent = kept is not None and (read_after is None or kept.began > read_after)
+        if kept is not None and is_recent and self._is_valid(kept, request):
+            return Listing(kept.folders, is_kept=True)
+        self.forget(request.key)
+        metadata, ready = request.run["metadata"], request.ready
+        layout = run_layout(self._settings, metadata["namespace"], metadata["uid"])
+        S3_LISTINGS.inc()
+        try:
+            folders = await self._artifacts.list(request.variables, layout, ready)
+        except StoreError as error:
+            return Listing(problem=error.problem)
+        until = self._clock() + self._settings.artifact_sweep_seconds * self._spread()
+        self._kept[request.key] = _Kept(folders, ready, request.signs, request.step, began, until)
+        return Listing(folders)
+
+    def _is_valid(self, kept: _Kept, request: ListingRequest) -> bool:
+        if self._clock() >= kept.until or kept.signs != request.signs or request.schedule is None:
+            return False
+        if request.step < kept.step:
+            # The run repeats steps, and replaces their artifacts.
+            return False
+        if not kept.ready.items() <= request.ready.items():
+            # An object is gone, and the listing has no manifest to create it again.
+            return False
+        catalog = ArtifactCatalog.build(request.run, request.objects, kept.folders, None)
+        return not request.schedule.is_upload_due(catalog, request.step)

@@ -1,0 +1,60 @@
+"""Time of the next reconcile of a run with an attempt.
+
+Changes of its objects, its pods and its orchestrator's status start a reconcile by themselves. Nothing reports the end
+of an upload, or a deadline: until then the run is looked at again. A run whose pods do not start is looked at less
+often the longer it waits.
+"""
+
+from datetime import datetime, timedelta
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.readiness import blocking_problem
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import is_true
+from rlrun_operator.planning.policies.deadlines import seconds_to_deadline, waiting_pause
+from rlrun_operator.planning.policies.resolution import frozen_config
+from rlrun_operator.planning.policies.upload_schedule import UploadSchedule
+
+QUIET_SECONDS = 60.0
+"""Pause between two looks at a run in which nothing happens."""
+UPLOAD_TIME = timedelta(minutes=5)
+"""Time after a step in which its checkpoint and adapter are looked for often. Later ones are found by other looks."""
+
+
+def seconds_to_next_look(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> float:
+    """Return the seconds until the run is looked at again if nothing happens."""
+    soon = settings.poll_seconds
+    is_quiet = (
+        observation.is_watched
+        and observation.artifacts_problem is None
+        and is_true(status, "Running")
+        and blocking_problem(status) is None
+        and not awaits_upload(observation, status, spec, settings, now)
+    )
+    if is_quiet:
+        return max(soon, min(QUIET_SECONDS, seconds_to_deadline(status, spec, now)))
+    if waits_for_pods(observation, status):
+        return waiting_pause(status, spec, settings, now)
+    return soon
+
+
+def waits_for_pods(observation: RunObservation, status: RLRunStatus) -> bool:
+    """Return whether an attempt has not trained yet and its orchestrator does not run: only watched objects change."""
+    is_unknown = observation.poll_error is not None or observation.artifacts_problem is not None
+    return not is_unknown and observation.poll is None and not is_true(status, "Running")
+
+
+def awaits_upload(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> bool:
+    """Return whether the newest checkpoint or adapter that is due is not in S3 yet, and its step was not long ago."""
+    progress = status.progress
+    if progress is None or progress.last_step_time is None or now - progress.last_step_time > UPLOAD_TIME:
+        return False
+    schedule = UploadSchedule.of(spec, frozen_config(observation, status.attempt), settings)
+    return schedule.is_upload_due(observation.catalog, progress.step)

@@ -1,0 +1,35 @@
+"""Times of the looks at all runs of a list: thousands of runs that ended long ago must not delay those that train."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from rlrun.api.run_status import RLRunStatus
+from rlrun.kube.objects import Obj
+
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.policies.requeue import time_to_live
+
+LATELY = timedelta(hours=1)
+"""Time after its end in which a run may have pods or files that an operator has not cleaned up yet."""
+OLD_PAUSE_SECONDS = 0.2
+"""Pause between two looks at runs that ended earlier. A look costs a dozen requests and two lists of S3."""
+
+
+def resync_schedule(runs: Iterable[tuple[Obj, RLRunStatus]], now: datetime) -> Iterator[tuple[RunKey, float]]:
+    """Yield each run with the seconds until its look: 0, or one after the other, the newest first, if it is old."""
+    old: list[tuple[datetime, Obj]] = []
+    for run, status in runs:
+        ended = status.completion_time if status.phase is not None and status.phase.finished else None
+        if ended is not None and now - ended > LATELY and not run["metadata"].get("deletionTimestamp"):
+            old.append((ended, run))
+        else:
+            yield _key(run), 0.0
+    old.sort(key=lambda found: found[0], reverse=True)
+    for index, (ended, run) in enumerate(old):
+        pause, ttl = index * OLD_PAUSE_SECONDS, (run.get("spec") or {}).get("ttlSecondsAfterFinished")
+        left = time_to_live(ttl if isinstance(ttl, int) else None, ended, now)
+        yield _key(run), pause if left is None else min(pause, max(0.0, left))
+
+
+def _key(run: Obj) -> RunKey:
+    return RunKey(run["metadata"]["namespace"], run["metadata"]["name"])

@@ -1,0 +1,104 @@
+"""Count the looks at a run and their requests while nothing changes."""
+
+import re
+import time
+import urllib.request
+
+import pytest
+import yaml
+
+from tests.apiserver.rlrun_operator.conftest import WAIT_SECONDS, Bench, Process
+from tests.apiserver.rlrun_operator.test_operator import BATCH, CORE, started
+
+QUIET_SECONDS = 20.0
+"""Long enough for 40 looks at the pace of this level's settings."""
+
+SHARED_READS = QUIET_SECONDS / 2 + QUIET_SECONDS / 10 + 2
+"""Reads in that time that all runs share: the Lease every few seconds, and the platform's Secret every ten."""
+RARE_SWEEPS = {"resyncSeconds": 10 * WAIT_SECONDS, "artifactSweepSeconds": 10 * WAIT_SECONDS}
+LISTINGS = "rlrun_s3_listings_total"
+BYTES_PER_RUN = 25_000
+APPLIED = r'rlrun_api_requests_total\{verb="(?:apply|patch)\w*"\}'
+
+
+def metric(process: Process, pattern: str) -> float:
+    """Return the sum of the operator's metrics with this name and labels."""
+    (port,) = re.findall(r"/metrics on port (\d+)", process.log.read_text())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    return sum(float(count) for count in re.findall(rf"^{pattern} (\S+)$", text, re.M))
+
+
+def looks(process: Process) -> float:
+    """Return the number of looks at runs that the operator has made."""
+    return metric(process, "rlrun_reconcile_duration_seconds_count")
+
+
+def reads(process: Process) -> float:
+    """Return the number of reads at the API server."""
+    return metric(process, r'rlrun_api_requests_total\{verb="(?:get|list)"\}')
+
+
+def test_a_quiet_run_is_not_looked_at_and_a_change_is_seen_at_once(own_bench: Bench) -> None:
+    bench = own_bench
+    settings = yaml.safe_load(bench.settings.read_text())
+    bench.settings.write_text(yaml.safe_dump({**settings, **RARE_SWEEPS}))
+    process = bench.start_operator()
+    started(bench, checkpoints={"interval": 10})
+    bench.tell(step=3, startedAt="2026-01-01T00:00:00Z")
+    bench.wait("step 3", lambda: bench.run()["status"].get("progress", {}).get("step") == 3)
+    bench.wait_until_unchanged(3)
+    assert 1_000 < metric(process, "rlrun_cache_bytes") <= BYTES_PER_RUN
+    before, read, listed = looks(process), reads(process), metric(process, LISTINGS)
+    written = bench.run()["metadata"]["resourceVersion"]
+    time.sleep(QUIET_SECONDS)
+    assert looks(process) - before <= 2
+    assert reads(process) - read <= SHARED_READS
+    assert bench.run()["metadata"]["resourceVersion"] == written
+
+    for step in (4, 5):
+        told, read, writes = time.monotonic(), reads(process), metric(process, APPLIED)
+        bench.tell(step=step, startedAt="2026-01-01T00:00:00Z")
+        bench.wait(f"step {step}", lambda step=step: bench.run()["status"]["progress"]["step"] == step)
+        assert time.monotonic() - told < QUIET_SECONDS
+        assert reads(process) - read <= SHARED_READS
+        assert metric(process, APPLIED) - writes == 1
+    assert metric(process, LISTINGS) == listed
+    bench.tell(step=10, startedAt="2026-01-01T00:00:00Z")
+    bench.wait("lists of S3 for a checkpoint that is due", lambda: metric(process, LISTINGS) > listed)
+    silence = looks(process)
+    del bench.orchestrators.answers[bench.namespace, "reverse"]
+    bench.wait("looks at a run whose orchestrator does not answer", lambda: looks(process) > silence + 5)
+
+
+def test_a_run_that_waits_costs_looks_and_no_requests(own_bench: Bench) -> None:
+    bench = own_bench
+    settings = yaml.safe_load(bench.settings.read_text())
+    bench.settings.write_text(yaml.safe_dump({**settings, **RARE_SWEEPS}))
+    process = bench.start_operator()
+    bench.create_model()
+    bench.create_run()
+    bench.wait("children", lambda: bench.get(BATCH, "jobs", "reverse-orchestrator-a1"))
+    bench.wait_until_unchanged(3)
+    before, read, listed = looks(process), reads(process), metric(process, LISTINGS)
+    time.sleep(QUIET_SECONDS)
+    assert looks(process) - before >= 5, "a run whose pods do not start is looked at often"
+    assert metric(process, LISTINGS) == listed
+    assert reads(process) - read <= SHARED_READS
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [((CORE, "services"), "reverse-trainer"), ((CORE, "configmaps"), "reverse-config")]
+)
+def test_a_child_that_is_deleted_comes_back_at_once(own_bench: Bench, place: tuple[str, str], name: str) -> None:
+    bench = own_bench
+    settings = yaml.safe_load(bench.settings.read_text())
+    bench.settings.write_text(yaml.safe_dump({**settings, **RARE_SWEEPS}))
+    bench.start_operator()
+    started(bench)
+    bench.wait_until_unchanged(3)
+    api, plural = place
+    bench.call("DELETE", f"/{api}/namespaces/{bench.namespace}/{plural}/{name}")
+    deleted = time.monotonic()
+    bench.wait(f"a new {name}", lambda: bench.get(api, plural, name))
+    assert time.monotonic() - deleted < QUIET_SECONDS / 2

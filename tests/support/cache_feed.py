@@ -1,0 +1,31 @@
+"""Watch of a cluster in memory: tells a cache what has changed since the last time."""
+
+from rlrun.kube.kinds import ALL
+from rlrun_operator.cache.object_cache import ObjectCache
+
+from tests.support.fake_cluster import FakeCluster, copied
+
+
+class CacheFeed:
+    """Events for a cache, by comparison: tests change objects in many ways."""
+
+    def __init__(self, cluster: FakeCluster, cache: ObjectCache) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._known = copied(list(cluster.objects.items()))
+        for kind in ALL.values():
+            cache.watch_opened(kind)
+
+    def deliver(self) -> None:
+        """Send an event for each object that is new, has changed, or is gone."""
+        before = {tuple(key): obj for key, obj in self._known}
+        for key, obj in self._cluster.objects.items():
+            old = before.pop(key, None)
+            if old == obj:
+                continue
+            if old is not None and old["metadata"]["resourceVersion"] == obj["metadata"]["resourceVersion"]:
+                obj["metadata"]["resourceVersion"] = str(next(self._cluster.versions))
+            self._cache.changed(ALL[obj["kind"]], obj)
+        for obj in before.values():
+            self._cache.changed(ALL[obj["kind"]], obj, deleted=True)
+        self._known = copied(list(self._cluster.objects.items()))

@@ -1,0 +1,286 @@
+"""What is kept, and what makes it go."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlrun.kube.kinds import CONFIG_MAP, POD, SECRET, SERVICE, ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun_operator.cache.object_cache import KEPT_SECONDS, ObjectCache, PendingRead, Question
+
+RUN = ("team", "first")
+LABELS = {"rlrun.dev/run": "first"}
+PODS = Question.labelled(POD, "team", LABELS)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cache(clock: Clock) -> ObjectCache:
+    found = ObjectCache(clock, spread=lambda: 1.0)
+    for kind in (POD, SECRET, SERVICE):
+        found.watch_opened(kind)
+    return found
+
+
+def pod(name: str = "a", version: int = 1, run: str = "first", **metadata: Any) -> Obj:
+    labels = {"rlrun.dev/run": run}
+    known = {"namespace": "team", "name": name, "uid": f"uid-{name}", "labels": labels}
+    return {"kind": "Pod", "metadata": {**known, "resourceVersion": str(version), **metadata}}
+
+
+def keep(cache: ObjectCache, question: Question, *objects: Obj, run: tuple[str, str] = RUN) -> None:
+    with cache.reading(question) as read:
+        cache.keep(question, read, objects, run)
+
+
+def test_an_answer_is_kept_without_what_nobody_reads_and_readers_cannot_change_it(cache: ObjectCache) -> None:
+    keep(cache, PODS, pod(managedFields=[{"manager": "x"}]))
+    found = cache.find(PODS, RUN)
+    assert found == [pod()]
+    found[0]["metadata"]["name"] = "changed"
+    assert cache.find(PODS, RUN) == [pod()]
+    assert cache.find(Question.labelled(POD, "team", {"rlrun.dev/run": "second"}), RUN) is None
+
+
+def test_nothing_is_kept_of_a_kind_that_nobody_watches(cache: ObjectCache) -> None:
+    question = Question.one(CONFIG_MAP, "team", "first")
+    keep(cache, question)
+    assert cache.find(question, RUN) is None
+    cache.watch_opened(CONFIG_MAP, "team")
+    keep(cache, question)
+    assert cache.find(question, RUN) == []
+    keep(cache, other := Question.one(CONFIG_MAP, "other", "first"))
+    assert cache.find(other, RUN) is None, "another namespace is not watched"
+    cache.watch_closed(CONFIG_MAP, "team")
+    assert cache.find(question, RUN) is None
+
+
+def test_an_answer_ends_by_itself(cache: ObjectCache, clock: Clock) -> None:
+    keep(cache, PODS, pod())
+    clock.now += KEPT_SECONDS - 1
+    assert cache.find(PODS, RUN) is not None
+    clock.now += 1
+    assert cache.find(PODS, RUN) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "deleted", "is_news"),
+    [
+        (pod(version=2), False, True),
+        (pod("b", version=2), False, True),
+        (pod(version=1), False, False),
+        (pod(version=1), True, True),
+        (pod("a", version=9, run="second"), False, True),
+        ({**pod(version=9), "metadata": {**pod(version=9)["metadata"], "labels": {}}}, False, True),
+    ],
+)
+def test_an_event_is_news_unless_its_version_is_known(
+    cache: ObjectCache, event: Obj, deleted: bool, is_news: bool
+) -> None:
+    keep(cache, PODS, pod())
+    assert cache.changed(POD, event, deleted=deleted) is is_news
+    assert (cache.find(PODS, RUN) is None) is is_news
+
+
+def test_an_object_that_is_forgotten_takes_the_answers_with_it_along(cache: ObjectCache) -> None:
+    keep(cache, PODS, pod())
+    cache.forget_object(POD, "team", "a")
+    assert cache.find(PODS, RUN) is None
+
+
+def test_an_answer_that_was_read_while_something_changed_is_not_kept(cache: ObjectCache) -> None:
+    with cache.reading(PODS) as read:
+        cache.changed(POD, pod("b"))
+        cache.keep(PODS, read, [pod()], RUN)
+    assert cache.find(PODS, RUN) is None
+    for spoil in (
+        lambda: cache.forget_kind(POD),
+        lambda: cache.forget_kind(POD, "team"),
+        lambda: cache.forget_object(POD, "team", "x"),
+        lambda: cache.written(POD, pod("b"), cache.moment()),
+    ):
+        with cache.reading(PODS) as read:
+            spoil()
+            cache.keep(PODS, read, [pod()], RUN)
+        assert cache.find(PODS, RUN) is None
+    with cache.reading(PODS) as read:
+        cache.forget_kind(POD, "other")
+        cache.keep(PODS, read, [pod()], RUN)
+    assert cache.find(PODS, RUN) is not None
+
+
+def test_an_own_write_is_in_the_kept_answers_and_its_event_is_no_news(cache: ObjectCache) -> None:
+    one = Question.one(POD, "team", "a")
+    keep(cache, PODS, pod())
+    keep(cache, one, pod())
+    cache.written(POD, pod(version=5), cache.moment())
+    assert cache.find(PODS, RUN) == [pod(version=5)]
+    assert cache.find(one, RUN) == [pod(version=5)]
+    assert not cache.changed(POD, pod(version=3))
+    assert not cache.changed(POD, pod(version=5))
+    cache.written(POD, pod(version=4), cache.moment())
+    assert cache.find(one, RUN) == [pod(version=5)], "an older answer that came later"
+    cache.written(POD, pod("b", version=6), cache.moment())
+    assert cache.find(PODS, RUN) == [pod(version=5), pod("b", version=6)]
+    assert not cache.changed(POD, pod("b", version=6))
+    assert cache.changed(POD, pod(version=7))
+
+
+def test_a_new_object_joins_only_answers_from_before_its_write(cache: ObjectCache) -> None:
+    began = cache.moment()
+    keep(cache, PODS)
+    cache.written(POD, pod(version=6), began)
+    assert cache.find(PODS, RUN) is None, "it may have been deleted before the read"
+    keep(cache, PODS)
+    cache.written(POD, pod(version=7), cache.moment())
+    assert cache.find(PODS, RUN) == [pod(version=7)]
+    cache.forget_object(POD, "team", "a")
+    assert cache.find(PODS, RUN) is None
+
+
+def test_a_list_of_all_shows_what_events_have_missed(cache: ObjectCache) -> None:
+    gone, changed, same = (Question.one(POD, "team", name) for name in "abc")
+    for question, name in ((gone, "a"), (changed, "b"), (same, "c")):
+        keep(cache, question, pod(name))
+    keep(cache, new := Question.one(POD, "team", "d"))
+    cache.listed(POD, [pod("b", version=2), pod("c"), pod("d")])
+    assert [cache.find(q, RUN) for q in (gone, changed, same, new)] == [None, None, [pod("c")], None]
+
+
+def test_an_answer_of_another_run_is_forgotten_for_both(cache: ObjectCache) -> None:
+    shared = Question.labelled(POD, "team", None)
+    keep(cache, shared, pod(), run=("team", "second"))
+    assert cache.find(shared, RUN) == [pod()]
+    cache.forget_run(RUN)
+    assert cache.find(shared, ("team", "second")) is None
+
+
+def test_expired_answers_take_no_memory(cache: ObjectCache, clock: Clock) -> None:
+    keep(cache, PODS, pod())
+    assert cache.size() > 0
+    clock.now += KEPT_SECONDS
+    cache.drop_expired()
+    assert (cache.size(), len(cache)) == (0, 0)
+
+
+@pytest.mark.parametrize("answer", [pod(version=5, deletionTimestamp="now"), {**pod(), "metadata": {"name": "a"}}])
+def test_an_own_write_after_which_the_object_may_be_gone_is_forgotten(cache: ObjectCache, answer: Obj) -> None:
+    keep(cache, PODS, pod())
+    answer["metadata"].setdefault("namespace", "team")
+    cache.written(POD, answer, cache.moment())
+    assert cache.find(PODS, RUN) is None
+
+
+def test_a_change_of_a_pod_forgets_the_secrets_of_its_run(cache: ObjectCache) -> None:
+    mine, other = Question.one(SECRET, "team", "first-token"), Question.one(SECRET, "team", "second-token")
+    for question, run in ((mine, RUN), (other, ("team", "second"))):
+        keep(cache, question, run=run)
+    assert cache.changed(POD, pod(version=2))
+    assert cache.find(mine, RUN) is None
+    assert cache.find(other, RUN) == []
+
+
+def test_forgetting_a_run_forgets_its_answers_only(cache: ObjectCache) -> None:
+    other = Question.labelled(POD, "team", {"rlrun.dev/run": "second"})
+    keep(cache, PODS, pod())
+    keep(cache, other, run=("team", "second"))
+    cache.forget_run(RUN)
+    assert (cache.find(PODS, RUN), cache.find(other, RUN), len(cache)) == (None, [], 1)
+    cache.forget_run(RUN)
+
+
+# --- any order of events, writes, reads and gaps ----------------------------------------------------------------------
+
+NAMES = ("a", "b")
+OPERATION_NAMES = (
+    "change, create, own create, delete, write, response, relabel, own delete, deliver, gap, begin read, end read"
+)
+OPERATIONS = st.lists(st.tuples(st.sampled_from(OPERATION_NAMES.split(", ")), st.sampled_from(NAMES)), max_size=40)
+
+
+class Server:
+    """Objects of one kind and run, their events in order, and reads whose answers are on their way."""
+
+    def __init__(self, kind: ResourceKind) -> None:
+        self.kind = kind
+        self.cache = ObjectCache(lambda: 0.0)
+        self.cache.watch_opened(kind)
+        self.versions = itertools.count(1)
+        self.objects: dict[str, Obj] = {}
+        self.events: list[tuple[Obj, bool]] = []
+        self.question = Question.labelled(kind, "team", LABELS)
+        self.reads: list[tuple[Any, PendingRead, list[Obj]]] = []
+        self.responses: list[tuple[Obj, int]] = []
+        """Responses to own writes, on their way, with the moments before the requests."""
+
+    @property
+    def listed(self) -> list[Obj]:
+        return [obj for obj in self.objects.values() if obj["metadata"]["labels"] == LABELS]
+
+    def do(self, operation: str, name: str) -> None:
+        began = self.cache.moment()
+        if operation in ("change", "create", "own create", "write", "relabel"):
+            if (name in self.objects) is operation.endswith("create"):
+                return
+            if operation == "relabel" and self.reads:
+                # A read on its way would be kept with the object, until it expires.
+                return
+            version = next(self.versions)
+            uid = f"uid-{version}" if operation.endswith("create") else self.objects[name]["metadata"]["uid"]
+            run = "second" if operation == "relabel" else "first"
+            self.objects[name] = {**pod(name, version, run, uid=uid), "kind": self.kind.kind}
+            self.events.append((self.objects[name], False))
+            if operation in ("write", "own create"):
+                self.responses.append((self.objects[name], began))
+        elif operation == "response" and self.responses:
+            self.cache.written(self.kind, *self.responses.pop(0))
+        elif operation in ("delete", "own delete") and name in self.objects:
+            gone = self.objects.pop(name)
+            gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(next(self.versions))}}
+            self.events.append((gone, True))
+            if operation == "own delete":
+                self.cache.forget_object(self.kind, "team", name)
+        elif operation == "deliver" and self.events:
+            obj, deleted = self.events.pop(0)
+            self.cache.changed(self.kind, obj, deleted=deleted)
+        elif operation == "gap":
+            self.events.clear()
+            self.cache.forget_kind(self.kind)
+        elif operation == "begin read":
+            context = self.cache.reading(self.question)
+            self.reads.append((context, context.__enter__(), self.listed))
+        elif operation == "end read" and self.reads:
+            context, read, objects = self.reads.pop(0)
+            self.cache.keep(self.question, read, objects, RUN)
+            context.__exit__(None, None, None)
+
+
+def by_name(objects: list[Obj]) -> list[Obj]:
+    return sorted(objects, key=lambda obj: str(obj["metadata"]["name"]))
+
+
+@settings(max_examples=1000)
+@given(OPERATIONS)
+def test_after_all_events_a_kept_answer_is_the_servers(operations: list[tuple[str, str]]) -> None:
+    server = Server(SERVICE)
+    for operation, name in operations:
+        server.do(operation, name)
+    while server.reads or server.events or server.responses:
+        server.do("end read", "a")
+        server.do("response", "a")
+        server.do("deliver", "a")
+    found = server.cache.find(server.question, RUN)
+    assert found is None or by_name(found) == by_name(server.listed)

@@ -1,0 +1,147 @@
+"""The operator's watch of orchestrators, against their real server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp.test_utils import TestServer
+from prometheus_client import CollectorRegistry
+from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
+from rlrun.service.errors import RequestError
+from rlrun_operator.controller import orchestrator_client
+from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_orchestrator.status.status_server import status_application
+
+KEY = RunKey("team", "reverse")
+TOKEN = "secret"
+
+
+@dataclass
+class Orchestrator:
+    """A run's orchestrator, and the operator that watches it."""
+
+    server: TestServer
+    client: HttpOrchestratorClient
+    changes: asyncio.Queue[RunKey] = field(default_factory=asyncio.Queue)
+    status: RunStatus = field(default_factory=lambda: RunStatus(phase=RunPhase.running, step=3, max_steps=10))
+    requests: int = 0
+
+    def build_status(self) -> RunStatus:
+        self.requests += 1
+        return self.status
+
+    def change(self, **fields: object) -> None:
+        self.status = self.status.model_copy(update=fields)
+
+    async def changed(self) -> RunKey:
+        async with asyncio.timeout(20):
+            return await self.changes.get()
+
+
+@pytest.fixture
+async def run(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Orchestrator]:
+    async for found in started(monkeypatch):
+        yield found
+
+
+async def started(monkeypatch: pytest.MonkeyPatch, wait: float = 20.0) -> AsyncIterator[Orchestrator]:
+    monkeypatch.setattr(orchestrator_client, "WAIT_SECONDS", wait)
+    found: Orchestrator
+    app = status_application(lambda: found.build_status(), CollectorRegistry(), TOKEN)
+    async with TestServer(app) as server:
+        changes: asyncio.Queue[RunKey] = asyncio.Queue()
+        client = HttpOrchestratorClient(f"http://127.0.0.1:{server.port}/status", changes.put_nowait, 0.01)
+        found = Orchestrator(server, client, changes)
+        yield found
+        await client.close()
+
+
+async def test_a_change_is_noticed_and_read_without_another_request(run: Orchestrator) -> None:
+    assert (await run.client.status(KEY, TOKEN)).step == 3
+    assert run.client.is_watched(KEY)
+    run.change(step=4)
+    assert await run.changed() == KEY
+    before = run.requests
+    assert (await run.client.status(KEY, TOKEN)).step == 4
+    assert run.requests == before
+
+
+async def test_nothing_is_told_while_only_estimates_change(run: Orchestrator) -> None:
+    await run.client.status(KEY, TOKEN)
+    run.change(eta_seconds=5.0, groups=GroupCounts(in_flight=7))
+    await asyncio.sleep(1.0)
+    assert run.changes.empty()
+    assert run.client.is_watched(KEY)
+
+
+async def test_a_wait_that_ends_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async for run in started(monkeypatch, wait=0.1):
+        await run.client.status(KEY, TOKEN)
+        await asyncio.sleep(1.0)
+        assert run.requests > 6
+        assert run.changes.empty()
+        assert run.client.is_watched(KEY)
+
+
+@pytest.mark.parametrize("cause", ["the process ends", "another token"])
+async def test_a_watch_that_fails_ends_and_the_run_is_looked_at(run: Orchestrator, cause: str) -> None:
+    await run.client.status(KEY, TOKEN)
+    if cause == "the process ends":
+        began = asyncio.get_running_loop().time()
+        await run.server.close()
+        assert asyncio.get_running_loop().time() - began < 10, "requests that wait do not keep a process from its end"
+    else:
+        with pytest.raises(RequestError):
+            await run.client.status(KEY, "of another run")
+    if cause == "the process ends":
+        assert await run.changed() == KEY
+        with pytest.raises(RequestError):
+            await run.client.status(KEY, TOKEN)
+    assert not run.client.is_watched(KEY)
+
+
+async def test_a_watch_that_ends_by_an_error_of_its_own_does_not_keep_an_old_status(
+    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def call(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run.client._hanging, "call", call)
+    await run.client.status(KEY, TOKEN)
+    assert await run.changed() == KEY
+    run.change(step=4)
+    assert (await run.client.status(KEY, TOKEN)).step == 4
+
+
+async def test_a_run_without_orchestrator_is_forgotten(run: Orchestrator) -> None:
+    await run.client.status(KEY, TOKEN)
+    run.client.forget(KEY)
+    run.change(step=4)
+    await asyncio.sleep(1.0)
+    assert not run.client.is_watched(KEY)
+    assert run.changes.empty()
+    assert (await run.client.status(KEY, TOKEN)).step == 4
+    assert run.client.is_watched(KEY)
+
+
+async def test_orchestrators_beyond_the_limit_are_asked_each_time(
+    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orchestrator_client, "MAX_WATCHES", 0)
+    for step in (3, 4):
+        run.change(step=step)
+        assert (await run.client.status(KEY, TOKEN)).step == step
+        assert not run.client.is_watched(KEY)
+
+
+async def test_orchestrators_without_versions_are_asked_each_time(
+    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain: Callable[[RunStatus], RunStatus] = lambda status: status  # noqa: E731
+    monkeypatch.setattr("rlrun_orchestrator.status.status_server.with_version", plain)
+    for step in (3, 4):
+        run.change(step=step)
+        assert (await run.client.status(KEY, TOKEN)).step == step
+        assert not run.client.is_watched(KEY)

@@ -1,0 +1,255 @@
+"""What the reconciler reads, what it decides on that, and which runs it has settled."""
+
+import time
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import POD
+from rlrun.kube.objects import Obj
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun_operator.cache.object_cache import ObjectCache, Question
+from rlrun_operator.controller.reconciler import Reconciler
+from rlrun_operator.operator_process import Operator
+from rlrun_operator.planning.plan.observation import RunKey
+
+from tests.support.clocks import START
+from tests.support.cluster_objects import run_object, terminated
+from tests.support.fake_artifacts import manifest
+from tests.support.fake_cluster import copied
+from tests.support.fake_kubelet import end_orchestrator
+from tests.support.operator_world import World
+
+KEY = RunKey("team", "reverse")
+ROOT = "s3://rlrun/team/uid-1"
+
+
+async def completed(world: World) -> Reconciler:
+    """An operator that has looked at the run until nothing was left to do."""
+    await world.start()
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10)
+    last = RunStatus(phase=RunPhase.completed, step=10, max_steps=10)
+    end_orchestrator(world.cluster, 0, last.model_dump_json(by_alias=True))
+    await world.reconcile(3)
+    assert world.status["phase"] == "Completed"
+    operator = world.reconciler()
+    await operator.reconcile(KEY)
+    return operator
+
+
+def is_settled(operator: Reconciler, world: World) -> bool:
+    return operator.is_settled(KEY, world.run["metadata"]["resourceVersion"])
+
+
+async def test_a_run_is_settled_when_it_has_finished_and_all_is_done(world: World) -> None:
+    operator = world.reconciler()
+    for _ in range(3):
+        await operator.reconcile(KEY)
+    assert not is_settled(operator, world), "it is active"
+    assert is_settled(await completed(world), world)
+
+
+@pytest.mark.parametrize("change", ["spec", "children", "files", "gone"])
+async def test_a_settled_run_that_changes_is_looked_at_until_it_is_settled_again(world: World, change: str) -> None:
+    operator = await completed(world)
+    if change == "spec":
+        world.change_spec(checkpoints={"keepCloud": 2})
+        assert not is_settled(operator, world), "before the look already"
+        return
+    if change == "gone":
+        del world.cluster.objects["RLRun", "team", "reverse"]
+        await operator.reconcile(KEY)
+        assert not operator.is_settled(KEY, "")
+        return
+    if change == "children":
+        labels = {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-1"}
+        metadata = {"name": "reverse-trainer", "namespace": "team", "labels": labels}
+        world.cluster.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {}})
+    else:
+        world.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10, size=50)
+    await operator.reconcile(KEY)
+    assert not is_settled(operator, world)
+    for _ in range(2):
+        await operator.reconcile(KEY)
+    assert is_settled(operator, world)
+
+
+async def test_a_run_whose_checkpoint_another_run_starts_from_is_not_settled(world: World) -> None:
+    world.change_spec(checkpoints={"keepCloud": 1})
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000003"] = manifest(3)
+    await world.start()
+    (checkpoint,) = world.cluster.all("RLCheckpoint")
+    world.cluster.put(run_object("second", uid="uid-2", checkpointId=checkpoint["metadata"]["name"]))
+    operator = await completed(world)
+    assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [3, 10]
+    assert not is_settled(operator, world), "retention must notice the end of the other run"
+    del world.cluster.objects["RLRun", "team", "second"]
+    for _ in range(3):
+        await operator.reconcile(KEY)
+    assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [10]
+    assert is_settled(operator, world)
+
+
+async def test_a_run_with_checkpoints_to_delete_is_not_settled_while_the_other_runs_are_unknown(world: World) -> None:
+    world.change_spec(checkpoints={"keepCloud": 1})
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000003"] = manifest(3)
+    world.cluster.answers["list rlruns"] = [ApiError(500, "InternalError", "etcd is slow")]
+    operator = await completed(world)
+    assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [3, 10]
+    assert not is_settled(operator, world)
+    del world.cluster.answers["list rlruns"]
+    for _ in range(3):
+        await operator.reconcile(KEY)
+    assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [10]
+    assert is_settled(operator, world)
+
+
+async def test_the_list_of_all_runs_queues_those_that_are_not_settled(world: World) -> None:
+    reconciler = await completed(world)
+    world.cluster.put(run_object("second", uid="uid-2"))
+    for known, expected in ((reconciler, {"second"}), (None, {"reverse", "second"})):
+        operator = Operator(world.settings)
+        await operator._list_runs(world.cluster.kube, None, known)
+        assert {operator._queue._take().name for _ in range(len(operator._queue))} == expected  # type: ignore[union-attr]
+
+
+async def test_settled_runs_do_not_delay_one_that_ended_long_ago_and_is_not_settled(world: World) -> None:
+    reconciler = await completed(world)
+    old = run_object("second", uid="uid-2")
+    old["status"] = {"phase": "Completed", "completionTime": "2020-01-01T00:00:00Z"}
+    world.cluster.put(old)
+    operator = Operator(world.settings)
+    await operator._list_runs(world.cluster.kube, None, reconciler)
+    assert len(operator._queue) == 1
+
+
+async def test_a_finished_run_with_something_left_is_looked_at_when_a_watch_opens(world: World) -> None:
+    reconciler = await completed(world)
+    assert list(reconciler.unsettled()) == []
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10, size=50)
+    await reconciler.reconcile(KEY)
+    assert list(reconciler.unsettled()) == [KEY]
+    for _ in range(2):
+        await reconciler.reconcile(KEY)
+    assert list(reconciler.unsettled()) == []
+    await reconciler.reconcile(RunKey("team", "another"))
+    assert list(reconciler.unsettled()) == []
+
+
+# --- kept answers -----------------------------------------------------------------------------------------------------
+
+
+def status(step: int) -> RunStatus:
+    return RunStatus(phase=RunPhase.running, step=step, max_steps=100, reward=0.5, started_at=START)
+
+
+@pytest.fixture
+async def quiet(world: World) -> World:
+    """A world with a run that trains, and an operator that has nothing to do."""
+    world.cache = ObjectCache(time.monotonic)
+    await world.start()
+    world.poller.watches = True
+    world.poller.answer = status(1)
+    await world.reconcile(4)
+    assert world.condition("Running")["status"] == "True"
+    world.cluster.requests.clear()
+    world.artifacts.lists = 0
+    return world
+
+
+async def test_a_look_at_a_run_in_which_nothing_happens_reads_nothing(quiet: World) -> None:
+    for _ in range(3):
+        await quiet.reconcile()
+    assert quiet.cluster.calls == []
+    assert quiet.artifacts.lists == 0
+
+
+async def test_progress_costs_one_write(quiet: World) -> None:
+    for step in (2, 3, 4):
+        quiet.poller.answer = status(step)
+        await quiet.reconcile()
+        assert quiet.status["progress"]["step"] == step
+        assert quiet.cluster.calls == ["apply the status of RLRun team/reverse"]
+        quiet.cluster.requests.clear()
+    assert quiet.artifacts.lists == 0
+
+
+async def test_s3_is_listed_while_an_upload_is_due(quiet: World) -> None:
+    quiet.change_spec(checkpoints={"interval": 5})
+    await quiet.reconcile(3)
+    for step, lists in ((4, 0), (5, 3), (6, 3)):
+        quiet.poller.answer = status(step)
+        quiet.artifacts.lists = 0
+        await quiet.reconcile(3)
+        assert quiet.artifacts.lists == lists, step
+    quiet.artifacts.folders[f"{ROOT}/checkpoints/step-000005"] = manifest(5)
+    await quiet.reconcile(2)
+    assert [c["spec"]["step"] for c in quiet.cluster.all("RLCheckpoint")] == [5]
+    quiet.artifacts.lists = 0
+    await quiet.reconcile(3)
+    assert quiet.artifacts.lists == 0
+
+
+async def test_a_list_of_s3_that_is_kept_deletes_nothing(quiet: World) -> None:
+    """Retention would delete the older of two checkpoints; of the newer one the files are gone by now."""
+    quiet.change_spec(checkpoints={"interval": 5, "keepCloud": 1})
+    first, second = (f"{ROOT}/checkpoints/step-{step:06}" for step in (5, 10))
+    quiet.artifacts.folders[first] = manifest(5)
+    quiet.poller.answer = status(5)
+    await quiet.reconcile(4)
+    quiet.artifacts.folders[second] = manifest(10)
+    quiet.poller.answer = status(10)
+    kept = await quiet.reconciler()._observer.observe("team", "reverse")
+    assert kept is not None
+    assert kept.catalog.has_deletions
+    del quiet.artifacts.folders[second]
+    await quiet.reconcile(4)
+    assert quiet.artifacts.folders == {first: manifest(5)}
+
+
+async def test_a_decision_rests_on_what_is_true_now(quiet: World) -> None:
+    quiet.cluster.requests.clear()
+    trainer = quiet.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer is not None
+    broken = copied(trainer)
+    broken["status"]["phase"] = "Failed"
+    broken["status"]["containerStatuses"][0]["state"] = terminated(1, "Error", "")
+    # The operator knows of a broken pod, and not of the one that has replaced it.
+    quiet.cluster.put(broken)
+    assert quiet.feed is not None
+    quiet.feed.deliver()
+    assert quiet.cache is not None
+    keep_answers(quiet.cache, [broken])
+    quiet.cluster.put(trainer)
+    before = quiet.status
+    await quiet.reconciler().reconcile(KEY)
+    assert "list pods in namespace team" in quiet.cluster.calls, "it has asked again before it decided"
+    assert (quiet.status["phase"], quiet.status["attempt"]) == (before["phase"], before["attempt"])
+    assert quiet.cluster.find("Pod", "reverse-trainer-0") is not None
+
+
+async def test_a_run_whose_orchestrator_does_not_answer_is_read_anew(quiet: World) -> None:
+    """Its pod may be gone before the event of that arrives."""
+    quiet.poller.answer = None
+    await quiet.reconcile(2)
+    quiet.cluster.requests.clear()
+    await quiet.reconcile()
+    assert "list pods in namespace team" in quiet.cluster.calls
+
+
+def keep_answers(cache: ObjectCache, pods: list[Obj]) -> None:
+    """Make the cache hold these pods beside the others that it has."""
+    question = Question.labelled(POD, "team", {"rlrun.dev/run": "reverse"})
+    with cache.reading(question) as read:
+        cache.keep(question, read, pods, ("team", "reverse"))
+
+
+async def test_a_run_that_ends_is_not_kept(quiet: World) -> None:
+    assert quiet.cache is not None
+    assert len(quiet.cache) > 5
+    quiet.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10)
+    last = RunStatus(phase=RunPhase.completed, step=10, max_steps=10)
+    end_orchestrator(quiet.cluster, 0, last.model_dump_json(by_alias=True))
+    await quiet.reconcile(5)
+    assert quiet.status["phase"] == "Completed"
+    assert is_settled(quiet.reconciler(), quiet)
+    assert len(quiet.cache) == 0

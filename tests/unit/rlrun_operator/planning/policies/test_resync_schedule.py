@@ -1,0 +1,65 @@
+"""When the runs of a list are looked at."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.kube.objects import Obj
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.policies.resync_schedule import OLD_PAUSE_SECONDS, resync_schedule
+
+from tests.support.clocks import START
+from tests.support.cluster_objects import run_object
+
+NOW = START + timedelta(days=10)
+
+
+def ended(name: str, before: timedelta, **changes: Any) -> tuple[Obj, RLRunStatus]:
+    run = run_object(name, uid=f"uid-{name}", **changes)
+    return run, RLRunStatus(phase=Phase.completed, completion_time=NOW - before)
+
+
+def pauses(*runs: tuple[Obj, RLRunStatus]) -> dict[str, float]:
+    return {key.name: pause for key, pause in resync_schedule(runs, NOW)}
+
+
+@pytest.mark.parametrize("phase", [None, *(phase for phase in Phase if not phase.finished)])
+def test_a_run_that_has_not_ended_is_looked_at_now(phase: Phase | None) -> None:
+    old = [ended(f"old-{index}", timedelta(days=1)) for index in range(5)]
+    status = RLRunStatus(phase=phase, completion_time=NOW - timedelta(days=2))
+    assert pauses(*old, (run_object("active"), status))["active"] == 0
+
+
+def test_old_runs_follow_one_after_the_other_the_newest_first() -> None:
+    found = pauses(*(ended(str(days), timedelta(days=days)) for days in (3, 1, 2)))
+    assert found == {"1": 0, "2": OLD_PAUSE_SECONDS, "3": 2 * OLD_PAUSE_SECONDS}
+
+
+def test_a_run_that_ended_lately_or_is_deleted_may_have_pods() -> None:
+    deleted, status = ended("deleted", timedelta(days=3))
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    unknown = run_object("unknown", uid="uid-unknown"), RLRunStatus(phase=Phase.failed)
+    old = [ended(f"old-{index}", timedelta(days=2)) for index in range(5)]
+    found = pauses(*old, ended("lately", timedelta(minutes=59)), (deleted, status), unknown)
+    assert [found[name] for name in ("lately", "deleted", "unknown")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("ttl", "pause"),
+    [
+        (60, 0),
+        (2 * 86400 + 1, 1),
+        (10 * 86400, 50 * OLD_PAUSE_SECONDS),
+        ("wrong", 50 * OLD_PAUSE_SECONDS),
+    ],
+)
+def test_a_time_to_live_is_not_exceeded(ttl: object, pause: float) -> None:
+    newer = [ended(f"newer-{index}", timedelta(days=1)) for index in range(50)]
+    run, status = ended("short", timedelta(days=2))
+    run["spec"]["ttlSecondsAfterFinished"] = ttl
+    assert pauses(*newer, (run, status))["short"] == pause
+
+
+def test_the_namespace_belongs_to_the_key() -> None:
+    assert [key for key, _ in resync_schedule([ended("one", timedelta(days=1))], NOW)] == [RunKey("team", "one")]

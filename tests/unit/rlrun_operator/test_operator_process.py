@@ -1,0 +1,112 @@
+"""What the watches of children start."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, cast
+
+import pytest
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.kinds import POD, WORKLOAD, ResourceKind
+from rlrun.kube.objects import Labels, Obj
+from rlrun_operator.config.settings import KueueSettings, OperatorSettings
+from rlrun_operator.controller.reconciler import Reconciler
+from rlrun_operator.operator_process import Operator
+from rlrun_operator.planning.plan.observation import RunKey
+
+from tests.support.operator_world import SETTINGS
+
+
+class Watched:
+    """An API server whose watches send some events about pods and then hang."""
+
+    def __init__(self, *events: Obj) -> None:
+        self.events = events
+        self.kinds: list[tuple[ResourceKind, str | None]] = []
+
+    async def version(self, kind: ResourceKind, namespace: str | None, _: Labels) -> str:
+        self.kinds.append((kind, namespace))
+        return "1"
+
+    async def watch_metadata(self, kind: ResourceKind, *_: Any) -> AsyncIterator[tuple[str, Obj]]:
+        for event in self.events if kind == POD else ():
+            yield "MODIFIED", event
+        await asyncio.Event().wait()
+
+
+class Pools:
+    def __init__(self) -> None:
+        self.changed: list[str] = []
+        self.queued: list[str | None] = []
+
+    def on_change(self, obj: Obj) -> None:
+        self.changed.append(obj["metadata"]["name"])
+
+    def queue_all(self, namespace: str | None = None) -> None:
+        self.queued.append(namespace)
+
+
+class Unsettled:
+    def __init__(self, *keys: RunKey) -> None:
+        self.keys = keys
+
+    def unsettled(self) -> Iterable[RunKey]:
+        return self.keys
+
+
+async def watch(operator: Operator, server: Watched, pools: Pools, reconciler: Unsettled) -> set[str]:
+    """Open all watches. Returns the names of the runs that are looked at then."""
+    jobs = operator._cache_jobs(cast(AsyncKubeClient, server), pools, cast(Reconciler, reconciler))
+    tasks = [asyncio.create_task(job) for job in jobs]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    found = [operator._queue._take() for _ in range(len(operator._queue))]
+    return {key.name for key in found if key is not None}
+
+
+def operator_of(settings: OperatorSettings = SETTINGS) -> Operator:
+    operator = Operator(settings)
+    for name, phase in (("waits", "Pending"), ("trains", "Running"), ("done", "Completed"), ("cleans-up", "Failed")):
+        operator._phases.set_phase("team", name, phase)
+    return operator
+
+
+async def test_when_a_watch_opens_the_runs_with_something_left_are_looked_at() -> None:
+    pools = Pools()
+    found = await watch(operator_of(), Watched(), pools, Unsettled(RunKey("team", "cleans-up")))
+    assert found == {"waits", "trains", "cleans-up"}
+    assert None in pools.queued
+
+
+async def test_a_watch_of_a_namespace_concerns_its_runs_alone() -> None:
+    operator = operator_of(SETTINGS.model_copy(update={"watch_namespaces": ["other"]}))
+    operator._phases.set_phase("other", "theirs", "Running")
+    server, pools = Watched(), Pools()
+    assert await watch(operator, server, pools, Unsettled(RunKey("team", "cleans-up"))) == {"theirs"}
+    assert set(pools.queued) == {"other"}
+    assert {namespace for _, namespace in server.kinds} == {"other"}
+
+
+def pod(name: str, **labels: str) -> Obj:
+    metadata = {"name": name, "namespace": "team", "uid": name, "resourceVersion": "7", "labels": labels}
+    return {"kind": "PartialObjectMetadata", "metadata": metadata}
+
+
+async def test_a_change_of_a_child_reaches_its_run_or_its_pool() -> None:
+    server = Watched(
+        pod("of-a-run", **{"rlrun.dev/run": "first"}), pod("of-a-pool", **{"rlrun.dev/serving": "tiny"}), pod("of-none")
+    )
+    pools = Pools()
+    assert await watch(Operator(SETTINGS), server, pools, Unsettled()) == {"first"}
+    assert pools.changed == ["of-a-pool"]
+
+
+@pytest.mark.parametrize("kueue", [None, KueueSettings()])
+async def test_workloads_are_watched_only_with_kueue(kueue: KueueSettings | None) -> None:
+    server = Watched()
+    await watch(Operator(SETTINGS.model_copy(update={"kueue": kueue})), server, Pools(), Unsettled())
+    assert ((WORKLOAD, None) in server.kinds) is (kueue is not None)
