@@ -42,14 +42,14 @@ class BenchmarkCluster:
     def ready(cls, tasks: Sequence[Task], say: Say = print) -> "BenchmarkCluster":
         """Install what the tasks need. Safe to repeat. Raises CalledProcessError when no cluster is up."""
         kubectl, s3 = local_cluster()
-        install_chart(kubectl, say)
+        install_chart(kubectl, s3, say)
         kubectl.ensure_namespace(NAMESPACE)
         for model in {task.model.id: task.model for task in tasks}.values():
             ensure_in_s3(model, s3, say)
             kubectl.apply(model.manifest())
             wait_for(f"rlmodel {model.name}", lambda name=model.name: kubectl.get("rlmodel", name), 30)  # type: ignore[misc]
         for folder in sorted({task.folder for task in tasks}):
-            push_environment(s3, folder, say)
+            push_environment(kubectl, folder, say)
         return cls(kubectl, s3)
 
     def run(

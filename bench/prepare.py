@@ -103,7 +103,7 @@ def main() -> None:
     print(f"{MIDDLE.id}: {middle_folder()}")
     if not args.no_cluster:
         kubectl, s3 = local_cluster()
-        install_chart(kubectl)
+        install_chart(kubectl, s3)
         for model in (TINY, MIDDLE):
             ensure_in_s3(model, s3)
 

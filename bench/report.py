@@ -31,7 +31,7 @@ from bench.validity import validity as validity_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
-NAMES = ("trl", "async", "publish", "gateway", "trainer", "checkpoint", "recovery", "control")
+NAMES = ("trl", "async", "publish", "gateway", "trainer", "checkpoint", "recovery", "control", "fairness", "scale")
 """Names of the benchmarks, in the order of the table."""
 DIGITS = 6
 """Significant digits of the numbers in a file; few enough for a readable diff."""

@@ -2,8 +2,8 @@
 # `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or exceeds its time does
 # not stop the later ones, and earlier results stay in build/bench. Stops the cluster at the end unless KEEP is set.
 #
-#   bench/run.sh [PART...]     parts: control trainer gateway publish checkpoint recovery async trl (default: all, in this
-#                             order)
+#   bench/run.sh [PART...]     parts: control trainer gateway publish checkpoint recovery fairness scale async trl
+#                             (default: all, in this order)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/bench/log
@@ -33,8 +33,8 @@ trap 'exit 130' INT TERM
 # Prepare what is cached before anything is timed.
 "$PY" -m bench.prepare || failed+=(prepare)
 
-wanted=" ${*:-control trainer gateway publish checkpoint recovery async trl} "
-for name in control trainer gateway publish checkpoint recovery async trl; do
+wanted=" ${*:-control trainer gateway publish checkpoint recovery fairness scale async trl} "
+for name in control trainer gateway publish checkpoint recovery fairness scale async trl; do
     [[ $wanted == *" $name "* ]] || continue
     case $name in
     control) part control 15 "$PY" -m bench.control ;;
@@ -49,6 +49,8 @@ for name in control trainer gateway publish checkpoint recovery async trl; do
         part checkpoint-stall 12 "$PY" -m bench.checkpoint_stall
         ;;
     recovery) part recovery 25 "$PY" -m bench.recovery ;;
+    fairness) part fairness 25 "$PY" -m bench.fairness ;;
+    scale) part scale 45 "$PY" -m bench.scale ;;
     async) part async 40 "$PY" -m bench.async_levels ;;
     trl) part trl 80 "$PY" -m bench.trl ;;
     esac

@@ -1,13 +1,15 @@
 """Benchmark of checkpoint uploads and downloads against rclone, with the same server and files.
 
-    python -m bench.transfer                       1 MB to 2 GB, on the local cluster's S3 (about 10 minutes)
+    python -m bench.transfer                       1 MB to 2 GB, on the local cluster's S3 (about 15 minutes)
     python -m bench.transfer --megabytes 1 64      only these sizes
 
-Three sides transfer one folder, in turns: ours like the trainer, rclone kept warm (its daemon, as our store stays in
-memory), and rclone cold, a new process each time. rclone has its defaults (four files at once, parts of a large file in
-parallel). Ours also computes and verifies the SHA-256 of every file, which makes a checkpoint `Ready`; rclone compares
-sizes and MD5 sums. Small and large checkpoints are reported apart: round trips decide for the one, throughput for the
-other. The number of a row compares with the warm rclone; the one with start-up with the cold one.
+Four sides transfer one folder, in turns: ours like the trainer, whose requests rlrun-server signs; ours with the S3 key
+itself; rclone kept warm (its daemon, as our store stays in memory); and rclone cold, a new process each time. rclone
+has its defaults (four files at once, parts of a large file in parallel). Ours also computes and verifies the SHA-256 of
+every file, which makes a checkpoint `Ready`; rclone compares sizes and MD5 sums. Small and large checkpoints are
+reported apart: round trips decide for the one, throughput for the other. The number of a row compares with the warm
+rclone; the one with start-up with the cold one. The rows about the server compare ours with ours: seconds with the key
+/ seconds with signatures.
 """
 
 import argparse
@@ -21,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from rlrun.storage.layout import S3Uri
+from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 
@@ -29,6 +31,7 @@ from bench import machine_load
 from bench.rclone import REMOTE, RcloneDaemon, copy_cold, ensure_rclone, rclone_daemon, rclone_version
 from bench.repetitions import middle
 from bench.report import Result, at_least, record
+from bench.signing import signed_store
 from demo.cluster import local_cluster
 from demo.install import BUCKET, SYSTEM_NAMESPACE, S3Access
 from demo.kubectl import Kubectl
@@ -37,7 +40,8 @@ MEGABYTE = 10**6
 SIZES = (1, 16, 128, 512, 2048)
 SMALL_UP_TO = 16
 """Largest small size in megabytes: an adapter or the demo's checkpoint. Larger ones take seconds."""
-REPEATS = {"small": 7, "large": 3}
+REPEATS = {"small": 21, "large": 3}
+"""More of the large ones would fill small disks: the S3 server frees deleted files late."""
 DIRECTIONS = ("upload", "download")
 LARGE_SHARE = 0.9
 """Share of the largest file: a checkpoint has one file with weights and moments, and a few small ones."""
@@ -45,8 +49,12 @@ SMALL_FILES = 4
 PLACE = S3Uri(BUCKET, "bench/transfer")
 
 
-OURS, WARM, COLD = "ours", "rclone warm", "rclone cold"
-SIDES = (OURS, WARM, COLD)
+OURS, WITH_KEY, WARM, COLD = "ours", "ours with the key", "rclone warm", "rclone cold"
+SIDES = (OURS, WITH_KEY, WARM, COLD)
+ARTIFACTS = {side: RunLayout(PLACE / side.replace(" ", "-")).checkpoint(1) for side in (OURS, WITH_KEY)}
+"""Checkpoints of runs: a trainer may write nothing else."""
+SERVER_AIM = 0.95
+"""Share of the speed with the key that is left through rlrun-server."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +86,24 @@ def main() -> int:
     store = s3.store()
     timings: list[Timing] = []
     server = server_life(kubectl)
-    with tempfile.TemporaryDirectory(prefix="rlrun-bench-") as folder, rclone_daemon(s3) as daemon:
+    with (
+        tempfile.TemporaryDirectory(prefix="rlrun-bench-") as folder,
+        rclone_daemon(s3) as daemon,
+        signed_store(kubectl, s3, PLACE / OURS) as signed,
+    ):
+        stores = {OURS: signed, WITH_KEY: store}
         try:
-            # Not counted: afterwards our store and the daemon have their connections.
-            one_round(Path(folder), s3, store, daemon, min(args.megabytes), 0)
+            # Not counted: afterwards our stores and the daemon have their connections.
+            one_round(Path(folder), s3, stores, daemon, min(args.megabytes), 0)
             for megabytes in args.megabytes:
                 for repeat in range(args.repeats or REPEATS[size_class(megabytes)]):
                     load = machine_load.settled_load()
-                    found = one_round(Path(folder), s3, store, daemon, megabytes, repeat)
+                    found = one_round(Path(folder), s3, stores, daemon, megabytes, repeat)
                     timings += [replace(timing, cores_busy_before=load) for timing in found]
         finally:
             store.delete_prefix(PLACE)
     require_one_life(server, server_life(kubectl))
-    for result in results_of(timings, rclone_version()):
+    for result in [*results_of(timings, rclone_version()), *server_results(timings)]:
         record("checkpoint", result)
     return 0
 
@@ -119,7 +132,7 @@ def size_class(megabytes: int) -> str:
 
 
 def one_round(
-    workspace: Path, s3: S3Access, store: Store, daemon: RcloneDaemon, megabytes: int, repeat: int
+    workspace: Path, s3: S3Access, stores: Mapping[str, Store], daemon: RcloneDaemon, megabytes: int, repeat: int
 ) -> list[Timing]:
     """Upload and download once with each side. Each repetition begins with another side."""
     source = workspace / "source"
@@ -131,8 +144,8 @@ def one_round(
             # Otherwise the disk writes earlier data while the next transfer is timed.
             os.sync()
             timing = Timing(side, direction, megabytes, repeat, 0.0)
-            if side == OURS:
-                timing = replace(timing, seconds=_ours(store, direction, folder))
+            if side in stores:
+                timing = replace(timing, seconds=_ours(stores[side], ARTIFACTS[side], direction, folder))
             else:
                 remote = f"{REMOTE}:{PLACE.bucket}/{PLACE.key}/rclone"
                 ends = (str(folder), remote) if direction == "upload" else (remote, str(folder))
@@ -145,7 +158,7 @@ def one_round(
             rate = megabytes / timing.seconds
             print(f"{side} {direction} {megabytes} MB: {timing.seconds:.2f} s, {rate:.0f} MB/s", flush=True)
         shutil.rmtree(workspace / "target", ignore_errors=True)
-        store.delete_prefix(PLACE)
+        stores[WITH_KEY].delete_prefix(PLACE)
     shutil.rmtree(source)
     return timings
 
@@ -161,12 +174,12 @@ def write_checkpoint(folder: Path, size: int) -> None:
         (folder / f"part-{index}.bin").write_bytes(os.urandom((size - large) // SMALL_FILES))
 
 
-def _ours(store: Store, direction: str, folder: Path) -> float:
+def _ours(store: Store, artifact: S3Uri, direction: str, folder: Path) -> float:
     began = time.perf_counter()
     if direction == "upload":
-        store.upload_artifact(folder, PLACE / "ours", ArtifactKind.checkpoint)
+        store.upload_artifact(folder, artifact, ArtifactKind.checkpoint)
     else:
-        store.download(PLACE / "ours", folder)
+        store.download(artifact, folder)
     return time.perf_counter() - began
 
 
@@ -198,6 +211,35 @@ def results_of(timings: Sequence[Timing], rclone: str = "unknown") -> list[Resul
                     repetitions=warm,
                     with_startup=middle(cold),
                     cores_busy=[t.cores_busy_before for t in of_it if t.cores_busy_before is not None],
+                )
+            )
+    return results
+
+
+def server_results(timings: Sequence[Timing]) -> list[Result]:
+    """Return seconds with the S3 key / seconds with signatures per direction, small and large sizes apart."""
+    results = []
+    for direction in DIRECTIONS:
+        for kind in REPEATS:
+            of_it = [t for t in timings if t.direction == direction and size_class(t.megabytes) == kind]
+            compared = ratios(of_it, WITH_KEY)
+            if not compared:
+                continue
+            ours = [t for t in of_it if t.side in ARTIFACTS]
+            sizes = sorted({t.megabytes for t in ours})
+            results.append(
+                Result(
+                    name=f"{direction} through the server, {kind}",
+                    what=f"{direction} of a checkpoint of {' or '.join(str(size) for size in sizes)} MB: seconds with "
+                    "the S3 key / seconds with signatures of rlrun-server",
+                    ratio=middle(compared),
+                    aim=at_least(SERVER_AIM),
+                    unit="x as fast",
+                    samples=[vars(t) for t in ours],
+                    notes=["; ".join(_story(ours, megabytes) for megabytes in sizes)],
+                    figures={"sizes": sizes},
+                    repetitions=compared,
+                    cores_busy=[t.cores_busy_before for t in ours if t.cores_busy_before is not None],
                 )
             )
     return results

@@ -151,8 +151,11 @@ class ControlPlaneDaemons:
         """Return the API server of a cluster with nodes, with an audit log. A kubelet may change its own node only."""
         return self.api_server("--enable-admission-plugins=NodeRestriction", *audit.api_server_flags(self.state))
 
-    def controller_manager(self, controllers: Sequence[str] = ("*",)) -> Daemon:
-        """Return the controller manager. Without a list it runs all controllers that are on by default."""
+    def controller_manager(self, controllers: Sequence[str] = ("*",), extra: Sequence[str] = ()) -> Daemon:
+        """Return the controller manager. Without a list it runs all controllers that are on by default.
+
+        `extra` are additional flags.
+        """
         authority = self.authority
         ca = authority.pair
         kubeconfig = self.write_kubeconfig("kube-controller-manager", "system:kube-controller-manager")
@@ -174,6 +177,7 @@ class ControlPlaneDaemons:
             # There is one instance; waiting for the lease of a killed predecessor would take 15 seconds.
             "--leader-elect=false",
             "--profiling=false",
+            *extra,
         )
         url = f"https://{LOCALHOST}:{self.ports.controller_manager}/healthz"
         return Daemon("kube-controller-manager", argv, answers(url))

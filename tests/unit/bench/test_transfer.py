@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.transfer import COLD, OURS, WARM, Timing, ratios, require_one_life, size_class
+from bench.transfer import COLD, OURS, WARM, WITH_KEY, Timing, ratios, require_one_life, server_results, size_class
 from bench.transfer import results_of as transfers
 
 
@@ -41,6 +41,18 @@ def test_small_and_large_sizes_are_apart() -> None:
     assert not large.aim.met_by(large.ratio)
     assert list(small.cores_busy) == [0.1] * 3
     assert len(small.samples) == 3
+
+
+def test_server_is_compared_with_the_key() -> None:
+    seconds = {OURS: 2.0, WITH_KEY: 1.8, WARM: 1.0, COLD: 3.0}
+    [result] = server_results([timing(side, 16, s, repeat) for repeat in range(3) for side, s in seconds.items()])
+    assert result.name == "upload through the server, small"
+    assert list(result.repetitions) == [0.9] * 3
+    assert result.aim is not None
+    assert not result.aim.met_by(result.ratio)
+    assert len(result.samples) == 6
+    assert result.notes == ["16 MB (3 samples): ours 8 MB/s, ours with the key 9 MB/s"]
+    assert server_results([timing(OURS, 16, 1.0), timing(WARM, 16, 1.0)]) == []
 
 
 def test_note_has_the_number_of_samples_of_each_size() -> None:

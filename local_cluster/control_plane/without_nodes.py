@@ -1,10 +1,11 @@
-"""Control plane of etcd and kube-apiserver only, for tests of the API server: starts in seconds, needs no root.
+"""Control plane without nodes, for tests of the API server: starts in seconds, needs no root.
 
     with ControlPlane() as control_plane:
         use(control_plane.kubeconfig)
 
-Each has its own ports and directory, so several can run next to each other and to the full cluster. Pods are neither
-scheduled nor run. Pass `controllers=GARBAGE_COLLECTION` to have dependents of deleted owners removed.
+Each has its own ports and directory, so several can run next to each other and to the full cluster. It runs etcd and
+kube-apiserver. Pass `controllers=GARBAGE_COLLECTION` to remove dependents of deleted owners. Pass
+`controllers=ALL_CONTROLLERS, scheduled=True` to run every controller and the scheduler, and add nodes with `Kwok`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from local_cluster.host.paths import Paths, paths
 from local_cluster.tools.binaries import CONTROL_PLANE_BUILDS, ensure_builds
 
 GARBAGE_COLLECTION = ("garbage-collector-controller", "namespace-controller")
-_ORDER = ("kube-controller-manager", "kube-apiserver", "etcd")
+ALL_CONTROLLERS = ("*",)
+_ORDER = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
 
 
 class ControlPlane:
@@ -40,6 +42,8 @@ class ControlPlane:
         *,
         controllers: Sequence[str] = (),
         api_server_flags: Sequence[str] = (),
+        controller_manager_flags: Sequence[str] = (),
+        scheduled: bool = False,
         directories: Paths | None = None,
     ) -> None:
         """Configure a control plane without starting it.
@@ -49,12 +53,16 @@ class ControlPlane:
                 None: a temporary directory, and daemons that die with the thread that started them.
             controllers: Controllers of the controller manager to run. None of them by default.
             api_server_flags: Additional flags of kube-apiserver.
+            controller_manager_flags: Additional flags of the controller manager.
+            scheduled: Run the scheduler.
             directories: Directories with the cached binaries.
         """
         self._temporary = state is None
         self.state = state or Path(tempfile.mkdtemp(prefix="rlrun-apiserver-"))
         self._controllers = tuple(controllers)
         self._flags = tuple(api_server_flags)
+        self._manager_flags = tuple(controller_manager_flags)
+        self._scheduled = scheduled
         self._paths = directories or paths()
         self._supervisor = Supervisor(self.state / "run", self.state / "logs", die_with_parent=self._temporary)
 
@@ -83,7 +91,9 @@ class ControlPlane:
         ]
         self._supervisor.start(daemons.api_server(*flags, *self._flags))
         if self._controllers:
-            self._supervisor.start(daemons.controller_manager(self._controllers))
+            self._supervisor.start(daemons.controller_manager(self._controllers, self._manager_flags))
+        if self._scheduled:
+            self._supervisor.start(daemons.scheduler())
         return self
 
     def stop(self) -> None:

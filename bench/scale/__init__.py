@@ -1,0 +1,1 @@
+"""Benchmark of many runs: see `python -m bench.scale --help`."""

@@ -1,0 +1,94 @@
+"""HTTP server that answers for the orchestrators of all runs, as a process of its own.
+
+    python -m bench.scale.orchestrators PORT_FILE
+
+Every run is in phase Running. With `PUT /pace {"seconds": S}` each run makes a step every S seconds, spread evenly over
+the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made.
+"""
+
+import asyncio
+import sys
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+from rlrun.protocol.orchestrator import MAX_WAIT_SECONDS, SINCE, WAIT, RunPhase, RunStatus
+
+MAX_STEPS = 1_000_000
+
+
+@dataclass
+class Pace:
+    """Steps of all runs as a function of time."""
+
+    seconds: float = 0.0
+    """Between two steps of a run; 0: no steps."""
+    began: float = 0.0
+    """Unix time of the first steps."""
+    first: int = 1
+    """Step of all runs at `began`."""
+
+    def step(self, run: str, now: float) -> int:
+        """Return the step of a run at a Unix time."""
+        if not self.seconds:
+            return self.first
+        return self.first + max(0, int((now - self.began - self._offset(run)) // self.seconds) + 1)
+
+    def made_at(self, run: str, step: int) -> float:
+        """Return the Unix time at which a run makes a step after `first`."""
+        return self.began + self._offset(run) + (step - self.first - 1) * self.seconds
+
+    def _offset(self, run: str) -> float:
+        return zlib.crc32(run.encode()) / 2**32 * self.seconds
+
+
+class Orchestrators:
+    """Server of /NAMESPACE/NAME, with requests that hang until the step is another one."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._changed = asyncio.Event()
+
+    def app(self) -> web.Application:
+        """Return the server."""
+        app = web.Application()
+        app.add_routes([web.put("/pace", self._set_pace), web.get("/{namespace}/{name}", self._status)])
+        return app
+
+    async def _set_pace(self, request: web.Request) -> web.Response:
+        body, now = await request.json(), time.time()
+        self._pace = Pace(float(body["seconds"]), now, int(body.get("first", 1)))
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return web.json_response(vars(self._pace))
+
+    async def _status(self, request: web.Request) -> web.Response:
+        run = f"{request.match_info['namespace']}/{request.match_info['name']}"
+        end = time.time() + min(float(request.query.get(WAIT, 0)), MAX_WAIT_SECONDS)
+        while str(step := self._pace.step(run, time.time())) == request.query.get(SINCE) and time.time() < end:
+            pause = end - time.time()
+            if self._pace.seconds:
+                pause = min(pause, self._pace.made_at(run, step + 1) - time.time() + 0.001)
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(pause, 0.001))
+            except TimeoutError:
+                continue
+        status = RunStatus(version=str(step), phase=RunPhase.running, step=step, max_steps=MAX_STEPS)
+        return web.json_response(status.to_json_dict())
+
+
+async def serve(port_file: Path) -> None:
+    """Serve until cancelled, on a free port that is written into the file."""
+    runner = web.AppRunner(Orchestrators().app(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    draft = port_file.with_suffix(".tmp")
+    draft.write_text(str(runner.addresses[0][1]))
+    draft.replace(port_file)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1])))

@@ -1,0 +1,80 @@
+"""Counters of an operator process at one moment."""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.scale.cluster import OperatorProcess
+
+TICKS = 100
+PAGE_BYTES = 4096
+WRITES = ("create", "apply", "patch", "delete")
+"""Verbs of requests that change something. `replace` renews the Lease, and is counted apart."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Counters since the start of the process."""
+
+    at: float
+    requests: float
+    writes: float
+    """Requests that change something, without renewals of the Lease."""
+    listings: float
+    """Lists of S3."""
+    looks: float
+    cpu_seconds: float
+    resident_bytes: float
+    cache_bytes: float
+    waiting: float
+    """Runs that wait for a worker."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Work of the operator between two readings."""
+
+    seconds: float
+    requests: float
+    writes: float
+    listings: float
+    looks: float
+    cpu_seconds: float
+
+
+def read(operator: OperatorProcess) -> Reading:
+    """Return the counters."""
+    text = operator.metrics()
+    stat = (Path("/proc") / str(operator.pid) / "stat").read_text().rpartition(")")[2].split()
+    requests = {verb: metric(text, "rlrun_api_requests_total", verb) for verb in (*WRITES, "replace", "get", "list")}
+    return Reading(
+        at=time.monotonic(),
+        requests=sum(requests.values()),
+        writes=sum(requests[verb] for verb in WRITES),
+        listings=metric(text, "rlrun_s3_listings_total"),
+        looks=metric(text, "rlrun_reconcile_duration_seconds_count"),
+        # Fields 14, 15 and 24 of proc_pid_stat(5): utime, stime and rss.
+        cpu_seconds=(int(stat[11]) + int(stat[12])) / TICKS,
+        resident_bytes=int(stat[21]) * PAGE_BYTES,
+        cache_bytes=metric(text, "rlrun_cache_bytes"),
+        waiting=metric(text, "rlrun_queue_depth"),
+    )
+
+
+def usage(before: Reading, after: Reading) -> Usage:
+    """Return the differences."""
+    return Usage(
+        seconds=after.at - before.at,
+        requests=after.requests - before.requests,
+        writes=after.writes - before.writes,
+        listings=after.listings - before.listings,
+        looks=after.looks - before.looks,
+        cpu_seconds=after.cpu_seconds - before.cpu_seconds,
+    )
+
+
+def metric(text: str, name: str, verb: str | None = None) -> float:
+    """Return the sum over all labels, or of one verb, of a metric in Prometheus' text format. 0 without it."""
+    labels = r"(?:\{[^}]*\})?" if verb is None else rf'\{{[^}}]*verb="{verb}"[^}}]*\}}'
+    return sum(float(value) for value in re.findall(rf"^{name}{labels} (\S+)$", text, re.M))

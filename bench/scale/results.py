@@ -1,0 +1,157 @@
+"""Rows of the table from the repetitions of the benchmark. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from bench.repetitions import middle
+from bench.report import Result, Target, at_least, at_most
+from bench.scale.objects import PODS_PER_RUN
+from bench.scale.readings import Usage
+from bench.scale.scenarios import Burst, Start, Training
+
+WAITING_RUNS = 100
+PODS_AIM = 0.5
+QUIET_REQUESTS_AIM = 2.0
+DELAY_AIM_SECONDS = 1.0
+START_AIM_SECONDS = 30.0
+MEMORY_AIM_MIB = 230.0
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """Figures of one repetition, on a cluster of its own."""
+
+    runs: int
+    finished: int
+    """Finished runs that existed beside them when an operator started."""
+    step_seconds: float
+    """Time between two steps of a run that trains."""
+    jobs_seconds: float
+    """Time until as many pods of bare Jobs ran."""
+    burst: Burst
+    quiet: Usage
+    """Time in which no run made a step."""
+    training: Training
+    resident_mib: float
+    """Memory of the operator afterwards."""
+    cache_kib_per_run: float
+    start: Start
+    waiting: Usage
+    """Time with WAITING_RUNS runs more, whose pods find no node."""
+
+    @property
+    def runs_rate(self) -> float:
+        """Running pods per second, through runs."""
+        return PODS_PER_RUN * self.runs / self.burst.seconds
+
+    @property
+    def jobs_rate(self) -> float:
+        """Running pods per second, through bare Jobs."""
+        return PODS_PER_RUN * self.runs / self.jobs_seconds
+
+
+def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+    """Return the rows."""
+    last, samples = found[-1], [_sample(repetition) for repetition in found]
+    runs = last.runs
+
+    def row(
+        name: str, what: str, unit: str, value: Callable[[Repetition], float], aim: Target | None, note: str
+    ) -> Result:
+        values = [value(repetition) for repetition in found]
+        return Result(
+            name=name,
+            what=what,
+            ratio=middle(values),
+            aim=aim,
+            unit=unit,
+            samples=samples,
+            notes=[note],
+            figures={"runs": runs, "finished": last.finished},
+            repetitions=values,
+            cores_busy=cores_busy,
+        )
+
+    def middle_of(value: Callable[[Repetition], float]) -> float:
+        return median([value(repetition) for repetition in found])
+
+    rates = f"{middle_of(lambda r: r.runs_rate):.1f} and {middle_of(lambda r: r.jobs_rate):.1f} pods/s"
+    return [
+        row(
+            "pods of runs",
+            f"{runs} runs created at once: running pods per second / the same number of pods of bare Jobs",
+            "x",
+            lambda r: r.runs_rate / r.jobs_rate,
+            at_least(PODS_AIM),
+            f"{rates}; controller manager with 300 requests/s instead of 20, all processes on the same cores",
+        ),
+        row(
+            "requests of a new run",
+            "requests of the operator to the API server until a run trains",
+            "requests",
+            lambda r: r.burst.used.requests / r.runs,
+            None,
+            f"{1000 * middle_of(lambda r: r.burst.used.cpu_seconds / r.runs):.0f} ms CPU of the operator, "
+            f"{middle_of(lambda r: r.burst.used.looks / r.runs):.1f} looks",
+        ),
+        row(
+            "requests of quiet runs",
+            f"{runs} runs that train, while none makes a step: requests per second, with those for the Lease",
+            "requests/s",
+            lambda r: r.quiet.requests / r.quiet.seconds,
+            at_most(QUIET_REQUESTS_AIM),
+            f"{middle_of(lambda r: r.quiet.writes):.0f} writes, {middle_of(lambda r: r.quiet.listings):.0f} lists of "
+            f"S3, {middle_of(lambda r: r.quiet.cpu_seconds / r.quiet.seconds):.3f} cores",
+        ),
+        row(
+            "step to status",
+            f"{runs} runs with a step every {last.step_seconds:g} s each: from a step to its status in a watch, p99",
+            "s",
+            lambda r: r.training.delay(99),
+            at_most(DELAY_AIM_SECONDS),
+            f"p50 {middle_of(lambda r: r.training.delay(50)):.2f} s; "
+            f"{middle_of(lambda r: r.training.used.requests / r.training.used.seconds):.1f} requests/s and "
+            f"{middle_of(lambda r: r.training.used.cpu_seconds / r.training.used.seconds):.2f} cores",
+        ),
+        row(
+            "memory",
+            f"{runs} runs that train: resident memory of the operator",
+            "MiB",
+            lambda r: r.resident_mib,
+            at_most(MEMORY_AIM_MIB),
+            f"{middle_of(lambda r: r.cache_kib_per_run):.1f} KiB of kept answers for each run",
+        ),
+        row(
+            "start of an operator",
+            f"{runs} active and {last.finished} finished runs: from the Lease until all active ones were looked at",
+            "s",
+            lambda r: r.start.seconds,
+            at_most(START_AIM_SECONDS),
+            f"{middle_of(lambda r: r.start.used.requests):.0f} requests, "
+            f"{middle_of(lambda r: r.start.used.writes):.0f} writes, "
+            f"{middle_of(lambda r: r.start.resident_bytes / MIB):.0f} MiB; the aim is meant for 10,000 runs",
+        ),
+        row(
+            "requests of waiting runs",
+            f"{WAITING_RUNS} runs without a node for their pods: requests per second, with those for the Lease",
+            "requests/s",
+            lambda r: r.waiting.requests / r.waiting.seconds,
+            at_most(QUIET_REQUESTS_AIM),
+            f"{middle_of(lambda r: r.waiting.looks / r.waiting.seconds):.1f} looks per second, "
+            f"{middle_of(lambda r: r.waiting.cpu_seconds / r.waiting.seconds):.3f} cores",
+        ),
+    ]
+
+
+def _sample(repetition: Repetition) -> dict[str, object]:
+    """Return the repetition without its thousands of delays."""
+    found = asdict(repetition)
+    found["training"] = {
+        "used": asdict(repetition.training.used),
+        "steps": len(repetition.training.delays),
+        "p50": repetition.training.delay(50),
+        "p99": repetition.training.delay(99),
+    }
+    return found

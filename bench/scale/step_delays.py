@@ -1,0 +1,42 @@
+"""Delays from the steps of runs to the statuses that show them. Pure."""
+
+from bench.scale.orchestrators import Pace
+
+
+class StepDelays:
+    """Delay of every step that was made after a time.
+
+    A status may skip steps. Each skipped one counts with its own time, and one that no status has shown in the end with
+    its age then: an operator that falls behind must not have the fewest and shortest delays.
+    """
+
+    def __init__(self, pace: Pace, began: float) -> None:
+        """`began`: Unix time from which steps count."""
+        self._pace = pace
+        self._began = began
+        self._shown: dict[str, int] = {}
+        self._delays: list[float] = []
+
+    @property
+    def highest(self) -> int:
+        """Highest step that was shown, at least that of the begin."""
+        return max([self._pace.first, *self._shown.values()])
+
+    def show(self, run: str, step: int, now: float) -> None:
+        """Take notice that the status of a run shows a step."""
+        first = self._next_step(run)
+        self._delays += [now - self._pace.made_at(run, made) for made in range(first, step + 1)]
+        self._shown[run] = max(step, first - 1)
+
+    def until(self, now: float) -> list[float]:
+        """Return the delays in seconds, with the ages of the steps that the runs have made and not shown."""
+        missing = [
+            now - self._pace.made_at(run, made)
+            for run in self._shown
+            for made in range(self._next_step(run), self._pace.step(run, now) + 1)
+        ]
+        return [*self._delays, *missing]
+
+    def _next_step(self, run: str) -> int:
+        """Return the first step that counts and was not shown yet."""
+        return max(self._shown.get(run, 0), self._pace.step(run, self._began)) + 1

@@ -1,0 +1,29 @@
+"""Differences of an operator's counters."""
+
+from dataclasses import replace
+
+from bench.scale.readings import Reading, metric, usage
+
+METRICS = """
+# HELP rlrun_api_requests_total Requests
+rlrun_api_requests_total{verb="get"} 10.0
+rlrun_api_requests_total{verb="list"} 5.0
+rlrun_api_requests_total_created{verb="list"} 1.7e+09
+rlrun_cache_bytes 2.5e+06
+"""
+
+
+def test_a_metric_is_summed_over_its_labels_or_of_one_verb() -> None:
+    assert metric(METRICS, "rlrun_api_requests_total") == 15
+    assert metric(METRICS, "rlrun_api_requests_total", "list") == 5
+    assert metric(METRICS, "rlrun_api_requests_total", "apply") == 0
+    assert metric(METRICS, "rlrun_cache_bytes") == 2.5e6
+    assert metric(METRICS, "rlrun_unknown") == 0
+
+
+def test_usage_is_what_came_between_two_readings() -> None:
+    before = Reading(10.0, 100, 10, 1, 50, 2.0, 1e8, 1e5, 0)
+    after = replace(before, at=15.0, requests=130, writes=12, looks=51, cpu_seconds=2.5)
+    found = usage(before, after)
+    assert (found.seconds, found.requests, found.writes, found.listings) == (5.0, 30, 2, 0)
+    assert (found.looks, found.cpu_seconds) == (1, 0.5)
