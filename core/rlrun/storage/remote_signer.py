@@ -136,13 +136,15 @@ class RequestSigner(ABC):
             if name in SIGNED_HEADERS or name.startswith("x-amz-")
         }
         asked = RequestToSign(method=str(request.method), url=str(request.url), headers=wanted)
-        if asked.method in READ_METHODS:
-            signed = self._signatures.get(_key(asked), lambda: self._ask(asked))
-        else:
-            signed = self._signatures.take(_key(asked)) or self._ask(asked)
-        for name, value in signed.headers.items():
+        for name, value in self.headers_for(asked).items():
             del request.headers[name]
             request.headers[name] = value
+
+    def headers_for(self, asked: RequestToSign) -> Mapping[str, str]:
+        """Return the headers that make the request valid. Raises AccessDenied, StorageServerUnavailable."""
+        if asked.method in READ_METHODS:
+            return self._signatures.get(_key(asked), lambda: self._ask(asked)).headers
+        return (self._signatures.take(_key(asked)) or self._ask(asked)).headers
 
     @abstractmethod
     def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:

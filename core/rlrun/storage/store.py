@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote
 
 from botocore import UNSIGNED
 from botocore.config import Config
 from pydantic import ValidationError
 
-from rlrun.protocol.storage_access import MAX_BATCH, MAX_URL, PAYLOAD_HASH, RequestToSign
+from rlrun.protocol.storage_access import MAX_BATCH
 from rlrun.storage.boto_session import new_session
 from rlrun.storage.bucket_urls import BucketUrls, addressing_style
+from rlrun.storage.direct_requests import NO_BODY, DirectRequests
 from rlrun.storage.errors import (
     MISSING_CREDENTIALS,
     AccessDenied,
@@ -57,7 +57,6 @@ __all__ = [
 ]
 
 DEFAULT_REGION = "us-east-1"
-NO_BODY = hashlib.sha256(b"").hexdigest()
 SMALL_BYTES = PART_BYTES
 """Size of an artifact up to which its files are read before the first request, so that all are signed at once."""
 DELETE_BATCH = 250
@@ -140,11 +139,12 @@ class Store:
             )
         self._has_credentials = bool(signer or access_key_id) or session.get_credentials() is not None
         self._signer = signer
+        self._direct: DirectRequests | None = None
         if signer is not None:
             self._s3.meta.events.register("request-created.s3", lambda request, **_: signer.sign(request))
             self._s3.meta.events.register("response-received.s3", forget_refused_signatures(signer))
-        self._transfer = Transfer(self._s3, self.endpoint)
-        self._urls = None if signer is None else BucketUrls(session, endpoint, region)
+            self._direct = DirectRequests(self._s3, BucketUrls(session, endpoint, region), signer)
+        self._transfer = Transfer(self._s3, self.endpoint, self._direct)
 
     @classmethod
     def of_process(cls, environ: Mapping[str, str] = os.environ, limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
@@ -206,12 +206,16 @@ class Store:
         """Write one object. Without `replace` raises AlreadyExists if there is one."""
         condition = {} if replace else {"IfNoneMatch": "*"}
         with translate_s3_errors(uri, self.endpoint):
+            if self._direct is not None and replace and self._direct.put(uri, data):
+                return
             self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data, **condition)
 
     def get_bytes(self, uri: S3Uri) -> bytes:
         """Return the object's bytes. Raises NotFound."""
         with translate_s3_errors(uri, self.endpoint):
-            data: bytes = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)["Body"].read()
+            data = self._direct.get(uri) if self._direct is not None else None
+            if data is None:
+                data = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)["Body"].read()
             return data
 
     # --- artifacts --------------------------------------------------------------------------------------------------
@@ -406,15 +410,14 @@ class Store:
 
     def _sign_ahead(self, requests: Iterable[tuple[str, S3Uri, str]]) -> None:
         """Have the first MAX_BATCH of these requests signed: method, object and SHA-256 of the body of each."""
-        if self._signer is None or self._urls is None:
+        if self._signer is None or self._direct is None:
             return
-        asked = []
+        described = []
         for method, uri, digest in itertools.islice(requests, MAX_BATCH):
             with translate_s3_errors(uri, self.endpoint):
-                url = f"{self._urls.of(uri.bucket)}/{quote(uri.key, safe='/~')}"
-            # A longer one is refused when it is its turn, with an error that names it.
-            if len(url) <= MAX_URL:
-                asked.append(RequestToSign(method=method, url=url, headers={PAYLOAD_HASH: digest}))
+                described.append(self._direct.describe(method, uri, digest))
+        # One whose URL is too long is refused when it is its turn, with an error that names it.
+        asked = [request for request in described if request is not None]
         if asked:
             self._signer.sign_ahead(asked)
 

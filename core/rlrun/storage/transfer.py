@@ -19,6 +19,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from rlrun.storage.direct_requests import DirectRequests
 from rlrun.storage.errors import NO_RESPONSE_ERRORS, StoreError, translate_s3_errors
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import FileEntry
@@ -123,9 +124,13 @@ class _Download:
 class Transfer:
     """Transfers the files of artifacts for all threads of a process. All methods raise StoreError."""
 
-    def __init__(self, s3: Any, endpoint: str, concurrency: int = CONCURRENCY) -> None:
+    def __init__(
+        self, s3: Any, endpoint: str, direct: DirectRequests | None = None, concurrency: int = CONCURRENCY
+    ) -> None:
+        """`direct` sends whole objects, if rlrun-server signs the requests."""
         self._s3 = s3
         self._endpoint = endpoint
+        self._direct = direct
         self._concurrency = concurrency
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="s3")
         self._slots = threading.BoundedSemaphore(concurrency)
@@ -171,7 +176,7 @@ class Transfer:
             if multipart is not None:
                 self._start(batch, self._put_part, multipart, number, data)
             elif number == 1:
-                self._start(batch, self._put, place, data)
+                self._start(batch, self._put, place, data, file.entry.sha256 if file.entry else None)
             else:
                 raise StoreError(
                     f"{file.name} grew while it was uploaded to {place}: upload it again when no process writes to it"
@@ -193,8 +198,10 @@ class Transfer:
         task.add_done_callback(batch.on_done)
         task.add_done_callback(lambda _: self._slots.release())
 
-    def _put(self, place: S3Uri, data: bytes) -> None:
+    def _put(self, place: S3Uri, data: bytes, digest: str | None) -> None:
         with translate_s3_errors(place, self._endpoint):
+            if self._direct is not None and self._direct.put(place, data, digest):
+                return
             self._s3.put_object(Bucket=place.bucket, Key=place.key, Body=data)
 
     def _begin(self, place: S3Uri) -> _Multipart:
@@ -275,21 +282,27 @@ class Transfer:
             yield file.result
 
     def _get(self, file: _Download, place: S3Uri, offset: int, count: int | None) -> bytes:
-        byte_range = {} if count is None else {"Range": f"bytes={offset}-{offset + count - 1}"}
         with translate_s3_errors(place, self._endpoint):
-            for tries in range(1, BODY_TRIES + 1):
-                try:
-                    data: bytes = self._s3.get_object(Bucket=place.bucket, Key=place.key, **byte_range)["Body"].read()
-                    break
-                except NO_RESPONSE_ERRORS:
-                    if tries == BODY_TRIES:
-                        raise
-                except ClientError as error:
-                    if error.response.get("Error", {}).get("Code") != "InvalidRange":
-                        raise
-                    # The object is too short; the digest will not match.
-                    return b""
+            data = self._direct.get(place) if self._direct is not None and count is None else None
+            if data is None:
+                data = self._read_range(place, offset, count)
         file.write(data, offset)
+        return data
+
+    def _read_range(self, place: S3Uri, offset: int, count: int | None) -> bytes:
+        byte_range = {} if count is None else {"Range": f"bytes={offset}-{offset + count - 1}"}
+        for tries in range(1, BODY_TRIES + 1):
+            try:
+                data: bytes = self._s3.get_object(Bucket=place.bucket, Key=place.key, **byte_range)["Body"].read()
+                break
+            except NO_RESPONSE_ERRORS:
+                if tries == BODY_TRIES:
+                    raise
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") != "InvalidRange":
+                    raise
+                # The object is too short; the digest will not match.
+                return b""
         return data
 
 

@@ -1,0 +1,210 @@
+"""Whole objects past the layers of boto3's client: what S3 answers decides whether the client repeats the request."""
+
+import hashlib
+import socketserver
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+from rlrun.protocol.storage_access import MAX_URL, PAYLOAD_HASH, RequestToSign, SignedHeaders
+from rlrun.storage.errors import AccessDenied, AlreadyExists, BucketMissing, NotFound, StoreError, Unreachable
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.remote_signer import RequestSigner
+from rlrun.storage.store import RequestLimits, Store
+from typing_extensions import override
+
+PLACE = S3Uri("bucket", "run/a file+1")
+DATA = b"the object"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Response of the S3 server."""
+
+    status: int = 200
+    body: bytes = DATA
+    length: int | None = None
+    """Length that the server claims, if it is another one."""
+
+
+CLOSED = Answer(0)
+"""The server closes the connection instead."""
+
+
+def error(status: int, code: str) -> Answer:
+    return Answer(status, f"<Error><Code>{code}</Code></Error>".encode())
+
+
+@dataclass
+class Requests:
+    """S3 server that gives these answers, then the last one again."""
+
+    answers: list[Answer] = field(default_factory=lambda: [Answer()])
+    seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    endpoint: str = ""
+
+    def next(self) -> Answer:
+        """Return the answer to the newest request."""
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+class Signer(RequestSigner):
+    """Numbers its signatures."""
+
+    def __init__(self) -> None:
+        super().__init__("us-east-1")
+        self.asked: list[RequestToSign] = []
+
+    @override
+    def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:
+        pass
+
+    @override
+    def close(self) -> None:
+        pass
+
+    @override
+    def _ask(self, asked: RequestToSign) -> SignedHeaders:
+        self.asked.append(asked)
+        return SignedHeaders(
+            headers={
+                "authorization": f"number {len(self.asked)}",
+                PAYLOAD_HASH: asked.headers[PAYLOAD_HASH],
+            }
+        )
+
+
+@pytest.fixture
+def s3() -> Iterator[Requests]:
+    requests = Requests()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            requests.seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+            answer = requests.next()
+            if answer is CLOSED:
+                self.close_connection = True
+                return
+            self.send_response(answer.status)
+            self.send_header("content-length", str(len(answer.body) if answer.length is None else answer.length))
+            self.end_headers()
+            self.wfile.write(answer.body)
+            self.close_connection = answer.length is not None
+
+        do_PUT = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        requests.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield requests
+        server.shutdown()
+        thread.join(20)
+
+
+@pytest.fixture
+def signer() -> Signer:
+    return Signer()
+
+
+@pytest.fixture
+def store(s3: Requests, signer: Signer) -> Iterator[Store]:
+    store = Store(endpoint_url=s3.endpoint, signer=signer, limits=RequestLimits(tries=1), use_environment=False)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def through_client(store: Store) -> list[str]:
+    """Methods of the requests that boto3's client has sent."""
+    sent: list[str] = []
+    store.watch_requests(sent.append, lambda: None)
+    return sent
+
+
+def test_objects_are_read_and_written_in_one_request_past_the_client(
+    store: Store, s3: Requests, through_client: list[str]
+) -> None:
+    store.put_bytes(PLACE, DATA)
+    assert store.get_bytes(PLACE) == DATA
+    (put, path, headers), (get, same_path, _) = s3.seen
+    assert (put, get) == ("PUT", "GET")
+    assert path == same_path
+    assert headers[PAYLOAD_HASH] == hashlib.sha256(DATA).hexdigest()
+    assert headers["authorization"] == "number 1"
+    assert through_client == []
+
+
+def test_the_url_is_the_one_that_the_client_writes(store: Store, s3: Requests, signer: Signer) -> None:
+    s3.answers = [Answer(status=500), Answer()]
+    assert store.get_bytes(PLACE) == DATA
+    assert s3.seen[0][1] == s3.seen[1][1]
+    assert len(signer.asked) == 1, "so one signature does for both"
+
+
+def test_an_object_that_does_not_exist_is_not_asked_for_twice(store: Store, s3: Requests) -> None:
+    s3.answers = [error(404, "NoSuchKey")]
+    with pytest.raises(NotFound, match="does not exist: check the URI"):
+        store.get_bytes(PLACE)
+    assert len(s3.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (error(404, "NoSuchBucket"), BucketMissing),
+        (error(403, "AccessDenied"), AccessDenied),
+        (error(503, "SlowDown"), Unreachable),
+        (error(400, "BadRequest"), StoreError),
+        (Answer(length=len(DATA) + 1), Unreachable),
+        (CLOSED, Unreachable),
+    ],
+)
+def test_after_any_other_answer_the_client_repeats_the_request(
+    store: Store, s3: Requests, through_client: list[str], answer: Answer, expected: type[StoreError]
+) -> None:
+    s3.answers = [answer]
+    with pytest.raises(expected):
+        store.get_bytes(PLACE)
+    assert through_client == ["GET"]
+    s3.answers = [answer, Answer()]
+    assert store.get_bytes(PLACE) == DATA
+
+
+def test_a_refused_write_is_signed_again(store: Store, s3: Requests, signer: Signer, through_client: list[str]) -> None:
+    s3.answers = [error(403, "ExpiredToken"), Answer(body=b"")]
+    store.put_bytes(PLACE, DATA)
+    assert through_client == ["PUT"]
+    assert [headers["authorization"] for _, _, headers in s3.seen] == ["number 1", "number 2"]
+
+
+def test_a_refused_signature_of_a_read_is_not_used_again(store: Store, s3: Requests, signer: Signer) -> None:
+    s3.answers = [Answer(), error(403, "ExpiredToken"), Answer()]
+    store.get_bytes(PLACE)
+    assert store.get_bytes(PLACE) == DATA
+    assert [headers["authorization"] for _, _, headers in s3.seen] == ["number 1", "number 1", "number 2"]
+
+
+def test_an_object_that_must_not_be_replaced_goes_through_the_client(
+    store: Store, s3: Requests, through_client: list[str]
+) -> None:
+    s3.answers = [error(412, "PreconditionFailed")]
+    with pytest.raises(AlreadyExists):
+        store.put_bytes(PLACE, DATA, replace=False)
+    assert s3.seen[0][2]["if-none-match"] == "*"
+    assert through_client == ["PUT"]
+
+
+def test_a_url_that_is_too_long_to_be_signed_is_not_sent(store: Store, s3: Requests) -> None:
+    with pytest.raises(ValueError, match="url"):
+        store.get_bytes(S3Uri("bucket", "x" * MAX_URL))
+    assert s3.seen == []
