@@ -1,10 +1,10 @@
 """Middleware for vLLM that asks for a token on every path but the open ones.
 
 vLLM's own key guards `/v1` and a few more prefixes. Other paths tokenize, pause the engine or call methods of its
-workers, and users of a serving pool must not have a key that loads adapters.
+workers, and users of a serving pool must not have a key that loads adapters: theirs opens the users' paths only.
 
-The operator names the class with vLLM's `--middleware` and the token and the open paths with variables. Without a token
-all requests pass, as for an attempt that began before there were tokens.
+The operator names the class with vLLM's `--middleware`, and tokens and paths with variables. Without a token all
+requests pass, as for an attempt that began before there were tokens.
 """
 
 import hmac
@@ -15,6 +15,9 @@ from typing import Any
 
 TOKEN_VARIABLE = "RLRUN_TOKEN"
 OPEN_PATHS_VARIABLE = "RLRUN_OPEN_PATHS"
+API_KEY_VARIABLE = "RLRUN_API_KEY"
+API_KEY_SECRET_VARIABLE = "RLRUN_API_KEY_SECRET"
+USER_PATHS_VARIABLE = "RLRUN_USER_PATHS"
 UNAUTHORIZED = 401
 POLICY_VIOLATION = 1008
 """Code of RFC 6455 for the end of a WebSocket."""
@@ -30,9 +33,11 @@ class EngineAccess:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        token = os.environ.get(TOKEN_VARIABLE, "")
-        self._expected = f"Bearer {token}".encode() if token else None
-        self._open = tuple(path for path in os.environ.get(OPEN_PATHS_VARIABLE, "").split(",") if path)
+        self._token = _expected(TOKEN_VARIABLE)
+        self._api_key = _expected(API_KEY_VARIABLE)
+        self._secret = os.environ.get(API_KEY_SECRET_VARIABLE, "")
+        self._open = _paths(OPEN_PATHS_VARIABLE)
+        self._users = _paths(USER_PATHS_VARIABLE)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with 401; refuse a WebSocket."""
@@ -41,20 +46,30 @@ class EngineAccess:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
         else:
-            await self._refuse(send)
+            await self._refuse(scope["path"], send)
 
     def _is_allowed(self, scope: Message) -> bool:
         # The same text that vLLM compares with its routes: decoded, without the query.
-        if self._expected is None or scope["path"] in self._open:
+        path = scope["path"]
+        if self._token is None or path in self._open:
             return True
-        given = (value for name, value in scope["headers"] if name == b"authorization")
-        return any(hmac.compare_digest(value, self._expected) for value in given)
+        accepted = [self._token]
+        if self._api_key is not None and path in self._users:
+            accepted.append(self._api_key)
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return any(hmac.compare_digest(value, expected) for value in given for expected in accepted)
 
-    async def _refuse(self, send: Send) -> None:
-        message = (
-            "This path needs the token of the engine's run or serving pool, which only processes of the platform have. "
-            f"Without a token: {', '.join(self._open)}"
-        )
+    async def _refuse(self, path: str, send: Send) -> None:
+        if path in self._users:
+            message = (
+                "This path needs the API key of the serving pool, as `Authorization: Bearer KEY`: OPENAI_API_KEY in "
+                f"Secret {self._secret} of the pool's namespace"
+            )
+        else:
+            message = (
+                "This path needs the token of the engine's run or serving pool, which only processes of the platform "
+                f"have. Without a token: {', '.join(self._open)}"
+            )
         error = {"message": message, "type": "invalid_request_error", "code": UNAUTHORIZED}
         body = json.dumps({"error": error}).encode()
         headers = [
@@ -64,3 +79,12 @@ class EngineAccess:
         ]
         await send({"type": "http.response.start", "status": UNAUTHORIZED, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def _expected(variable: str) -> bytes | None:
+    secret = os.environ.get(variable, "")
+    return f"Bearer {secret}".encode() if secret else None
+
+
+def _paths(variable: str) -> tuple[str, ...]:
+    return tuple(path for path in os.environ.get(variable, "").split(",") if path)

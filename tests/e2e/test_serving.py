@@ -32,24 +32,27 @@ MAKER: dict[str, Any] = {
 }
 
 CLIENT = """
-import json, sys, urllib.error, urllib.request
+import json, os, sys, urllib.error, urllib.request
 url, models, texts, closed = json.loads(sys.argv[1])
+KEY = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 def ask(path, body=None):
     data = json.dumps(body).encode() if body else None
-    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json", **KEY})
     return json.load(urllib.request.urlopen(request, timeout=60))
 def answer(model, text):
     body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 24, "temperature": 0}
     return ask("/chat/completions", body)["choices"][0]["message"]["content"] or ""
-def status(method, address):
+def status(method, address, headers):
+    request = urllib.request.Request(address, b"{}" if method != "GET" else None, headers, method=method)
     try:
-        return urllib.request.urlopen(urllib.request.Request(address, b"{}", method=method), timeout=60).status
+        return urllib.request.urlopen(request, timeout=60).status
     except urllib.error.HTTPError as error:
         return error.code
 served = [m["id"] for m in ask("/models")["data"]]
 answers = {m: [answer(m, t) for t in texts] for m in models}
-refused = {address: status(method, address) for method, address in closed}
-print(json.dumps({"served": served, "answers": answers, "refused": refused}))
+refused = {address: status(method, address, KEY) for method, address in closed}
+keyless = [status("GET", url + "/models", {}), status("POST", url + "/completions", {})]
+print(json.dumps({"served": served, "answers": answers, "refused": refused, "keyless": keyless}))
 """
 
 
@@ -69,20 +72,21 @@ def ask(
     platform: Platform,
     namespace: str,
     name: str,
-    url: str,
+    deployed: Object,
     models: list[str],
     texts: list[str],
     closed: Sequence[tuple[str, str]] = (),
 ) -> Any:
-    """What the pool says to a pod of the same namespace, as any client there would hear it.
+    """What the pool says to a pod of the same namespace, which has the API key as any client there would have it.
 
-    `closed`: methods and URLs that users must not use.
+    `deployed`: status of a deployed adapter. `closed`: methods and URLs that users must not use.
     """
     container = {
         "name": "client",
         "image": IMAGE,
         "imagePullPolicy": "Never",
-        "command": ["python", "-c", CLIENT, json.dumps([url, models, texts, closed])],
+        "command": ["python", "-c", CLIENT, json.dumps([deployed["deploymentUrl"], models, texts, closed])],
+        "envFrom": [{"secretRef": {"name": deployed["deploymentSecret"]}}],
     }
     spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
     metadata = {"name": name, "namespace": namespace}
@@ -204,9 +208,10 @@ def test_a_deployed_adapter_answers_until_it_is_undeployed(
     texts = task.dataset(PROMPTS, 7, "eval", 5, 10)
     models = [BASE, told["deploymentModel"]]
     closed = closed_to_users(platform, namespace, told["deploymentUrl"])
-    first = ask(platform, namespace, "client-1", told["deploymentUrl"], models, texts, closed)
+    first = ask(platform, namespace, "client-1", told, models, texts, closed)
     assert sorted(first["served"]) == sorted(models)
-    assert first["refused"] == {url: 401 for _, url in closed}
+    assert first["refused"] == {url: 401 for _, url in closed}, "the users' key opens no other paths"
+    assert first["keyless"] == [401, 401]
     scores = {
         model: fmean(task.similarity(answer, text) for answer, text in zip(answers, texts, strict=True))
         for model, answers in first["answers"].items()
@@ -219,7 +224,7 @@ def test_a_deployed_adapter_answers_until_it_is_undeployed(
     kubectl("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--grace-period=0", "--force")
     in_state(platform, name, namespace, "Deploying", SECONDS)
     in_state(platform, name, namespace, "Deployed", SECONDS)
-    again = ask(platform, namespace, "client-2", told["deploymentUrl"], models, texts[:4])
+    again = ask(platform, namespace, "client-2", told, models, texts[:4])
     assert sorted(again["served"]) == sorted(models)
     assert again["answers"][models[1]] == first["answers"][models[1]][:4], "greedy answers of the same weights"
 

@@ -43,6 +43,8 @@ class RLAdapterStatus(ArtifactStatus):
     """Model name to use in requests: the base model's id, a colon, and this object's name."""
     deployment_url: str | None = Field(default=None, max_length=512)
     """Base URL of the OpenAI-compatible API that serves the adapter, reachable from pods in the same namespace."""
+    deployment_secret: str | None = Field(default=None, max_length=253)
+    """Secret of the same namespace with the API key for that URL, as OPENAI_API_KEY."""
 
 
 class RLAdapter(KubernetesObject):

@@ -12,7 +12,7 @@ from rlrun_operator.resources.inference import inference
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.network import network_policies
 from rlrun_operator.resources.orchestrator import orchestrator
-from rlrun_operator.resources.platform import config_map, service_account, token_secret
+from rlrun_operator.resources.platform import config_map, secret, service_account
 from rlrun_operator.resources.run_tokens import token_variables
 from rlrun_operator.resources.storage_access import StorageAccess, sign_references
 from rlrun_operator.resources.trainer import trainer
@@ -47,7 +47,7 @@ def children(
     signature = sign_references(storage_key, identity, resolved) if trusts_references else ""
     found = [
         service_account(identity),
-        token_secret(identity, tokens),
+        secret(identity, identity.token_secret, tokens),
         config_map(identity, resolved, signature),
         *(
             network_policies(identity, settings.lease_namespace, settings.dns, proxy)

@@ -3,11 +3,19 @@
 vLLM's image is not ours, so an init container puts the middleware into a volume on the engine's module path.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rlrun.api.base.kubernetes_types import EnvVar, EnvVarSource, SecretKeySelector
-from rlrun.protocol.access import OPEN_PATHS_VARIABLE, TOKEN_VARIABLE
+from rlrun.protocol.access import (
+    API_KEY_SECRET_VARIABLE,
+    API_KEY_VARIABLE,
+    OPEN_PATHS_VARIABLE,
+    TOKEN_VARIABLE,
+    USER_API_KEY,
+    USER_PATHS_VARIABLE,
+)
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.pod_templates import container, resources_of
@@ -20,8 +28,8 @@ VOLUME = "engine-access"
 VOLUME_SIZE = "1Mi"
 PROBE_PATHS = ("/health", "/metrics")
 """Paths of an engine's probes and of Prometheus, which have no token."""
-USER_PATHS = (*PROBE_PATHS, "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses")
-"""Paths of a serving pool that users call: those of OpenAI's API. All others are for the sidecar alone."""
+USER_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses")
+"""Paths of a serving pool that users call with their key: those of OpenAI's API. All others are for the sidecar."""
 MODULE_PATH = "PYTHONPATH"
 ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
 """vLLM's own key, which it asks for below `/v1` as well."""
@@ -50,12 +58,17 @@ def run_engine_with_access(engine: Obj, secret: str) -> Obj:
     """Return the engine of a run, which answers its own run only. `secret` has the token."""
     # Optional, because attempts that began without tokens have none in their Secret. All requests pass then.
     token = {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE, "optional": True}}
-    return _with_access(engine, PROBE_PATHS, {TOKEN_VARIABLE: token, ENGINE_KEY_VARIABLE: token})
+    return _with_access(engine, {TOKEN_VARIABLE: token, ENGINE_KEY_VARIABLE: token})
 
 
-def pool_engine_with_access(engine: Obj, secret: str) -> Obj:
-    """Return the engine of a serving pool, which answers users on their paths. `secret` has the token."""
-    return _with_access(engine, USER_PATHS, {TOKEN_VARIABLE: {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}}})
+def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Obj:
+    """Return the engine of a serving pool. `secret` has its token, `api_key_secret` the key of its users."""
+    secrets = {
+        TOKEN_VARIABLE: {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}},
+        API_KEY_VARIABLE: {"secretKeyRef": {"name": api_key_secret, "key": USER_API_KEY}},
+    }
+    users = {API_KEY_SECRET_VARIABLE: api_key_secret, USER_PATHS_VARIABLE: ",".join(USER_PATHS)}
+    return _with_access(engine, secrets, users)
 
 
 def token_variable(secret: str) -> EnvVar:
@@ -64,13 +77,14 @@ def token_variable(secret: str) -> EnvVar:
     return EnvVar(name=TOKEN_VARIABLE, value_from=EnvVarSource(secret_key_ref=selector))
 
 
-def _with_access(engine: Obj, open_paths: Sequence[str], tokens: Mapping[str, Obj]) -> Obj:
+def _with_access(engine: Obj, secrets: Mapping[str, Obj], values: Mapping[str, str] = MappingProxyType({})) -> Obj:
     """Return the engine with the middleware. Variables of the RLModel cannot leave it out or change a token."""
     of_model = {entry["name"]: entry for entry in engine["env"]}
     module_path = [ACCESS_DIR, *filter(None, [of_model.get(MODULE_PATH, {}).get("value")])]
     own: list[Obj] = [
-        *({"name": name, "valueFrom": token} for name, token in tokens.items()),
-        {"name": OPEN_PATHS_VARIABLE, "value": ",".join(open_paths)},
+        *({"name": name, "valueFrom": secret} for name, secret in secrets.items()),
+        *({"name": name, "value": value} for name, value in values.items()),
+        {"name": OPEN_PATHS_VARIABLE, "value": ",".join(PROBE_PATHS)},
         {"name": MODULE_PATH, "value": ":".join(module_path)},
         {"name": OTHER_SERVER_VARIABLE, "value": "0"},
     ]

@@ -52,12 +52,12 @@ def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[
     return found
 
 
-def token_secret(identity: Identity, variables: Mapping[str, str]) -> Obj:
-    """Return the Secret with the variables that hold the tokens of a run or a serving pool."""
+def secret(identity: Identity, name: str, variables: Mapping[str, str]) -> Obj:
+    """Return a Secret of a run or a serving pool with these variables, which hold tokens or keys."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": identity.metadata(identity.token_secret),
+        "metadata": identity.metadata(name),
         "type": "Opaque",
         "data": {k: base64.b64encode(v.encode()).decode() for k, v in sorted(variables.items())},
     }

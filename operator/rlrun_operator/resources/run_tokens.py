@@ -22,8 +22,13 @@ def environment_token(key: bytes, uid: str) -> str:
 
 
 def pool_token(key: bytes, namespace: str, pool: str) -> str:
-    """Return the token of a serving pool, for the operator and its sidecars: users call the open paths without it."""
+    """Return the token of a serving pool, with which operator and sidecars load adapters."""
     return _derived(key, f"pools/{namespace}/{pool}")
+
+
+def pool_api_key(key: bytes, namespace: str, pool: str) -> str:
+    """Return the key with which users of a serving pool call its OpenAI paths."""
+    return _derived(key, f"pool-users/{namespace}/{pool}")
 
 
 def token_variables(key: bytes, uid: str) -> dict[str, str]:

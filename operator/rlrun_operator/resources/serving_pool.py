@@ -23,7 +23,7 @@ from rlrun.constants import (
     Role,
 )
 from rlrun.kube.objects import annotation, model_object_name
-from rlrun.protocol.access import TOKEN_VARIABLE
+from rlrun.protocol.access import TOKEN_VARIABLE, USER_API_KEY
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.serving import ORDER_DIR, ORDER_KEY, DesiredAdapters
 from rlrun.protocol.storage_access import StorageRole
@@ -42,7 +42,7 @@ from rlrun_operator.resources.inference import (
 from rlrun_operator.resources.model_volumes import model_storage, weights
 from rlrun_operator.resources.naming import token_secret_name
 from rlrun_operator.resources.object_digest import digest_of
-from rlrun_operator.resources.platform import service_account, token_secret
+from rlrun_operator.resources.platform import secret, service_account
 from rlrun_operator.resources.pod_templates import (
     container,
     deployment,
@@ -84,6 +84,11 @@ class PoolIdentity:
     def token_secret(self) -> str:
         """Name of the Secret with the pool's token."""
         return token_secret_name(self.name)
+
+    @property
+    def api_key_secret(self) -> str:
+        """Name of the Secret with the key of the pool's users."""
+        return f"{self.name}-api-key"
 
     @property
     def former_secret(self) -> str:
@@ -137,11 +142,13 @@ def pool_children(
     desired: DesiredAdapters,
     storage: StorageAccess,
     token: str,
+    api_key: str,
 ) -> list[Obj]:
-    """Return all objects of a pool, dependencies first. `token`: that of the pool, with which adapters are loaded."""
+    """Return all objects of a pool, dependencies first. `token` is for loading adapters, `api_key` for users."""
     found = [
         service_account(identity),
-        token_secret(identity, {TOKEN_VARIABLE: token}),
+        secret(identity, identity.token_secret, {TOKEN_VARIABLE: token}),
+        secret(identity, identity.api_key_secret, {USER_API_KEY: api_key}),
         desired_config_map(identity, desired),
         *([network_policy(identity, settings.lease_namespace)] if settings.network_policies else []),
         pool_deployment(identity, settings, model, storage, token),
@@ -200,7 +207,7 @@ def pool_deployment(
     client = storage.client(StorageRole.serving, with_grant=False)
     lora = [*lora_args(model, serving.max_loras), "--max-cpu-loras", str(max(serving.max_cpu_loras, serving.max_loras))]
     vllm = engine(settings, model, serve_args(model, lora), PolicyKind.adapter, base.mount)
-    vllm = pool_engine_with_access(vllm, identity.token_secret)
+    vllm = pool_engine_with_access(vllm, identity.token_secret, identity.api_key_secret)
     sidecar = container(
         "sidecar",
         settings.images.orchestrator,

@@ -43,6 +43,7 @@ class PoolObservation:
     reports: Mapping[str, ServingReport] = field(default_factory=dict)
     """Reports of the sidecars by pod name. Sidecars that did not answer are missing."""
     token: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)
     """Token of the pool, which its sidecars and the operator have."""
     s3_problem: Problem | None = None
     """Reason why S3 cannot be used."""

@@ -28,7 +28,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
 from rlrun_operator.resources.model_variables import pool_variables
 from rlrun_operator.resources.platform import credentials_problem
-from rlrun_operator.resources.run_tokens import pool_token
+from rlrun_operator.resources.run_tokens import pool_api_key, pool_token
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
 from rlrun_operator.serving.observation import PoolKey, PoolObservation
 from rlrun_operator.serving.sidecar_client import Sidecars, address
@@ -74,7 +74,7 @@ class PoolObserver:
             self._cluster.list(POD, key.namespace, selector),
             *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
         )
-        names = (key.identity.token_secret, key.identity.former_secret)
+        names = (key.identity.token_secret, key.identity.api_key_secret, key.identity.former_secret)
         secrets = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
         children = [obj for objects in lists for obj in objects]
         children += [s for s in secrets if s is not None and label(s, SERVING_LABEL) == key.identity.name]
@@ -91,6 +91,7 @@ class PoolObserver:
             pool,
             models=tuple(models),
             token=pool_token(self._token_key, key.namespace, key.identity.name),
+            api_key=pool_api_key(self._token_key, key.namespace, key.identity.name),
             s3_problem=problem,
             storage_key=self._credentials.storage_key,
             model_secrets=ObservedSecret.by_name(of_model),

@@ -36,7 +36,7 @@ BUSY_SECONDS = 1.0
 SETTLED_SECONDS = 15.0
 """Seconds between reconciles of a pool that is not changing."""
 IN_TRANSITION = frozenset({DeploymentState.deploying, DeploymentState.unloading})
-FIELDS = ("deploymentState", "deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl")
+FIELDS = ("deploymentState", "deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl", "deploymentSecret")
 """Fields of an RLAdapter's status that the serving controller writes; the run reconciler writes the others."""
 
 
@@ -131,7 +131,7 @@ def _desired_children(
         return [desired_config_map(identity, desired)] if exists else model
     if pool.s3_problem is not None and not exists:
         return pool.s3_problem
-    return pool_children(identity, settings, model, desired, _storage(pool, settings), pool.token)
+    return pool_children(identity, settings, model, desired, _storage(pool, settings), pool.token, pool.api_key)
 
 
 def _finish(
@@ -184,6 +184,7 @@ def _status(adapter: Obj, assessment: DeploymentAssessment, identity: PoolIdenti
         "deploymentMessage": shorten(assessment.message) if assessment.message else None,
         "deploymentModel": served_name(identity.model, _name(adapter)) if served else None,
         "deploymentUrl": identity.url if served else None,
+        "deploymentSecret": identity.api_key_secret if served else None,
     }
     return {k: v for k, v in status.items() if v is not None}
 
@@ -195,9 +196,9 @@ def _never_deployed(new: dict[str, Any], old: dict[str, Any]) -> bool:
 def _events(assessment: DeploymentAssessment, status: dict[str, Any]) -> list[EventRecord]:
     match assessment.state:
         case DeploymentState.deployed:
-            return [
-                EventRecord(Reason.ADAPTER_DEPLOYED, f"Model {status['deploymentModel']} at {status['deploymentUrl']}.")
-            ]
+            message = f"Model {status['deploymentModel']} at {status['deploymentUrl']}, "
+            message += f"with the API key in Secret {status['deploymentSecret']}."
+            return [EventRecord(Reason.ADAPTER_DEPLOYED, message)]
         case DeploymentState.not_deployed:
             return [EventRecord(Reason.ADAPTER_UNDEPLOYED, "The adapter was undeployed.")]
         case DeploymentState.deploy_failed | DeploymentState.unload_failed:

@@ -80,6 +80,8 @@ def test_life_of_a_deployed_adapter(bench: Bench) -> None:
     identity = PoolIdentity(bench.namespace, model)
     assert told["deploymentModel"] == f"{model}:first"
     assert told["deploymentUrl"] == identity.url
+    assert told["deploymentSecret"] == identity.api_key_secret
+    assert bench.get(CORE, "secrets", identity.api_key_secret)
     assert told["deployedAt"]
     assert (told["phase"], told["sizeBytes"]) == ("Ready", 7), "the catalogue's part of the status stays"
     assert "deploymentMessage" not in told, "a field that was written before goes when it is not written again"
@@ -145,7 +147,7 @@ def test_objects_are_valid_and_satisfy_the_restricted_standard(api: client.ApiCl
     identity = PoolIdentity(namespace, model.id)
     order = DesiredAdapters(base=model.id, adapters=[ServedAdapter(name=f"{model.id}:a", uri="s3://a/b", step=1)])
     storage = StorageAccess(settings, b"k" * 32, identity.namespace, identity.name)
-    for child in pool_children(identity, settings, model, order, storage, "token"):
+    for child in pool_children(identity, settings, model, order, storage, "token", "key"):
         first = apply(api, child)
         assert apply(api, child)["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], child["kind"]
         if child["kind"] == "Deployment":

@@ -411,7 +411,7 @@ def serving_objects() -> Data:
     settings, base = OperatorSettings.model_validate(PLATFORM), RLModelSpec.model_validate(MODEL)
     pool = PoolIdentity("team", "a/b")
     storage = StorageAccess(settings, GRANT_KEY, pool.namespace, pool.name)
-    return _objects(pool_children(pool, settings, base, order, storage, "token-of-the-pool"))
+    return _objects(pool_children(pool, settings, base, order, storage, "token-of-the-pool", "key-of-its-users"))
 
 
 def _objects(found: list[Data]) -> Data:

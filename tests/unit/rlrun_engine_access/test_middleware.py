@@ -7,7 +7,9 @@ import pytest
 from rlrun_engine_access.middleware import EngineAccess, Message, Receive, Send
 
 TOKEN = "t" * 64
+API_KEY = "k" * 64
 OPEN = "/health,/metrics"
+USERS = "/v1/models,/v1/completions"
 
 
 class App:
@@ -84,6 +86,46 @@ async def test_start_and_end_of_the_server_pass() -> None:
 async def test_without_a_token_all_requests_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLRUN_TOKEN")
     assert (await ask("/tokenize")) == (True, [])
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLRUN_API_KEY", API_KEY)
+    monkeypatch.setenv("RLRUN_API_KEY_SECRET", "pool-api-key")
+    monkeypatch.setenv("RLRUN_USER_PATHS", USERS)
+
+
+@pytest.mark.usefixtures("pool")
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
+async def test_users_of_a_pool_need_its_api_key(path: str) -> None:
+    for wrong in (None, "", "x", API_KEY[:-1]):
+        reached, sent = await ask(path, wrong)
+        assert not reached
+        message = json.loads(sent[1]["body"])["error"]["message"]
+        assert "OPENAI_API_KEY in Secret pool-api-key" in message
+        assert API_KEY not in message
+    assert (await ask(path, API_KEY)) == (True, [])
+    assert (await ask(path, TOKEN)) == (True, []), "the sidecar lists models as well"
+
+
+@pytest.mark.usefixtures("pool")
+@pytest.mark.parametrize(
+    "path", ["/v1/load_lora_adapter", "/tokenize", "/v1/models/", "/v1/completions/../../tokenize"]
+)
+async def test_the_api_key_opens_the_paths_of_users_only(path: str) -> None:
+    reached, sent = await ask(path, API_KEY)
+    assert not reached
+    assert "token of the engine's run or serving pool" in json.loads(sent[1]["body"])["error"]["message"]
+    assert (await ask("/health")) == (True, [])
+
+
+@pytest.mark.parametrize("key", ["", None])
+async def test_without_an_api_key_nobody_is_a_user(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    monkeypatch.setenv("RLRUN_USER_PATHS", USERS)
+    if key is not None:
+        monkeypatch.setenv("RLRUN_API_KEY", key)
+    for given in (None, "", "None"):
+        assert not (await ask("/v1/models", given))[0]
 
 
 async def test_without_open_paths_nothing_is_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from rlrun_operator.planning.plan.artifact_catalog import ArtifactObjectKind, Ki
 from rlrun_operator.planning.plan.observation import RunObservation
 
 FOLDER_KINDS: dict[str, ArtifactObjectKind] = {"checkpoints": "RLCheckpoint", "adapters": "RLAdapter"}
-SERVING_STATUS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl")
+SERVING_STATUS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl", "deploymentSecret")
 """Fields of an RLAdapter's status that belong to the serving controller."""
 DELETED = ConditionType.DELETED
 """Condition that records a failed deletion of an artifact's files."""

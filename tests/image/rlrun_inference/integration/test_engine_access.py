@@ -25,6 +25,7 @@ from tests.image.rlrun_inference.integration.test_constrained_decoding import to
 from tests.support.source_tree import ROOT
 
 TOKEN = "t" * 64
+API_KEY = "k" * 64
 SECONDS = 300
 __all__ = ["tokenizer"]
 
@@ -53,7 +54,7 @@ def status_of(client: TestClient, path: str, token: str | None) -> set[int]:
     return {client.request(method, path, headers=headers).status_code for method in ("GET", "POST", "OPTIONS")}
 
 
-@pytest.mark.parametrize("open_paths", [PROBE_PATHS, USER_PATHS], ids=["run", "pool"])
+@pytest.mark.parametrize("open_paths", [PROBE_PATHS, (*PROBE_PATHS, "/v1/models")], ids=["run", "more"])
 def test_every_route_that_is_not_open_needs_the_token(
     open_paths: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,19 @@ def test_every_route_that_is_not_open_needs_the_token(
         assert 401 not in status_of(client, path, TOKEN), path
 
 
+def test_the_api_key_of_a_pool_opens_the_paths_of_users_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLRUN_API_KEY", API_KEY)
+    monkeypatch.setenv("RLRUN_USER_PATHS", ",".join(USER_PATHS))
+    app = app_of(monkeypatch, PROBE_PATHS, "--middleware", MIDDLEWARE)
+    client = TestClient(app, raise_server_exceptions=False)
+    paths = set(paths_of(app.routes))
+    assert set(USER_PATHS) <= paths, "vLLM has other routes than this test was written for"
+    for path in sorted(paths - set(PROBE_PATHS)):
+        assert status_of(client, path, None) == {401}, path
+        assert (401 in status_of(client, path, API_KEY)) == (path not in USER_PATHS), path
+        assert 401 not in status_of(client, path, TOKEN), path
+
+
 def test_without_the_middleware_vllms_own_key_leaves_paths_open(monkeypatch: pytest.MonkeyPatch) -> None:
     client = TestClient(app_of(monkeypatch, (), "--api-key", TOKEN), raise_server_exceptions=False)
     assert status_of(client, "/v1/models", None) >= {401}
@@ -78,7 +92,7 @@ def test_without_the_middleware_vllms_own_key_leaves_paths_open(monkeypatch: pyt
 
 
 def test_websockets_need_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = app_of(monkeypatch, USER_PATHS, "--middleware", MIDDLEWARE)
+    app = app_of(monkeypatch, PROBE_PATHS, "--middleware", MIDDLEWARE)
     app.routes.append(WebSocketRoute("/v1/realtime", _echo))
     client = TestClient(app)
     with pytest.raises((WebSocketDisconnect, WebSocketDenialResponse)), client.websocket_connect("/v1/realtime"):

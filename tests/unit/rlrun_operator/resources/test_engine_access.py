@@ -1,16 +1,24 @@
 """Engines ask for a token: what their pods have for it, and what an RLModel cannot change."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
 import rlrun_engine_access.middleware as middleware
 from pydantic import ValidationError
-from rlrun.protocol.access import OPEN_PATHS_VARIABLE, TOKEN_VARIABLE
+from rlrun.protocol.access import (
+    API_KEY_SECRET_VARIABLE,
+    API_KEY_VARIABLE,
+    OPEN_PATHS_VARIABLE,
+    TOKEN_VARIABLE,
+    USER_API_KEY,
+    USER_PATHS_VARIABLE,
+)
 from rlrun_operator.resources.engine_access import MIDDLEWARE
 
 from tests.unit.rlrun_operator.resources.test_children import build as build_run
-from tests.unit.rlrun_operator.resources.test_serving_pool import TOKEN
+from tests.unit.rlrun_operator.resources.test_serving_pool import API_KEY, TOKEN
 from tests.unit.rlrun_operator.resources.test_serving_pool import build as build_pool
 
 Obj = dict[str, Any]
@@ -48,6 +56,9 @@ def test_the_engine_loads_the_middleware_that_an_init_container_brings(pod: Obj)
     assert mounted in container(pod, "vllm")["volumeMounts"]
     assert variables(pod)["PYTHONPATH"] == "/engine-access"
     assert (TOKEN_VARIABLE, OPEN_PATHS_VARIABLE) == (middleware.TOKEN_VARIABLE, middleware.OPEN_PATHS_VARIABLE)
+    assert (API_KEY_VARIABLE, USER_PATHS_VARIABLE) == (middleware.API_KEY_VARIABLE, middleware.USER_PATHS_VARIABLE)
+    assert API_KEY_SECRET_VARIABLE == middleware.API_KEY_SECRET_VARIABLE
+    assert USER_API_KEY in Path(middleware.__file__).read_text(), "the message names it"
 
 
 def test_a_claim_with_the_model_needs_no_fetcher_but_the_middleware() -> None:
@@ -62,12 +73,20 @@ def test_only_probes_are_open_in_the_engine_of_a_run() -> None:
     assert (found["RLRUN_TOKEN"], found["VLLM_API_KEY"]) == (token, token)
 
 
-def test_users_reach_the_openai_paths_of_a_pool_and_no_others() -> None:
+def test_users_reach_the_openai_paths_of_a_pool_with_their_key_and_no_others() -> None:
     found = variables(pod_of_pool())
-    assert set(found["RLRUN_OPEN_PATHS"].split(",")) == {
-        "/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses",
+    assert found["RLRUN_OPEN_PATHS"] == "/health,/metrics"
+    assert set(found["RLRUN_USER_PATHS"].split(",")) == {
+        "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses",
     }  # fmt: skip
-    assert "VLLM_API_KEY" not in found, "users have no key"
+    secret = build_pool()["Secret of users"]
+    name = secret["metadata"]["name"]
+    assert base64.b64decode(secret["data"]["OPENAI_API_KEY"]).decode() == API_KEY
+    assert list(secret["data"]) == ["OPENAI_API_KEY"], "who reads it cannot load adapters"
+    assert found["RLRUN_API_KEY"] == {"secretKeyRef": {"name": name, "key": "OPENAI_API_KEY"}}
+    assert found["RLRUN_API_KEY_SECRET"] == name
+    assert "VLLM_API_KEY" not in found, "vLLM takes one key, and users must not have that of the sidecar"
+    assert "RLRUN_API_KEY" not in variables(pod_of_run())
 
 
 def test_engine_and_sidecar_of_a_pool_have_its_token_and_do_not_start_without() -> None:
@@ -92,6 +111,8 @@ def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(bu
     set_by_model = {
         "RLRUN_TOKEN": "known",
         "RLRUN_OPEN_PATHS": "/tokenize",
+        "RLRUN_USER_PATHS": "/tokenize",
+        "RLRUN_API_KEY": "known",
         "PYTHONPATH": "/opt/plugins",
         "VLLM_USE_RUST_FRONTEND": "1",
     }
@@ -100,6 +121,9 @@ def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(bu
     found = variables(pod)
     assert found["RLRUN_TOKEN"] == variables(build({}))["RLRUN_TOKEN"]
     assert found["RLRUN_OPEN_PATHS"] == variables(build({}))["RLRUN_OPEN_PATHS"]
+    if "RLRUN_API_KEY" in variables(build({})):
+        for name in ("RLRUN_API_KEY", "RLRUN_USER_PATHS"):
+            assert found[name] == variables(build({}))[name]
     assert found["PYTHONPATH"] == "/engine-access:/opt/plugins"
     assert found["VLLM_USE_RUST_FRONTEND"] == "0"
     names = [e["name"] for e in container(pod, "vllm")["env"]]

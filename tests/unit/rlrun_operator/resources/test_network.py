@@ -72,7 +72,7 @@ def objects(settings: Obj | None = None) -> list[Obj]:
     plan = resolved()
     storage = StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name)
     made = [child for identity in RUNS.values() for child in children(identity, full, plan, STORAGE_KEY)]
-    return [*made, *pool_children(POOL, full, plan.model, ORDER, storage, "token")]
+    return [*made, *pool_children(POOL, full, plan.model, ORDER, storage, "token", "key")]
 
 
 def policies(settings: Obj | None = None) -> list[Obj]:

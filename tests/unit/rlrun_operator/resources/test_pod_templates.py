@@ -26,7 +26,7 @@ def pods(settings: Obj | None = None, model: Obj | None = None, **run: Any) -> d
     made = [
         *children(IDENTITY, full, plan, STORAGE_KEY),
         *pool_children(
-            POOL, full, plan.model, ORDER, StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name), "token"
+            POOL, full, plan.model, ORDER, StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name), "token", "key"
         ),
     ]
     return {c["metadata"]["name"]: c["spec"]["template"]["spec"] for c in made if c["kind"] in ("Deployment", "Job")}

@@ -14,6 +14,7 @@ from rlrun_operator.resources.storage_access import StorageAccess
 Obj = dict[str, Any]
 IDENTITY = PoolIdentity("team", "a/b")
 TOKEN = "token-of-the-pool"
+API_KEY = "key-of-its-users"
 BASE: Obj = {"bucket": "rlrun", "credentialsSecret": {"namespace": "sys", "name": "s3"}}
 ORDER = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
 
@@ -24,9 +25,11 @@ def build(
     spec = RLModelSpec.model_validate({"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **model})
     full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
     storage = StorageAccess(full, b"k" * 32, IDENTITY.namespace, IDENTITY.name)
-    found = pool_children(IDENTITY, full, spec, order, storage, token)
-    assert len({c["kind"] for c in found}) == len(found)
-    return {c["kind"]: c for c in found}
+    found = pool_children(IDENTITY, full, spec, order, storage, token, API_KEY)
+    users = IDENTITY.api_key_secret
+    named = {"Secret of users" if c["metadata"]["name"] == users else c["kind"]: c for c in found}
+    assert len(named) == len(found)
+    return named
 
 
 def containers(found: dict[str, Obj]) -> dict[str, Obj]:

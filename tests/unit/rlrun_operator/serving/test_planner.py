@@ -13,7 +13,7 @@ from tests.support.cluster_objects import OUT_OF_DISK, STORAGE_KEY, evict, sourc
 from tests.support.fake_cluster import Crash
 from tests.support.serving_pools import KEY, Pools, adapter_object
 
-ALL = ["ConfigMap", "Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]
+ALL = ["ConfigMap", "Deployment", "NetworkPolicy", "Secret", "Secret", "Service", "ServiceAccount"]
 NAME = "tiny/model:one"
 
 
@@ -35,6 +35,7 @@ async def test_the_first_deployed_adapter_gets_a_pool(pools: Pools) -> None:
     assert status["deployedAt"] == "2026-01-01T00:00:00Z"
     assert status["deploymentModel"] == NAME
     assert status["deploymentUrl"] == f"http://{KEY.identity.name}.team.svc:8000/v1"
+    assert status["deploymentSecret"] == f"{KEY.identity.name}-api-key"
     assert "deploymentMessage" not in status
     assert (status["phase"], status["sizeBytes"]) == ("Ready", 5), "the rest of the status is not the pool's"
     assert [e["reason"] for e in pools.cluster.events] == ["AdapterDeployed"]
