@@ -163,10 +163,6 @@ class Observer:
     def forget(self, key: RunKey) -> None:
         """Read everything about the run at its next look."""
         self._cache.forget_run((key.namespace, key.name))
-        self.forget_files(key)
-
-    def forget_files(self, key: RunKey) -> None:
-        """List the run's files in S3 at its next look."""
         self._listings.forget(key)
 
     async def pods(self, namespace: str, name: str) -> list[Obj]:

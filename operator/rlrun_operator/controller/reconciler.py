@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.objects import Obj, label
 
@@ -114,9 +114,6 @@ class Reconciler:
         else:
             self._settled.pop(key, None)
             self._unsettled.add(key)
-        if _has_actions(plan):
-            # The cache learns of own writes of objects by itself, of those in S3 it does not.
-            self._observer.forget_files(key)
         plan = await self._applier.apply(observation, plan, now)
         if plan.status is not None and plan.status.phase is not None:
             self._phases.set_phase(key.namespace, key.name, plan.status.phase.value)
@@ -160,8 +157,7 @@ def only_reports(observation: RunObservation, plan: Plan) -> bool:
 
 def _decisions(status: RLRunStatus) -> tuple[Any, ...]:
     """Return the facts of a status that nothing takes back."""
-    phase = None if status.phase in (Phase.pending, Phase.running) else status.phase
-    return phase, status.attempt, status.restarts, status.run_restarts, status.completion_time
+    return status.attempt, status.restarts, status.run_restarts, status.completion_time
 
 
 def _has_actions(plan: Plan) -> bool:

@@ -206,6 +206,20 @@ async def test_a_list_of_s3_that_is_kept_deletes_nothing(quiet: World) -> None:
     assert quiet.artifacts.folders == {first: manifest(5)}
 
 
+async def test_a_run_that_begins_to_train_is_not_read_again(world: World) -> None:
+    """Pending and Running follow from what is observed, so kept answers are good enough for them."""
+    world.cache = ObjectCache(time.monotonic)
+    await world.start()
+    world.poller.watches = True
+    await world.reconcile(3)
+    assert world.status["phase"] == "Pending"
+    world.poller.answer = status(1)
+    world.cluster.requests.clear()
+    await world.reconcile()
+    assert world.status["phase"] == "Running"
+    assert [call for call in world.cluster.calls if call.startswith(("get ", "list "))] == []
+
+
 async def test_a_decision_rests_on_what_is_true_now(quiet: World) -> None:
     quiet.cluster.requests.clear()
     trainer = quiet.cluster.find("Pod", "reverse-trainer-0")
