@@ -51,9 +51,9 @@ def run_key(obj: Mapping[str, Any]) -> RunKey | None:
     return RunKey(namespace, name) if name and namespace else None
 
 
-def readers(artifact: Mapping[str, Any]) -> set[str]:
-    """Return the namespaces whose runs may use the RLCheckpoint or RLAdapter."""
-    return {artifact["metadata"]["namespace"], *(artifact.get("spec", {}).get("sharedWith") or ())}
+def readers(checkpoint: Mapping[str, Any]) -> set[str]:
+    """Return the namespaces whose runs may start from the RLCheckpoint."""
+    return {checkpoint["metadata"]["namespace"], *(checkpoint.get("spec", {}).get("sharedWith") or ())}
 
 
 def has_ended(run: Mapping[str, Any]) -> bool:
@@ -92,13 +92,15 @@ def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
 def registry(
     configure: Callable[[], Awaitable[client.Configuration]],
     enqueue: Enqueue,
-    enqueue_waiting: Callable[[Collection[str] | None], None],
+    enqueue_pending: Callable[[], None],
+    enqueue_warm_starts: Callable[[str, str, Collection[str]], None],
     pools: Pools,
     cache: ObjectCache,
 ) -> kopf.OperatorRegistry:
     """Return the handlers.
 
-    `configure` loads credentials; `enqueue_waiting` queues the pending runs of the namespaces, or with None all.
+    `configure` loads credentials; `enqueue_pending` queues all pending runs; `enqueue_warm_starts` those that wait for
+    a checkpoint, given by namespace and name, and are in one of the namespaces.
     """
 
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
@@ -117,7 +119,7 @@ def registry(
         seen(RLMODEL, type, body)
         if is_own_status_write(type, body):
             return
-        enqueue_waiting(None)
+        enqueue_pending()
         pools.queue_all()
 
     async def pool_event(body: kopf.Body, **_: Any) -> None:
@@ -139,8 +141,9 @@ def registry(
         if key is not None:
             # Also after own writes: those of pools decide which adapters retention may delete.
             enqueue(key)
-        # A pending run may start from this checkpoint. Others than these namespaces must not, so their runs stay alone.
-        enqueue_waiting(readers(body))
+        if resource.plural == RLCHECKPOINT.plural:
+            # Runs of other namespaces must not start from it.
+            enqueue_warm_starts(body["metadata"]["namespace"], body["metadata"]["name"], readers(body))
 
     kinds = {kind.plural: kind for kind in ARTIFACTS}
     found = kopf.OperatorRegistry()

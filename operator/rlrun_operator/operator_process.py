@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -156,7 +157,8 @@ class Operator:
         registry = handlers.registry(
             self._configure,
             self._queue.add,
-            self._enqueue_waiting,
+            self._enqueue_pending,
+            functools.partial(self._enqueue_warm_starts, reconciler),
             serving,
             self._cache,
         )
@@ -290,10 +292,16 @@ class Operator:
             self._queue.add(key)
         await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
 
-    def _enqueue_waiting(self, namespaces: Collection[str] | None) -> None:
+    def _enqueue_pending(self) -> None:
         for namespace, name in self._phases.pending():
-            if namespaces is None or namespace in namespaces:
-                self._queue.add(RunKey(namespace, name))
+            self._queue.add(RunKey(namespace, name))
+
+    def _enqueue_warm_starts(
+        self, reconciler: Reconciler, namespace: str, checkpoint: str, readers: Collection[str]
+    ) -> None:
+        for key in reconciler.warm_starts(namespace, checkpoint):
+            if key.namespace in readers:
+                self._queue.add(key)
 
 
 class _Tasks:

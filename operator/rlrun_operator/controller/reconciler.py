@@ -6,9 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from rlrun.api.run_status import RLRunStatus
+from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.objects import Obj, label
+from rlrun.kube.references import split_checkpoint_id
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
@@ -64,6 +65,8 @@ class Reconciler:
         """Finished runs in which nothing is left to do, with the version of the object that was looked at."""
         self._unsettled: set[RunKey] = set()
         """Other runs that were looked at."""
+        self._warm_starts: dict[RunKey, tuple[str, str]] = {}
+        """Runs that have not begun, with namespace and name of the checkpoint that they start from."""
 
     def is_settled(self, key: RunKey, version: str) -> bool:
         """Return whether nothing is left to do for this version of a finished run. A change of it is an event."""
@@ -72,6 +75,10 @@ class Reconciler:
     def unsettled(self) -> Collection[RunKey]:
         """Return the runs that were looked at and in which something is left to do, finished ones too."""
         return self._unsettled
+
+    def warm_starts(self, namespace: str, checkpoint: str) -> list[RunKey]:
+        """Return the runs that wait for the checkpoint with this namespace and name."""
+        return [key for key, awaited in self._warm_starts.items() if awaited == (namespace, checkpoint)]
 
     async def reconcile(self, key: RunKey) -> float | None:
         """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event."""
@@ -82,6 +89,7 @@ class Reconciler:
                 self._phases.set_phase(key.namespace, key.name, None)
                 self._settled.pop(key, None)
                 self._unsettled.discard(key)
+                self._warm_starts.pop(key, None)
                 self._observer.forget(key)
                 return await self._end(key)
             now, observation, plan = self._plan(observation)
@@ -114,10 +122,19 @@ class Reconciler:
         else:
             self._settled.pop(key, None)
             self._unsettled.add(key)
+        self._note_warm_start(key, observation, plan)
         plan = await self._applier.apply(observation, plan, now)
         if plan.status is not None and plan.status.phase is not None:
             self._phases.set_phase(key.namespace, key.name, plan.status.phase.value)
         return plan.requeue_after
+
+    def _note_warm_start(self, key: RunKey, observation: RunObservation, plan: Plan) -> None:
+        status = plan.status or RLRunStatus.parse(observation.run.get("status"))
+        checkpoint = observation.run.get("spec", {}).get("checkpointId")
+        if checkpoint and status.phase in (None, Phase.pending):
+            self._warm_starts[key] = split_checkpoint_id(checkpoint, key.namespace)
+        else:
+            self._warm_starts.pop(key, None)
 
     async def _end(self, key: RunKey) -> float | None:
         """Give the place of a deleted run back and copy the logs of its terminating pods."""

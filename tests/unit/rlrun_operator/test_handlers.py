@@ -16,6 +16,9 @@ class Pools:
     def queue_all(self, namespace: str | None = None) -> None: ...
 
 
+def ignore(*_: object) -> None: ...
+
+
 def test_kopf_uses_the_service_account_token_of_the_configuration() -> None:
     configuration = client.Configuration()
     configuration.host = "https://10.0.0.1:443"
@@ -70,13 +73,13 @@ async def test_events_reach_the_cache_before_the_queue(kind: ResourceKind, event
             cache.keep(KEPT[kept], read, [], ("team", "first"))
     queued: list[bool] = []
 
-    def note(_: object) -> None:
+    def note(*_: object) -> None:
         queued.append(cache.find(KEPT[kind], ("team", "first")) is None)
 
     async def configure() -> client.Configuration:
         return client.Configuration()
 
-    found = registry(configure, note, note, Pools(), cache)
+    found = registry(configure, note, note, note, Pools(), cache)
     labels = {"rlrun.dev/run": "first", "rlrun.dev/run-uid": "uid-1"}
     namespace = "team" if kind.namespaced else None
     metadata = {
@@ -98,6 +101,21 @@ async def test_events_reach_the_cache_before_the_queue(kind: ResourceKind, event
         assert len(cache) == 0, "objects of other kinds may be gone, of which no event tells"
 
 
+@pytest.mark.parametrize(("kind", "expected"), [(RLCHECKPOINT, [("n", "c", {"n", "m"})]), (RLADAPTER, [])])
+async def test_a_checkpoint_wakes_the_runs_that_start_from_it(kind: ResourceKind, expected: list[Any]) -> None:
+    async def configure() -> client.Configuration:
+        return client.Configuration()
+
+    woken: list[Any] = []
+    found = registry(configure, ignore, ignore, lambda *of: woken.append(of), Pools(), ObjectCache(lambda: 0.0))
+    body = kopf.Body({"metadata": {"namespace": "n", "name": "c", "uid": "u"}, "spec": {"sharedWith": ["m"]}})
+    resource = Resource(kind.group, kind.version, kind.plural, kind=kind.kind, namespaced=True)
+    for handler in found._watching.get_all_handlers():
+        if "artifact_event" in str(handler.fn) and handler.selector is not None and handler.selector.check(resource):
+            await handler.fn(type="MODIFIED", body=body, resource=resource)
+    assert woken == expected
+
+
 async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
     queued: list[RunKey] = []
     cache = ObjectCache(lambda: 0.0)
@@ -115,7 +133,7 @@ async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
     async def configure() -> client.Configuration:
         return client.Configuration()
 
-    found = registry(configure, queued.append, lambda _: None, Pools(), cache)
+    found = registry(configure, queued.append, ignore, ignore, Pools(), cache)
     handler = next(h for h in found._watching.get_all_handlers() if "run_event" in str(h.fn))
     counts = []
     for version in (2, 3, 4):
@@ -150,7 +168,7 @@ async def test_a_finished_run_of_a_list_is_left_to_the_list_of_all(
     async def configure() -> client.Configuration:
         return client.Configuration()
 
-    found = registry(configure, queued.append, lambda _: None, Pools(), ObjectCache(lambda: 0.0))
+    found = registry(configure, queued.append, ignore, ignore, Pools(), ObjectCache(lambda: 0.0))
     handler = next(h for h in found._watching.get_all_handlers() if "run_event" in str(h.fn))
     metadata = {"namespace": "team", "name": "first", "uid": "u", "resourceVersion": "1"}
     if deleted:
@@ -164,6 +182,6 @@ def test_kopf_watches_the_kinds_of_the_project_alone() -> None:
     async def configure() -> client.Configuration:
         return client.Configuration()
 
-    found = registry(configure, lambda _: None, lambda _: None, Pools(), ObjectCache(lambda: 0.0))
+    found = registry(configure, ignore, ignore, ignore, Pools(), ObjectCache(lambda: 0.0))
     selectors = [handler.selector for handler in found._watching.get_all_handlers()]
     assert {str(s.any_name or s.plural) for s in selectors if s is not None} == {kind.plural for kind in WATCHED}

@@ -135,6 +135,28 @@ async def test_a_finished_run_with_something_left_is_looked_at_when_a_watch_open
     assert list(reconciler.unsettled()) == []
 
 
+async def test_a_run_that_has_not_begun_waits_for_its_checkpoint_alone(world: World) -> None:
+    world.cluster.put(run_object("second", uid="uid-2", checkpointId="late"))
+    world.cluster.put(run_object("third", uid="uid-3", checkpointId="another/late"))
+    second, third = RunKey("team", "second"), RunKey("team", "third")
+    operator = world.reconciler()
+    for key in (KEY, second, third):
+        await operator.reconcile(key)
+    assert operator.warm_starts("team", "late") == [second]
+    assert operator.warm_starts("another", "late") == [third]
+    queue = Operator(world.settings)
+    queue._enqueue_warm_starts(operator, "another", "late", {"another"})
+    assert len(queue._queue) == 0, "the checkpoint is not shared with the run's namespace"
+    queue._enqueue_warm_starts(operator, "another", "late", {"another", "team"})
+    assert await queue._queue.get() == third
+    ended = {"phase": "Failed", "completionTime": "2026-01-01T00:00:00Z"}
+    world.cluster.put({**world.cluster.objects["RLRun", "team", "second"], "status": ended})
+    del world.cluster.objects["RLRun", "team", "third"]
+    for key in (second, third):
+        await operator.reconcile(key)
+    assert operator.warm_starts("team", "late") == operator.warm_starts("another", "late") == []
+
+
 # --- kept answers -----------------------------------------------------------------------------------------------------
 
 
