@@ -64,11 +64,10 @@ def one_repetition(runs: int, finished: int, step_seconds: float) -> Repetition:
         print(f"a step of each run every {step_seconds:g} s", flush=True)
         training = scenarios.training(cluster, operator, "runs", step_seconds, QUIET_SECONDS)
         after = scenarios.settled(operator)
-        operator.kill()
-        print(f"a new operator with {finished} finished runs more", flush=True)
+        print(f"another operator takes over, with {finished} finished runs more", flush=True)
         objects.create_namespaces(cluster.api, "finished")
         objects.create_finished_runs(cluster.api, "finished", finished)
-        operator, start = scenarios.start_anew(cluster, runs)
+        operator, start = scenarios.take_over(cluster, operator, runs)
         # It looks at the finished runs one after the other.
         scenarios.settled(operator)
         print(f"{WAITING_RUNS} runs without a node", flush=True)

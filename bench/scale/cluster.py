@@ -83,7 +83,7 @@ class ScaleCluster:
         client.CustomObjectsApi(self.api).create_cluster_custom_object(*RUNS, "rlmodels", _model())
 
     def start_operator(self) -> "OperatorProcess":
-        """Start an operator. Another one must have ended before."""
+        """Start an operator. It stands by while another one has the Lease."""
         self._operators += 1
         (port,) = self._stack.enter_context(claimed_ports(1))
         process = OperatorProcess(self.folder, f"operator-{self._operators}", self._settings(), port)
@@ -147,13 +147,20 @@ class OperatorProcess:
             return str(response.read().decode())
 
     def is_ready(self) -> bool:
-        """Return whether the operator leads and watches. Raises SystemExit if it has ended."""
+        """Return whether the operator leads. Raises SystemExit if it has ended."""
+        return "rlrun_leading 1.0" in self._metrics_if_serving()
+
+    def is_serving(self) -> bool:
+        """Return whether the operator leads or stands by. Raises SystemExit if it has ended."""
+        return bool(self._metrics_if_serving())
+
+    def _metrics_if_serving(self) -> str:
         if self._process.poll() is not None:
             raise SystemExit(f"the operator ended:\n{self.log.read_text()[-3000:]}")
         try:
-            return "rlrun_leading 1.0" in self.metrics()
+            return self.metrics()
         except OSError:
-            return False
+            return ""
 
     def kill(self) -> None:
         """Kill it and wait for its end."""

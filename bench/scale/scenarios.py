@@ -1,6 +1,11 @@
 """Scenarios of the benchmark: bursts, runs that are quiet, runs that train, and operators that start anew."""
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +18,8 @@ from bench.scale.readings import Reading, Usage, read, usage
 from bench.scale.step_delays import StepDelays
 from local_cluster.host.progress import progress
 
+PRESSURE_SECONDS = 20.0
+"""Time for which the operator has to keep its Lease beside processes that want all cores."""
 SETTLED_SECONDS = 10.0
 SETTLED_REQUESTS = 3.0
 """Requests per second at most that an operator makes in which nothing happens."""
@@ -45,6 +52,8 @@ class Training:
 class Start:
     """An operator that started where runs existed already."""
 
+    takeover_seconds: float
+    """From the end of the operator before it, which was killed, until it had the Lease."""
     seconds: float
     """From holding the Lease until it had looked at all active runs."""
     used: Usage
@@ -110,10 +119,21 @@ def training(
     return Training(used, delays)
 
 
-def start_anew(cluster: ScaleCluster, active: int) -> tuple[OperatorProcess, Start]:
-    """Start an operator, and measure from its Lease until it has looked at all active runs."""
+def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tuple[OperatorProcess, Start]:
+    """Kill the operator beside one that stands by, while other processes want all cores, and measure its successor.
+
+    The other processes end when the successor has the Lease.
+    """
     operator = cluster.start_operator()
-    wait_for("an operator that leads", operator.is_ready, pause=0.1)
+    wait_for("an operator that stands by", operator.is_serving, pause=0.1)
+    with busy_cores():
+        time.sleep(PRESSURE_SECONDS)
+        if not leader.is_ready():
+            raise SystemExit("the operator lost the Lease because other processes wanted all cores")
+        leader.kill()
+        began = time.monotonic()
+        wait_for("an operator that leads", operator.is_ready, pause=0.1)
+        takeover = time.monotonic() - began
     before = after = read(operator)
 
     def has_looked() -> bool:
@@ -122,7 +142,20 @@ def start_anew(cluster: ScaleCluster, active: int) -> tuple[OperatorProcess, Sta
         return after.looks - before.looks >= active and not after.waiting
 
     wait_for(f"looks at {active} runs", has_looked)
-    return operator, Start(after.at - before.at, usage(before, after), after.resident_bytes)
+    return operator, Start(takeover, after.at - before.at, usage(before, after), after.resident_bytes)
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """Run a process per core that never pauses."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(30)
 
 
 def settled(operator: OperatorProcess) -> Reading:

@@ -108,7 +108,13 @@ class Operator:
             self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
         )
         runner = web.AppRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
-        lease = LeaderElection(cluster, self._settings.lease_namespace, self._settings.lease_name, self._identity)
+        lease = LeaderElection(
+            cluster,
+            self._settings.lease_namespace,
+            self._settings.lease_name,
+            self._identity,
+            duration=self._settings.lease_seconds,
+        )
         artifacts = S3ArtifactStore(self._settings.s3_threads, lease.is_held)
         REGISTRY.register(self._phases)
         CACHE_BYTES.set_function(self._cache.size)

@@ -188,6 +188,7 @@ artifactDeletionSeconds: {{ .Values.operator.artifactDeletionSeconds }}
 watchNamespaces: {{ toJson .Values.operator.watchNamespaces }}
 leaseNamespace: {{ .Release.Namespace | quote }}
 leaseName: {{ include "rlrun.leaseName" . | quote }}
+leaseSeconds: {{ .Values.operator.leaseSeconds }}
 httpPort: 8080
 logLevel: {{ .Values.operator.logLevel }}
 {{- end }}

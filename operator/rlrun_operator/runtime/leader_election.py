@@ -1,8 +1,9 @@
 """Leader election on a Lease: one operator acts, the others wait.
 
-The protocol of Kubernetes' own components: the holder renews the Lease every 2 s and stops after 20 s without a
-successful renewal; another process takes over after 30 s without a change. Ages are measured with the local monotonic
-clock only. A process that loses the Lease must exit.
+The protocol of Kubernetes' own components, with their times: the holder renews the Lease every 2 s and stops after 10 s
+without a successful renewal; another process takes over after 15 s without a change, or after the longer time that the
+holder wrote into the Lease. Ages are measured with the local monotonic clock only. A process that loses the Lease must
+exit.
 """
 
 import asyncio
@@ -19,9 +20,9 @@ from rlrun.kube.kinds import LEASE
 
 log = logging.getLogger(__name__)
 
-# Twice the defaults of client-go: an API server short of CPU answers late, and a restarting operator adds load.
-DURATION_SECONDS = 30.0
-RENEW_DEADLINE_SECONDS = 20.0
+DURATION_SECONDS = 15.0
+RENEW_SHARE = 2 / 3
+"""Share of the duration after which the holder stops if it could not renew the Lease."""
 RETRY_SECONDS = 2.0
 
 Obj = dict[str, Any]
@@ -42,7 +43,6 @@ class LeaderElection:
         identity: str,
         *,
         duration: float = DURATION_SECONDS,
-        renew_deadline: float = RENEW_DEADLINE_SECONDS,
         retry: float = RETRY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -51,7 +51,7 @@ class LeaderElection:
         self._name = name
         self.identity = identity
         self._duration = duration
-        self._renew_deadline = renew_deadline
+        self._renew_deadline = RENEW_SHARE * duration
         self._retry = retry
         self._clock = clock
         self._observed: tuple[Any, ...] | None = None
@@ -123,7 +123,9 @@ class LeaderElection:
         if record != self._observed:
             self._observed, self._observed_at = record, started
         is_holder = spec.get("holderIdentity") == self.identity
-        if not is_holder and spec.get("holderIdentity") and self._clock() - self._observed_at < self._duration:
+        # A holder with other settings relies on its own duration.
+        duration = max(self._duration, spec.get("leaseDurationSeconds") or 0)
+        if not is_holder and spec.get("holderIdentity") and self._clock() - self._observed_at < duration:
             return False
         transitions = int(spec.get("leaseTransitions") or 0)
         acquired = spec.get("acquireTime") if is_holder else None

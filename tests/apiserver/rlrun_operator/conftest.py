@@ -353,6 +353,8 @@ def write_settings(
                 "kubeconfig": str(control_plane.kubeconfig),
                 "watchNamespaces": namespaces,
                 "leaseNamespace": home,
+                # Two pytest workers share the cores with the API server.
+                "leaseSeconds": 30,
                 "statusUrlTemplate": f"http://127.0.0.1:{orchestrators.port}/{{namespace}}/{{name}}",
                 "servingUrlTemplate": f"http://127.0.0.1:{orchestrators.port}/sidecars/{{namespace}}/{{name}}",
                 "httpPort": 0,

@@ -17,7 +17,7 @@ def repetition(seconds: float, requests: float, delays: list[float]) -> Repetiti
         training=Training(quiet, delays),
         resident_mib=220,
         cache_kib_per_run=17,
-        start=Start(12, quiet, 2.2e8),
+        start=Start(9, 12, quiet, 2.2e8),
         waiting=quiet,
     )
 
@@ -33,6 +33,7 @@ def test_the_rows_are_medians_of_all_repetitions() -> None:
     assert rows["requests of quiet runs"].ratio == 1.5
     assert list(rows["step to status"].repetitions) == [0.1, 0.1, 2.0]
     assert rows["memory"].ratio == 220
+    assert rows["takeover"].ratio == 9
     assert rows["start of an operator"].ratio == 12
 
 

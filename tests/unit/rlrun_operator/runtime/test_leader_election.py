@@ -3,9 +3,12 @@ from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
-from rlrun_operator.runtime.leader_election import DURATION_SECONDS, RENEW_DEADLINE_SECONDS, LeaderElection, LeaseLost
+from rlrun_operator.runtime.leader_election import DURATION_SECONDS, RENEW_SHARE, LeaderElection, LeaseLost
 
 from tests.support.fake_cluster import FakeCluster
+
+
+RENEW_DEADLINE_SECONDS = RENEW_SHARE * DURATION_SECONDS
 
 
 class Time:
@@ -41,6 +44,21 @@ async def test_silent_holder_is_followed_after_the_duration_by_the_own_clock() -
     assert found["spec"]["holderIdentity"] == "b"
     assert found["spec"]["leaseTransitions"] == 1
     assert not await first._try()
+
+
+async def test_a_holder_with_a_longer_duration_is_waited_for() -> None:
+    cluster, clock = FakeCluster(), Time()
+    first = LeaderElection(cluster.kube, "ns", "lease", "a", duration=2 * DURATION_SECONDS, clock=clock)
+    second = lease(cluster, "b", clock)
+    await first.acquire()
+    assert not await second._try()
+    clock.now += 2 * DURATION_SECONDS - 1
+    assert not await second._try()
+    clock.now += 1
+    assert not first.is_held()
+    assert await second._try()
+    found = cluster.find("Lease", "lease", "ns") or {}
+    assert found["spec"]["leaseDurationSeconds"] == DURATION_SECONDS
 
 
 async def test_leader_keeps_the_lease_while_renewing() -> None:
