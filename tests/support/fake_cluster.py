@@ -148,9 +148,9 @@ class FakeCluster:
 
     async def list(self, request: KubeRequest) -> Obj:
         pairs = [part.partition("=") for part in request.query.get("labelSelector", "").split(",") if part]
-        items, named = [], request.query.get("fieldSelector", "").removeprefix("metadata.name=")
-        for (kind, namespace, name), obj in sorted(self.objects.items()):
-            if named not in ("", name):
+        items, fields = [], request.query.get("fieldSelector", "")
+        for (kind, namespace, _), obj in sorted(self.objects.items()):
+            if not _has_fields(obj, fields):
                 continue
             mine = obj["metadata"].get("labels") or {}
             wanted = all(key in mine and value in ("", mine[key]) for key, _, value in pairs)
@@ -277,3 +277,14 @@ def merged(old: Any, changes: Any) -> Any:
         else:
             found[key] = merged(found.get(key), value)
     return found
+
+
+def _has_fields(obj: Obj, selector: str) -> bool:
+    """True if the field has the value of `path=value`, or another one than that of `path!=value`."""
+    if not selector:
+        return True
+    path, _, wanted = selector.partition("=")
+    found: Any = obj
+    for part in path.removesuffix("!").split("."):
+        found = (found or {}).get(part)
+    return (str(found or "") == wanted) != path.endswith("!")

@@ -104,7 +104,7 @@ KINDS = (
             Column("ETA", ".status.progress.etaSeconds", "Estimated seconds until the last step.", "number", wide=True),
         ),
         categories=("rl", "all"),
-        selectable=(".spec.model", ".status.phase"),
+        selectable=(".spec.model", ".spec.checkpointId", ".status.phase"),
     ),
     CrdKind(
         RLCheckpoint,

@@ -70,16 +70,17 @@ class AsyncKubeClient:
             raise
 
     async def list(
-        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None, *, fields: str = ""
     ) -> builtins.list[Obj]:
         """Return all objects with these labels, complete or not at all; of all namespaces without a namespace.
 
+        `fields`: selector of fields, with which the API server answers 400 if the kind has no such selectable field.
         Raises ApiError.
         """
         found: builtins.list[Obj] = []
         token = ""
         while True:
-            request = requests.list_page(kind, namespace, labels, token)
+            request = requests.list_page(kind, namespace, labels, token, fields)
             items, token = requests.parse_page(request, await self._transport.send(request))
             found += items
             if not token:

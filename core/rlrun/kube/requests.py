@@ -105,12 +105,17 @@ def get(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequest:
 
 
 def list_page(
-    kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None, token: str = ""
+    kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None, token: str = "", fields: str = ""
 ) -> KubeRequest:
-    """Return the request for one page of a list; `token` is the `continue` token of the previous page."""
+    """Return the request for one page of a list; `token` is the `continue` token of the previous page.
+
+    `fields`: selector of fields, as `kubectl --field-selector` takes it.
+    """
     query = {"limit": str(PAGE_SIZE)}
     if labels:
         query["labelSelector"] = label_selector(labels)
+    if fields:
+        query["fieldSelector"] = fields
     if token:
         query["continue"] = token
     return KubeRequest(Verb.LIST, kind, namespace if kind.namespaced else None, query=query)

@@ -67,6 +67,9 @@ log = logging.getLogger(__name__)
 
 SOURCE_SECONDS = 10.0
 """Time for which the platform's S3 Secret is cached."""
+WITH_CHECKPOINT = "spec.checkpointId!="
+"""Selector of runs that start from a checkpoint: a field that is not set counts as empty."""
+BAD_REQUEST = 400
 
 
 class Observer:
@@ -99,6 +102,8 @@ class Observer:
         self._token_key = token_key
         self.storage_key = storage_key
         self._source: tuple[float, dict[str, str] | None] | None = None
+        self._selects_runs = True
+        """False if the API server has no selectable fields: Kubernetes before 1.31, or definitions of an older version."""
 
     def moment(self) -> int:
         """Return this moment, for `observe`."""
@@ -172,10 +177,22 @@ class Observer:
     async def _with_references(self, catalog: ArtifactCatalog, namespace: str) -> ArtifactCatalog:
         # List the runs after S3: the result then has every run that starts from a Ready checkpoint.
         try:
-            return catalog.with_references(namespace, await self._cluster.list(RLRUN))
+            return catalog.with_references(namespace, await self._runs_with_checkpoint())
         except ApiError as error:
             log.warning("Could not list the runs that reference checkpoints; retention waits: %s", error)
             return catalog
+
+    async def _runs_with_checkpoint(self) -> list[Obj]:
+        """Return all runs that start from a checkpoint, as they are now, or more. Raises ApiError."""
+        if self._selects_runs:
+            try:
+                return await self._cluster.list(RLRUN, fields=WITH_CHECKPOINT)
+            except ApiError as error:
+                if error.status != BAD_REQUEST:
+                    raise
+                log.info("The API server does not select runs by spec.checkpointId, so all are listed: %s", error)
+                self._selects_runs = False
+        return await self._cluster.list(RLRUN)
 
     async def _children(self, reader: CachedReader, namespace: str, name: str) -> list[Obj]:
         selector = {RUN_LABEL: name}

@@ -6,6 +6,7 @@ import pytest
 from kubernetes import client
 from rlrun.codegen.crd import KINDS, CrdKind
 from rlrun.constants import GROUP, VERSION
+from rlrun_operator.controller.observer import BAD_REQUEST, WITH_CHECKPOINT
 
 from tests.apiserver.rlrun_api.server import Object
 
@@ -119,3 +120,21 @@ def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
         "Policy": 40,
         "ETA": 12.5,
     }
+
+
+def test_runs_are_selected_by_the_checkpoint_that_they_start_from(api: client.ApiClient, namespace: str) -> None:
+    objects = client.CustomObjectsApi(api)
+    spec = {"model": "acme/tiny", "sampling": {"maxTokens": 8}, "env": [{"id": "acme/reverse-text"}]}
+    for name, more in (("cold", {}), ("warm", {"checkpointId": "one"}), ("other", {"checkpointId": "team/one"})):
+        run = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "RLRun", "metadata": {"name": name}, "spec": {**spec, **more}}
+        objects.create_namespaced_custom_object(GROUP, VERSION, namespace, "rlruns", run)
+    for selector, expected in (
+        (WITH_CHECKPOINT, {"warm", "other"}),
+        ("spec.checkpointId=one", {"warm"}),
+        ("spec.checkpointId=", {"cold"}),
+    ):
+        found = objects.list_namespaced_custom_object(GROUP, VERSION, namespace, "rlruns", field_selector=selector)
+        assert {run["metadata"]["name"] for run in found["items"]} == expected, selector
+    with pytest.raises(client.ApiException) as refused:
+        objects.list_namespaced_custom_object(GROUP, VERSION, namespace, "rlruns", field_selector="spec.seed!=")
+    assert refused.value.status == BAD_REQUEST, "never an empty list, which would mean that no run needs a checkpoint"

@@ -89,6 +89,35 @@ async def test_a_run_whose_checkpoint_another_run_starts_from_is_not_settled(wor
     assert is_settled(operator, world)
 
 
+async def test_retention_reads_only_runs_that_start_from_a_checkpoint(world: World) -> None:
+    world.change_spec(checkpoints={"keepCloud": 1})
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000003"] = manifest(3)
+    await completed(world)
+    assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [10]
+    selectors = [r.query.get("fieldSelector") for r in world.cluster.requests if str(r) == "list rlruns"]
+    assert selectors
+    assert set(selectors) == {"spec.checkpointId!="}
+
+
+async def test_retention_reads_all_runs_where_the_api_server_selects_none(world: World) -> None:
+    """Kubernetes before 1.31. An empty list would let retention delete what another run starts from."""
+    world.change_spec(checkpoints={"keepCloud": 1})
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000003"] = manifest(3)
+    await world.start()
+    (checkpoint,) = world.cluster.all("RLCheckpoint")
+    second = run_object("second", uid="uid-2", checkpointId=checkpoint["metadata"]["name"])
+    world.cluster.put(second)
+    world.cluster.answers["list rlruns"] = [
+        ApiError(400, "BadRequest", "field label not supported: spec.checkpointId"),
+        {"items": [second], "metadata": {}},
+    ]
+    await completed(world)
+    assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [3, 10]
+    selectors = [r.query.get("fieldSelector") for r in world.cluster.requests if str(r) == "list rlruns"]
+    assert selectors[0] == "spec.checkpointId!="
+    assert set(selectors[1:]) == {None}, "it does not ask for the selection again"
+
+
 async def test_a_run_with_checkpoints_to_delete_is_not_settled_while_the_other_runs_are_unknown(world: World) -> None:
     world.change_spec(checkpoints={"keepCloud": 1})
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000003"] = manifest(3)
