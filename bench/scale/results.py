@@ -126,8 +126,8 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
         ),
         row(
             "takeover",
-            f"{runs} active and {last.finished} finished runs, all cores wanted by other processes: from kill -9 of the "
-            "operator until the one that stands by has the Lease",
+            f"{runs} active and {last.finished} finished runs, all cores wanted by other processes: from kill -9 of "
+            "the operator until the one that stands by has the Lease",
             "s",
             lambda r: r.start.takeover_seconds,
             at_most(TAKEOVER_AIM_SECONDS),

@@ -410,16 +410,14 @@ class Store:
 
     def _sign_ahead(self, requests: Iterable[tuple[str, S3Uri, str]]) -> None:
         """Have the first MAX_BATCH of these requests signed: method, object and SHA-256 of the body of each."""
-        if self._signer is None or self._direct is None:
+        if self._direct is None:
             return
         described = []
         for method, uri, digest in itertools.islice(requests, MAX_BATCH):
             with translate_s3_errors(uri, self.endpoint):
                 described.append(self._direct.describe(method, uri, digest))
         # One whose URL is too long is refused when it is its turn, with an error that names it.
-        asked = [request for request in described if request is not None]
-        if asked:
-            self._signer.sign_ahead(asked)
+        self._direct.sign_ahead(described)
 
     def _abort_uploads(self, uri: S3Uri) -> None:
         # Credentials often lack the permission to list uploads. A lifecycle rule of the bucket can remove them then.

@@ -19,6 +19,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from rlrun.protocol.storage_access import MAX_BATCH
 from rlrun.storage.direct_requests import DirectRequests
 from rlrun.storage.errors import NO_RESPONSE_ERRORS, StoreError, translate_s3_errors
 from rlrun.storage.layout import S3Uri
@@ -174,6 +175,8 @@ class Transfer:
             # After a failure the remaining files need not be read.
             batch.check()
             if multipart is not None:
+                if number % MAX_BATCH == 1:
+                    self._sign_ahead(multipart, number, math.ceil(size / part_bytes(size)))
                 self._start(batch, self._put_part, multipart, number, data)
             elif number == 1:
                 self._start(batch, self._put, place, data, file.entry.sha256 if file.entry else None)
@@ -209,13 +212,24 @@ class Transfer:
             response = self._s3.create_multipart_upload(Bucket=place.bucket, Key=place.key)
         return _Multipart(place, str(response["UploadId"]))
 
+    def _sign_ahead(self, multipart: _Multipart, number: int, last: int) -> None:
+        """Have up to MAX_BATCH parts signed in one request, from `number` on."""
+        if self._direct is None:
+            return
+        place, numbers = multipart.place, range(number, min(number + MAX_BATCH, last + 1))
+        with translate_s3_errors(place, self._endpoint):
+            self._direct.sign_ahead(self._direct.describe_part(place, multipart.id, n) for n in numbers)
+
     def _put_part(self, multipart: _Multipart, number: int, data: bytes) -> None:
         place = multipart.place
         with translate_s3_errors(place, self._endpoint):
-            response = self._s3.upload_part(
-                Bucket=place.bucket, Key=place.key, UploadId=multipart.id, PartNumber=number, Body=data
-            )
-        multipart.etags[number] = str(response["ETag"])
+            etag = self._direct.put_part(place, multipart.id, number, data) if self._direct is not None else None
+            if etag is None:
+                response = self._s3.upload_part(
+                    Bucket=place.bucket, Key=place.key, UploadId=multipart.id, PartNumber=number, Body=data
+                )
+                etag = str(response["ETag"])
+        multipart.etags[number] = etag
 
     def _complete(self, multipart: _Multipart) -> None:
         place = multipart.place

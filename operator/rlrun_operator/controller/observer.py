@@ -103,7 +103,7 @@ class Observer:
         self.storage_key = storage_key
         self._source: tuple[float, dict[str, str] | None] | None = None
         self._selects_runs = True
-        """False if the API server has no selectable fields: Kubernetes before 1.31, or definitions of an older version."""
+        """False if the API server has no such selector: Kubernetes before 1.31, or definitions of an older version."""
 
     def moment(self) -> int:
         """Return this moment, for `observe`."""

@@ -126,7 +126,12 @@ def test_runs_are_selected_by_the_checkpoint_that_they_start_from(api: client.Ap
     objects = client.CustomObjectsApi(api)
     spec = {"model": "acme/tiny", "sampling": {"maxTokens": 8}, "env": [{"id": "acme/reverse-text"}]}
     for name, more in (("cold", {}), ("warm", {"checkpointId": "one"}), ("other", {"checkpointId": "team/one"})):
-        run = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "RLRun", "metadata": {"name": name}, "spec": {**spec, **more}}
+        run = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "RLRun",
+            "metadata": {"name": name},
+            "spec": {**spec, **more},
+        }
         objects.create_namespaced_custom_object(GROUP, VERSION, namespace, "rlruns", run)
     for selector, expected in (
         (WITH_CHECKPOINT, {"warm", "other"}),

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 
 import pytest
-from rlrun.protocol.storage_access import MAX_URL, PAYLOAD_HASH, RequestToSign, SignedHeaders
+from rlrun.protocol.storage_access import MAX_BATCH, MAX_URL, PAYLOAD_HASH, RequestToSign, SignedHeaders
+from rlrun.storage import store as store_module
+from rlrun.storage import transfer
 from rlrun.storage.errors import AccessDenied, AlreadyExists, BucketMissing, NotFound, StoreError, Unreachable
 from rlrun.storage.layout import S3Uri
+from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.remote_signer import RequestSigner
 from rlrun.storage.store import RequestLimits, Store
 from typing_extensions import override
@@ -27,6 +30,7 @@ class Answer:
     body: bytes = DATA
     length: int | None = None
     """Length that the server claims, if it is another one."""
+    etag: str = ""
 
 
 CLOSED = Answer(0)
@@ -56,10 +60,11 @@ class Signer(RequestSigner):
     def __init__(self) -> None:
         super().__init__("us-east-1")
         self.asked: list[RequestToSign] = []
+        self.ahead: list[list[RequestToSign]] = []
 
     @override
     def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:
-        pass
+        self.ahead.append(list(requests))
 
     @override
     def close(self) -> None:
@@ -92,11 +97,13 @@ def s3() -> Iterator[Requests]:
                 return
             self.send_response(answer.status)
             self.send_header("content-length", str(len(answer.body) if answer.length is None else answer.length))
+            if answer.etag:
+                self.send_header("etag", answer.etag)
             self.end_headers()
             self.wfile.write(answer.body)
             self.close_connection = answer.length is not None
 
-        do_PUT = do_GET
+        do_PUT = do_POST = do_DELETE = do_GET
 
         def log_message(self, *_: object) -> None:
             pass
@@ -202,6 +209,51 @@ def test_an_object_that_must_not_be_replaced_goes_through_the_client(
         store.put_bytes(PLACE, DATA, replace=False)
     assert s3.seen[0][2]["if-none-match"] == "*"
     assert through_client == ["PUT"]
+
+
+@pytest.fixture
+def multipart(s3: Requests, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An S3 server that takes parts, and the query of the first one. A part has 10 bytes."""
+    monkeypatch.setattr(transfer, "PART_BYTES", 10)
+    monkeypatch.setattr(store_module, "SMALL_BYTES", 10)
+    monkeypatch.setattr(store_module, "PART_BYTES", 10)
+    s3.answers = [
+        error(404, "NoSuchKey"),
+        Answer(body=b"<ListMultipartUploadsResult/>"),
+        Answer(body=b"<InitiateMultipartUploadResult><UploadId>a+b/c~1</UploadId></InitiateMultipartUploadResult>"),
+        Answer(body=b"", etag='"tag"'),
+    ]
+    return "partNumber=1&uploadId=a%2Bb%2Fc~1"
+
+
+def parts(s3: Requests) -> list[str]:
+    return [path.partition("?")[2] for method, path, _ in s3.seen if method == "PUT" and "partNumber" in path]
+
+
+def test_parts_are_signed_in_batches_before_they_are_read(
+    store: Store, s3: Requests, signer: Signer, multipart: str, through_client: list[str]
+) -> None:
+    count = MAX_BATCH + 1
+    store.upload_artifact({"w": b"x" * (10 * count)}, S3Uri("bucket", "run"), ArtifactKind.adapter)
+    sent = parts(s3)
+    assert multipart in sent
+    assert len(sent) == count
+    assert [len(batch) for batch in signer.ahead] == [MAX_BATCH, 1]
+    asked = [request.url.partition("?")[2] for batch in signer.ahead for request in batch]
+    assert sorted(asked) == sorted(sent)
+    assert {request.headers[PAYLOAD_HASH] for batch in signer.ahead for request in batch} == {"UNSIGNED-PAYLOAD"}
+    assert "PUT" not in through_client
+
+
+def test_a_part_that_is_refused_is_sent_by_the_client_with_the_digest_of_its_bytes(
+    store: Store, s3: Requests, multipart: str, through_client: list[str]
+) -> None:
+    s3.answers.insert(3, error(403, "XAmzContentSHA256Mismatch"))
+    store.upload_artifact({"w": b"x" * 11}, S3Uri("bucket", "run"), ArtifactKind.adapter)
+    assert through_client.count("PUT") == 1
+    digests = {headers[PAYLOAD_HASH] for method, path, headers in s3.seen if "partNumber" in path}
+    assert "UNSIGNED-PAYLOAD" in digests
+    assert digests & {hashlib.sha256(b"x" * size).hexdigest() for size in (1, 10)}
 
 
 def test_a_url_that_is_too_long_to_be_signed_is_not_sent(store: Store, s3: Requests) -> None:

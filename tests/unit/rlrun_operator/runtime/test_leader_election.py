@@ -7,7 +7,6 @@ from rlrun_operator.runtime.leader_election import DURATION_SECONDS, RENEW_SHARE
 
 from tests.support.fake_cluster import FakeCluster
 
-
 RENEW_DEADLINE_SECONDS = RENEW_SHARE * DURATION_SECONDS
 
 
