@@ -23,14 +23,14 @@ from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout
 
-from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
+from rlrun_operator.runtime.leader_election import DURATION_SECONDS, LeaderElection, LeaseLost
 
 log = logging.getLogger(__name__)
 
 IDENTITY = "finalizer-removal"
 """Holder of the Lease. It is the same for all processes, so that a repeated Job does not wait for the one before."""
 WAIT_SECONDS = 120.0
-"""Longest wait for the Lease. It is free 30 s after the end of an operator that could not release it."""
+"""Longest wait for the Lease. It is free `leaseSeconds` after the end of an operator that could not release it."""
 PASSES = 3
 """Number of times that the runs are listed. A run that changes at the same moment needs a second one."""
 
@@ -122,6 +122,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m rlrun_operator.finalizer_removal")
     parser.add_argument("--lease-namespace", required=True, help="namespace of the operator's Lease")
     parser.add_argument("--lease-name", required=True, help="name of the operator's Lease")
+    parser.add_argument("--lease-seconds", type=float, default=DURATION_SECONDS, help="the operator's leaseSeconds")
     parser.add_argument("-n", "--namespace", action="append", default=[], help="only in this namespace; repeatable")
     parser.add_argument("--bucket", required=True, help="bucket of the runs' files, for the log")
     parser.add_argument("--prefix", default="", help="path in the bucket")
@@ -130,7 +131,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 async def _run(options: argparse.Namespace) -> int:
     cluster = AsyncKubeClient(AsyncApiTransport(await load_configuration(os.environ.get("KUBECONFIG"))))
-    lease = LeaderElection(cluster, options.lease_namespace, options.lease_name, IDENTITY)
+    place = (options.lease_namespace, options.lease_name)
+    lease = LeaderElection(cluster, *place, IDENTITY, duration=options.lease_seconds)
     try:
         return await remove_finalizers(cluster, lease, options.bucket, options.prefix, options.namespace)
     finally:

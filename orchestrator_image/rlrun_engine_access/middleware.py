@@ -15,8 +15,8 @@ from typing import Any
 
 TOKEN_VARIABLE = "RLRUN_TOKEN"
 OPEN_PATHS_VARIABLE = "RLRUN_OPEN_PATHS"
-API_KEY_VARIABLE = "RLRUN_API_KEY"
-API_KEY_SECRET_VARIABLE = "RLRUN_API_KEY_SECRET"
+POOL_API_KEY_VARIABLE = "RLRUN_POOL_API_KEY"
+POOL_API_KEY_SECRET_VARIABLE = "RLRUN_POOL_API_KEY_SECRET"
 USER_PATHS_VARIABLE = "RLRUN_USER_PATHS"
 UNAUTHORIZED = 401
 POLICY_VIOLATION = 1008
@@ -34,8 +34,8 @@ class EngineAccess:
     def __init__(self, app: App) -> None:
         self._app = app
         self._token = _expected(TOKEN_VARIABLE)
-        self._api_key = _expected(API_KEY_VARIABLE)
-        self._secret = os.environ.get(API_KEY_SECRET_VARIABLE, "")
+        self._api_key = _expected(POOL_API_KEY_VARIABLE)
+        self._secret = os.environ.get(POOL_API_KEY_SECRET_VARIABLE, "")
         self._open = _paths(OPEN_PATHS_VARIABLE)
         self._users = _paths(USER_PATHS_VARIABLE)
 

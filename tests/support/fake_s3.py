@@ -257,7 +257,7 @@ def place_on(store: Store, client: Any) -> None:
     """Give a store this client, with one request after the other."""
     store._s3 = client
     store._transfer = Transfer(client, getattr(store, "endpoint", "http://s3.test"))
-    store._signer = None
+    store._signer = store._direct = None
     store._transfer._threads = InTurn()  # type: ignore[assignment]
 
 

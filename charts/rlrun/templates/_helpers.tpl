@@ -188,7 +188,7 @@ artifactDeletionSeconds: {{ .Values.operator.artifactDeletionSeconds }}
 watchNamespaces: {{ toJson .Values.operator.watchNamespaces }}
 leaseNamespace: {{ .Release.Namespace | quote }}
 leaseName: {{ include "rlrun.leaseName" . | quote }}
-leaseSeconds: {{ .Values.operator.leaseSeconds }}
+leaseSeconds: {{ .Values.operator.leaseSeconds | default 15 }}
 httpPort: 8080
 logLevel: {{ .Values.operator.logLevel }}
 {{- end }}

@@ -1036,7 +1036,7 @@ DEPLOYMENT = _section(
         "Event: an engine does not unload the adapter. The request is repeated.",
         "If it keeps failing, delete the named pod.",
     ),
-    (Reason.ADAPTER_DEPLOYED, "Event: the adapter is served. The message gives its model name and URL.", NOTHING),
+    (Reason.ADAPTER_DEPLOYED, "Event: the adapter is served. The message has model name, URL and Secret.", NOTHING),
     (Reason.ADAPTER_UNDEPLOYED, "Event: the adapter is no longer served.", NOTHING),
 )
 

@@ -4,12 +4,14 @@ Of 1.3 ms of CPU time per request, these layers take 1 ms. Without them an artif
 rlrun-server than with a key. Two responses are understood here: success, and that there is no such object. After any
 other the caller sends the request through the client, which has the retries and the errors.
 
-The signature of a part does not cover its bytes, so that the parts of an object are signed in one request before they
-are read, and hashed only once, for the manifest, which every download is compared with.
+Over TLS the signature of a part does not cover its bytes, so that the parts of an object are signed in one request
+before they are read, and hashed only once, for the manifest, which every download is compared with.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -24,30 +26,41 @@ from rlrun.storage.remote_signer import RequestSigner
 
 NO_BODY = hashlib.sha256(b"").hexdigest()
 UNSIGNED = "UNSIGNED-PAYLOAD"
-"""Digest of a body that the signature does not cover, as boto3 has it for all bodies over TLS."""
+"""Digest of a body that the signature does not cover."""
 MISSING = b"<Code>NoSuchKey</Code>"
 NO_RESPONSE = 0
 """Status of a response that is missing or incomplete."""
+PAUSE_SECONDS = 30.0
+"""Time for which all requests go through the client after S3 has refused one, because the client sends it again."""
 
 
 class DirectRequests:
     """Reads and writes objects and parts. Thread-safe. They raise StoreError of the signer, and BotoCoreError."""
 
-    def __init__(self, client: Any, urls: BucketUrls, signer: RequestSigner) -> None:
+    def __init__(
+        self, client: Any, urls: BucketUrls, signer: RequestSigner, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         # The client's own session: its proxies, certificates, time limits and connections hold here as well.
         self._session = client._endpoint.http_session
         self._urls = urls
         self._signer = signer
+        self._clock = clock
+        self._paused_until = -math.inf
 
     def describe(self, method: str, uri: S3Uri, digest: str = NO_BODY, query: str = "") -> RequestToSign | None:
         """Return the request for an object, to have it signed. None if its URL is longer than any that is signed."""
         url = f"{self._urls.of(uri.bucket)}/{quote(uri.key, safe='/~')}{query}"
         return None if len(url) > MAX_URL else RequestToSign(method=method, url=url, headers={PAYLOAD_HASH: digest})
 
-    def describe_part(self, uri: S3Uri, upload_id: str, number: int) -> RequestToSign | None:
-        """Return the request for a part of an object, to have it signed. None like `describe`."""
+    def describe_part(self, uri: S3Uri, upload_id: str, number: int, data: bytes | None = None) -> RequestToSign | None:
+        """Return the request for a part of an object, to have it signed.
+
+        None like `describe`, and if the signature must cover the bytes of the part, which are not given.
+        """
         query = f"?partNumber={number}&uploadId={quote(upload_id, safe='~')}"
-        return self.describe("PUT", uri, UNSIGNED, query)
+        if _is_encrypted(self._urls.of(uri.bucket)):
+            return self.describe("PUT", uri, UNSIGNED, query)
+        return None if data is None else self.describe("PUT", uri, hashlib.sha256(data).hexdigest(), query)
 
     def get(self, uri: S3Uri) -> bytes | None:
         """Return the bytes of the object, None if S3 did not send them. Raises ClientError if it says there is none."""
@@ -69,12 +82,12 @@ class DirectRequests:
 
     def put_part(self, uri: S3Uri, upload_id: str, number: int, data: bytes) -> str | None:
         """Return the ETag of the part, None if S3 did not store it."""
-        status, _, headers = self._send(self.describe_part(uri, upload_id, number), data)
+        status, _, headers = self._send(self.describe_part(uri, upload_id, number, data), data)
         return headers.get("etag") if status == 200 else None
 
     def _send(self, asked: RequestToSign | None, data: bytes | None = None) -> tuple[int, bytes, Mapping[str, str]]:
         """Return status, body and headers of the response."""
-        if asked is None:
+        if asked is None or self._clock() < self._paused_until:
             return NO_RESPONSE, b"", {}
         headers = dict(self._signer.headers_for(asked))
         if data is not None:
@@ -84,8 +97,14 @@ class DirectRequests:
             body: bytes = response.content
         except NO_RESPONSE_ERRORS:
             return NO_RESPONSE, b"", {}
+        if response.status_code not in (200, 404):
+            self._paused_until = self._clock() + PAUSE_SECONDS
         if response.status_code in (401, 403):
             self._signer.forget()
         if str(len(body)) != response.headers.get("content-length", str(len(body))):
             return NO_RESPONSE, b"", {}
         return int(response.status_code), body, response.headers
+
+
+def _is_encrypted(url: str) -> bool:
+    return url.startswith("https:")

@@ -187,8 +187,11 @@ class Store:
     def watch_requests(self, before: Callable[[str], None], after: Callable[[], None]) -> None:
         """Call `before` with the HTTP method before each request, also a repeated one, and `after` after its response.
 
-        Both are called in the thread of the request. A request is not sent if `before` raises.
+        Both are called in the thread of the request. A request is not sent if `before` raises. Raises ValueError for a
+        store whose requests rlrun-server signs: not all of them pass here.
         """
+        if self._direct is not None:
+            raise ValueError("requests that rlrun-server signs cannot be watched")
 
         def before_send(request: Any, **_: object) -> None:
             before(str(request.method))

@@ -316,7 +316,7 @@ class OperatorSettings(Schema):
     """Path of a kubeconfig for an operator outside the cluster. None: the pod's ServiceAccount."""
     lease_namespace: str = "rlrun-system"
     lease_name: str = "rlrun-operator"
-    lease_seconds: float = Field(default=15.0, ge=5, le=300)
+    lease_seconds: float = Field(default=15.0, ge=10, le=60)
     """Seconds without a renewal of the Lease after which another operator takes over. The active one stops before."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /healthz, /readyz and /metrics."""

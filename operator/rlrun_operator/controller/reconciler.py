@@ -167,7 +167,7 @@ def is_settled(observation: RunObservation, plan: Plan) -> bool:
 
 
 def only_reports(observation: RunObservation, plan: Plan) -> bool:
-    """Return whether the plan does no more than write progress, conditions, and that a run waits or trains."""
+    """Return whether the plan writes no more than a status without a new attempt, a restart or the end of the run."""
     before = RLRunStatus.parse(observation.run.get("status"))
     return not _has_actions(plan) and _decisions(before) == _decisions(plan.status or before)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rlrun.api.base.kubernetes_types import EnvVar, EnvVarSource, SecretKeySelector
 from rlrun.protocol.access import (
-    API_KEY_SECRET_VARIABLE,
-    API_KEY_VARIABLE,
     OPEN_PATHS_VARIABLE,
+    POOL_API_KEY_SECRET_VARIABLE,
+    POOL_API_KEY_VARIABLE,
     TOKEN_VARIABLE,
     USER_API_KEY,
     USER_PATHS_VARIABLE,
@@ -35,6 +35,16 @@ ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
 """vLLM's own key, which it asks for below `/v1` as well."""
 OTHER_SERVER_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 """Selects a server of vLLM that knows no middleware."""
+RESERVED = frozenset(
+    {
+        TOKEN_VARIABLE,
+        OPEN_PATHS_VARIABLE,
+        POOL_API_KEY_VARIABLE,
+        POOL_API_KEY_SECRET_VARIABLE,
+        USER_PATHS_VARIABLE,
+    }
+)
+"""Variables of the middleware, which an RLModel cannot set."""
 
 
 def installer(settings: OperatorSettings) -> Obj:
@@ -65,9 +75,9 @@ def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Ob
     """Return the engine of a serving pool. `secret` has its token, `api_key_secret` the key of its users."""
     secrets = {
         TOKEN_VARIABLE: {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}},
-        API_KEY_VARIABLE: {"secretKeyRef": {"name": api_key_secret, "key": USER_API_KEY}},
+        POOL_API_KEY_VARIABLE: {"secretKeyRef": {"name": api_key_secret, "key": USER_API_KEY}},
     }
-    users = {API_KEY_SECRET_VARIABLE: api_key_secret, USER_PATHS_VARIABLE: ",".join(USER_PATHS)}
+    users = {POOL_API_KEY_SECRET_VARIABLE: api_key_secret, USER_PATHS_VARIABLE: ",".join(USER_PATHS)}
     return _with_access(engine, secrets, users)
 
 
@@ -88,6 +98,6 @@ def _with_access(engine: Obj, secrets: Mapping[str, Obj], values: Mapping[str, s
         {"name": MODULE_PATH, "value": ":".join(module_path)},
         {"name": OTHER_SERVER_VARIABLE, "value": "0"},
     ]
-    others = [entry for name, entry in of_model.items() if name not in {entry["name"] for entry in own}]
+    others = [entry for name, entry in of_model.items() if name not in RESERVED | {entry["name"] for entry in own}]
     mount = {"name": VOLUME, "mountPath": ACCESS_DIR, "readOnly": True}
     return {**engine, "env": [*others, *own], "volumeMounts": [*engine["volumeMounts"], mount]}

@@ -26,11 +26,6 @@ def pool_token(key: bytes, namespace: str, pool: str) -> str:
     return _derived(key, f"pools/{namespace}/{pool}")
 
 
-def pool_api_key(key: bytes, namespace: str, pool: str) -> str:
-    """Return the key with which users of a serving pool call its OpenAI paths."""
-    return _derived(key, f"pool-users/{namespace}/{pool}")
-
-
 def token_variables(key: bytes, uid: str) -> dict[str, str]:
     """Return the variables of trainer, sidecars and orchestrator."""
     return {TOKEN_VARIABLE: run_token(key, uid), ENVIRONMENT_TOKEN_VARIABLE: environment_token(key, uid)}

@@ -151,7 +151,7 @@ def pool_children(
         secret(identity, identity.api_key_secret, {USER_API_KEY: api_key}),
         desired_config_map(identity, desired),
         *([network_policy(identity, settings.lease_namespace)] if settings.network_policies else []),
-        pool_deployment(identity, settings, model, storage, token),
+        pool_deployment(identity, settings, model, storage, (token, api_key)),
         service(identity, identity.name, ROLE, "serving", {"openai": INFERENCE_PORT}),
     ]
     for child in found:
@@ -198,9 +198,16 @@ def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
 
 
 def pool_deployment(
-    identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec, storage: StorageAccess, token: str
+    identity: PoolIdentity,
+    settings: OperatorSettings,
+    model: RLModelSpec,
+    storage: StorageAccess,
+    keys: tuple[str, str],
 ) -> Obj:
-    """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing."""
+    """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing.
+
+    `keys`: token of the pool and key of its users.
+    """
     shape, serving = model.inference, settings.serving
     base = weights(settings, model.source, shape, storage)
     # The grant comes with the order of adapters: in a variable, a new adapter would restart the engine.
@@ -242,8 +249,8 @@ def pool_deployment(
         },
         shape=shape,
     )
-    # Variables do not follow changes of the Secret: pods with another token than the operator's are replaced.
-    template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest_of(token)}
+    # Variables do not follow changes of a Secret: pods with another token or key are replaced.
+    template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest_of(keys)}
     made = deployment(identity, identity.name, ROLE, "serving", serving.replicas, template)
     # Replace one engine at a time: no additional GPU is needed, and the others keep serving.
     made["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}

@@ -74,7 +74,8 @@ class LeaderElection:
     async def hold(self) -> None:
         """Renew the Lease until cancelled. Raises LeaseLost."""
         while True:
-            await asyncio.sleep(self._retry)
+            left = self._renewed_at + self._renew_deadline - self._clock()
+            await asyncio.sleep(max(0.0, min(self._retry, left)))
             left = self._renewed_at + self._renew_deadline - self._clock()
             try:
                 renewed = await asyncio.wait_for(self._try(), max(left, 0.1))

@@ -43,8 +43,9 @@ class PoolObservation:
     reports: Mapping[str, ServingReport] = field(default_factory=dict)
     """Reports of the sidecars by pod name. Sidecars that did not answer are missing."""
     token: str = field(default="", repr=False)
-    api_key: str = field(default="", repr=False)
     """Token of the pool, which its sidecars and the operator have."""
+    api_key: str = field(default="", repr=False)
+    """Key of the pool's users: that in its Secret, or a new one."""
     s3_problem: Problem | None = None
     """Reason why S3 cannot be used."""
     storage_key: bytes = field(default=b"", repr=False)

@@ -1,7 +1,10 @@
 """Observation of a pool: its adapters, models, objects and pods, and the reports of its sidecars."""
 
 import asyncio
+import base64
 import logging
+import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,6 +23,7 @@ from rlrun.kube.kinds import (
 )
 from rlrun.kube.objects import Obj, label
 from rlrun.kube.references import find_model
+from rlrun.protocol.access import USER_API_KEY
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import ServingReport
 from rlrun.service.errors import RequestError
@@ -28,13 +32,14 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
 from rlrun_operator.resources.model_variables import pool_variables
 from rlrun_operator.resources.platform import credentials_problem
-from rlrun_operator.resources.run_tokens import pool_api_key, pool_token
+from rlrun_operator.resources.run_tokens import pool_token
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
 from rlrun_operator.serving.observation import PoolKey, PoolObservation
 from rlrun_operator.serving.sidecar_client import Sidecars, address
 
 log = logging.getLogger(__name__)
 
+API_KEY_BYTES = 32
 KINDS = (DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
 
 
@@ -75,9 +80,9 @@ class PoolObserver:
             *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
         )
         names = (key.identity.token_secret, key.identity.api_key_secret, key.identity.former_secret)
-        secrets = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
+        found = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
         children = [obj for objects in lists for obj in objects]
-        children += [s for s in secrets if s is not None and label(s, SERVING_LABEL) == key.identity.name]
+        children += [s for s in found if s is not None and label(s, SERVING_LABEL) == key.identity.name]
         own_adapters = [a for a in adapters if a["spec"].get("model") == key.model]
         pool = PoolObservation(key, tuple(own_adapters), (), tuple(children), tuple(pods), await self._reports(pods))
         if not any(map(is_wanted, own_adapters)):
@@ -91,7 +96,7 @@ class PoolObserver:
             pool,
             models=tuple(models),
             token=pool_token(self._token_key, key.namespace, key.identity.name),
-            api_key=pool_api_key(self._token_key, key.namespace, key.identity.name),
+            api_key=_api_key(key, children) or secrets.token_hex(API_KEY_BYTES),
             s3_problem=problem,
             storage_key=self._credentials.storage_key,
             model_secrets=ObservedSecret.by_name(of_model),
@@ -108,3 +113,12 @@ class PoolObserver:
         except RequestError as error:
             log.debug("pod %s: %s", pod["metadata"]["name"], error)
             return None
+
+
+def _api_key(key: PoolKey, children: Sequence[Obj]) -> str:
+    """Return the key of the pool's users that its Secret has, empty without one."""
+    data = [c.get("data") or {} for c in children if c["metadata"]["name"] == key.identity.api_key_secret]
+    try:
+        return base64.b64decode(data[0].get(USER_API_KEY, "")).decode("ascii").strip() if data else ""
+    except ValueError:
+        return ""

@@ -120,7 +120,7 @@ def test_all_settings_arrive(render: Render) -> None:
 def test_chart_and_operator_have_the_same_defaults(render: Render) -> None:
     rendered = parse_settings(render(MINIMAL, base=None).settings)
     own = OperatorSettings(s3=rendered.s3)
-    for field in ("compute_sizes", "ephemeral_storage", "environments", "dns"):
+    for field in ("compute_sizes", "ephemeral_storage", "environments", "dns", "lease_seconds"):
         assert getattr(rendered, field) == getattr(own, field), field
 
 
@@ -159,7 +159,8 @@ def test_settings_without_values_of_this_version_have_their_defaults(render: Ren
         "environments": None,
         "dns": None,
     }
-    settings = parse_settings(render({"runs": missing}).settings)
+    settings = parse_settings(render({"runs": missing, "operator": {"leaseSeconds": None}}).settings)
+    assert settings.lease_seconds == 15
     assert settings.compute_sizes[ComputeSize.medium].ephemeral_storage == "20Gi"
     assert settings.ephemeral_storage.model == "2Ti"
     assert settings.environments.host_users

@@ -90,8 +90,8 @@ async def test_without_a_token_all_requests_pass(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLRUN_API_KEY", API_KEY)
-    monkeypatch.setenv("RLRUN_API_KEY_SECRET", "pool-api-key")
+    monkeypatch.setenv("RLRUN_POOL_API_KEY", API_KEY)
+    monkeypatch.setenv("RLRUN_POOL_API_KEY_SECRET", "pool-api-key")
     monkeypatch.setenv("RLRUN_USER_PATHS", USERS)
 
 
@@ -123,7 +123,7 @@ async def test_the_api_key_opens_the_paths_of_users_only(path: str) -> None:
 async def test_without_an_api_key_nobody_is_a_user(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
     monkeypatch.setenv("RLRUN_USER_PATHS", USERS)
     if key is not None:
-        monkeypatch.setenv("RLRUN_API_KEY", key)
+        monkeypatch.setenv("RLRUN_POOL_API_KEY", key)
     for given in (None, "", "None"):
         assert not (await ask("/v1/models", given))[0]
 

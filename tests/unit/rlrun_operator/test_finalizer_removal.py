@@ -94,7 +94,7 @@ async def test_no_operator_takes_over_after_the_job() -> None:
 
 async def test_removal_ends_when_an_operator_takes_the_lease() -> None:
     cluster, clock = FakeCluster(run("first", "team", FINALIZER)), Time()
-    mine = lease(cluster, clock=clock, renew_deadline=0.0)
+    mine = lease(cluster, clock=clock, duration=0.0)
 
     async def answer_never(_: object) -> Obj:
         held = cluster.find("Lease", "lease", "system")

@@ -72,7 +72,7 @@ def test_every_route_that_is_not_open_needs_the_token(
 
 
 def test_the_api_key_of_a_pool_opens_the_paths_of_users_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLRUN_API_KEY", API_KEY)
+    monkeypatch.setenv("RLRUN_POOL_API_KEY", API_KEY)
     monkeypatch.setenv("RLRUN_USER_PATHS", ",".join(USER_PATHS))
     app = app_of(monkeypatch, PROBE_PATHS, "--middleware", MIDDLEWARE)
     client = TestClient(app, raise_server_exceptions=False)

@@ -6,6 +6,7 @@ import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import POD
 from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.cache.object_cache import ObjectCache, Question
 from rlrun_operator.controller.reconciler import Reconciler
@@ -105,17 +106,25 @@ async def test_retention_reads_all_runs_where_the_api_server_selects_none(world:
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000003"] = manifest(3)
     await world.start()
     (checkpoint,) = world.cluster.all("RLCheckpoint")
-    second = run_object("second", uid="uid-2", checkpointId=checkpoint["metadata"]["name"])
-    world.cluster.put(second)
-    world.cluster.answers["list rlruns"] = [
-        ApiError(400, "BadRequest", "field label not supported: spec.checkpointId"),
-        {"items": [second], "metadata": {}},
-    ]
-    await completed(world)
+    world.cluster.put(run_object("second", uid="uid-2", checkpointId=checkpoint["metadata"]["name"]))
+    list_all = world.cluster.list
+
+    async def list_without_selection(request: KubeRequest) -> Obj:
+        if request.query.get("fieldSelector"):
+            raise ApiError(400, "BadRequest", "field label not supported: spec.checkpointId")
+        return await list_all(request)
+
+    world.cluster.list = list_without_selection  # type: ignore[method-assign]
+    operator = await completed(world)
     assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [3, 10]
-    selectors = [r.query.get("fieldSelector") for r in world.cluster.requests if str(r) == "list rlruns"]
-    assert selectors[0] == "spec.checkpointId!="
-    assert set(selectors[1:]) == {None}, "it does not ask for the selection again"
+
+    def selectors() -> list[str | None]:
+        return [r.query.get("fieldSelector") for r in world.cluster.requests if str(r) == "list rlruns"]
+
+    assert selectors()[0] == "spec.checkpointId!="
+    world.cluster.requests.clear()
+    await operator.reconcile(KEY)
+    assert selectors() == [None], "it does not ask for the selection again"
 
 
 async def test_a_run_with_checkpoints_to_delete_is_not_settled_while_the_other_runs_are_unknown(world: World) -> None:

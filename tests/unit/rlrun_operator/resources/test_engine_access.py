@@ -8,9 +8,9 @@ import pytest
 import rlrun_engine_access.middleware as middleware
 from pydantic import ValidationError
 from rlrun.protocol.access import (
-    API_KEY_SECRET_VARIABLE,
-    API_KEY_VARIABLE,
     OPEN_PATHS_VARIABLE,
+    POOL_API_KEY_SECRET_VARIABLE,
+    POOL_API_KEY_VARIABLE,
     TOKEN_VARIABLE,
     USER_API_KEY,
     USER_PATHS_VARIABLE,
@@ -56,8 +56,11 @@ def test_the_engine_loads_the_middleware_that_an_init_container_brings(pod: Obj)
     assert mounted in container(pod, "vllm")["volumeMounts"]
     assert variables(pod)["PYTHONPATH"] == "/engine-access"
     assert (TOKEN_VARIABLE, OPEN_PATHS_VARIABLE) == (middleware.TOKEN_VARIABLE, middleware.OPEN_PATHS_VARIABLE)
-    assert (API_KEY_VARIABLE, USER_PATHS_VARIABLE) == (middleware.API_KEY_VARIABLE, middleware.USER_PATHS_VARIABLE)
-    assert API_KEY_SECRET_VARIABLE == middleware.API_KEY_SECRET_VARIABLE
+    assert (POOL_API_KEY_VARIABLE, USER_PATHS_VARIABLE) == (
+        middleware.POOL_API_KEY_VARIABLE,
+        middleware.USER_PATHS_VARIABLE,
+    )
+    assert POOL_API_KEY_SECRET_VARIABLE == middleware.POOL_API_KEY_SECRET_VARIABLE
     assert USER_API_KEY in Path(middleware.__file__).read_text(), "the message names it"
 
 
@@ -83,10 +86,10 @@ def test_users_reach_the_openai_paths_of_a_pool_with_their_key_and_no_others() -
     name = secret["metadata"]["name"]
     assert base64.b64decode(secret["data"]["OPENAI_API_KEY"]).decode() == API_KEY
     assert list(secret["data"]) == ["OPENAI_API_KEY"], "who reads it cannot load adapters"
-    assert found["RLRUN_API_KEY"] == {"secretKeyRef": {"name": name, "key": "OPENAI_API_KEY"}}
-    assert found["RLRUN_API_KEY_SECRET"] == name
+    assert found["RLRUN_POOL_API_KEY"] == {"secretKeyRef": {"name": name, "key": "OPENAI_API_KEY"}}
+    assert found["RLRUN_POOL_API_KEY_SECRET"] == name
     assert "VLLM_API_KEY" not in found, "vLLM takes one key, and users must not have that of the sidecar"
-    assert "RLRUN_API_KEY" not in variables(pod_of_run())
+    assert "RLRUN_POOL_API_KEY" not in variables(pod_of_run())
 
 
 def test_engine_and_sidecar_of_a_pool_have_its_token_and_do_not_start_without() -> None:
@@ -112,7 +115,7 @@ def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(bu
         "RLRUN_TOKEN": "known",
         "RLRUN_OPEN_PATHS": "/tokenize",
         "RLRUN_USER_PATHS": "/tokenize",
-        "RLRUN_API_KEY": "known",
+        "RLRUN_POOL_API_KEY": "known",
         "PYTHONPATH": "/opt/plugins",
         "VLLM_USE_RUST_FRONTEND": "1",
     }
@@ -121,9 +124,8 @@ def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(bu
     found = variables(pod)
     assert found["RLRUN_TOKEN"] == variables(build({}))["RLRUN_TOKEN"]
     assert found["RLRUN_OPEN_PATHS"] == variables(build({}))["RLRUN_OPEN_PATHS"]
-    if "RLRUN_API_KEY" in variables(build({})):
-        for name in ("RLRUN_API_KEY", "RLRUN_USER_PATHS"):
-            assert found[name] == variables(build({}))[name]
+    for name in ("RLRUN_POOL_API_KEY", "RLRUN_USER_PATHS"):
+        assert found.get(name) == variables(build({})).get(name)
     assert found["PYTHONPATH"] == "/engine-access:/opt/plugins"
     assert found["VLLM_USE_RUST_FRONTEND"] == "0"
     names = [e["name"] for e in container(pod, "vllm")["env"]]

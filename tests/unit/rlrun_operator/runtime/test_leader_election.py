@@ -3,7 +3,16 @@ from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
-from rlrun_operator.runtime.leader_election import DURATION_SECONDS, RENEW_SHARE, LeaderElection, LeaseLost
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.finalizer_removal import WAIT_SECONDS
+from rlrun_operator.operator_process import STOP_SECONDS
+from rlrun_operator.runtime.leader_election import (
+    DURATION_SECONDS,
+    RENEW_SHARE,
+    RETRY_SECONDS,
+    LeaderElection,
+    LeaseLost,
+)
 
 from tests.support.fake_cluster import FakeCluster
 
@@ -114,6 +123,26 @@ async def test_holder_that_cannot_renew_gives_up() -> None:
 
 def test_holder_gives_up_before_another_takes_over() -> None:
     assert RENEW_DEADLINE_SECONDS + 5 <= DURATION_SECONDS
+
+
+@pytest.mark.parametrize("bound", ["ge", "le"])
+def test_the_allowed_durations_leave_time_to_stop_and_for_the_job_after_an_uninstallation(bound: str) -> None:
+    (limit,) = [getattr(m, bound) for m in OperatorSettings.model_fields["lease_seconds"].metadata if hasattr(m, bound)]
+    assert limit - RENEW_SHARE * limit >= STOP_SECONDS
+    assert limit + RETRY_SECONDS < WAIT_SECONDS
+
+
+async def test_a_holder_stops_at_its_deadline_and_not_at_the_next_renewal() -> None:
+    cluster = FakeCluster()
+    mine = LeaderElection(cluster.kube, "ns", "lease", "a", duration=0.15, retry=60.0)
+    await mine.acquire()
+
+    async def fail(*_: object) -> None:
+        raise ApiError(503, "ServiceUnavailable", "no")
+
+    cluster.get = fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(mine.hold(), 30)
 
 
 async def test_the_lease_is_held_from_its_acquisition_to_the_renewal_deadline() -> None:

@@ -1,5 +1,7 @@
 """The life of a pool and of the adapters in it, reconcile by reconcile."""
 
+import base64
+
 import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.protocol import signed_text
@@ -10,7 +12,7 @@ from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.reconciler import find_pools, key_of
 
 from tests.support.cluster_objects import OUT_OF_DISK, STORAGE_KEY, evict, source_secret, terminated
-from tests.support.fake_cluster import Crash
+from tests.support.fake_cluster import Crash, copied
 from tests.support.serving_pools import KEY, Pools, adapter_object
 
 ALL = ["ConfigMap", "Deployment", "NetworkPolicy", "Secret", "Secret", "Service", "ServiceAccount"]
@@ -49,6 +51,33 @@ async def test_an_up_to_date_pool_is_not_written_again(pools: Pools) -> None:
     assert (pools.cluster.writes, pools.sidecars.told) == (writes, [])
     assert again is not None
     assert again > 2
+
+
+async def test_the_users_key_stays_until_its_secret_is_deleted(pools: Pools) -> None:
+    name = f"{KEY.identity.name}-api-key"
+
+    def key() -> str:
+        return str((pools.cluster.find("Secret", name, "team") or {})["data"]["OPENAI_API_KEY"])
+
+    await pools.deploy(adapter_object())
+    first, deployment = key(), pools.cluster.all("Deployment")[0]
+    await pools.reconcile(2)
+    assert (key(), pools.cluster.all("Deployment")[0]) == (first, deployment)
+    pools.cluster.request_deletion(pools.cluster.find("Secret", name, "team") or {})
+    await pools.reconcile(2)
+    assert key() != first
+    (changed,) = pools.cluster.all("Deployment")
+    assert changed["spec"]["template"] != deployment["spec"]["template"], "variables do not follow a Secret"
+
+
+@pytest.mark.parametrize("value", ["", "!", "/w=="], ids=["empty", "no base64", "no text"])
+async def test_a_users_key_that_cannot_be_used_is_replaced(pools: Pools, value: str) -> None:
+    await pools.deploy(adapter_object())
+    secret = copied(pools.cluster.find("Secret", f"{KEY.identity.name}-api-key", "team") or {})
+    pools.cluster.put({**secret, "data": {"OPENAI_API_KEY": value}})
+    await pools.reconcile()
+    found = pools.cluster.find("Secret", f"{KEY.identity.name}-api-key", "team") or {}
+    assert len(base64.b64decode(found["data"]["OPENAI_API_KEY"])) == 64
 
 
 async def test_no_pool_exists_without_a_deployed_adapter(pools: Pools) -> None:
