@@ -6,6 +6,7 @@ They implement only the necessary part of HTTP: messages with a Content-Length o
 import asyncio
 import json
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 LETTERS = "the quick brown fox jumps over the lazy dog and runs on "
@@ -40,7 +41,7 @@ def chat_answer(tokens: int) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-class _Messages(asyncio.Protocol):
+class _Messages(asyncio.Protocol, ABC):
     """HTTP parser that calls `message` with the head and the body of each message."""
 
     transport: asyncio.Transport
@@ -63,8 +64,8 @@ class _Messages(asyncio.Protocol):
             body, self._data = self._data[end + 4 : end + 4 + length], self._data[end + 4 + length :]
             self.message(head, body)
 
-    def message(self, head: bytes, body: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def message(self, head: bytes, body: bytes) -> None: ...
 
 
 class _Upstream(_Messages):

@@ -40,7 +40,7 @@ class NoCluster(SyncTransport):
 
 def _no_cluster(request: requests.KubeRequest) -> CliError:
     return CliError(
-        f"cannot {request}: there is no kubeconfig, and {API_KEY_VARIABLE} opens files of the platform only",
+        f"cannot {request}: no kubeconfig was found, and {API_KEY_VARIABLE} opens files of the platform only",
         "name a kubeconfig with --kubeconfig or KUBECONFIG; for `env push` give the URL of rlrun-server with --server "
         "or RLRUN_SERVER",
         code=INVALID,

@@ -242,7 +242,9 @@ def _rejection(error: ApiError) -> Exception:
     if error.is_unanswered or error.status in RETRYABLE_STATUSES or not error.status:
         return StorageServerUnavailable(f"rlrun-server is not available: {error.message}")
     if error.status == 404 and error.reason != Reason.API_KEY_NOT_FOUND:
-        return StorageServerUnavailable("there is no rlrun-server: it answers with 404. Check --server, or its version")
+        return StorageServerUnavailable(
+            "the server answers with 404: check the URL in --server, and the version of rlrun-server"
+        )
     return AccessDenied(f"rlrun-server refuses: {error.message}")
 
 

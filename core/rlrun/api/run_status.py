@@ -191,7 +191,7 @@ class RLRunStatus(Status):
     )
     """Components of the run with their pods and crashes."""
     environments: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
-    """Packages of the environments for training and evaluation, from the time at which all are ready. Later attempts and restarts of pods get exactly these; if that is no longer possible, the run fails with EnvironmentChanged."""  # noqa: E501
+    """Packages of the environments for training and evaluation, recorded when all are ready. Later attempts and restarted pods use exactly these. If one has changed or is gone, the run fails with EnvironmentChanged."""  # noqa: E501
     start_time: datetime | None = None
     """Start time of the first attempt."""
     completion_time: datetime | None = None

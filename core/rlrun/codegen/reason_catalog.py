@@ -749,7 +749,7 @@ ENVIRONMENTS = _section(
     ),
     (
         Reason.ENVIRONMENT_CHANGED,
-        "A package in the bucket is no longer the one that the run began with (`status.environments`): its version was "
+        "A package in the bucket differs from the one that the run began with (`status.environments`): its version was "
         "replaced, extended or deleted. The run does not train on with another one.",
         "Start a new run, with `checkpointId` to continue from its newest checkpoint. Raise the version with each push "
         "instead of `--force`.",

@@ -285,4 +285,4 @@ def test_a_key_pushes_a_package_without_a_kubeconfig(
     for words in (("list",), ("env", "push", ENVIRONMENT, "--owner", TEAM)):
         refused = call(*words, env={**variables, "RLRUN_SERVER": None})
         assert refused.code == 2
-        assert "there is no kubeconfig" in " ".join(refused.err.split())
+        assert "no kubeconfig was found" in " ".join(refused.err.split())
