@@ -25,6 +25,7 @@ from rlrun.kube.kinds import (
     JOB,
     NETWORK_POLICY,
     POD,
+    REPLICA_SET,
     RLRUN,
     SECRET,
     SERVICE,
@@ -62,7 +63,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 3600.0
 """Pause between two looks at finished runs in which nothing is left to do."""
-CHILDREN = (DEPLOYMENT, JOB, POD, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
+CHILDREN = (REPLICA_SET, DEPLOYMENT, JOB, POD, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
 """Kinds of children of which only the fact of a change matters. Workloads join them with Kueue."""
 STOP_SECONDS = 3.0
 """Time for kopf to close its streams before the process exits."""

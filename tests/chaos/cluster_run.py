@@ -47,7 +47,7 @@ SETTLE_SECONDS = 90.0
 GONE_SECONDS = 120.0
 LOOK_SECONDS = 0.5
 KINDS = (
-    "rlruns", "rlcheckpoints", "rladapters", "deployments", "jobs", "services",
+    "rlruns", "rlcheckpoints", "rladapters", "replicasets", "deployments", "jobs", "services",
     "networkpolicies", "configmaps", "secrets", "serviceaccounts", "pods",
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ Obj = dict[str, Any]
 CATALOGUE = ("RLCheckpoint", "RLAdapter")
 FOLDERS = {"RLCheckpoint": "checkpoints", "RLAdapter": "adapters"}
 FINISHED = ("Completed", "Failed", "Stopped")
-WORKLOADS = ("Deployment", "Job", "Pod")
+WORKLOADS = ("ReplicaSet", "Deployment", "Job", "Pod")
 NEVER_LESS = ("attempt", "restarts", "runRestarts", "runRestartsTowardMax", "pastActiveSeconds", "observedGeneration")
 """Numbers of a run's status that only grow."""
 WRITTEN_ONCE = ("startTime", "completionTime")

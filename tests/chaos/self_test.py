@@ -295,7 +295,7 @@ def _child_twice() -> AbstractContextManager[Any]:
 
     def other(*arguments: Any) -> list[dict[str, Any]]:
         found = missing(*arguments)
-        trainers = [c for c in found if c["kind"] == "Deployment" and "trainer" in c["metadata"]["name"]]
+        trainers = [c for c in found if c["kind"] == "ReplicaSet" and "trainer" in c["metadata"]["name"]]
         for trainer in map(copy.deepcopy, trainers):
             trainer["metadata"]["name"] += "-again"
             found.append(trainer)
@@ -308,7 +308,7 @@ def _child_after_the_end() -> Callable[[], AbstractContextManager[Any]]:
     written: dict[str, Any] = {}
 
     def change(seen: RunObservation, plan: Plan) -> Plan:
-        written.update({c["metadata"]["name"]: c for c in plan.applies if c["kind"] == "Deployment"})
+        written.update({c["metadata"]["name"]: c for c in plan.applies if c["kind"] == "ReplicaSet"})
         ended = (seen.run.get("status") or {}).get("phase") == "Completed"
         return replace(plan, applies=(*plan.applies, *written.values())) if ended else plan
 

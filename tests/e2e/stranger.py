@@ -36,6 +36,6 @@ def ask_as_stranger(kubectl: Kubectl, run: str, namespace: str, other: str) -> d
         "engine: tokenize": ("POST", f"{hosts['inference']}:8000/tokenize"),
         "engine: load": ("GET", f"{hosts['inference']}:8000/load"),
     }
-    command = ("exec", "-n", namespace, f"deployment/{run}-env-0", "--", "python", "-c", SCRIPT, json.dumps(requests))
+    command = ("exec", "-n", namespace, f"replicaset/{run}-env-0", "--", "python", "-c", SCRIPT, json.dumps(requests))
     answers: dict[str, int] = json.loads(kubectl(*command))
     return answers

@@ -71,7 +71,7 @@ def test_distillation_from_a_teacher(platform: Platform, fresh_namespace: Callab
         buffer={"skipVerification": True},
     )
     platform.kubectl.apply(run)
-    engine = wait_for("the engine", lambda: platform.kubectl.get("deployment", "pupil-inference", namespace), SECONDS)
+    engine = wait_for("the engine", lambda: platform.kubectl.get("replicaset", "pupil-inference", namespace), SECONDS)
     platform.kubectl.apply(*teacher_like(engine, namespace))
 
     lines = metrics_of(platform, follow(platform.kubectl, "pupil", namespace, seconds=SECONDS))

@@ -56,7 +56,7 @@ class World:
         wait_for(f"the end of {name}", lambda: self.run(name)["status"]["phase"] == "Completed", SECONDS)
         kubectl("delete", "rlrun", name, "-n", self.namespace, "--timeout=400s", timeout=420)
         kubectl("delete", "rlcheckpoints,rladapters", "--all", "-n", self.namespace, "--timeout=400s", timeout=420)
-        kinds = "deployments,jobs,services,configmaps,secrets,serviceaccounts,networkpolicies"
+        kinds = "replicasets,jobs,services,configmaps,secrets,serviceaccounts,networkpolicies"
         selector = f"rlrun.dev/run={name}"
         wait_for(
             "the children to be gone",

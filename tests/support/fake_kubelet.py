@@ -1,4 +1,4 @@
-"""Controllers and node of a cluster in memory: Deployments and Jobs get pods."""
+"""Controllers and node of a cluster in memory: ReplicaSets and Jobs get pods."""
 
 from rlrun.kube.objects import Obj
 
@@ -7,9 +7,9 @@ from tests.support.fake_cluster import FakeCluster
 
 
 def step_kubelet(cluster: FakeCluster, *, ready: bool = True) -> None:
-    """Deployments and running Jobs have one pod per replica; pods without them go."""
+    """ReplicaSets, Deployments and running Jobs have one pod per replica; pods without them go."""
     wanted: dict[str, Obj] = {}
-    for obj in cluster.all("Deployment", "Job"):
+    for obj in cluster.all("ReplicaSet", "Deployment", "Job"):
         template = obj["spec"]["template"]
         if obj["kind"] == "Job" and obj.get("status", {}).get("conditions"):
             continue

@@ -101,7 +101,7 @@ class QueuedRuns:
 
     def started(self) -> set[str]:
         """Names of the runs that have a workload or a pod."""
-        found = self.cluster.all("Deployment", "Job", "Pod")
+        found = self.cluster.all("ReplicaSet", "Job", "Pod")
         return {str(o["metadata"]["labels"]["rlrun.dev/run"]) for o in found}
 
     def start_pods(self) -> None:

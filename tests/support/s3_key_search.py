@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from demo.install import SYSTEM_NAMESPACE, S3Access
 from demo.kubectl import Kubectl
 
-KINDS = ("secrets", "configmaps", "pods", "deployments", "jobs")
+KINDS = ("secrets", "configmaps", "pods", "replicasets", "deployments", "jobs")
 VARIABLE = "AWS_SECRET_ACCESS_KEY"
 
 

@@ -36,6 +36,7 @@ RLMODEL = ResourceKind(GROUP, VERSION, "rlmodels", "RLModel", namespaced=False)
 RLCHECKPOINT = ResourceKind(GROUP, VERSION, "rlcheckpoints", "RLCheckpoint")
 RLADAPTER = ResourceKind(GROUP, VERSION, "rladapters", "RLAdapter")
 JOB = ResourceKind("batch", "v1", "jobs", "Job")
+REPLICA_SET = ResourceKind("apps", "v1", "replicasets", "ReplicaSet")
 DEPLOYMENT = ResourceKind("apps", "v1", "deployments", "Deployment")
 SERVICE = ResourceKind("", "v1", "services", "Service")
 NETWORK_POLICY = ResourceKind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
@@ -60,8 +61,13 @@ WORKLOAD_PRIORITY_CLASS = ResourceKind(
 
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
 """Kinds of the objects that record a run's artifacts."""
-CHILDREN = (JOB, DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
-"""Kinds of a run's children, in the order in which they are deleted: first the Job, whose process writes."""
+CHILDREN = (JOB, REPLICA_SET, DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
+"""Kinds of a run's children, in the order in which they are deleted: first the Job, whose process writes.
+
+Earlier versions of the operator made Deployments instead of ReplicaSets.
+"""
+POD_CONTROLLERS = (REPLICA_SET.kind, DEPLOYMENT.kind, JOB.kind)
+"""Kinds of the children that create pods."""
 
 ALL: Mapping[str, ResourceKind] = {
     kind.kind: kind

@@ -21,6 +21,7 @@ from rlrun.kube.kinds import (
     JOB,
     NETWORK_POLICY,
     POD,
+    REPLICA_SET,
     RLADAPTER,
     RLCHECKPOINT,
     RLMODEL,
@@ -196,7 +197,7 @@ class Observer:
 
     async def _children(self, reader: CachedReader, namespace: str, name: str) -> list[Obj]:
         selector = {RUN_LABEL: name}
-        kinds = (DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
+        kinds = (REPLICA_SET, DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
         lists = await asyncio.gather(
             *(reader.list(kind, namespace, selector) for kind in kinds),
         )

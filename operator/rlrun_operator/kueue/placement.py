@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.constants import Reason
+from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj
 from rlrun.protocol.problem import Problem
 
@@ -65,7 +66,7 @@ def placements(workload: Obj, flavors: Mapping[str, Obj]) -> dict[str, Placement
 
 def place(children: Sequence[Obj], placed: Mapping[str, Placement]) -> list[Obj]:
     """Return the children with the placement in the templates of their pods. Raises PlacementConflict."""
-    return [_place(c, placed) if c["kind"] in ("Deployment", "Job") else c for c in children]
+    return [_place(c, placed) if c["kind"] in POD_CONTROLLERS else c for c in children]
 
 
 def _place(child: Obj, placed: Mapping[str, Placement]) -> Obj:

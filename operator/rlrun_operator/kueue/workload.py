@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.constants import HASH_ANNOTATION, Role
-from rlrun.kube.kinds import WORKLOAD
+from rlrun.kube.kinds import JOB, POD_CONTROLLERS, WORKLOAD
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import role_of
 
@@ -90,10 +90,10 @@ def workload(
 
 
 def pod_sets(children: Sequence[Obj]) -> list[Obj]:
-    """Return the sets of pods of the Deployments and Jobs among the children, in the order of `POD_SETS`."""
+    """Return the sets of pods of the ReplicaSets and Jobs among the children, in the order of `POD_SETS`."""
     found: dict[str, Obj] = {}
     for child in children:
-        if child["kind"] not in ("Deployment", "Job"):
+        if child["kind"] not in POD_CONTROLLERS:
             continue
         name = pod_set_of(child)
         made = found.setdefault(name, {"name": name, "count": 0, "template": _template(child["spec"]["template"])})
@@ -102,14 +102,14 @@ def pod_sets(children: Sequence[Obj]) -> list[Obj]:
 
 
 def pod_set_of(child: Obj) -> str:
-    """Return the name of the set that the pods of a Deployment or Job belong to."""
+    """Return the name of the set that the pods of a ReplicaSet or Job belong to."""
     return POD_SETS[Role(role_of(child))]
 
 
 def pod_count(child: Obj) -> int:
-    """Return the number of pods of a Deployment or Job."""
+    """Return the number of pods of a ReplicaSet or Job."""
     spec: Mapping[str, Any] = child["spec"]
-    return int(spec["replicas"] if child["kind"] == "Deployment" else spec["parallelism"])
+    return int(spec["parallelism"] if child["kind"] == JOB.kind else spec["replicas"])
 
 
 def _template(template: Obj) -> Obj:

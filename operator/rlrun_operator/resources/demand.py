@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlrun.constants import Role
+from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.quantities import to_millis
@@ -47,7 +48,7 @@ def pod_sets(identity: RunIdentity, settings: OperatorSettings, resolved: Resolv
         PodSet(role, component, obj["spec"].get("replicas", obj["spec"].get("parallelism", 1)), obj["spec"]["template"])
         for role, objects in found
         for obj in objects
-        if obj["kind"] in ("Deployment", "Job")
+        if obj["kind"] in POD_CONTROLLERS
         for component in [obj["spec"]["template"]["metadata"]["labels"]["rlrun.dev/component"]]
     ]
 

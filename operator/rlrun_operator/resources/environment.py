@@ -1,4 +1,4 @@
-"""Environments: one Deployment and Service each. Only their pods run user code, without credentials."""
+"""Environments: one ReplicaSet and Service each. Only their pods run user code, without credentials."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from rlrun_operator.resources.naming import RunIdentity, environment_component
 from rlrun_operator.resources.orchestrator import WANDB_KEY
 from rlrun_operator.resources.pod_templates import (
     container,
-    deployment,
     disk_volume,
     http_probes,
     pod_template,
+    replica_set,
     service,
 )
 
@@ -95,7 +95,7 @@ def environment(
     egress: EgressAccess | None = None,
     token: str | None = None,
 ) -> list[Obj]:
-    """Return the Deployment and the Service of one environment. `token`: that of the run's environments.
+    """Return the ReplicaSet and the Service of one environment. `token`: that of the run's environments.
 
     Raises:
         ValueError: The environment lists hosts in `egress`, and `egress` is None.
@@ -141,7 +141,7 @@ def environment(
     )
     template["spec"] |= isolation(settings.environments)
     return [
-        deployment(identity, name, Role.environment, item.component, 1, template),
+        replica_set(identity, name, Role.environment, item.component, 1, template),
         # The Service publishes unready pods, because the orchestrator reads the problem of an unready environment.
         service(identity, name, Role.environment, item.component, {"http": ENVIRONMENT_PORT}, unready=True),
     ]

@@ -17,10 +17,10 @@ from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
     MODEL_DIR,
     container,
-    deployment,
     disk_volume,
     http_probes,
     pod_template,
+    replica_set,
     resources_of,
     service,
     token_env_from,
@@ -147,7 +147,7 @@ def engine_volumes(settings: OperatorSettings, shape: Inference) -> dict[str, Ob
 def inference(
     identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, storage: StorageAccess
 ) -> list[Obj]:
-    """Return the Deployment and the headless Service of the inference replicas."""
+    """Return the ReplicaSet and the headless Service of the inference replicas."""
     shape = resolved.model.inference
     model = weights(settings, resolved.model.source, shape, storage)
     client = storage.client(StorageRole.inference)
@@ -186,7 +186,7 @@ def inference(
     )
     ports = {"openai": INFERENCE_PORT, "sidecar": SIDECAR_PORT}
     return [
-        deployment(identity, identity.inference, Role.inference, "inference", shape.replicas, template),
+        replica_set(identity, identity.inference, Role.inference, "inference", shape.replicas, template),
         # Unready pods are published because DNS caches for about 30 s and would delay new replicas. The orchestrator
         # checks each replica's sidecar before it sends requests.
         service(identity, identity.inference, Role.inference, "inference", ports, headless=True, unready=True),

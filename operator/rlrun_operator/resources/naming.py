@@ -74,7 +74,7 @@ class RunIdentity:
 
     @property
     def trainer(self) -> str:
-        """Name of the trainer's Deployment and Service."""
+        """Name of the trainer's ReplicaSet and Service."""
         return self.child("trainer")
 
     @property
@@ -89,7 +89,7 @@ class RunIdentity:
 
     @property
     def inference(self) -> str:
-        """Name of the inference replicas' Deployment and headless Service."""
+        """Name of the inference replicas' ReplicaSet and headless Service."""
         return self.child("inference")
 
     @property
@@ -103,7 +103,7 @@ class RunIdentity:
         return self.child(f"orchestrator-a{self.attempt}")
 
     def environment(self, index: int, use: Use) -> str:
-        """Return the name of the Deployment and Service of one environment; `index` counts from 0 per use."""
+        """Return the name of the ReplicaSet and Service of one environment; `index` counts from 0 per use."""
         return self.child(environment_component(index, use))
 
     def service_host(self, service: str) -> str:
@@ -122,7 +122,7 @@ class RunIdentity:
         }
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
-        """Return the labels that select the run's pods, without the attempt: a Deployment's selector is immutable."""
+        """Return the labels that select the run's pods, of all attempts."""
         labels = {RUN_LABEL: self.name}
         if role:
             labels[ROLE_LABEL] = role.value

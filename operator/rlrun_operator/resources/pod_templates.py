@@ -1,14 +1,14 @@
-"""Builders shared by all pods: security context, volumes, probes, Deployments and Services."""
+"""Builders shared by all pods: security context, volumes, probes, ReplicaSets and Services."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlrun.api.base.kubernetes_types import EnvVar, Resources
 from rlrun.api.model import Pods
-from rlrun.constants import Role
+from rlrun.constants import ATTEMPT_LABEL, Role
 
 from rlrun_operator.config.settings import Image, OperatorSettings
-from rlrun_operator.resources.naming import Identity
+from rlrun_operator.resources.naming import Identity, RunIdentity
 
 Obj = dict[str, Any]
 
@@ -193,18 +193,18 @@ def token_env_from(identity: Identity) -> list[Obj]:
     return [{"secretRef": {"name": identity.token_secret}}]
 
 
-def deployment(identity: Identity, name: str, role: Role, component: str, replicas: int, template: Obj) -> Obj:
-    """Return a Deployment with strategy Recreate: two trainers, or two engines on one GPU, must not overlap."""
+def replica_set(identity: RunIdentity, name: str, role: Role, component: str, replicas: int, template: Obj) -> Obj:
+    """Return a ReplicaSet of one attempt: a template never changes within an attempt, so nothing rolls out.
+
+    It selects the attempt's pods, so that it never adopts those of another attempt with the same name.
+    """
     return {
         "apiVersion": "apps/v1",
-        "kind": "Deployment",
+        "kind": "ReplicaSet",
         "metadata": identity.metadata(name, role, component),
         "spec": {
             "replicas": replicas,
-            "revisionHistoryLimit": 0,
-            "progressDeadlineSeconds": 3600,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": identity.selector(role, component)},
+            "selector": {"matchLabels": {**identity.selector(role, component), ATTEMPT_LABEL: str(identity.attempt)}},
             "template": template,
         },
     }

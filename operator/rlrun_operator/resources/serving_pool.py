@@ -45,7 +45,6 @@ from rlrun_operator.resources.object_digest import digest_of
 from rlrun_operator.resources.platform import secret, service_account
 from rlrun_operator.resources.pod_templates import (
     container,
-    deployment,
     http_probes,
     pod_template,
     resources_of,
@@ -251,7 +250,17 @@ def pool_deployment(
     )
     # Variables do not follow changes of a Secret: pods with another token or key are replaced.
     template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest_of(keys)}
-    made = deployment(identity, identity.name, ROLE, "serving", serving.replicas, template)
-    # Replace one engine at a time: no additional GPU is needed, and the others keep serving.
-    made["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
-    return made
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": identity.metadata(identity.name, ROLE, "serving"),
+        "spec": {
+            "replicas": serving.replicas,
+            "revisionHistoryLimit": 0,
+            "progressDeadlineSeconds": 3600,
+            # Replace one engine at a time: no additional GPU is needed, and the others keep serving.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "selector": {"matchLabels": identity.selector(ROLE, "serving")},
+            "template": template,
+        },
+    }

@@ -1,6 +1,6 @@
 """Trainer: one pod with the base model and its optimizer, or several pods that shard them.
 
-One pod is a Deployment. Several are an Indexed Job: a pod's index is its node rank, pod 0 is the rendezvous host and
+One pod is a ReplicaSet. Several are an Indexed Job: a pod's index is its node rank, pod 0 is the rendezvous host and
 the only one that listens. When a pod dies, the training processes of all pods end and restart together from the newest
 checkpoint.
 """
@@ -19,9 +19,9 @@ from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.pod_templates import (
     MODEL_DIR,
     container,
-    deployment,
     http_probes,
     pod_template,
+    replica_set,
     resources_of,
     service,
     token_env_from,
@@ -121,7 +121,7 @@ def trainer(
     if together:
         return _nodes(identity, shape.nodes, template)
     return [
-        deployment(identity, identity.trainer, Role.trainer, "trainer", 1, template),
+        replica_set(identity, identity.trainer, Role.trainer, "trainer", 1, template),
         service(identity, identity.trainer, Role.trainer, "trainer", {"http": TRAINER_PORT}),
     ]
 

@@ -103,8 +103,9 @@ def test_one_install_brings_kinds_and_operator(as_user: Client, installed: str) 
 def test_the_operator_account_has_only_its_required_permissions(as_user: Client) -> None:
     operator = as_user(OPERATOR)
     for group, resource in [
-        ("", "configmaps"), ("", "services"), ("", "serviceaccounts"), ("apps", "deployments"), ("batch", "jobs"),
-        ("networking.k8s.io", "networkpolicies"), ("rlrun.dev", "rlcheckpoints"), ("rlrun.dev", "rladapters"),
+        ("", "configmaps"), ("", "services"), ("", "serviceaccounts"), ("apps", "replicasets"), ("apps", "deployments"),
+        ("batch", "jobs"), ("networking.k8s.io", "networkpolicies"), ("rlrun.dev", "rlcheckpoints"),
+        ("rlrun.dev", "rladapters"),
     ]:  # fmt: skip
         for verb in ("list", "watch", "create", "patch", "delete"):
             assert may(operator, verb, group, resource), (verb, resource)
@@ -115,8 +116,8 @@ def test_the_operator_account_has_only_its_required_permissions(as_user: Client)
     for verb, group, resource in [
         ("list", "", "secrets"), ("watch", "", "secrets"), ("create", "", "pods"), ("create", "", "pods/exec"),
         ("list", "", "pods/log"), ("create", "rbac.authorization.k8s.io", "roles"), ("delete", "", "namespaces"),
-        ("update", "coordination.k8s.io", "leases"), ("update", "", "configmaps"), ("update", "apps", "deployments"),
-        ("watch", "", "pods/log"), ("get", "", "configmaps"), ("get", "apps", "deployments"),
+        ("update", "coordination.k8s.io", "leases"), ("update", "", "configmaps"), ("update", "apps", "replicasets"),
+        ("watch", "", "pods/log"), ("get", "", "configmaps"), ("get", "apps", "replicasets"),
         ("create", "rlrun.dev", "rlruns"), ("update", "rlrun.dev", "rlmodels"), ("list", "", "namespaces"),
     ]:  # fmt: skip
         assert not may(operator, verb, group, resource), (verb, resource)

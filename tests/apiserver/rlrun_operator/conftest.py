@@ -29,6 +29,8 @@ from tests.support.source_tree import PYTHONPATH
 
 Obj = dict[str, Any]
 WAIT_SECONDS = 240
+KINDS_OF = {"replicasets": "ReplicaSet", "deployments": "Deployment", "jobs": "Job"}
+"""Kinds that create pods."""
 """Far longer than anything takes: the machine may be busy with other tests."""
 
 
@@ -205,8 +207,9 @@ class Bench:
         self.call("POST", "/apis/rlrun.dev/v1alpha1/rlmodels", body)
 
     def make_pods(self, name: str = "reverse") -> None:
-        """Plays the controllers and the node: every Deployment and Job gets a pod that is ready."""
-        for api, plural in (("apis/apps/v1", "deployments"), ("apis/batch/v1", "jobs")):
+        """Plays the controllers and the node: every ReplicaSet, Deployment and Job gets a pod that is ready."""
+        for plural in KINDS_OF:
+            api = "apis/batch/v1" if plural == "jobs" else "apis/apps/v1"
             for owner in self.items(api, plural):
                 template = owner["spec"]["template"]
                 pod = {
@@ -220,7 +223,7 @@ class Bench:
                                 "apiVersion": owner["apiVersion"]
                                 if "apiVersion" in owner
                                 else api.removeprefix("apis/"),
-                                "kind": "Deployment" if plural == "deployments" else "Job",
+                                "kind": KINDS_OF[plural],
                                 "name": owner["metadata"]["name"],
                                 "uid": owner["metadata"]["uid"],
                                 "controller": True,

@@ -63,7 +63,7 @@ def test_children_are_valid(api: client.ApiClient, namespace: str, run: dict[str
     resolved = resolve(identity, SETTINGS, RLRunSpec.model_validate(run), RLModelSpec.model_validate(model), None)
     found = children(identity, SETTINGS, resolved, STORAGE_KEY)
     kinds = {child["kind"] for child in found}
-    assert kinds == {"ServiceAccount", "Secret", "ConfigMap", "NetworkPolicy", "Deployment", "Service", "Job"}
+    assert kinds == {"ServiceAccount", "Secret", "ConfigMap", "NetworkPolicy", "ReplicaSet", "Service", "Job"}
     for child in found:
         first = apply(api, child)
         second = apply(api, child)
@@ -82,7 +82,7 @@ def test_limits_and_isolation_of_environments_reach_the_api_server(api: client.A
     made = {
         (c["kind"], c["metadata"]["name"]): apply(api, c) for c in children(identity, changed, resolved, STORAGE_KEY)
     }
-    spec = made["Deployment", "apart-env-0"]["spec"]["template"]["spec"]
+    spec = made["ReplicaSet", "apart-env-0"]["spec"]["template"]["spec"]
     assert spec["hostUsers"] is False
     assert [volume["emptyDir"] for volume in spec["volumes"]] == [{"sizeLimit": "20Gi"}] * 2
     resources = spec["containers"][0]["resources"]
@@ -101,7 +101,7 @@ def test_pods_satisfy_the_restricted_standard(api: client.ApiClient, namespace: 
         identity, SETTINGS, RLRunSpec.model_validate(FULL_RUN), RLModelSpec.model_validate(FULL_MODEL), None
     )
     for child in children(identity, SETTINGS, resolved, STORAGE_KEY):
-        if child["kind"] in ("Deployment", "Job"):
+        if child["kind"] in ("ReplicaSet", "Job"):
             template = child["spec"]["template"]
             pod = {
                 "apiVersion": "v1",

@@ -69,7 +69,7 @@ def probe(bench: Bench, name: str) -> Probe:
 
 
 def create_wrong_runs(bench: Bench) -> None:
-    """Half of them name a model that does not exist, the Deployments of the others are refused by a quota."""
+    """Half of them name a model that does not exist, the ReplicaSets of the others are refused by a quota."""
     set_quota(bench, 0)
     bench.create_model()
     changes = [{"model": "tests/missing"}, {}]

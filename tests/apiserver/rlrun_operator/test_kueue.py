@@ -127,7 +127,7 @@ class Tenant(Bench):
 
     def started_runs(self) -> set[str]:
         """Names of the runs that have pods, or could have some."""
-        lists = [self.items(APPS, "deployments"), self.items("api/v1", "pods")]
+        lists = [self.items(APPS, "replicasets"), self.items("api/v1", "pods")]
         jobs = [j for j in self.items(BATCH, "jobs") if not (j.get("status") or {}).get("succeeded")]
         return {o["metadata"]["labels"]["rlrun.dev/run"] for objects in [*lists, jobs] for o in objects}
 
@@ -223,7 +223,7 @@ def test_pods_get_the_node_labels_and_tolerations_of_their_flavor(tenant: Tenant
     tenant.objects(flavor={"nodeLabels": {"pool": "spot"}, "tolerations": [toleration]})
     tenant.submit("placed")
     tenant.begin("placed")
-    for owner in [*tenant.items(APPS, "deployments"), *tenant.items(BATCH, "jobs")]:
+    for owner in [*tenant.items(APPS, "replicasets"), *tenant.items(BATCH, "jobs")]:
         spec = owner["spec"]["template"]["spec"]
         assert spec["nodeSelector"] == {"pool": "spot"}
         assert spec["tolerations"] == [toleration]
@@ -303,7 +303,7 @@ def test_missing_kinds_of_kueue_are_reported_at_once(own_bench: Bench) -> None:
     reported = lambda: own_bench.run().get("status", {}).get("reason") == "KueueUnavailable"  # noqa: E731
     own_bench.wait("the reason", reported)
     assert "install Kueue" in own_bench.condition("Admitted")["message"]
-    assert own_bench.items(APPS, "deployments") == []
+    assert own_bench.items(APPS, "replicasets") == []
     own_bench.wait("the end after the start deadline", lambda: own_bench.phase() == "Failed")
     own_bench.create_run("other")
     own_bench.wait("runs without a queue", lambda: own_bench.get(BATCH, "jobs", "other-orchestrator-a1"))

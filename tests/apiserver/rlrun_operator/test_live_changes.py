@@ -78,16 +78,16 @@ def test_deadlines(bench: Bench) -> None:
 @pytest.mark.proves("priorityClassName")
 def test_another_priority_holds_from_the_next_attempt_on(bench: Bench) -> None:
     started(bench)
-    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in bench.items(APPS, "deployments")}
+    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in bench.items(APPS, "replicasets")}
     bench.change_run(priorityClassName="system-cluster-critical")
     bench.wait("that it was seen", lambda: bench.seen())
-    assert {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in bench.items(APPS, "deployments")} == before
+    assert {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in bench.items(APPS, "replicasets")} == before
     bench.change_run(suspend=True)
     bench.wait("Suspended", lambda: bench.phase() == "Suspended")
     bench.kill_pods()
     bench.change_run(suspend=False)
-    bench.wait("the next attempt", lambda: len(bench.items(APPS, "deployments")) == 3)
-    for owner in (*bench.items(APPS, "deployments"), *bench.items("apis/batch/v1", "jobs")):
+    bench.wait("the next attempt", lambda: len(bench.items(APPS, "replicasets")) == 3)
+    for owner in (*bench.items(APPS, "replicasets"), *bench.items("apis/batch/v1", "jobs")):
         assert owner["spec"]["template"]["spec"]["priorityClassName"] == "system-cluster-critical"
     assert refusal(bench, priorityClassName="Not A Name") == "spec.priorityClassName"
 

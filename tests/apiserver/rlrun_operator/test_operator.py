@@ -17,7 +17,7 @@ RLRUN = "apis/rlrun.dev/v1alpha1"
 def versions(bench: Bench) -> dict[str, str]:
     found = {}
     for api, plural in (
-        (APPS, "deployments"),
+        (APPS, "replicasets"),
         (BATCH, "jobs"),
         (CORE, "services"),
         (CORE, "configmaps"),
@@ -42,7 +42,7 @@ def started(bench: Bench, **spec: Any) -> None:
 
 def test_life_of_a_run(bench: Bench) -> None:
     started(bench)
-    assert len(bench.items(APPS, "deployments")) == 3
+    assert len(bench.items(APPS, "replicasets")) == 3
     assert len(bench.items(NET, "networkpolicies")) == 4
     assert bench.condition("Validated")["status"] == "True"
 
@@ -63,7 +63,7 @@ def test_life_of_a_run(bench: Bench) -> None:
     bench.set_pod("reverse-orchestrator-a1-0", phase="Succeeded", statuses=[ended("orchestrator", 0, last)])
     bench.wait("Completed", lambda: bench.phase() == "Completed")
     assert [o["spec"]["step"] for o in bench.items(RLRUN, "rladapters")] == [10]
-    assert bench.items(APPS, "deployments") == []
+    assert bench.items(APPS, "replicasets") == []
     bench.wait("the end of all other children", lambda: list(versions(bench)) == ["jobs/reverse-orchestrator-a1"])
     before = versions(bench)
     bench.wait_until_unchanged(RESYNC_SECONDS + 1)
@@ -119,14 +119,14 @@ def test_missing_model_is_reported_until_it_is_created(bench: Bench) -> None:
     bench.create_run()
     bench.wait("the reason", lambda: bench.condition("Validated").get("reason") == "ModelNotFound")
     bench.create_model()
-    bench.wait("children", lambda: bench.items(APPS, "deployments"))
+    bench.wait("children", lambda: bench.items(APPS, "replicasets"))
 
 
 @pytest.mark.proves("suspend", "stop")
 def test_suspend_resume_and_stop(bench: Bench) -> None:
     started(bench)
     bench.change_run(suspend=True)
-    bench.wait("no workloads", lambda: not bench.items(APPS, "deployments") and not bench.items(BATCH, "jobs"))
+    bench.wait("no workloads", lambda: not bench.items(APPS, "replicasets") and not bench.items(BATCH, "jobs"))
     bench.wait("Suspended", lambda: bench.phase() == "Suspended")
     # No kubelet confirms the end of pods here.
     bench.call("DELETE", f"/api/v1/namespaces/{bench.namespace}/pods", {"gracePeriodSeconds": 0})
@@ -140,7 +140,7 @@ def test_suspend_resume_and_stop(bench: Bench) -> None:
     assert bench.run()["status"]["attempt"] == 2
     bench.change_run(stop=True)
     bench.wait("Stopped", lambda: bench.phase() == "Stopped")
-    bench.wait("no workloads", lambda: not bench.items(APPS, "deployments") and not bench.items(BATCH, "jobs"))
+    bench.wait("no workloads", lambda: not bench.items(APPS, "replicasets") and not bench.items(BATCH, "jobs"))
     bench.wait("no children", lambda: not versions(bench))
     assert bench.phase() == "Stopped"
 

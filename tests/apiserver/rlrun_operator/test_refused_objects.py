@@ -12,22 +12,22 @@ from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.rlrun_operator.conftest import Bench
 
 APPS = "apis/apps/v1"
-DEPLOYMENTS = "count/deployments.apps"
+REPLICA_SETS = "count/replicasets.apps"
 
 
-def set_quota(bench: Bench, deployments: int) -> None:
+def set_quota(bench: Bench, replica_sets: int) -> None:
     """Writes the status as well, which a controller does in a whole cluster."""
     path = f"/api/v1/namespaces/{bench.namespace}/resourcequotas"
-    hard = {DEPLOYMENTS: str(deployments)}
+    hard = {REPLICA_SETS: str(replica_sets)}
     if bench.get("api/v1", "resourcequotas", "small") is None:
         bench.call("POST", path, {"metadata": {"name": "small"}, "spec": {"hard": hard}})
-    used = {DEPLOYMENTS: str(len(bench.items(APPS, "deployments")))}
+    used = {REPLICA_SETS: str(len(bench.items(APPS, "replicasets")))}
     patch = "application/merge-patch+json"
     bench.call("PATCH", f"{path}/small", {"spec": {"hard": hard}}, patch)
     bench.call("PATCH", f"{path}/small/status", {"status": {"hard": hard, "used": used}}, patch)
 
 
-def test_a_quota_that_refuses_a_deployment_becomes_a_condition_and_then_the_run_goes_on(bench: Bench) -> None:
+def test_a_quota_that_refuses_a_replica_set_becomes_a_condition_and_then_the_run_goes_on(bench: Bench) -> None:
     set_quota(bench, 1)
     bench.create_model()
     bench.create_run()
@@ -35,14 +35,14 @@ def test_a_quota_that_refuses_a_deployment_becomes_a_condition_and_then_the_run_
     refused = bench.condition("ChildrenApplied")
     assert refused["status"] == "False"
     assert "exceeded quota: small" in refused["message"]
-    assert f"limited: {DEPLOYMENTS}=1" in refused["message"]
+    assert f"limited: {REPLICA_SETS}=1" in refused["message"]
     status = bench.run()["status"]
     assert (status["phase"], status["reason"], status["attempt"]) == ("Pending", "QuotaExceeded", 1)
-    assert len(bench.items(APPS, "deployments")) == 1
+    assert len(bench.items(APPS, "replicasets")) == 1
     bench.wait("its Event", lambda: "QuotaExceeded" in {e["reason"] for e in bench.items("api/v1", "events")})
 
     set_quota(bench, 9)
-    bench.wait("the other Deployments", lambda: len(bench.items(APPS, "deployments")) == 3)
+    bench.wait("the other ReplicaSets", lambda: len(bench.items(APPS, "replicasets")) == 3)
     bench.wait("the end of the refusal", lambda: bench.condition("ChildrenApplied")["status"] == "True")
 
 
@@ -54,9 +54,9 @@ def test_a_service_account_of_another_owner_is_not_taken_over(bench: Bench) -> N
     bench.create_run()
     bench.wait("the refusal", lambda: bench.condition("ChildrenApplied").get("reason") == "NameTaken")
     assert bench.get("api/v1", "serviceaccounts", "reverse") == before
-    assert bench.items(APPS, "deployments") == []
+    assert bench.items(APPS, "replicasets") == []
     bench.call("DELETE", f"{accounts}/reverse")
-    bench.wait("the Deployments", lambda: len(bench.items(APPS, "deployments")) == 3)
+    bench.wait("the ReplicaSets", lambda: len(bench.items(APPS, "replicasets")) == 3)
 
 
 POD: dict[str, Any] = {"restartPolicy": "Never", "containers": [{"name": "a", "image": "a"}]}
@@ -68,7 +68,7 @@ NEW_OBJECTS: list[dict[str, Any]] = [
     {"apiVersion": "v1", "kind": "ServiceAccount"},
     {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}},
     {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": {"podSelector": {}}},
-    {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**SELECTED, "template": TEMPLATE}},
+    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": {**SELECTED, "template": TEMPLATE}},
     {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": POD}}},
     {
         "apiVersion": "rlrun.dev/v1alpha1",

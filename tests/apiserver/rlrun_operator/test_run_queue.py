@@ -19,7 +19,7 @@ def limit(bench: Bench, **queue: Any) -> None:
 
 
 def started(bench: Bench) -> set[str]:
-    return {o["metadata"]["labels"]["rlrun.dev/run"] for o in bench.items(APPS, "deployments")}
+    return {o["metadata"]["labels"]["rlrun.dev/run"] for o in bench.items(APPS, "replicasets")}
 
 
 def place(bench: Bench, name: str) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def test_every_obstacle_has_its_own_reason_and_can_be_mended(bench: Bench) -> No
     for run, (_, reason, hint) in wanted.items():
         assert hint in refused(bench, run, reason)
         assert bench.phase(run) == "Pending"
-        assert bench.get("apis/apps/v1", "deployments", f"{run}-trainer") is None
+        assert bench.get("apis/apps/v1", "replicasets", f"{run}-trainer") is None
 
     patch = "application/merge-patch+json"
     bench.call("PATCH", f"{checkpoints(elsewhere)}/private", {"spec": {"sharedWith": [bench.namespace]}}, patch)

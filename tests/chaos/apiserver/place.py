@@ -20,10 +20,10 @@ from rlrun.kube.async_client import AsyncKubeClient, AsyncTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
     CONFIG_MAP,
-    DEPLOYMENT,
     JOB,
     NETWORK_POLICY,
     POD,
+    REPLICA_SET,
     RLADAPTER,
     RLCHECKPOINT,
     RLRUN,
@@ -115,7 +115,7 @@ def opened(control_plane: ControlPlane | None = None, s3: S3Server | None = None
 
 
 KINDS = (
-    RLRUN, RLCHECKPOINT, RLADAPTER, DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, POD, CONFIG_MAP,
+    RLRUN, RLCHECKPOINT, RLADAPTER, REPLICA_SET, JOB, SERVICE, NETWORK_POLICY, POD, CONFIG_MAP,
     SECRET, SERVICE_ACCOUNT,
 )  # fmt: skip
 
@@ -160,10 +160,10 @@ class Site:
         return [o for kind in KINDS for o in await self.cluster.list(kind, self.namespace)]
 
     async def play_node(self) -> None:
-        """Every Deployment and Job has a pod that is ready; pods without an owner, or on their way out, go."""
+        """Every ReplicaSet and Job has a pod that is ready; pods without an owner, or on their way out, go."""
         owners = [
             o
-            for kind in (DEPLOYMENT, JOB)
+            for kind in (REPLICA_SET, JOB)
             for o in await self.cluster.list(kind, self.namespace)
             if not o["metadata"].get("deletionTimestamp")
         ]

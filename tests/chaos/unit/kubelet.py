@@ -1,4 +1,4 @@
-"""The controllers and the node of a cluster in memory: Deployments and Jobs get pods, pods get ready, break and go.
+"""The controllers and the node of a cluster in memory: ReplicaSets and Jobs get pods, pods get ready, break and go.
 
 Unlike `step_kubelet` it takes its time: a pod is ready some ticks after it was made and gone some ticks after it was
 deleted, and a report may come late.
@@ -44,7 +44,7 @@ class Kubelet:
             return
         for pod in self.pods():
             self._end(pod)
-        for owner in self.cluster.all("Deployment", "Job"):
+        for owner in self.cluster.all("ReplicaSet", "Job"):
             if not owner["metadata"].get("deletionTimestamp"):
                 self._fill(owner)
         for pod in self.pods():
@@ -68,7 +68,7 @@ class Kubelet:
         return [p for p in self.living(role) if p["status"]["conditions"][0]["status"] == "True"]
 
     def crash(self, role: str, code: int = 1, reason: str = "Error", message: str = "") -> bool:
-        """A container fails. A Deployment starts it again in its pod, a Job in another. False without a living pod."""
+        """A container fails. A ReplicaSet starts it again in its pod, a Job in another. False without a living pod."""
         for pod in self.living(role)[:1]:
             if pod["spec"].get("restartPolicy") == "Never":
                 self._terminate(pod, terminated(code, reason, message))
@@ -84,7 +84,7 @@ class Kubelet:
         return False
 
     def delete(self, role: str) -> bool:
-        """Delete the pod, as a user would; its Deployment or Job makes another."""
+        """Delete the pod, as a user would; its ReplicaSet or Job makes another."""
         for pod in self.living(role)[:1]:
             self.cluster.request_deletion(pod)
             return True

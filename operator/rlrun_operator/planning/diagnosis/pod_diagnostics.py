@@ -185,7 +185,7 @@ def pod_problems(pods: list[Obj]) -> list[PodProblem]:
 
 
 def _replaces(pod: Obj, evicted: Obj) -> bool:
-    """True if a Deployment or Job created the pod for the evicted one: at once, and of the same component."""
+    """True if a ReplicaSet or Job created the pod for the evicted one: at once, and of the same component."""
     created = parse_time(pod["metadata"].get("creationTimestamp"))
     ended = max((end.finished_at for end in terminations(evicted) if end.finished_at), default=None)
     if created is None or ended is None or component_of(pod) != component_of(evicted):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlrun.constants import RUN_UID_LABEL
+from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj, attempt_of, label
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
@@ -21,7 +22,7 @@ class RunObservation:
 
     run: Obj
     children: tuple[Obj, ...] = ()
-    """Deployments, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
+    """ReplicaSets, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
     pods: tuple[Obj, ...] = ()
     catalog: ArtifactCatalog = field(default_factory=ArtifactCatalog)
     """Checkpoints and adapters of this run (by uid)."""
@@ -94,6 +95,10 @@ class RunObservation:
     def owned_children(self, *kinds: str) -> list[Obj]:
         """Return the children with this run's uid, of the given kinds or of all kinds."""
         return [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
+
+    def pod_controllers(self) -> list[Obj]:
+        """Return the children of this run that create pods."""
+        return self.owned_children(*POD_CONTROLLERS)
 
     def has_object(self, kind: str, name: str) -> bool:
         """True if the run has this child or artifact already."""

@@ -128,7 +128,7 @@ def wait_with_refused_place(
 
 
 def _has_workloads(observation: RunObservation, attempt: int) -> bool:
-    workloads = [c for c in observation.owned_children("Deployment", "Job") if attempt_of(c) == attempt]
+    workloads = [c for c in observation.pod_controllers() if attempt_of(c) == attempt]
     return bool(workloads or observation.pods_of(attempt))
 
 

@@ -102,7 +102,7 @@ def restart_with_unreadable_configuration(
     """End an attempt that has pods and no readable configuration: a new one could differ from that of the pods."""
     attempt = status.attempt
     configs = [c for c in observation.owned_children("ConfigMap") if attempt_of(c) == attempt]
-    workloads = [c for c in observation.owned_children("Deployment", "Job") if attempt_of(c) == attempt]
+    workloads = [c for c in observation.pod_controllers() if attempt_of(c) == attempt]
     if not workloads or not configs or readable_config(configs[0]) is not None:
         return None
     problem = Problem(

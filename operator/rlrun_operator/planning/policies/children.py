@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
+from rlrun.kube.kinds import DEPLOYMENT, REPLICA_SET
 from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
 from rlrun.kube.pods import is_alive, is_leaving, role_of
 from rlrun.protocol.resolved import CONFIG_KEY
@@ -21,7 +22,7 @@ from rlrun_operator.planning.policies.resolution import readable_config
 from rlrun_operator.resources.object_digest import digest_of
 
 COMPARED_DATA = ("ConfigMap", "Secret")
-ENDED_WITH_RUN = ("Deployment", "Secret")
+ENDED_WITH_RUN = (REPLICA_SET.kind, DEPLOYMENT.kind, "Secret")
 ENDED_WITH_PODS = ("ServiceAccount", "Secret", "ConfigMap", "Service", "NetworkPolicy")
 """Children that only pods need, in the order of their deletion. Without the ServiceAccount no pod can be created late;
 the NetworkPolicies of user code go last."""
@@ -29,7 +30,7 @@ the NetworkPolicies of user code go last."""
 
 def missing_children(desired: Iterable[Obj], observation: RunObservation) -> list[Obj]:
     """Return the children to apply, in the given order."""
-    existing = {(c["kind"], c["metadata"]["name"]): c for c in observation.owned_children()}
+    existing = {(_kind_of(c), c["metadata"]["name"]): c for c in observation.owned_children()}
     pairs = [(child, existing.get((child["kind"], child["metadata"]["name"]))) for child in desired]
     fitting = [(_in_the_keys_of(child, current), current) for child, current in pairs]
     return [
@@ -37,6 +38,11 @@ def missing_children(desired: Iterable[Obj], observation: RunObservation) -> lis
         for child, current in fitting
         if _needs_write(child, current) and not (current is None and _has_orphaned_pod(child, observation))
     ]
+
+
+def _kind_of(existing: Obj) -> str:
+    """Return the kind of the child today. An attempt that began with Deployments goes on with them."""
+    return REPLICA_SET.kind if existing["kind"] == DEPLOYMENT.kind else str(existing["kind"])
 
 
 def _has_orphaned_pod(desired: Obj, observation: RunObservation) -> bool:
@@ -105,20 +111,20 @@ def stale_children(observation: RunObservation, attempt: int) -> tuple[list[Obje
         for c in observation.children
         if label(c, RUN_UID_LABEL) != observation.uid and label(c, MANAGED_BY_LABEL) == FIELD_MANAGER
     ]
-    old = [c for c in observation.owned_children("Deployment", "Job") if attempt_of(c) != attempt]
+    old = [c for c in observation.pod_controllers() if attempt_of(c) != attempt]
     ours = {id(p) for p in observation.pods_of(attempt)}
     old_pods = [p for p in observation.pods if id(p) not in ours and is_alive(p)]
     return [ObjectRef.of(c) for c in (*foreign, *old)], bool(foreign or old or old_pods)
 
 
 def active_workloads(observation: RunObservation) -> list[ObjectRef]:
-    """Return the Deployments and Jobs that keep pods running."""
-    return [ObjectRef.of(c) for c in observation.owned_children("Deployment", "Job")]
+    """Return the ReplicaSets and Jobs that keep pods running."""
+    return [ObjectRef.of(c) for c in observation.pod_controllers()]
 
 
 def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectRef]:
     """Return the workloads of a suspended run that are not being deleted yet."""
-    return _deletable(observation.owned_children("Deployment", "Job"))
+    return _deletable(observation.pod_controllers())
 
 
 def workloads_to_delete_after_finish(observation: RunObservation) -> list[ObjectRef]:

@@ -107,7 +107,7 @@ def stage_of(observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, 
         return Stage.SUSPENDED
     if status.attempt_start_time is None:
         return Stage.PAUSED if remaining_wait(status, now) > 0 else Stage.QUEUED
-    owned = [c for c in observation.owned_children("Deployment", "Job") if attempt_of(c) == status.attempt]
+    owned = [c for c in observation.pod_controllers() if attempt_of(c) == status.attempt]
     return Stage.ACTIVE if owned or observation.pods_of(status.attempt) else Stage.QUEUED
 
 

@@ -43,5 +43,5 @@ def admitted_workload(observation: RunObservation) -> Obj | None:
 
 def is_queued_by_pods(observation: RunObservation, attempt: int) -> bool:
     """True for an attempt that an older version of the operator began: Kueue admitted each of its pods alone."""
-    owned = observation.owned_children("Deployment", "Job")
+    owned = observation.pod_controllers()
     return any(attempt_of(c) == attempt and label(c, QUEUE_LABEL) for c in owned)

@@ -6,6 +6,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import seconds
+from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import attempt_of
 from rlrun.kube.pods import is_alive
 from rlrun.protocol.access import TOKEN_VARIABLE
@@ -102,7 +103,7 @@ def create_children(
     except PlacementConflict as conflict:
         return mark_finished(observation, status, settings, now, Phase.failed, conflict.problem)
     applies = missing_children(desired if isinstance(placed, Problem) else placed, observation)
-    if isinstance(placed, Problem) and any(child["kind"] in ("Deployment", "Job") for child in applies):
+    if isinstance(placed, Problem) and any(child["kind"] in POD_CONTROLLERS for child in applies):
         return plan_waiting(observation, status, spec, settings, now, placed)
     return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)), writes_children=True)
 
@@ -138,7 +139,7 @@ def token_key_of(observation: RunObservation, attempt: int) -> bytes | None:
 
 
 def _previous_pods_message(observation: RunObservation, attempt: int) -> str:
-    active = [*(p for p in observation.own_pods if is_alive(p)), *observation.owned_children("Deployment", "Job")]
+    active = [*(p for p in observation.own_pods if is_alive(p)), *observation.pod_controllers()]
     earlier = {attempt_of(o) for o in active} - {attempt}
     if not earlier:
         return f"Waiting for pods of an earlier run named {observation.name} to terminate. No action needed."

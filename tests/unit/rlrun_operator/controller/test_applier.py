@@ -27,4 +27,4 @@ async def test_failure_decision_survives_a_crash_at_any_write(
     await world.reconcile(2)
     assert world.status["phase"] == phase
     assert world.status.get("runRestarts", 0) == (action == "RestartRun")
-    assert world.cluster.all("Deployment") == []
+    assert world.cluster.all("ReplicaSet") == []

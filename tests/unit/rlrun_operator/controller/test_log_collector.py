@@ -40,7 +40,7 @@ async def test_all_logs_are_kept_before_the_pods_go(world: World, change: dict[s
     speak(world)
     world.change_spec(**change)
     await world.reconcile()
-    assert world.cluster.all("Deployment") == []
+    assert world.cluster.all("ReplicaSet") == []
     assert {uri: text.decode() for uri, text in world.artifacts.files.items()} == {
         f"{LOGS}/attempt-1/{name}.log": f"log of {name}"
         for name in (
@@ -107,7 +107,7 @@ async def test_the_finalizer_stays_until_the_last_pod_with_a_log_is_gone(make_wo
     world.cluster.objects[("Pod", "team", pod["metadata"]["name"])]["status"]["phase"] = "Succeeded"
     run = world.cluster.objects[("RLRun", "team", "reverse")]
     run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    for obj in world.cluster.all("Deployment", "Job"):
+    for obj in world.cluster.all("ReplicaSet", "Job"):
         del world.cluster.objects[(obj["kind"], "team", obj["metadata"]["name"])]
 
     await world.reconcile()

@@ -64,7 +64,7 @@ async def test_a_settled_run_that_changes_is_looked_at_until_it_is_settled_again
     if change == "children":
         labels = {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-1"}
         metadata = {"name": "reverse-trainer", "namespace": "team", "labels": labels}
-        world.cluster.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {}})
+        world.cluster.put({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": {}})
     else:
         world.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10, size=50)
     await operator.reconcile(KEY)

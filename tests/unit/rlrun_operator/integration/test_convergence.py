@@ -113,7 +113,7 @@ def test_the_undisturbed_run_reaches_the_expected_state() -> None:
         f"{ROOT}/checkpoints/step-000002",
         f"{ROOT}/checkpoints/step-000003",
     ]
-    assert sum(key.startswith("Deployment/") for key in EXPECTED) == 3
+    assert sum(key.startswith("ReplicaSet/") for key in EXPECTED) == 3
     assert sum(key.startswith("RLCheckpoint/") for key in EXPECTED) == 2
 
 
@@ -151,7 +151,7 @@ async def disturb(world: World, what: str, number: int) -> None:
     elif what == "kubelet":
         step_kubelet(world.cluster)
     elif what == "lose a child":
-        own = world.cluster.all("Deployment", "Job", "Service", "ConfigMap", "NetworkPolicy", "ServiceAccount")
+        own = world.cluster.all("ReplicaSet", "Job", "Service", "ConfigMap", "NetworkPolicy", "ServiceAccount")
         if own:
             world.cluster.request_deletion(own[number % len(own)])
     elif what == "lose the status":
@@ -186,7 +186,7 @@ async def test_crash_at_every_write_of_the_end(crash_at: int) -> None:
     for _ in range(5):
         await world.reconcile()
     assert world.status["phase"] == "Completed"
-    assert world.cluster.all("Deployment") == []
+    assert world.cluster.all("ReplicaSet") == []
     assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [3, 10]
     assert [o["spec"]["step"] for o in world.cluster.all("RLAdapter")] == [10]
     assert {o["status"]["phase"] for o in world.cluster.all("RLCheckpoint", "RLAdapter")} == {"Ready"}
@@ -212,7 +212,7 @@ async def test_crash_at_every_write_of_the_clean_up(end: str, crash_at: int) -> 
     assert world.cluster.all("Service"), "they are deleted when the pods have ended"
     await reconcile(world, crash_after=crash_at)
     await world.reconcile(2)
-    kept = world.cluster.all("Service", "NetworkPolicy", "ConfigMap", "ServiceAccount", "Deployment")
+    kept = world.cluster.all("Service", "NetworkPolicy", "ConfigMap", "ServiceAccount", "ReplicaSet")
     assert [o["metadata"]["name"] for o in kept] == []
     assert world.cluster.find("Secret", "reverse-rlrun-token") is None
     before = world.cluster.writes

@@ -36,14 +36,14 @@ async def test_a_run_waits_for_the_secret_of_its_model(world: World) -> None:
     assert world.condition("Validated")["reason"] == "SecretsMissing"
     assert "Secret hub, which does not exist in namespace team" in world.condition("Validated")["message"]
     assert world.status["reason"] == "SecretsMissing"
-    assert world.cluster.all("Deployment", "Job") == []
+    assert world.cluster.all("ReplicaSet", "Job") == []
     world.cluster.put(hub_secret(key="other"))
     await world.reconcile()
     assert "has no such key" in world.condition("Validated")["message"]
     world.cluster.put(hub_secret(VALUE))
     await world.start()
     assert world.condition("Validated")["status"] == "True"
-    assert world.cluster.find("Deployment", "reverse-trainer")
+    assert world.cluster.find("ReplicaSet", "reverse-trainer")
 
 
 async def test_a_run_that_waits_for_the_secret_of_its_model_ends_at_its_deadline(world: World) -> None:
@@ -60,7 +60,7 @@ async def test_a_run_whose_model_names_a_secret_of_the_platform_does_not_start(w
     world.cluster.put(hub_secret(name="next-s3"))
     await world.reconcile(2)
     assert world.condition("Validated")["reason"] == "SecretReserved"
-    assert world.cluster.all("Deployment", "Job") == []
+    assert world.cluster.all("ReplicaSet", "Job") == []
 
 
 async def test_a_token_from_a_secret_is_in_no_object_status_event_or_log(
@@ -107,5 +107,5 @@ async def test_a_copy_of_the_s3_credentials_by_an_older_version_is_reserved_with
     pools.cluster.put(model_object(inference=taken))
     pools.cluster.put(adapter_object())
     await pools.reconcile()
-    assert (pools.state(), pools.cluster.all("Deployment")) == ("DeployFailed", [])
+    assert (pools.state(), pools.cluster.all("ReplicaSet")) == ("DeployFailed", [])
     assert pools.status()["deploymentMessage"].startswith("SecretReserved: ")

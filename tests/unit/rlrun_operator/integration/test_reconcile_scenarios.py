@@ -56,11 +56,11 @@ async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> No
     assert world.status["phase"] == "Pending"
     assert world.condition("Validated")["status"] == "True"
     assert world.condition("Validated")["reason"] == "Valid"
-    names = {(o["kind"], o["metadata"]["name"]) for o in world.cluster.all("Deployment", "Job", "Secret", "ConfigMap")}
+    names = {(o["kind"], o["metadata"]["name"]) for o in world.cluster.all("ReplicaSet", "Job", "Secret", "ConfigMap")}
     assert names == {
-        ("Deployment", "reverse-trainer"),
-        ("Deployment", "reverse-inference"),
-        ("Deployment", "reverse-env-0"),
+        ("ReplicaSet", "reverse-trainer"),
+        ("ReplicaSet", "reverse-inference"),
+        ("ReplicaSet", "reverse-env-0"),
         ("Job", "reverse-orchestrator-a1"),
         ("Secret", "reverse-rlrun-token"),
         ("Secret", "s3"),
@@ -102,7 +102,7 @@ async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:
     assert world.status["progress"]["reward"] == 0.9
     assert world.condition("Completed")["status"] == "True"
     assert [o["status"]["phase"] for o in world.cluster.all("RLCheckpoint", "RLAdapter")] == ["Ready", "Ready"]
-    assert world.cluster.all("Deployment") == []
+    assert world.cluster.all("ReplicaSet") == []
     assert [o["metadata"]["name"] for o in world.cluster.all("Job")] == ["reverse-orchestrator-a1"]
     assert world.cluster.find("ConfigMap", "reverse-config"), "its deletion follows the status"
     assert world.cluster.find("Secret", "reverse-rlrun-token") is None
@@ -153,10 +153,10 @@ async def test_run_starts_once_its_model_exists(world: World) -> None:
     found = world.condition("Validated")
     assert found["reason"] == "ModelNotFound"
     assert "other/one" in found["message"]
-    assert world.cluster.all("Deployment") == []
+    assert world.cluster.all("ReplicaSet") == []
     world.cluster.put(model_object())
     await world.reconcile()
-    assert len(world.cluster.all("Deployment")) == 3
+    assert len(world.cluster.all("ReplicaSet")) == 3
 
 
 @pytest.mark.proves("startDeadlineSeconds")
@@ -178,7 +178,7 @@ async def test_suspend_and_resume_is_a_new_attempt(world: World) -> None:
     world.change_spec(suspend=True)
     await world.reconcile()
     assert world.status["phase"] == "Suspended"
-    assert world.cluster.all("Deployment", "Job", "Pod") == []
+    assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
     world.clock.advance(1000)
     assert await world.reconcile() is None
     assert left_of_the_run(world) == []
@@ -207,10 +207,10 @@ async def test_new_attempt_waits_for_the_old_pods(world: World) -> None:
     world.change_spec(suspend=False)
     await world.reconcile(2)
     assert world.status["reason"] == "WaitingForPreviousPods"
-    assert world.cluster.all("Deployment") == []
+    assert world.cluster.all("ReplicaSet") == []
     del world.cluster.objects[("Pod", "team", stuck["metadata"]["name"])]
     await world.reconcile()
-    assert len(world.cluster.all("Deployment")) == 3
+    assert len(world.cluster.all("ReplicaSet")) == 3
 
 
 @pytest.mark.proves("stop")
@@ -220,7 +220,7 @@ async def test_stop_ends_pods_and_keeps_artifacts(world: World) -> None:
     world.change_spec(stop=True)
     await world.reconcile()
     assert world.status["phase"] == "Stopped"
-    assert world.cluster.all("Deployment", "Job", "Pod") == []
+    assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
     assert world.cluster.all("RLCheckpoint")
     assert world.status["completionTime"]
     await world.reconcile()
@@ -267,11 +267,11 @@ async def test_crash_loop_fails_the_run_after_max_restarts(world: World) -> None
         assert world.condition("TrainerReady")["reason"] == "TrainerOutOfMemory"
         assert world.status["phase"] == ("Pending" if crashes <= 3 else "Failed")
     assert world.condition("Failed")["reason"] == "TrainerOutOfMemory"
-    assert world.cluster.all("Deployment", "Pod", "Job") == []
+    assert world.cluster.all("ReplicaSet", "Pod", "Job") == []
 
 
 async def replace_evicted(world: World, name: str, message: str) -> None:
-    """The kubelet evicts the pod, and its Deployment makes another, which is starting."""
+    """The kubelet evicts the pod, and its ReplicaSet makes another, which is starting."""
     evicted = world.cluster.objects.pop(("Pod", "team", name))
     evicted["metadata"]["name"] += f"-{evicted['metadata']['uid']}"
     world.cluster.put(evict(evicted, message))
@@ -290,7 +290,7 @@ async def test_an_environment_that_fills_its_disk_fails_the_run_after_max_restar
         assert world.status["phase"] == ("Pending" if evictions <= 3 else "Failed")
     assert world.condition("Failed")["reason"] == "EnvironmentOutOfDisk"
     assert "after 4 crashes (`spec.maxRestarts` 3)" in world.condition("Failed")["message"]
-    assert world.cluster.all("Deployment", "Job") == []
+    assert world.cluster.all("ReplicaSet", "Job") == []
 
 
 async def test_environments_evicted_for_a_full_node_fail_no_run(world: World) -> None:
@@ -329,7 +329,7 @@ async def test_failure_policy_restart_run(make_world: Callable[..., World]) -> N
     trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": 1}}}
     world.cluster.put(trainer)
     await world.reconcile()
-    assert world.cluster.all("Deployment") == []
+    assert world.cluster.all("ReplicaSet") == []
     world.clock.advance(10)
     await world.start()
     assert world.status["attempt"] == 2
@@ -401,13 +401,13 @@ async def test_active_deadline_counts_all_attempts(make_world: Callable[..., Wor
 @pytest.mark.proves("maxSteps")
 async def test_raised_max_steps_reach_the_config_and_restart_nothing(world: World) -> None:
     await world.start()
-    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     world.change_spec(maxSteps=20)
     await world.reconcile()
     config = world.cluster.find("ConfigMap", "reverse-config")
     assert config
     assert '"maxSteps": 20' in config["data"]["run.json"]
-    after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     assert after == before
 
 
@@ -444,7 +444,7 @@ async def test_an_attempt_with_a_damaged_configuration_is_followed_by_another_on
     whole = json.loads(config["data"]["run.json"])
     config["data"]["run.json"] = damaged
     await world.reconcile()
-    assert world.cluster.all("Deployment", "Job", "Pod") == []
+    assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
     assert world.status["reason"] == "Restarting"
     assert "ConfigurationUnreadable" in world.status["message"]
     world.clock.advance(60)
@@ -461,7 +461,7 @@ async def test_a_damaged_configuration_without_pods_is_written_again(world: Worl
     config = world.cluster.find("ConfigMap", "reverse-config")
     assert config
     whole, config["data"]["run.json"] = config["data"]["run.json"], "{}"
-    for obj in world.cluster.all("Deployment", "Job"):
+    for obj in world.cluster.all("ReplicaSet", "Job"):
         world.cluster.request_deletion(obj)
     await world.reconcile()
     mended = world.cluster.find("ConfigMap", "reverse-config")
@@ -537,22 +537,22 @@ async def test_a_pod_that_cannot_be_annotated_does_not_stop_the_reconcile(
 
 async def test_operator_upgrade_and_model_change_restart_nothing(world: World) -> None:
     await world.start()
-    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     world.settings = world.settings.model_copy(
         update={"images": world.settings.images.model_copy(update={"trainer": world.settings.images.inference})}
     )
     world.cluster.put(model_object(seqLen=512))
     await world.reconcile(3)
-    after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     assert after == before
 
 
 async def test_lost_child_is_made_again_from_the_frozen_model(world: World) -> None:
     await world.start()
     world.cluster.put(model_object(seqLen=512))
-    del world.cluster.objects[("Deployment", "team", "reverse-inference")]
+    del world.cluster.objects[("ReplicaSet", "team", "reverse-inference")]
     await world.reconcile()
-    made = world.cluster.find("Deployment", "reverse-inference")
+    made = world.cluster.find("ReplicaSet", "reverse-inference")
     assert made
     args = made["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[args.index("--max-model-len") + 1] == "256"
@@ -629,7 +629,7 @@ async def test_artifact_policy_delete_removes_files(make_world: Callable[..., Wo
     assert world.cluster.all("RLCheckpoint")[0]["metadata"]["ownerReferences"]
     world.cluster.request_deletion(world.run)
     await world.reconcile()
-    assert world.cluster.all("Deployment", "Job", "Pod") == []
+    assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
     assert world.artifacts.folders, "files may go only after the pods"
     await world.reconcile()
     assert world.artifacts.folders == {}
@@ -667,7 +667,7 @@ async def test_retained_run_needs_no_finalizer(world: World) -> None:
     await world.reconcile()
     world.cluster.request_deletion(world.run)
     await world.reconcile()
-    assert world.cluster.all("Deployment", "Job") == []
+    assert world.cluster.all("ReplicaSet", "Job") == []
     assert world.artifacts.folders
     assert len(world.cluster.all("RLCheckpoint")) == 1
 
@@ -680,7 +680,7 @@ async def test_earlier_run_of_the_same_name_is_cleared_first(world: World) -> No
     await world.reconcile()
     assert world.status["reason"] == "WaitingForPreviousPods"
     await world.reconcile(2)
-    assert {d["metadata"]["labels"]["rlrun.dev/run-uid"] for d in world.cluster.all("Deployment")} == {"uid-2"}
+    assert {d["metadata"]["labels"]["rlrun.dev/run-uid"] for d in world.cluster.all("ReplicaSet")} == {"uid-2"}
 
 
 async def test_each_transition_creates_one_event(world: World) -> None:

@@ -14,12 +14,12 @@ from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import end_orchestrator
 from tests.support.operator_world import World
 
-TRAINER = "apply Deployment team/reverse-trainer"
+TRAINER = "apply ReplicaSet team/reverse-trainer"
 QUOTA = ApiError(
     403,
     "Forbidden",
-    'deployments.apps "reverse-trainer" is forbidden: exceeded quota: small, requested: count/deployments.apps=1, '
-    "used: count/deployments.apps=2, limited: count/deployments.apps=2",
+    'replicasets.apps "reverse-trainer" is forbidden: exceeded quota: small, requested: count/replicasets.apps=1, '
+    "used: count/replicasets.apps=2, limited: count/replicasets.apps=2",
 )
 WEBHOOK = ApiError(400, "BadRequest", 'admission webhook "policy.test" denied the request: no GPUs on Sundays')
 UNANSWERED = ApiError(
@@ -35,7 +35,7 @@ def refuse(world: World, error: ApiError, request: str = TRAINER) -> None:
 @pytest.mark.parametrize(
     ("error", "reason", "quoted"),
     [
-        (QUOTA, "QuotaExceeded", "used: count/deployments.apps=2"),
+        (QUOTA, "QuotaExceeded", "used: count/replicasets.apps=2"),
         (WEBHOOK, "ObjectRefused", "no GPUs on Sundays"),
         (UNANSWERED, "ObjectRefused", "no endpoints"),
     ],
@@ -48,7 +48,7 @@ async def test_the_first_reconcile_reports_a_refused_object(
     await world.reconcile()
     refused = world.condition("ChildrenApplied")
     assert (refused["status"], refused["reason"]) == ("False", reason)
-    assert "Deployment team/reverse-trainer" in refused["message"]
+    assert "ReplicaSet team/reverse-trainer" in refused["message"]
     assert quoted in refused["message"]
     assert (world.status["phase"], world.status["reason"]) == ("Pending", reason)
     assert world.status["attemptStartTime"]
@@ -58,7 +58,7 @@ async def test_the_first_reconcile_reports_a_refused_object(
 async def test_objects_after_a_refused_one_are_not_written(world: World) -> None:
     refuse(world, QUOTA)
     await world.reconcile()
-    assert [o["metadata"]["name"] for o in world.cluster.all("Deployment", "Job")] == ["reverse-env-0"]
+    assert [o["metadata"]["name"] for o in world.cluster.all("ReplicaSet", "Job")] == ["reverse-env-0"]
 
 
 async def test_a_repeated_refusal_writes_nothing_although_its_numbers_change(world: World) -> None:
@@ -66,7 +66,7 @@ async def test_a_repeated_refusal_writes_nothing_although_its_numbers_change(wor
     await world.reconcile()
     await world.reconcile()  # This one has seen the objects before the refused one.
     writes, events = world.cluster.writes, len(world.cluster.events)
-    refuse(world, ApiError(403, "Forbidden", QUOTA.message.replace("used: count/deployments.apps=2", "used: 3")))
+    refuse(world, ApiError(403, "Forbidden", QUOTA.message.replace("used: count/replicasets.apps=2", "used: 3")))
     world.clock.advance(30)
     await world.reconcile()
     assert (world.cluster.writes, len(world.cluster.events)) == (writes, events)
@@ -90,7 +90,7 @@ async def test_a_run_starts_when_its_objects_are_accepted(world: World) -> None:
     await world.start()
     assert world.condition("ChildrenApplied")["status"] == "True"
     assert world.status.get("reason") != "QuotaExceeded"
-    assert len(world.cluster.all("Deployment", "Job")) == 4
+    assert len(world.cluster.all("ReplicaSet", "Job")) == 4
 
 
 async def test_a_run_that_is_never_accepted_fails_at_its_start_deadline(make_world: Callable[..., World]) -> None:
@@ -154,7 +154,7 @@ def foreign(kind: str, name: str, **more: Any) -> dict[str, Any]:
         ("ServiceAccount", "reverse"),
         ("Secret", "reverse-rlrun-token"),
         ("ConfigMap", "reverse-config"),
-        ("Deployment", "reverse-trainer"),
+        ("ReplicaSet", "reverse-trainer"),
         ("Job", "reverse-orchestrator-a1"),
     ],
 )
@@ -213,9 +213,9 @@ async def test_a_checkpoint_without_an_object_is_not_listed(world: World) -> Non
 async def test_a_refused_checkpoint_does_not_keep_a_lost_child_from_being_made_again(world: World) -> None:
     await train(world)
     refuse(world, QUOTA, f"apply RLCheckpoint team/{CHECKPOINT}")
-    del world.cluster.objects["Deployment", "team", "reverse-trainer"]
+    del world.cluster.objects["ReplicaSet", "team", "reverse-trainer"]
     await world.reconcile()
-    assert world.cluster.find("Deployment", "reverse-trainer")
+    assert world.cluster.find("ReplicaSet", "reverse-trainer")
 
 
 async def test_a_finished_run_is_deleted_only_after_its_checkpoints_have_objects(
@@ -329,7 +329,7 @@ async def test_the_deletion_of_a_run_waits_for_an_object_that_it_keeps(make_worl
     world.cluster.put(run)
     refuse(world, WEBHOOK, f"apply RLCheckpoint team/{CHECKPOINT}")
     await world.reconcile(3)
-    assert world.cluster.all("Deployment", "Job") == [], "the pods end all the same"
+    assert world.cluster.all("ReplicaSet", "Job") == [], "the pods end all the same"
     world.cluster.objects = {key: o for key, o in world.cluster.objects.items() if key[0] != "Pod"}
     await world.reconcile(3)
     assert world.run["metadata"]["finalizers"]
@@ -341,9 +341,9 @@ async def test_the_deletion_of_a_run_waits_for_an_object_that_it_keeps(make_worl
     assert world.cluster.find("RLCheckpoint", CHECKPOINT)
 
 
-async def test_pods_that_are_refused_to_a_deployment_are_reported(world: World) -> None:
+async def test_pods_that_are_refused_to_a_replica_set_are_reported(world: World) -> None:
     await world.reconcile(2)
-    trainer = world.cluster.find("Deployment", "reverse-trainer")
+    trainer = world.cluster.find("ReplicaSet", "reverse-trainer")
     assert trainer
     message = 'pods "reverse-trainer-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8'
     trainer["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}
@@ -361,13 +361,13 @@ async def test_an_object_with_the_runs_label_and_another_owner_stays(world: Worl
     world.cluster.put(monitoring)
     await world.start()
     assert world.cluster.find("Service", "monitoring")
-    assert len(world.cluster.all("Deployment", "Job")) == 4
+    assert len(world.cluster.all("ReplicaSet", "Job")) == 4
 
 
 async def test_the_message_names_the_object_that_is_refused_now(world: World) -> None:
     refuse(world, QUOTA)
     await world.reconcile()
-    assert "Deployment team/reverse-trainer" in world.condition("ChildrenApplied")["message"]
+    assert "ReplicaSet team/reverse-trainer" in world.condition("ChildrenApplied")["message"]
     del world.cluster.answers[TRAINER]
     refuse(world, QUOTA, "apply Service team/reverse-trainer")
     await world.reconcile()

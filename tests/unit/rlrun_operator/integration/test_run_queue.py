@@ -62,7 +62,7 @@ async def test_workers_at_the_same_time_never_give_one_place_twice(queue: dict[s
         await work_in_disorder(runs, chance, workers=4, looks=5, faults=0.05)
         started = {
             (o["metadata"]["namespace"], o["metadata"]["labels"]["rlrun.dev/run"])
-            for o in runs.cluster.all("Deployment", "Job")
+            for o in runs.cluster.all("ReplicaSet", "Job")
         }
         admitted = {
             (o["metadata"]["namespace"], o["metadata"]["name"])

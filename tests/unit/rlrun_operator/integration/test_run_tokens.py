@@ -41,9 +41,9 @@ async def test_an_attempt_that_began_without_tokens_gets_none(world: World) -> N
     await reconciler(world, None).reconcile(RunKey("team", "reverse"))
     await reconciler(world, None).reconcile(RunKey("team", "reverse"))
     assert token_in(world) is None
-    del world.cluster.objects["Deployment", "team", "reverse-env-0"]
+    del world.cluster.objects["ReplicaSet", "team", "reverse-env-0"]
     await reconciler(world, KEY).reconcile(RunKey("team", "reverse"))
     assert token_in(world) is None
-    environment = world.cluster.find("Deployment", "reverse-env-0")
+    environment = world.cluster.find("ReplicaSet", "reverse-env-0")
     assert environment is not None
     assert "RLRUN_TOKEN" not in str(environment)

@@ -13,9 +13,9 @@ from tests.support.operator_world import World
 OTHERS = "s3://rlrun/other-team"
 
 
-def readable(world: World, deployment: str) -> dict[str, list[str]]:
+def readable(world: World, replica_set: str) -> dict[str, list[str]]:
     found = {}
-    made: Any = world.cluster.find("Deployment", deployment)
+    made: Any = world.cluster.find("ReplicaSet", replica_set)
     spec = made["spec"]["template"]["spec"]
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
         for entry in container["env"]:
@@ -30,7 +30,7 @@ async def test_pods_that_are_made_again_get_the_same_grants(world: World) -> Non
     await world.start()
     before = readable(world, "reverse-trainer")
     assert before == {"fetcher": ["s3://rlrun/models/tiny"], "trainer": []}
-    del world.cluster.objects["Deployment", "team", "reverse-trainer"]
+    del world.cluster.objects["ReplicaSet", "team", "reverse-trainer"]
     await world.reconcile()
     assert readable(world, "reverse-trainer") == before
 
@@ -44,7 +44,7 @@ async def test_a_changed_configuration_opens_no_folder_of_others(world: World, f
     config["data"]["run.json"] = json.dumps(content)
     world.cluster.put(config)
     for name in ("reverse-trainer", "reverse-inference"):
-        del world.cluster.objects["Deployment", "team", name]
+        del world.cluster.objects["ReplicaSet", "team", name]
     await world.reconcile()
     for name in ("reverse-trainer", "reverse-inference"):
         assert not [uri for uris in readable(world, name).values() for uri in uris], name

@@ -318,8 +318,8 @@ def exceed_deadline(operator: Operator) -> None:
     operator.queue.add(RunKey("team", "reverse"))
 
 
-def lose_deployment(operator: Operator) -> None:
-    del operator.cluster.objects["Deployment", "team", "reverse-trainer"]
+def lose_replica_set(operator: Operator) -> None:
+    del operator.cluster.objects["ReplicaSet", "team", "reverse-trainer"]
     operator.queue.add(RunKey("team", "reverse"))
 
 
@@ -334,7 +334,7 @@ def phase(expected: str) -> Callable[[Operator], bool]:
         (stop, phase("Stopped")),
         (suspend, phase("Suspended")),
         (exceed_deadline, phase("Failed")),
-        (lose_deployment, lambda operator: operator.cluster.find("Deployment", "reverse-trainer") is not None),
+        (lose_replica_set, lambda operator: operator.cluster.find("ReplicaSet", "reverse-trainer") is not None),
     ],
 )
 async def test_a_run_is_handled_while_many_others_wait_for_an_s3_that_answers_nothing(

@@ -63,9 +63,9 @@ async def test_a_run_waits_while_the_files_of_its_checkpoint_are_unknown(
         patch.setattr(world.artifacts, "verify", verify)
         await world.reconcile(2)
         assert world.condition("Validated")["reason"] == error.reason
-        assert world.cluster.all("Deployment") == []
+        assert world.cluster.all("ReplicaSet") == []
     await world.reconcile()
-    assert world.cluster.all("Deployment")
+    assert world.cluster.all("ReplicaSet")
 
 
 def checkpoint(name: str, uri: str) -> Obj:

@@ -17,7 +17,7 @@ def made(model: Obj | None = None) -> tuple[list[Obj], Obj]:
 
 def specs(children: list[Obj]) -> dict[str, Obj]:
     return {
-        c["metadata"]["name"]: c["spec"]["template"]["spec"] for c in children if c["kind"] in ("Deployment", "Job")
+        c["metadata"]["name"]: c["spec"]["template"]["spec"] for c in children if c["kind"] in ("ReplicaSet", "Job")
     }
 
 
@@ -74,7 +74,7 @@ def test_updates_of_admission_checks_are_added() -> None:
     }
     admission["status"]["admissionChecks"] = [{"name": "nodes", "state": "Ready", "podSetUpdates": [update]}]
     placed = place(children, placements(admission, {"spot": SPOT}))
-    template = next(c for c in placed if (c["kind"], c["metadata"]["name"]) == ("Deployment", "reverse-trainer"))[
+    template = next(c for c in placed if (c["kind"], c["metadata"]["name"]) == ("ReplicaSet", "reverse-trainer"))[
         "spec"
     ]["template"]
     assert template["metadata"]["labels"]["provisioned"] == "yes"
@@ -93,7 +93,7 @@ def test_an_update_that_would_change_a_label_of_the_operator_is_a_conflict() -> 
         place(children, placements(admission, {"spot": SPOT}))
 
 
-def test_selectors_of_deployments_are_not_changed() -> None:
+def test_selectors_of_replica_sets_are_not_changed() -> None:
     children, admission = made()
     placed = place(children, placements(admission, {"spot": SPOT}))
     for before, after in zip(children, placed, strict=True):

@@ -35,7 +35,7 @@ def test_one_workload_stands_for_all_pods_of_the_run() -> None:
 
 
 def test_all_environments_have_the_same_pods_so_they_are_one_set() -> None:
-    found = {name: child for (kind, name), child in build().items() if kind == "Deployment" and "-e" in name}
+    found = {name: child for (kind, name), child in build().items() if kind == "ReplicaSet" and "-e" in name}
     made = [workload(IDENTITY, "q", [child])["spec"]["podSets"] for child in found.values()]
     assert len(made) == 3
     assert all(pods == made[0] for pods in made)

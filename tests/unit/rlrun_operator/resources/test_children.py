@@ -57,7 +57,7 @@ def build(model: Obj | None = None, **run: Any) -> dict[tuple[str, str], Obj]:
 
 
 def templates(found: dict[tuple[str, str], Obj]) -> dict[str, Obj]:
-    return {n: c["spec"]["template"] for (k, n), c in found.items() if k in ("Deployment", "Job")}
+    return {n: c["spec"]["template"] for (k, n), c in found.items() if k in ("ReplicaSet", "Job")}
 
 
 def containers(template: Obj) -> list[Obj]:
@@ -298,9 +298,10 @@ def test_services() -> None:
     ports = {p["name"]: p["port"] for p in found[("Service", "reverse-orchestrator")]["spec"]["ports"]}
     assert ports == {"gateway": 8000, "status": 8080}
     for (kind, _), child in found.items():
-        if kind in ("Service", "Deployment"):
-            selector = child["spec"]["selector"]
-            assert "rlrun.dev/attempt" not in selector.get("matchLabels", selector)
+        if kind == "Service":
+            assert "rlrun.dev/attempt" not in child["spec"]["selector"]
+        if kind == "ReplicaSet":
+            assert child["spec"]["selector"]["matchLabels"]["rlrun.dev/attempt"] == "2", "never pods of another attempt"
 
 
 def test_user_code_reaches_the_gateway_and_dns_alone() -> None:
@@ -342,7 +343,7 @@ def test_an_environment_gets_a_grant_for_those_of_its_hosts_that_are_allowed() -
     plain, judged = (
         {
             e["name"]: e["value"]
-            for e in found["Deployment", f"reverse-env-{i}"]["spec"]["template"]["spec"]["containers"][0]["env"]
+            for e in found["ReplicaSet", f"reverse-env-{i}"]["spec"]["template"]["spec"]["containers"][0]["env"]
         }
         for i in (0, 1)
     )
@@ -367,8 +368,8 @@ def test_no_other_pod_has_a_grant() -> None:
 
 def test_without_a_key_the_environments_that_need_a_grant_are_left_out() -> None:
     found = build_with_proxy(None)
-    assert ("Deployment", "reverse-env-0") in found
-    assert ("Deployment", "reverse-env-1") not in found
+    assert ("ReplicaSet", "reverse-env-0") in found
+    assert ("ReplicaSet", "reverse-env-1") not in found
 
 
 def test_a_run_whose_environments_list_hosts_may_reach_the_proxy() -> None:
@@ -397,7 +398,7 @@ def test_the_platforms_pods_have_the_token_of_the_run() -> None:
 def test_an_rlmodel_cannot_give_the_engine_another_token() -> None:
     model = {"inference": {"env": [{"name": "VLLM_API_KEY", "value": "known"}]}}
     found = children(IDENTITY, SETTINGS, resolved(model), STORAGE_KEY, token_key=KEY)
-    (inference,) = [c for c in found if c["kind"] == "Deployment" and c["metadata"]["name"] == "reverse-inference"]
+    (inference,) = [c for c in found if c["kind"] == "ReplicaSet" and c["metadata"]["name"] == "reverse-inference"]
     (engine,) = [c for c in inference["spec"]["template"]["spec"]["containers"] if c["name"] == "vllm"]
     (key,) = [e for e in engine["env"] if e["name"] == "VLLM_API_KEY"]
     assert "value" not in key
@@ -479,7 +480,7 @@ def test_engines_reach_the_trainer_and_user_code_does_not() -> None:
 
 def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() -> None:
     found = build({"trainer": {"gpus": 8, "nodes": 2}})
-    assert ("Deployment", "reverse-trainer") not in found
+    assert ("ReplicaSet", "reverse-trainer") not in found
     job = found["Job", "reverse-trainer-a2"]["spec"]
     assert (job["completionMode"], job["parallelism"], job["completions"]) == ("Indexed", 2, 2)
     main = job["template"]["spec"]["containers"][0]

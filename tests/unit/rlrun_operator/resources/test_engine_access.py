@@ -25,7 +25,7 @@ Obj = dict[str, Any]
 
 
 def pod_of_run(model: Obj | None = None) -> Obj:
-    made: Obj = build_run(model)["Deployment", "reverse-inference"]["spec"]["template"]
+    made: Obj = build_run(model)["ReplicaSet", "reverse-inference"]["spec"]["template"]
     return made
 
 

@@ -92,7 +92,7 @@ def places() -> list[Place]:
         Place("S3", Outside("52.216.0.1"), "outside"),
     ]
     for made in objects():
-        if made["kind"] not in ("Deployment", "Job"):
+        if made["kind"] not in ("ReplicaSet", "Deployment", "Job"):
             continue
         metadata, labels = made["metadata"], made["spec"]["template"]["metadata"]["labels"]
         run = next((name for name, r in RUNS.items() if r.uid == labels.get("rlrun.dev/run-uid")), "")

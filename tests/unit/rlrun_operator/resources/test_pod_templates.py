@@ -29,7 +29,11 @@ def pods(settings: Obj | None = None, model: Obj | None = None, **run: Any) -> d
             POOL, full, plan.model, ORDER, StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name), "token", "key"
         ),
     ]
-    return {c["metadata"]["name"]: c["spec"]["template"]["spec"] for c in made if c["kind"] in ("Deployment", "Job")}
+    return {
+        c["metadata"]["name"]: c["spec"]["template"]["spec"]
+        for c in made
+        if c["kind"] in ("ReplicaSet", "Deployment", "Job")
+    }
 
 
 def size(quantity: str) -> int:

@@ -35,7 +35,7 @@ from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import run_spec
 
 REFRESH = ConfigRefresh("pod", "uid", "digest")
-OBJECT = {"kind": "Deployment", "metadata": {"name": "reverse-trainer"}}
+OBJECT = {"kind": "ReplicaSet", "metadata": {"name": "reverse-trainer"}}
 
 
 def policy(part: PlanPart | None) -> Policy:

@@ -22,7 +22,7 @@ from tests.support.fake_kubelet import end_orchestrator, step_kubelet
 from tests.support.operator_world import World
 from tests.support.run_states import at
 
-WORKLOADS = ("Deployment", "Job")
+WORKLOADS = ("ReplicaSet", "Job")
 FULL = Problem(reason="RunLimitReached", message="10 runs have a place.")
 TOO_LARGE = Problem(reason="ExceedsCapacity", message="The run needs 8 GPUs.")
 
@@ -256,7 +256,7 @@ async def test_no_child_is_ever_created_without_an_admission_in_the_status(steps
         before = len(world.cluster.requests)
         await world.reconcile()
         made = [str(r) for r in world.cluster.requests[before:]]
-        created = [phrase for phrase in made if phrase.startswith(("apply Deployment", "apply Job"))]
+        created = [phrase for phrase in made if phrase.startswith(("apply ReplicaSet", "apply Job"))]
         if not isinstance(answers.given, Admitted):
             assert not created, (step, made)
         elif created:

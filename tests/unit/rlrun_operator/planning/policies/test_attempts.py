@@ -24,16 +24,16 @@ CRASH = Problem(reason="TrainerCrashed", message="exit code 1")
 async def test_changed_priority_applies_to_the_next_attempt(world: World) -> None:
     world.settings = SETTINGS.model_copy(update={"priority_classes": ["urgent"]})
     await world.start()
-    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     world.change_spec(priorityClassName="urgent")
     await world.reconcile(2)
-    after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("Deployment", "Job")}
+    after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     assert after == before, "nothing that trains is restarted for it"
     world.change_spec(suspend=True)
     await world.reconcile()
     world.change_spec(suspend=False)
     await world.reconcile(2)
-    templates = [o["spec"]["template"]["spec"] for o in world.cluster.all("Deployment", "Job")]
+    templates = [o["spec"]["template"]["spec"] for o in world.cluster.all("ReplicaSet", "Job")]
     assert len(templates) == 4
     assert {t["priorityClassName"] for t in templates} == {"urgent"}
 
@@ -41,19 +41,19 @@ async def test_changed_priority_applies_to_the_next_attempt(world: World) -> Non
 async def test_a_forbidden_priority_reaches_no_pod_that_is_made_again(world: World) -> None:
     await world.start()
     world.change_spec(priorityClassName="system-node-critical")
-    del world.cluster.objects["Deployment", "team", "reverse-trainer"]
+    del world.cluster.objects["ReplicaSet", "team", "reverse-trainer"]
     await world.reconcile(2)
-    trainer = world.cluster.find("Deployment", "reverse-trainer")
+    trainer = world.cluster.find("ReplicaSet", "reverse-trainer")
     assert trainer
     assert "priorityClassName" not in trainer["spec"]["template"]["spec"]
 
 
 def observed() -> RunObservation:
-    """A run with the Deployment of its trainer and a pod of it."""
+    """A run with the ReplicaSet of its trainer and a pod of it."""
     labels = {"rlrun.dev/run-uid": "uid-1", "rlrun.dev/role": "trainer"}
     trainer: Obj = {
         "apiVersion": "apps/v1",
-        "kind": "Deployment",
+        "kind": "ReplicaSet",
         "metadata": {"name": "reverse-trainer", "namespace": "team", "uid": "d", "labels": labels},
     }
     return RunObservation(run_object(), children=(trainer,), pods=(pod("trainer"),))

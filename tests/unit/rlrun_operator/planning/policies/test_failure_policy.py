@@ -157,7 +157,7 @@ async def test_restarts_of_the_run_wait_longer_and_longer_and_then_end_it(make_w
         # Each reconcile is another operator: nobody begins early, and nobody begins the wait anew.
         world.clock.advance(wait - 1)
         assert await world.reconcile() == 1
-        assert world.cluster.all("Deployment", "Job", "Pod") == []
+        assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
         assert world.status["nextRestartTime"] == due
         world.clock.advance(1)
         await world.start()
@@ -218,14 +218,14 @@ async def test_an_attempt_that_ran_long_makes_the_next_wait_short(make_world: Ca
 async def test_pods_left_by_a_crash_of_the_operator_go_during_the_wait(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"rules": [{"action": "RestartRun"}]})
     await world.start()
-    kept = world.cluster.find("Deployment", "reverse-inference")
+    kept = world.cluster.find("ReplicaSet", "reverse-inference")
     assert kept
     crash_trainer(world)
     await world.reconcile()
     world.cluster.put(kept)
     step_kubelet(world.cluster)
     await world.reconcile()
-    assert world.cluster.all("Deployment", "Pod") == []
+    assert world.cluster.all("ReplicaSet", "Pod") == []
 
 
 def trainer_crash(role: str = "trainer", code: int = 1, reason: str = "Error") -> Crash:

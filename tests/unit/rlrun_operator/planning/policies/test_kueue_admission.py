@@ -24,7 +24,7 @@ from tests.support.operator_world import SETTINGS, World
 NAME = "rlrun-reverse-uid1-1"
 PODS = 4
 """Pods of the run: trainer, inference, one environment, orchestrator."""
-WORKLOADS = ("Deployment", "Job")
+WORKLOADS = ("ReplicaSet", "Job")
 
 
 def with_kueue(**kueue: Any) -> OperatorSettings:
@@ -233,9 +233,9 @@ async def test_no_pod_is_created_without_the_flavor_that_places_it(
 async def test_a_child_that_is_deleted_is_created_again_in_its_place(world: World, kueue: FakeKueue) -> None:
     kueue.cluster.put(flavor("default", {"pool": "a"}))
     await start(world, kueue)
-    del world.cluster.objects["Deployment", "team", "reverse-inference"]
+    del world.cluster.objects["ReplicaSet", "team", "reverse-inference"]
     await world.reconcile()
-    again = world.cluster.find("Deployment", "reverse-inference")
+    again = world.cluster.find("ReplicaSet", "reverse-inference")
     assert again is not None
     assert again["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "a"}
 
@@ -295,7 +295,7 @@ async def test_an_evicted_run_stops_releases_its_quota_and_continues_without_cou
     assert len(world.cluster.all(*WORKLOADS)) == PODS
 
 
-async def test_quota_is_not_released_while_a_deployment_could_create_a_pod(world: World, kueue: FakeKueue) -> None:
+async def test_quota_is_not_released_while_a_replica_set_could_create_a_pod(world: World, kueue: FakeKueue) -> None:
     """The operator dies after it has written that the run is evicted, and no pod of it exists yet."""
     await world.reconcile()
     kueue.schedule()
@@ -306,7 +306,7 @@ async def test_quota_is_not_released_while_a_deployment_could_create_a_pod(world
         await world.reconcile()
     world.cluster.crash_after = None
     assert world.status["phase"] == "Queued"
-    assert world.cluster.all("Deployment")
+    assert world.cluster.all("ReplicaSet")
     await world.reconcile()
     assert world.cluster.all(*WORKLOADS) == []
     assert holds(kueue.get(NAME), "QuotaReserved")
@@ -542,7 +542,7 @@ async def test_pods_that_kueue_admitted_one_by_one_before_an_upgrade_go_on(world
     job: Any = world.cluster.find("Job", "reverse-orchestrator-a1")
     job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team-a"
     world.cluster.put(job)
-    del world.cluster.objects["Deployment", "team", "reverse-inference"]
+    del world.cluster.objects["ReplicaSet", "team", "reverse-inference"]
     await world.reconcile(2)
     assert world.status["phase"] == "Running"
     assert world.cluster.all("Workload") == []
@@ -646,7 +646,7 @@ def alive(world: World) -> list[str]:
 async def test_quota_and_pods_go_together(steps: list[str]) -> None:
     """Whatever Kueue and users do, and wherever the operator dies.
 
-    No Deployment or Job is created without an admitted Workload, quota goes back only without pods, and in the end a
+    No ReplicaSet or Job is created without an admitted Workload, quota goes back only without pods, and in the end a
     run that waits is admitted, or the quota of one that does not is free.
     """
     world = World(FakeCluster(run_object(queueName="team-a"), model_object(), source_secret()), settings=with_kueue())

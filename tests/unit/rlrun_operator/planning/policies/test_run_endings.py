@@ -80,11 +80,11 @@ def test_end_of_a_run_that_had_ended_before_keeps_its_time() -> None:
 
 
 def test_only_workloads_are_deleted_and_their_logs_are_kept() -> None:
-    children = (child("Deployment", "trainer"), child("ConfigMap", "config"))
+    children = (child("ReplicaSet", "trainer"), child("ConfigMap", "config"))
     part = mark_finished(
         observed(*children, pods=(pod("trainer"),)), running(), SETTINGS, at(30), Phase.failed, FAILURE
     )
-    assert [(ref.kind, ref.name) for ref in part.deletes] == [("Deployment", "reverse-trainer")]
+    assert [(ref.kind, ref.name) for ref in part.deletes] == [("ReplicaSet", "reverse-trainer")]
     assert [log.pod for log in part.logs] == ["reverse-trainer-x"]
     bare = mark_finished(observed(pods=(pod("trainer"),)), running(), SETTINGS, at(30), Phase.failed, FAILURE)
     assert (bare.deletes, bare.logs) == ((), ())
@@ -114,7 +114,7 @@ def test_finished_run_is_deleted_after_its_time_to_live(
 
 def test_finished_run_without_a_time_to_live_stays() -> None:
     status = running(phase=Phase.completed, completion_time=START)
-    part = plan_finished(observed(child("Deployment", "trainer")), status, run_spec(), SETTINGS, at(1e6))
+    part = plan_finished(observed(child("ReplicaSet", "trainer")), status, run_spec(), SETTINGS, at(1e6))
     assert part is not None
     assert (part.delete_run, part.requeue_after) == (False, SETTINGS.poll_seconds), "other children follow"
     assert [ref.name for ref in part.deletes] == ["reverse-trainer"]
@@ -128,14 +128,14 @@ def test_run_that_trains_is_not_ended(policy: Callable[..., PlanPart | None]) ->
 
 
 def test_stopped_run_ends_and_keeps_its_artifacts() -> None:
-    part = plan_stopped(observed(child("Deployment", "trainer")), running(), run_spec(stop=True), SETTINGS, at(30))
+    part = plan_stopped(observed(child("ReplicaSet", "trainer")), running(), run_spec(stop=True), SETTINGS, at(30))
     assert part is not None
     assert (part.status.fields["phase"], part.status.fields["reason"]) == (Phase.stopped, "Stopped")
-    assert [(ref.kind, ref.name) for ref in part.deletes] == [("Deployment", "reverse-trainer")]
+    assert [(ref.kind, ref.name) for ref in part.deletes] == [("ReplicaSet", "reverse-trainer")]
 
 
 def test_suspended_run_has_no_workloads_and_no_active_attempt() -> None:
-    observation = observed(child("Deployment", "trainer"), pods=(pod("trainer"),))
+    observation = observed(child("ReplicaSet", "trainer"), pods=(pod("trainer"),))
     part = plan_suspended(observation, running(), run_spec(suspend=True), SETTINGS, at(30))
     assert part is not None
     status = apply_change(running(), part.status, at(30))
@@ -229,8 +229,8 @@ def planned(end: str, observation: RunObservation) -> tuple[list[str], float | N
 def test_children_of_a_finished_run_are_deleted_once_its_pods_have_ended(end: str) -> None:
     job, rest = child("Job", "orchestrator", COMPLETE), [child(kind, "x") for kind in ONLY_FOR_PODS]
     pods = (pod("orchestrator", phase="Succeeded", state=terminated(0)), pod("env", phase="Failed"))
-    workload = child("Deployment", "trainer")
-    assert planned(end, observed(workload, job, *rest, pods=pods)) == (["Deployment", "Secret"], SETTINGS.poll_seconds)
+    workload = child("ReplicaSet", "trainer")
+    assert planned(end, observed(workload, job, *rest, pods=pods)) == (["ReplicaSet", "Secret"], SETTINGS.poll_seconds)
     rest = [obj for obj in rest if obj["kind"] != "Secret"]
     assert planned(end, observed(job, *rest, pods=pods)) == (
         ["ServiceAccount", "ConfigMap", "Service", "NetworkPolicy"],
@@ -260,7 +260,7 @@ def test_pods_keep_what_they_need_until_they_end(end: str, alive: Obj) -> None:
 
 @pytest.mark.parametrize("end", WITHOUT_WORK)
 def test_children_that_are_being_deleted_are_not_deleted_again(end: str) -> None:
-    leaving = [child(kind, "x") for kind in ("Deployment", "Secret", "Service")]
+    leaving = [child(kind, "x") for kind in ("ReplicaSet", "Secret", "Service")]
     for obj in leaving:
         obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert planned(end, observed(*leaving)) == ([], None)
