@@ -38,6 +38,7 @@ from rlrun_operator import handlers
 from rlrun_operator.cache.metadata_watch import MetadataWatch
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.cache.recording_transport import RecordingTransport
+from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
@@ -78,6 +79,7 @@ class Operator:
         self._queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=namespace_limit(settings.workers))
         self._phases = RunPhaseCollector(lambda: len(self._queue), lambda: self._queue.delayed)
         self._cache = ObjectCache(time.monotonic)
+        self._index = RunIndex()
         self._heartbeat = EventLoopWatchdog()
         self._stop = asyncio.Event()
         self._watching = asyncio.Event()
@@ -156,7 +158,7 @@ class Operator:
         grant_key = await ensure_key(cluster, namespace, grant_key_secret_name(lease_name))
         authority = await ensure_authority(cluster, self._settings, datetime.now(UTC))
         settings = self._settings.model_copy(update={"storage_server_authority": authority})
-        observer = Observer(cluster, artifacts, poller, settings, token_key, grant_key, self._cache)
+        observer = Observer(cluster, artifacts, poller, settings, token_key, grant_key, self._cache, self._index)
         admissions = AdmissionQueue(self._settings, self._queue.add) if self._settings.queue.is_limited else None
         queue = KueueQueue(self._settings, admissions)
         reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, self._phases, queue=queue)
@@ -228,7 +230,7 @@ class Operator:
             await asyncio.Event().wait()
 
         watches = [
-            MetadataWatch(cluster, self._cache, kind, namespace, on_change, on_open).run()
+            MetadataWatch(cluster, self._cache, self._index, kind, namespace, on_change, on_open).run()
             for kind in children
             for namespace in namespaces
         ]

@@ -1,20 +1,23 @@
-"""Watch of a cluster in memory: tells a cache what has changed since the last time."""
+"""Watch of a cluster in memory: tells a cache and an index what has changed since the last time."""
 
 from rlrun.kube.kinds import ALL
 from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cache.run_index import RunIndex
 
 from tests.support.fake_cluster import FakeCluster, copied
 
 
 class CacheFeed:
-    """Events for a cache, by comparison: tests change objects in many ways."""
+    """Events for a cache and an index, by comparison: tests change objects in many ways."""
 
     def __init__(self, cluster: FakeCluster, cache: ObjectCache) -> None:
         self._cluster = cluster
         self._cache = cache
+        self.index = RunIndex()
         self._known = copied(list(cluster.objects.items()))
         for kind in ALL.values():
             cache.watch_opened(kind)
+            self.index.watch_opened(kind, None, cluster.all(kind.kind))
 
     def deliver(self) -> None:
         """Send an event for each object that is new, has changed, or is gone."""
@@ -26,6 +29,8 @@ class CacheFeed:
             if old is not None and old["metadata"]["resourceVersion"] == obj["metadata"]["resourceVersion"]:
                 obj["metadata"]["resourceVersion"] = str(next(self._cluster.versions))
             self._cache.changed(ALL[obj["kind"]], obj)
+            self.index.see(ALL[obj["kind"]], None, obj)
         for obj in before.values():
             self._cache.changed(ALL[obj["kind"]], obj, deleted=True)
+            self.index.see(ALL[obj["kind"]], None, obj, deleted=True)
         self._known = copied(list(self._cluster.objects.items()))

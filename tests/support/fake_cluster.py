@@ -197,7 +197,7 @@ class FakeCluster:
                 if new == old:
                     return old
         self.put(new)
-        return new
+        return copied(self.objects[self._key(new)])
 
     async def apply_status(self, request: KubeRequest) -> Obj:
         self._write()

@@ -60,6 +60,7 @@ class World:
         kube = self.cluster.kube
         if self.cache is not None:
             kube = AsyncKubeClient(RecordingTransport(self.cluster, self.cache))
+            self.feed = self.feed or CacheFeed(self.cluster, self.cache)
         observer = Observer(
             kube,
             self.artifacts,
@@ -67,6 +68,7 @@ class World:
             self.settings,
             storage_key=STORAGE_KEY,
             cache=self.cache,
+            index=None if self.feed is None else self.feed.index,
             clock=lambda: 2.0 * self.looks,
         )
         applier = Applier(kube, self.artifacts)

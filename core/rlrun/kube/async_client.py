@@ -86,10 +86,25 @@ class AsyncKubeClient:
             if not token:
                 return found
 
-    async def version(self, kind: ResourceKind, namespace: str | None, labels: Labels) -> str:
-        """Return the version of a collection, from which a watch can begin. Raises ApiError."""
-        page = await self._transport.send(requests.list_version(kind, namespace, labels))
-        return str((page.get("metadata") or {}).get("resourceVersion", ""))
+    async def list_metadata(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels
+    ) -> tuple[builtins.list[Obj], str]:
+        """Return the metadata of all objects with these labels, and the version from which a watch goes on.
+
+        Raises ApiError.
+        """
+        found: builtins.list[Obj] = []
+        token = ""
+        while True:
+            request = requests.list_metadata_page(kind, namespace, labels, token)
+            page = await self._transport.send(request)
+            if "items" in page and page["items"] is None:
+                # An empty list of this form.
+                page = {**page, "items": []}
+            items, token = requests.parse_page(request, page)
+            found += items
+            if not token:
+                return found, str((page.get("metadata") or {}).get("resourceVersion", ""))
 
     async def watch_metadata(
         self, kind: ResourceKind, namespace: str | None, labels: Labels, version: str, seconds: float

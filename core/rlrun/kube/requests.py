@@ -1,5 +1,6 @@
 """Building of requests to the API server, and parsing of responses. Pure: transports send the requests."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -127,11 +128,10 @@ def list_named(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequ
     return KubeRequest(Verb.LIST, kind, namespace if kind.namespaced else None, query=query)
 
 
-def list_version(kind: ResourceKind, namespace: str | None, labels: Labels) -> KubeRequest:
-    """Return the request for the version of a collection, from which a watch can begin. At most one object comes."""
-    query = {"limit": "1", "labelSelector": label_selector(labels)}
+def list_metadata_page(kind: ResourceKind, namespace: str | None, labels: Labels, token: str = "") -> KubeRequest:
+    """Return the request for one page of a list with the metadata of the objects only."""
     accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-    return KubeRequest(Verb.LIST, kind, namespace, query=query, extra_headers={"Accept": accepted})
+    return dataclasses.replace(list_page(kind, namespace, labels, token), extra_headers={"Accept": accepted})
 
 
 def watch_metadata(

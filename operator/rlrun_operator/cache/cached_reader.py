@@ -35,13 +35,25 @@ class CachedReader:
         return found
 
     async def list(
-        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+        self,
+        kind: ResourceKind,
+        namespace: str | None = None,
+        labels: Labels | None = None,
+        *,
+        is_known_empty: bool = False,
     ) -> builtins.list[Obj]:
-        """Return all objects with these labels."""
+        """Return all objects with these labels.
+
+        `is_known_empty`: there are none but those that this process has written, so that nothing is asked.
+        """
         question = Question.labelled(kind, namespace, labels)
         kept = self._find(question)
         if kept is not None:
             return kept
+        if is_known_empty:
+            with self._cache.reading(question) as read:
+                self._cache.keep(question, read, [], self._run)
+            return []
         with self._cache.reading(question) as read:
             found = await self._cluster.list(kind, namespace, labels)
             self._cache.keep(question, read, found, self._run)

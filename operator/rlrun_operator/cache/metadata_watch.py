@@ -1,6 +1,7 @@
 """Watch of one kind for the cache: metadata only, which tells that an object has changed, but not to what."""
 
 import asyncio
+import functools
 import logging
 import random
 import time
@@ -13,6 +14,7 @@ from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Obj
 
 from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cache.run_index import RunIndex
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class MetadataWatch:
         self,
         cluster: AsyncKubeClient,
         cache: ObjectCache,
+        index: RunIndex,
         kind: ResourceKind,
         namespace: str | None,
         on_change: Callable[[Obj], None],
@@ -46,6 +49,7 @@ class MetadataWatch:
         """
         self._cluster = cluster
         self._cache = cache
+        self._index = index
         self._kind = kind
         self._namespace = namespace
         self._on_change = on_change
@@ -59,8 +63,9 @@ class MetadataWatch:
             began = self._clock()
             try:
                 # In this order: what is read after the version was has it, and what changes later is an event.
-                version = await self._cluster.version(self._kind, self._namespace, MANAGED)
+                objects, version = await self._cluster.list_metadata(self._kind, self._namespace, MANAGED)
                 self._cache.watch_opened(self._kind, self._namespace)
+                self._index.watch_opened(self._kind, self._namespace, objects)
                 self._on_open(self._namespace)
                 while True:
                     began = self._clock()
@@ -70,6 +75,7 @@ class MetadataWatch:
                         await _sleep(FIRST_PAUSE)
             except ApiError as error:
                 self._cache.watch_closed(self._kind, self._namespace)
+                self._index.watch_closed(self._kind, self._namespace)
                 pause = FIRST_PAUSE if self._clock() - began >= PROVEN_SECONDS else pause
                 level = logging.DEBUG if error.status == GONE or error.is_temporary else logging.WARNING
                 log.log(level, "The watch of %s ended; it begins again in %.0f s: %s", self._kind.plural, pause, error)
@@ -89,8 +95,14 @@ class MetadataWatch:
                 message = f"the API server sent nothing for {SILENCE_SECONDS:.0f} s"
                 raise ApiError(0, TIMEOUT, message, action=f"watch {self._kind.plural}") from None
             version = str(obj["metadata"]["resourceVersion"])
-            if event != "BOOKMARK" and self._cache.changed(self._kind, obj, deleted=event == "DELETED"):
-                self._on_change(obj)
+            if event != "BOOKMARK":
+                deleted = event == "DELETED"
+                self._index.see(self._kind, self._namespace, obj, deleted=deleted)
+                self._cache.after_own_write(self._kind, obj, functools.partial(self._tell, obj, deleted))
+
+    def _tell(self, obj: Obj, deleted: bool) -> None:
+        if self._cache.changed(self._kind, obj, deleted=deleted):
+            self._on_change(obj)
 
 
 async def _sleep(seconds: float) -> None:

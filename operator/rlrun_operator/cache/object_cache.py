@@ -9,7 +9,7 @@ import itertools
 import json
 import random
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,6 +95,10 @@ class ObjectCache:
         self._pending: defaultdict[Question, list[PendingRead]] = defaultdict(list)
         self._watched: set[tuple[ResourceKind, str | None]] = set()
         self._moments = itertools.count()
+        self._writing: Counter[_Place] = Counter()
+        """Objects about which an own write is under way."""
+        self._waiting: defaultdict[_Place, list[Callable[[], None]]] = defaultdict(list)
+        """What waits for the answers to these writes."""
 
     def __len__(self) -> int:
         """Return the number of kept answers."""
@@ -211,6 +215,31 @@ class ObjectCache:
             self._drop(question)
 
     # --- own writes ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, kind: ResourceKind, namespace: str | None, name: str) -> Iterator[None]:
+        """Hold back what `after_own_write` is given about the object, until the context ends."""
+        place = _place(kind, {"namespace": namespace, "name": name})
+        self._writing[place] += 1
+        try:
+            yield
+        finally:
+            self._writing[place] -= 1
+            if not self._writing[place]:
+                del self._writing[place]
+                for action in self._waiting.pop(place, ()):
+                    action()
+
+    def after_own_write(self, kind: ResourceKind, obj: Mapping[str, Any], action: Callable[[], None]) -> None:
+        """Call `action`: at once, or when the answer to an own write of the object has arrived.
+
+        The event of a write often comes before its answer. Without the answer it looks like a change by others.
+        """
+        place = _place(kind, obj.get("metadata") or {})
+        if self._writing[place]:
+            self._waiting[place].append(action)
+        else:
+            action()
 
     def written(self, kind: ResourceKind, obj: Obj, began: int) -> None:
         """Put the API server's answer to an own write into the kept answers. `began`: moment before the request."""

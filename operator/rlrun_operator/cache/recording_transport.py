@@ -27,11 +27,12 @@ class RecordingTransport(AsyncTransport):
         if request.verb in READS:
             return await self._transport.send(request)
         answer, began = None, self._cache.moment()
-        try:
-            answer = await self._transport.send(request)
-        finally:
-            # Also after an error: the API server may have written what it did not confirm.
-            self._record(request, answer, began)
+        with self._cache.writing(request.kind, request.namespace, _name_of(request)):
+            try:
+                answer = await self._transport.send(request)
+            finally:
+                # Also after an error: the API server may have written what it did not confirm.
+                self._record(request, answer, began)
         return answer
 
     @override
@@ -47,8 +48,11 @@ class RecordingTransport(AsyncTransport):
         if answer is not None and answer.get("kind") == request.kind.kind and request.verb is not Verb.DELETE:
             self._cache.written(request.kind, answer, began)
             return
-        metadata = (request.body or {}).get("metadata") or {}
-        name = request.name or str(metadata.get("name", ""))
         # An object that did not exist before is in no answer by its name, but may be missing in one by its labels.
         self._cache.changed(request.kind, request.body or {}, deleted=True)
-        self._cache.forget_object(request.kind, request.namespace, name)
+        self._cache.forget_object(request.kind, request.namespace, _name_of(request))
+
+
+def _name_of(request: KubeRequest) -> str:
+    metadata = (request.body or {}).get("metadata") or {}
+    return request.name or str(metadata.get("name", ""))

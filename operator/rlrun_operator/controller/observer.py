@@ -29,6 +29,7 @@ from rlrun.kube.kinds import (
     SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
+    ResourceKind,
 )
 from rlrun.kube.objects import Obj, is_artifact_ready, label
 from rlrun.kube.pods import role_of
@@ -40,6 +41,7 @@ from rlrun.storage.store import StoreError
 
 from rlrun_operator.cache.cached_reader import CachedReader
 from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.artifact_listings import ArtifactListings, Listing, ListingRequest
 from rlrun_operator.controller.artifact_store import ArtifactStore
@@ -67,7 +69,9 @@ from rlrun_operator.runtime.metrics import POLL_ERRORS
 log = logging.getLogger(__name__)
 
 SOURCE_SECONDS = 10.0
-"""Time for which the platform's S3 Secret is cached."""
+"""Time for which the platform's S3 Secret is kept."""
+NEW_RUN_SECONDS = 1.0
+"""The same for new runs, which start with the current credentials: one read for all runs that begin together."""
 WITH_CHECKPOINT = "spec.checkpointId!="
 """Selector of runs that start from a checkpoint: a field that is not set counts as empty."""
 BAD_REQUEST = 400
@@ -85,14 +89,17 @@ class Observer:
         token_key: bytes | None = None,
         storage_key: bytes = b"",
         cache: ObjectCache | None = None,
+        index: RunIndex | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`token_key`: key of the tokens of runs. None: the processes of runs ask for none. `storage_key`: key of the
-        grants for rlrun-server. `cache`: None reads all objects at each look.
+        grants for rlrun-server. `cache`: None reads all objects at each look. `index`: None reads those of
+        new runs, too.
         """
         self._cluster = cluster
         self._clock = clock
         self._cache = ObjectCache(clock) if cache is None else cache
+        self._index = RunIndex() if index is None else index
         self._listings = ArtifactListings(artifacts, settings, clock, self._cache.moment)
         self._artifacts = artifacts
         self._poller = poller
@@ -122,10 +129,13 @@ class Observer:
             return None
         status = RLRunStatus.parse(run.get("status"))
         uid = run["metadata"]["uid"]
+        # Only objects of an earlier run of this name can exist, which the index knows, and those that this process has
+        # written. If an answer lacks one of these, it is applied again.
+        is_new = status.start_time is None
         children, pods, artifact_objects = await asyncio.gather(
-            self._children(reader, namespace, name),
-            reader.list(POD, namespace, {RUN_LABEL: name}),
-            self._artifact_objects(reader, namespace, uid),
+            self._children(reader, namespace, name, is_new),
+            self._labelled(reader, POD, namespace, name, is_new),
+            self._artifact_objects(reader, namespace, uid, is_new),
         )
         variables, s3_problem = await self._s3(status)
         parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": await self._kueue.observe(run, status, reader)}
@@ -195,11 +205,17 @@ class Observer:
                 self._selects_runs = False
         return await self._cluster.list(RLRUN)
 
-    async def _children(self, reader: CachedReader, namespace: str, name: str) -> list[Obj]:
-        selector = {RUN_LABEL: name}
+    async def _labelled(
+        self, reader: CachedReader, kind: ResourceKind, namespace: str, name: str, is_new: bool
+    ) -> list[Obj]:
+        """Return the objects with the run's label: of a new run those of an earlier one with its name."""
+        is_known_empty = is_new and self._index.has_none(kind, (namespace, name))
+        return await reader.list(kind, namespace, {RUN_LABEL: name}, is_known_empty=is_known_empty)
+
+    async def _children(self, reader: CachedReader, namespace: str, name: str, is_new: bool) -> list[Obj]:
         kinds = (REPLICA_SET, DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
         lists = await asyncio.gather(
-            *(reader.list(kind, namespace, selector) for kind in kinds),
+            *(self._labelled(reader, kind, namespace, name, is_new) for kind in kinds),
         )
         secret = await reader.get(SECRET, namespace, token_secret_name(name))
         found = [obj for objects in lists for obj in objects]
@@ -207,23 +223,23 @@ class Observer:
             found.append(secret)
         return found
 
-    async def _artifact_objects(self, reader: CachedReader, namespace: str, uid: str) -> list[Obj]:
+    async def _artifact_objects(self, reader: CachedReader, namespace: str, uid: str, is_new: bool) -> list[Obj]:
         selector = {RUN_UID_LABEL: uid}
         lists = await asyncio.gather(
-            reader.list(RLCHECKPOINT, namespace, selector),
-            reader.list(RLADAPTER, namespace, selector),
+            reader.list(RLCHECKPOINT, namespace, selector, is_known_empty=is_new),
+            reader.list(RLADAPTER, namespace, selector, is_known_empty=is_new),
         )
         return [obj for objects in lists for obj in objects]
 
-    async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
-        """Return the platform's S3 credentials, or None without their Secret. `fresh` skips the cache.
+    async def source_secret(self, kept_seconds: float = SOURCE_SECONDS) -> dict[str, str] | None:
+        """Return the platform's S3 credentials as they were at most so long ago, or None without their Secret.
 
         They are empty if the platform uses a workload identity.
         """
         ref = self._settings.s3.credentials_secret
         if ref is None:
             return {}
-        if not fresh and self._source is not None and self._clock() - self._source[0] < SOURCE_SECONDS:
+        if self._source is not None and self._clock() - self._source[0] < kept_seconds:
             return self._source[1]
         secret = await self._cluster.get(SECRET, ref.namespace, ref.name)
         decoded = None if secret is None else decode_secret(secret)
@@ -231,8 +247,7 @@ class Observer:
         return decoded
 
     async def _s3(self, status: RLRunStatus) -> tuple[dict[str, str], Problem | None]:
-        # A new run starts with the current credentials, so the cache is skipped for it.
-        source = await self.source_secret(fresh=status.phase is None)
+        source = await self.source_secret(NEW_RUN_SECONDS if status.phase is None else SOURCE_SECONDS)
         problem = credentials_problem(self._settings, source)
         if problem is not None:
             return {}, problem

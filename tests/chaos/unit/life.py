@@ -304,7 +304,9 @@ class Life:
         self.feed = CacheFeed(self.cluster, cache)
         cluster = AsyncKubeClient(RecordingTransport(FaultyTransport(self.cluster, self.gate), cache))
         artifacts = BucketArtifacts(store_of(self.bucket, self.gate))
-        observer = Observer(cluster, artifacts, self.poller, SETTINGS, cache=cache, clock=seconds)
+        observer = Observer(
+            cluster, artifacts, self.poller, SETTINGS, cache=cache, index=self.feed.index, clock=seconds
+        )
         directory = RunPhaseCollector(lambda: 0, lambda: 0)
         return Reconciler(observer, Applier(cluster, artifacts), SETTINGS, directory, self.clock)
 

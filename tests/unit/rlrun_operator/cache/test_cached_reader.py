@@ -57,6 +57,17 @@ async def test_a_look_that_decides_reads_again_what_it_has_not_read_itself(setup
     assert setup.fake.calls == ["get RLRun team/reverse"]
 
 
+async def test_what_is_known_to_be_empty_is_not_asked_for_and_own_writes_join_it(setup: Setup) -> None:
+    assert await setup.reader().list(POD, "team", LABELS, is_known_empty=True) == []
+    assert setup.fake.requests == []
+    metadata = {"name": "a", "namespace": "team", "labels": LABELS}
+    await setup.client.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}})
+    for is_known_empty in (True, False):
+        found = await setup.reader().list(POD, "team", LABELS, is_known_empty=is_known_empty)
+        assert [obj["metadata"]["name"] for obj in found] == ["a"]
+    assert len(setup.fake.requests) == 1
+
+
 async def test_an_error_is_not_an_answer(setup: Setup) -> None:
     setup.fake.answers["list pods in namespace team"] = [ApiError(500, "Internal", "broken"), {"items": []}]
     with pytest.raises(ApiError):

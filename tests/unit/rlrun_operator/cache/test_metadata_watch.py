@@ -16,6 +16,7 @@ from rlrun.kube.requests import KubeRequest, Verb
 from rlrun_operator.cache import metadata_watch
 from rlrun_operator.cache.metadata_watch import MetadataWatch
 from rlrun_operator.cache.object_cache import ObjectCache, Question
+from rlrun_operator.cache.run_index import RunIndex
 from typing_extensions import override
 
 RUN = ("team", "first")
@@ -45,6 +46,7 @@ class Stream(AsyncTransport):
         self.answers = list(answers)
         self.watched_from: list[str] = []
         self.versions = 0
+        self.items: list[Obj] = []
         self.done = asyncio.Event()
         self.hangs = False
         """True: the last watch sends nothing for ever, and is not the end."""
@@ -52,9 +54,9 @@ class Stream(AsyncTransport):
     @override
     async def send(self, request: KubeRequest) -> Obj:
         assert request.verb is Verb.LIST
-        assert request.query["limit"] == "1"
         self.versions += 1
-        return {"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": str(100 * self.versions)}}
+        metadata = {"resourceVersion": str(100 * self.versions)}
+        return {"kind": "PartialObjectMetadataList", "metadata": metadata, "items": self.items or None}
 
     @override
     @asynccontextmanager
@@ -85,6 +87,7 @@ class Watched:
     def __init__(self, stream: Stream, *, kept: bool = True) -> None:
         self.stream = stream
         self.cache = ObjectCache(lambda: 0.0)
+        self.index = RunIndex()
         self.changed: list[str] = []
         self.opened = 0
         self.now = 0.0
@@ -106,6 +109,7 @@ class Watched:
         watch = MetadataWatch(
             AsyncKubeClient(self.stream),
             self.cache,
+            self.index,
             SERVICE,
             None,
             lambda o: self.changed.append(o["metadata"]["name"]),
@@ -136,6 +140,37 @@ async def test_a_change_by_others_is_told_and_forgotten_in_the_cache() -> None:
     await watched.run()
     assert watched.changed == ["a"], "the version 50 was known"
     assert watched.cache.find(SERVICES, RUN) is None
+
+
+async def test_the_index_knows_the_runs_of_all_objects() -> None:
+    stream = Stream([event("ADDED", 101, "b"), event("DELETED", 102, "a"), event("DELETED", 103, "b")])
+    stream.items = [json.loads(event("", 50))["object"]]
+    watched = Watched(stream)
+    counts = []
+    see = watched.index.see
+
+    def note(*place: Any, **options: Any) -> None:
+        see(*place, **options)
+        counts.append(not watched.index.has_none(SERVICE, RUN))
+
+    watched.index.see = note  # type: ignore[method-assign]
+    await watched.run()
+    assert counts == [True, True, True, False], "one that is there, one more, one less, none"
+
+
+async def test_the_index_knows_nothing_while_there_is_no_watch() -> None:
+    watched = Watched(Stream(ApiError(503, "Unavailable", "try again")))
+    known = []
+    close = watched.index.watch_closed
+
+    def note(*place: Any) -> None:
+        close(*place)
+        known.append(watched.index.has_none(SERVICE, RUN))
+
+    watched.index.watch_closed = note  # type: ignore[method-assign]
+    await watched.run()
+    assert known == [False, False, False], "before it opens, after its end, before it opens again"
+    assert watched.index.has_none(SERVICE, RUN)
 
 
 @pytest.mark.parametrize("kind", ["ADDED", "DELETED"])

@@ -1,6 +1,7 @@
 """What is kept, and what makes it go."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -202,6 +203,25 @@ def test_forgetting_a_run_forgets_its_answers_only(cache: ObjectCache) -> None:
     cache.forget_run(RUN)
 
 
+@pytest.mark.parametrize(("version", "is_news"), [(2, False), (3, True)], ids=["own write", "change by others"])
+def test_an_event_that_comes_before_the_answer_to_an_own_write_waits_for_it(
+    cache: ObjectCache, version: int, is_news: bool
+) -> None:
+    keep(cache, PODS, pod())
+    told: list[bool] = []
+    event = pod(version=version)
+    with cache.writing(POD, "team", "a"):
+        cache.after_own_write(POD, event, lambda: told.append(cache.changed(POD, event)))
+        cache.after_own_write(POD, pod("b"), lambda: told.append(True))
+        assert told == [True], "it is about another object"
+        cache.written(POD, pod(version=2), cache.moment())
+        assert len(told) == 1
+    assert told == [True, is_news]
+    assert cache.find(PODS, RUN) == (None if is_news else [pod(version=2)])
+    cache.after_own_write(POD, event, lambda: told.append(True))
+    assert len(told) == 3, "no write is under way"
+
+
 # --- any order of events, writes, reads and gaps ----------------------------------------------------------------------
 
 NAMES = ("a", "b")
@@ -223,8 +243,8 @@ class Server:
         self.events: list[tuple[Obj, bool]] = []
         self.question = Question.labelled(kind, "team", LABELS)
         self.reads: list[tuple[Any, PendingRead, list[Obj]]] = []
-        self.responses: list[tuple[Obj, int]] = []
-        """Responses to own writes, on their way, with the moments before the requests."""
+        self.responses: list[tuple[Obj, int, Any]] = []
+        """Responses to own writes, on their way, with the moments before the requests and what these hold back."""
 
     @property
     def listed(self) -> list[Obj]:
@@ -244,9 +264,13 @@ class Server:
             self.objects[name] = {**pod(name, version, run, uid=uid), "kind": self.kind.kind}
             self.events.append((self.objects[name], False))
             if operation in ("write", "own create"):
-                self.responses.append((self.objects[name], began))
+                context = self.cache.writing(self.kind, "team", name)
+                context.__enter__()
+                self.responses.append((self.objects[name], began, context))
         elif operation == "response" and self.responses:
-            self.cache.written(self.kind, *self.responses.pop(0))
+            obj, before, context = self.responses.pop(0)
+            self.cache.written(self.kind, obj, before)
+            context.__exit__(None, None, None)
         elif operation in ("delete", "own delete") and name in self.objects:
             gone = self.objects.pop(name)
             gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(next(self.versions))}}
@@ -255,7 +279,7 @@ class Server:
                 self.cache.forget_object(self.kind, "team", name)
         elif operation == "deliver" and self.events:
             obj, deleted = self.events.pop(0)
-            self.cache.changed(self.kind, obj, deleted=deleted)
+            self.cache.after_own_write(self.kind, obj, partial(self.cache.changed, self.kind, obj, deleted=deleted))
         elif operation == "gap":
             self.events.clear()
             self.cache.forget_kind(self.kind)

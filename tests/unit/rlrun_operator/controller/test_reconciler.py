@@ -3,10 +3,11 @@
 import time
 
 import pytest
+from rlrun.constants import FIELD_MANAGER
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import POD
 from rlrun.kube.objects import Obj
-from rlrun.kube.requests import KubeRequest
+from rlrun.kube.requests import KubeRequest, Verb
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.cache.object_cache import ObjectCache, Question
 from rlrun_operator.controller.reconciler import Reconciler
@@ -264,6 +265,34 @@ async def test_a_list_of_s3_that_is_kept_deletes_nothing(quiet: World) -> None:
     del quiet.artifacts.folders[second]
     await quiet.reconcile(4)
     assert quiet.artifacts.folders == {first: manifest(5)}
+
+
+FIRST_LOOK_READS = {
+    "get RLRun team/reverse",
+    "get Secret rlrun-system/s3",
+    "get Secret team/reverse-rlrun-token",
+    "list rlmodels",
+}
+
+
+async def test_the_first_look_at_a_new_run_lists_no_children(world: World) -> None:
+    world.cache = ObjectCache(time.monotonic)
+    await world.reconcile()
+    assert {str(r) for r in world.cluster.requests if r.verb in (Verb.GET, Verb.LIST)} == FIRST_LOOK_READS
+    world.cluster.requests.clear()
+    await world.reconcile()
+    assert [str(r) for r in world.cluster.requests if r.verb in (Verb.GET, Verb.LIST)] == []
+    assert len(world.cluster.all("ReplicaSet", "Job")) == 4
+
+
+async def test_a_new_run_waits_for_the_end_of_an_earlier_one_with_its_name(world: World) -> None:
+    world.cache = ObjectCache(time.monotonic)
+    labels = {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-0", "app.kubernetes.io/managed-by": FIELD_MANAGER}
+    metadata = {"name": "reverse-trainer", "namespace": "team", "labels": labels, "finalizers": ["a/b"]}
+    world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {}})
+    await world.reconcile()
+    assert world.cluster.all("ReplicaSet", "Job") == []
+    assert "an earlier run named reverse" in world.status["message"]
 
 
 async def test_a_run_that_begins_to_train_is_not_read_again(world: World) -> None:

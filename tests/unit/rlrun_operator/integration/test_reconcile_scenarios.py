@@ -709,3 +709,20 @@ async def test_lost_status_does_not_lose_a_running_run(world: World) -> None:
     await world.reconcile(2)
     assert world.status["phase"] == "Running"
     assert len(world.cluster.all("Pod")) == before
+
+
+async def test_an_attempt_that_began_with_deployments_goes_on_with_them(world: World) -> None:
+    """Earlier versions of the operator made Deployments. An upgrade must not double the pods of running attempts."""
+    await world.start()
+    for made in world.cluster.all("ReplicaSet"):
+        del world.cluster.objects["ReplicaSet", "team", made["metadata"]["name"]]
+        world.cluster.put({**made, "kind": "Deployment"})
+    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
+    await world.reconcile(2)
+    assert world.status["phase"] == "Running"
+    assert world.cluster.all("ReplicaSet") == []
+    assert len(world.cluster.all("Deployment")) == 3
+
+    world.change_spec(stop=True)
+    await world.reconcile(2)
+    assert world.cluster.all("Deployment", "ReplicaSet") == []
