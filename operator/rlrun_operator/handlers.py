@@ -7,6 +7,7 @@ an event costs kopf 3 ms, and a run causes 50 of them until its pods run.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -109,11 +110,14 @@ def registry(
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return connection(await configure())
 
-    async def run_event(type: str | None, body: kopf.Body, namespace: str, name: str, **_: Any) -> None:
+    async def run_event(type: str | None, body: kopf.Body, **_: Any) -> None:
+        cache.after_own_write(RLRUN, body, functools.partial(run_changed, type, body))
+
+    def run_changed(type: str | None, body: kopf.Body) -> None:
         is_news = seen(RLRUN, type, body)
         # The list of all runs looks at finished ones, one after the other.
         if (is_news or has_new_spec(body)) and not (type is None and has_ended(body)):
-            enqueue(RunKey(namespace, name))
+            enqueue(RunKey(body["metadata"]["namespace"], body["metadata"]["name"]))
 
     async def model_event(type: str | None, body: kopf.Body, **_: Any) -> None:
         seen(RLMODEL, type, body)

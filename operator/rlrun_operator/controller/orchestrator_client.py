@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 25.0
 MAX_WATCHES = 2000
 """Maximum number of hanging requests. Further orchestrators are asked at every look."""
+CHANGES_PER_SECOND = 50.0
+"""Maximum rate of the changes of all runs together. Each costs a look and a write of the status: about 10 ms of CPU."""
 
 
 class OrchestratorClient(Protocol):
@@ -49,11 +51,19 @@ class _Watch:
     task: "asyncio.Task[None] | None" = field(default=None)
 
 
+def change_pause(shortest: float, orchestrators: int) -> float:
+    """Return the seconds between two requests to one orchestrator, and so between two changes of a run.
+
+    With many orchestrators it is longer than `shortest`: their changes must not take all of the operator's time.
+    """
+    return max(shortest, orchestrators / CHANGES_PER_SECOND)
+
+
 class HttpOrchestratorClient(OrchestratorClient):
     """`OrchestratorClient` over HTTP. `changed` is called with each run whose status has changed or is unknown now."""
 
     def __init__(self, url_template: str, changed: Callable[[RunKey], None], pause_seconds: float) -> None:
-        """`pause_seconds`: pause between two requests to one orchestrator, and so between two changes of a run."""
+        """`pause_seconds`: see `change_pause`."""
         self._template = url_template
         self._changed = changed
         self._pause = pause_seconds
@@ -96,7 +106,7 @@ class HttpOrchestratorClient(OrchestratorClient):
         """Keep the report of the watch current until a request fails."""
         try:
             while True:
-                await asyncio.sleep(self._pause)
+                await asyncio.sleep(change_pause(self._pause, len(self._watches)))
                 url = f"{self._url(key)}?{SINCE}={watch.report.version}&{WAIT}={WAIT_SECONDS:g}"
                 report = await self._hanging.call("GET", url, RunStatus, headers=bearer(watch.token))
                 has_changed = report.version != watch.report.version

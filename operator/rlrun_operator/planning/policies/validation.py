@@ -3,8 +3,10 @@
 Each check returns a `Problem` with a remedy. None of them is final, because a missing object may be created later.
 """
 
+import json
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from pydantic import ValidationError
 from rlrun.api.artifact import ArtifactPhase
@@ -40,9 +42,15 @@ class Resolution:
 
 
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
-    """Return the typed spec, or a problem that lists every invalid field."""
+    """Return the typed spec, or a problem that lists every invalid field. Do not change the result."""
+    return _parse(json.dumps(run.get("spec") or {}))
+
+
+# Each look reads the spec several times, and it rarely changes.
+@lru_cache(maxsize=2048)
+def _parse(text: str) -> RLRunSpec | Problem:
     try:
-        return RLRunSpec.model_validate(run.get("spec") or {}, by_alias=True, by_name=False)
+        return RLRunSpec.model_validate(json.loads(text), by_alias=True, by_name=False)
     except ValidationError as error:
         found = [f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         return Problem(reason=Reason.INVALID_SPEC, message="; ".join(found) + ". Correct these fields and apply again.")

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.service.errors import RequestError
 from rlrun_operator.controller import orchestrator_client
-from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
+from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, change_pause
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_orchestrator.status.status_server import status_application
 
@@ -66,6 +66,11 @@ async def test_a_change_is_noticed_and_read_without_another_request(run: Orchest
     before = run.requests
     assert (await run.client.status(KEY, TOKEN)).step == 4
     assert run.requests == before
+
+
+@pytest.mark.parametrize(("orchestrators", "seconds"), [(1, 2.0), (100, 2.0), (500, 10.0), (1000, 20.0)])
+def test_many_runs_that_make_fast_steps_are_shown_less_often(orchestrators: int, seconds: float) -> None:
+    assert change_pause(2.0, orchestrators) == seconds
 
 
 async def test_nothing_is_told_while_only_estimates_change(run: Orchestrator) -> None:
