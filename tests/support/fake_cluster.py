@@ -35,7 +35,7 @@ class FakeCluster:
     def __init__(self, *objects: Obj) -> None:
         self.kube = AsyncKubeClient(self)
         self.time: Callable[[], datetime] = lambda: START
-        """Time that new objects get as their creationTimestamp."""
+        """Time of creations and deletions in the metadata of objects."""
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.versions = itertools.count(100)
         self.events: list[Obj] = []
@@ -251,8 +251,8 @@ class FakeCluster:
         lines = text.splitlines(keepends=True)
         return b"".join(lines[max(0, len(lines) - int(request.query.get("tailLines", len(lines)))) :])
 
-    def request_deletion(self, obj: Obj, now: datetime = START) -> None:
-        obj["metadata"]["deletionTimestamp"] = now.isoformat().replace("+00:00", "Z")
+    def request_deletion(self, obj: Obj, now: datetime | None = None) -> None:
+        obj["metadata"]["deletionTimestamp"] = (now or self.time()).isoformat().replace("+00:00", "Z")
         obj["metadata"]["resourceVersion"] = str(next(self.versions))
         self._collect(obj)
 

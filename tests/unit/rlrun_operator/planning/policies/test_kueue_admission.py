@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
@@ -643,6 +643,7 @@ def alive(world: World) -> list[str]:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
+@example(["wait", "schedule", "pods", "hold", "evict", "schedule"])
 async def test_quota_and_pods_go_together(steps: list[str]) -> None:
     """Whatever Kueue and users do, and wherever the operator dies.
 
@@ -650,6 +651,7 @@ async def test_quota_and_pods_go_together(steps: list[str]) -> None:
     run that waits is admitted, or the quota of one that does not is free.
     """
     world = World(FakeCluster(run_object(queueName="team-a"), model_object(), source_secret()), settings=with_kueue())
+    world.cluster.time = world.clock
     kueue = FakeKueue(world.cluster)
     for step in steps:
         world.clock.advance(5)
