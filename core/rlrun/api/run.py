@@ -62,7 +62,7 @@ class RLRunSpec(Spec):
     """Seed of the adapter's initial weights, the selection of examples and, with maxAsyncLevel 0, token sampling."""
     checkpoint_id: CheckpointId | None = None
     """RLCheckpoint to start from, as name or namespace/name. It must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
-    sampling: Sampling
+    sampling: Sampling = Field(default_factory=Sampling)
     """Sampling parameters of training rollouts."""
     env: list[TrainEnvironment] = Field(min_length=1, max_length=16)
     """Environments to train on."""

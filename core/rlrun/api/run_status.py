@@ -149,6 +149,15 @@ class RunQueue(Status):
     """Resources that the run needs or has, of those that the platform limits: the sum over all its pods."""
 
 
+class ResolvedValues(Status):
+    """Values of the newest attempt for fields that the spec may leave open. They are fixed when the attempt begins."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Maximum number of completion tokens per turn: sampling.maxTokens, or the default of the RLModel."""
+    checkpoint_interval: int | None = Field(default=None, ge=1)
+    """Interval of checkpoints in steps: checkpoints.interval, or the default of the platform."""
+
+
 class RLRunStatus(Status):
     """Observed state of the run."""
 
@@ -190,6 +199,8 @@ class RLRunStatus(Status):
         default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}
     )
     """Components of the run with their pods and crashes."""
+    resolved: ResolvedValues | None = None
+    """Values of the newest attempt for fields that the spec may leave open. Set when the references of the spec are valid."""  # noqa: E501
     environments: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
     """Packages of the environments for training and evaluation, recorded when all are ready. Later attempts and restarted pods use exactly these. If one has changed or is gone, the run fails with EnvironmentChanged."""  # noqa: E501
     start_time: datetime | None = None

@@ -44,7 +44,6 @@ same sections in both.
 """
 OTHER_VALUES: dict[str, Any] = {
     "model": "removed/removed",
-    "sampling.maxTokens": 7,
     "env.id": "removed/removed-{}",
     "eval.env.id": "removed/removed-{}",
     "algorithm.teacher.url": "http://removed.invalid/v1",

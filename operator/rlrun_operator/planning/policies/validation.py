@@ -90,13 +90,21 @@ def check_namespace(namespace: str) -> Problem | None:
 
 
 def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
-    """Return a problem if maxTokens leaves no tokens for a prompt."""
-    if spec.sampling.max_tokens < model.seq_len:
+    """Return a problem if maxTokens leaves no tokens for a prompt, or the model's default is below minTokens."""
+    wanted, shortest = spec.sampling.max_tokens, spec.sampling.min_tokens or 0
+    if wanted is None and shortest > model.max_tokens_of_runs:
+        return Problem(
+            reason=Reason.INVALID_SPEC,
+            message=f"`spec.sampling.minTokens` is {shortest}, but runs of {model.id} that set no maxTokens have "
+            f"{model.max_tokens_of_runs} tokens per turn. Start a new run with `spec.sampling.maxTokens` of at least "
+            f"{shortest}.",
+        )
+    if wanted is None or wanted < model.seq_len:
         return None
     return Problem(
         reason=Reason.MAX_TOKENS_TOO_LARGE,
-        message=f"`spec.sampling.maxTokens` is {spec.sampling.max_tokens}, but {model.id} has a seqLen of "
-        f"{model.seq_len} tokens for prompt and answer. Set maxTokens below {model.seq_len}.",
+        message=f"`spec.sampling.maxTokens` is {wanted}, but {model.id} has a seqLen of {model.seq_len} tokens for "
+        f"prompt and answer. Set maxTokens below {model.seq_len}.",
     )
 
 

@@ -79,6 +79,14 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("another model", {"model": "x/y"}, {}, "ModelNotFound"),
     ("too many tokens", {"sampling": {"maxTokens": 256}}, {}, "MaxTokensTooLarge"),
     ("just enough tokens", {"sampling": {"maxTokens": 255}}, {}, None),
+    ("tokens of the model, half of its sequences", {"sampling": {"minTokens": 128}}, {}, None),
+    ("more than those at least", {"sampling": {"minTokens": 129}}, {}, "InvalidSpec"),
+    (
+        "more than the model's default at least",
+        {"sampling": {"minTokens": 33}},
+        {"models": (model_object(defaultMaxTokens=32),)},
+        "InvalidSpec",
+    ),
     ("several nodes", {}, {"models": (model_object(trainer={"gpus": 8, "nodes": 2}),)}, None),
     ("all weights", {"lora": {"enabled": False}}, {}, "FullFineTuningNotAllowed"),
     (

@@ -1,0 +1,57 @@
+"""Fields that a run's spec leaves open: their values reach the attempt's configuration and the status."""
+
+from typing import Any
+
+import pytest
+from rlrun.protocol.resolved import ResolvedRun
+
+from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.fake_cluster import FakeCluster
+from tests.support.operator_world import SETTINGS, World
+
+
+def world_of(model: dict[str, Any] | None = None, **spec: Any) -> World:
+    """A world with one run, which has no sampling section unless `spec` has one."""
+    run = run_object(**spec)
+    if "sampling" not in spec:
+        del run["spec"]["sampling"]
+    return World(FakeCluster(run, model_object(**(model or {})), source_secret()))
+
+
+def configuration(world: World) -> ResolvedRun:
+    (config,) = world.cluster.all("ConfigMap")
+    return ResolvedRun.parse(config["data"]["run.json"])
+
+
+@pytest.mark.proves("sampling.maxTokens")
+@pytest.mark.parametrize(
+    ("model", "spec", "tokens"),
+    [
+        ({}, {}, 128),
+        ({}, {"sampling": {"temperature": 0.5}}, 128),
+        ({"defaultMaxTokens": 100}, {}, 100),
+        ({"defaultMaxTokens": 100}, {"sampling": {"maxTokens": 20}}, 20),
+    ],
+    ids=["half of seqLen", "other sampling settings", "default of the model", "value of the run"],
+)
+async def test_a_run_without_max_tokens_has_those_of_its_model(
+    model: dict[str, Any], spec: dict[str, Any], tokens: int
+) -> None:
+    world = world_of(model, **spec)
+    await world.start()
+    assert configuration(world).spec.sampling.max_tokens == tokens
+    assert world.status["resolved"]["maxTokens"] == tokens
+
+
+async def test_an_attempt_keeps_the_defaults_of_its_start() -> None:
+    world = world_of({"defaultMaxTokens": 100})
+    await world.start()
+    world.cluster.put(model_object(defaultMaxTokens=50))
+    world.settings = SETTINGS.model_copy(
+        update={"defaults": SETTINGS.defaults.model_copy(update={"checkpoint_interval": 7})}
+    )
+    await world.reconcile(2)
+    interval = SETTINGS.defaults.checkpoint_interval
+    assert world.status["resolved"] == {"maxTokens": 100, "checkpointInterval": interval}
+    found = configuration(world).spec
+    assert (found.sampling.max_tokens, found.checkpoints.interval) == (100, interval)
