@@ -1,6 +1,6 @@
 """Translation of keys of related TOML dialects into those of this schema, before validation.
 
-Self-managed trainers have other names for some keys, and hosted ones put the version into an environment's id.
+Self-managed trainers have other names for some keys.
 """
 
 from dataclasses import dataclass, field
@@ -45,7 +45,6 @@ def translate(table: Table) -> Translation:
     for section in dict.fromkeys(synonym.section for synonym in SYNONYMS):
         if section in result.table:
             _translate_section(result, section)
-    _split_environment_versions(result.table)
     return result
 
 
@@ -68,26 +67,3 @@ def _translate_key(result: Translation, synonym: Synonym) -> None:
         result.problems.append(FieldProblem(synonym.path, message))
     destination[key] = result.table[synonym.section].pop(synonym.key)
     result.origins[synonym.target] = synonym.path
-
-
-def _split_environment_versions(table: Table) -> None:
-    """Split `id = "owner/name@1.0"` of each environment into id and version. An explicit version takes precedence."""
-    if "env" in table:
-        table["env"] = _split_versions(table["env"])
-    evaluation = table.get("eval")
-    if isinstance(evaluation, dict) and "env" in evaluation:
-        table["eval"] = {**evaluation, "env": _split_versions(evaluation["env"])}
-
-
-def _split_versions(entries: Any) -> Any:
-    if not isinstance(entries, list):
-        return entries
-    return [_split_version(entry) if isinstance(entry, dict) else entry for entry in entries]
-
-
-def _split_version(entry: Table) -> Table:
-    identifier = entry.get("id")
-    if not isinstance(identifier, str) or "@" not in identifier:
-        return entry
-    name, _, version = identifier.rpartition("@")
-    return {**({"version": version} if version else {}), **entry, "id": name}

@@ -1,7 +1,7 @@
 """Conversion between the hosted TOML schema and RLRunSpec, which have the same fields, in TOML in snake_case.
 
-`loads` reports all problems of a file at once, each under its TOML path. It also accepts `id@version` in environments,
-`env_files`, and some keys of self-managed trainers (see `dialects`).
+`loads` reports all problems of a file at once, each under its TOML path. It also accepts `env_files`, and some keys of
+self-managed trainers (see `dialects`).
 """
 
 import math
