@@ -61,7 +61,7 @@ class RLRunSpec(Spec):
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the adapter's initial weights, the selection of examples and, with maxAsyncLevel 0, token sampling."""
     checkpoint_id: CheckpointId | None = None
-    """RLCheckpoint to start from, as name or namespace/name. It must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
+    """RLCheckpoint to start from, as name, namespace/name or id (cp_namespace.name, shown by `rlrun checkpoints`). It must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
     sampling: Sampling = Field(default_factory=Sampling)
     """Sampling parameters of training rollouts."""
     env: list[TrainEnvironment] = Field(min_length=1, max_length=16)

@@ -73,6 +73,8 @@ class ArtifactSummary(Status):
     """Number of optimizer steps that the artifact includes."""
     name: str = Field(default="", max_length=253)
     """Name of the RLCheckpoint or RLAdapter."""
+    id: str | None = Field(default=None, max_length=320)
+    """Id of a checkpoint for checkpointId of runs in any namespace. Adapters have none."""
     uri: str = Field(max_length=1024)
     """URI of the artifact's folder in S3."""
     reward: float | None = None
@@ -156,6 +158,8 @@ class ResolvedValues(Status):
     """Maximum number of completion tokens per turn: sampling.maxTokens, or the default of the RLModel."""
     checkpoint_interval: int | None = Field(default=None, ge=1)
     """Interval of checkpoints in steps: checkpoints.interval, or the default of the platform."""
+    checkpoint_id: str | None = Field(default=None, max_length=320)
+    """Id of the checkpoint that the run starts from: that of checkpointId."""
 
 
 class RLRunStatus(Status):

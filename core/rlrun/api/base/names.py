@@ -39,11 +39,11 @@ CheckpointId = Annotated[
     str,
     Field(
         min_length=1,
-        max_length=317,
-        pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        max_length=320,
+        pattern=r"^(cp_([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)?|[a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
     ),
 ]
-"""Name of an RLCheckpoint: `reverse-text-step-40`, or `namespace/name` for a shared one."""
+"""Reference to an RLCheckpoint: its name, `namespace/name`, or its id `cp_namespace.name`."""
 
 EgressHost = Annotated[
     str,

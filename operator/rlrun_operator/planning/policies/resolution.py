@@ -9,6 +9,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import ResolvedValues, RLRunStatus
 from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL
 from rlrun.kube.objects import Obj, annotation, attempt_of, label
+from rlrun.kube.references import checkpoint_id, split_checkpoint_id
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import CONFIG_KEY, ResolvedRun
 
@@ -38,7 +39,12 @@ def resolve_run(
 
 def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
     """Return the values that the status shows of an attempt's configuration."""
-    return ResolvedValues(max_tokens=resolved.max_tokens, checkpoint_interval=resolved.spec.checkpoints.interval)
+    spec, reference = resolved.spec, resolved.spec.checkpoint_id
+    return ResolvedValues(
+        max_tokens=resolved.max_tokens,
+        checkpoint_interval=spec.checkpoints.interval,
+        checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,
+    )
 
 
 def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | None:

@@ -168,6 +168,7 @@ def test_artifacts_are_sorted_by_step(rlrun: Rlrun, artifacts: FakeCluster, comm
     assert [r.split()[0] for r in rows] == ["first-9", "first-10"]
     assert "2.0 KiB" in rows[0]
     assert ("DEPLOYMENT" in header) == (command == "adapters")
+    assert ("ID" in header.split()) == ("cp_team.first-9" in rows[0]) == (command == "checkpoints")
     assert len(rlrun(command).out.splitlines()) == 4
 
 

@@ -1,13 +1,17 @@
 """Fields that a run's spec leaves open: their values reach the attempt's configuration and the status."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rlrun.protocol.resolved import ResolvedRun
 
 from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_world import SETTINGS, World
+
+MakeWorld = Callable[..., World]
 
 
 def world_of(model: dict[str, Any] | None = None, **spec: Any) -> World:
@@ -41,6 +45,24 @@ async def test_a_run_without_max_tokens_has_those_of_its_model(
     await world.start()
     assert configuration(world).spec.sampling.max_tokens == tokens
     assert world.status["resolved"]["maxTokens"] == tokens
+
+
+@pytest.mark.proves("checkpointId")
+async def test_a_run_starts_from_the_checkpoint_with_the_id_that_another_run_shows(make_world: MakeWorld) -> None:
+    """The id in the status of the first run is all that the second one needs, in its own and in other namespaces."""
+    first = make_world()
+    await first.start()
+    uri = "s3://rlrun/team/uid-1/checkpoints/step-000005"
+    first.artifacts.folders[uri] = manifest(5)
+    await first.reconcile()
+    (listed,) = first.status["checkpoints"]
+    assert listed["id"] == "cp_team.reverse-step-000005-uid-1"
+    first.cluster.put(run_object("second", uid="uid-2", checkpointId=listed["id"]))
+    await first.reconcile(2, name="second")
+    (config,) = [c for c in first.cluster.all("ConfigMap") if c["metadata"]["name"] == "second-config"]
+    assert ResolvedRun.parse(config["data"]["run.json"]).warm_start_from == uri
+    status = first.cluster.find("RLRun", "second")["status"]
+    assert status["resolved"]["checkpointId"] == listed["id"]
 
 
 async def test_an_attempt_keeps_the_defaults_of_its_start() -> None:

@@ -145,6 +145,14 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
         None,
     ),
     (
+        "not shared, by its id",
+        {"checkpointId": "cp_other.old"},
+        {"warm_start": checkpoint_object()},
+        "CheckpointNotShared",
+    ),
+    ("by its id", {"checkpointId": "cp_team.old"}, {"warm_start": checkpoint_object()}, None),
+    ("unknown id", {"checkpointId": "cp_abc123"}, {}, "CheckpointNotFound"),
+    (
         "URI of another namespace",
         {"checkpointId": "old"},
         {"warm_start": checkpoint_object(spec={"uri": "s3://rlrun/other/u/checkpoints/step-000005"})},
