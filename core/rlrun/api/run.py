@@ -75,7 +75,7 @@ class RLRunSpec(Spec):
     difficulty_filter: DifficultyFilter | None = None
     """Filter for groups whose rewards give too little training signal. Unset: no group is filtered."""
     wandb: Wandb | None = None
-    """Logging of metrics to Weights & Biases, in addition to S3. The API key is read from WANDB_API_KEY in a Secret of envFrom. Without a key, the files of an offline run are stored with the run's artifacts."""  # noqa: E501
+    """Logging of metrics to Weights & Biases, in addition to S3. The API key is read from WANDB_API_KEY in a Secret of envFrom. A run without it does not start, unless offline is set."""  # noqa: E501
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     """Interval and retention of checkpoints."""
     adapters: Adapters = Field(default_factory=Adapters)

@@ -160,6 +160,8 @@ class ResolvedValues(Status):
     """Interval of checkpoints in steps: checkpoints.interval, or the default of the platform."""
     checkpoint_id: str | None = Field(default=None, max_length=320)
     """Id of the checkpoint that the run starts from: that of checkpointId."""
+    wandb_project: str | None = Field(default=None, max_length=128)
+    """Project in Weights & Biases: wandb.project, or the namespace of the run. Unset without wandb."""
 
 
 class RLRunStatus(Status):

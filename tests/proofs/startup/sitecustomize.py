@@ -48,7 +48,6 @@ OTHER_VALUES: dict[str, Any] = {
     "eval.env.id": "removed/removed-{}",
     "algorithm.teacher.url": "http://removed.invalid/v1",
     "algorithm.teacher.model": "removed/removed",
-    "wandb.project": "removed",
     "failurePolicy.rules.action": "Fail",
     "envFrom.secretRef.name": "removed",
     "loraRank": 2,

@@ -44,6 +44,7 @@ def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
         max_tokens=resolved.max_tokens,
         checkpoint_interval=spec.checkpoints.interval,
         checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,
+        wandb_project=spec.wandb.project if spec.wandb else None,
     )
 
 

@@ -24,6 +24,7 @@ from rlrun_operator.planning.policies.environment_checks import check_arguments,
 from rlrun_operator.resources.model_secrets import secrets_problem
 from rlrun_operator.resources.model_variables import run_variables
 from rlrun_operator.resources.naming import token_secret_name
+from rlrun_operator.resources.orchestrator import WANDB_KEY
 from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.resources.reserved_secrets import why_reserved
 
@@ -66,6 +67,7 @@ def resolve_references(
         return warm_start
     problem = (
         check_secrets(spec, observation, settings)
+        or check_wandb(spec, observation)
         or check_model_secrets(model, observation, settings)
         or check_priority(spec, settings)
         or check_urls(spec, settings)
@@ -199,6 +201,25 @@ def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: Operat
         message=f"`spec.envFrom`: Secret {names} does not exist in namespace {observation.namespace}. Create it with "
         f"`kubectl create secret generic {observation.missing_secrets[0]} -n {observation.namespace} "
         "--from-literal=NAME=value`.",
+    )
+
+
+def check_wandb(spec: RLRunSpec, observation: RunObservation) -> Problem | None:
+    """Return a problem if metrics go to Weights & Biases and no Secret of spec.envFrom has the API key."""
+    if spec.wandb is None or spec.wandb.offline or WANDB_KEY in observation.secret_keys:
+        return None
+    namespace, names = observation.namespace, [entry.secret_ref.name for entry in spec.env_from]
+    if names:
+        remedy = f"Add the entry to one of them: `kubectl edit secret {names[-1]} -n {namespace}`"
+    else:
+        remedy = (
+            f"Create one with `kubectl create secret generic wandb -n {namespace} --from-literal={WANDB_KEY}=KEY`, and "
+            "start a new run that lists it in `spec.envFrom`"
+        )
+    return Problem(
+        reason=Reason.WANDB_KEY_MISSING,
+        message=f"`spec.wandb` needs an API key, but no Secret of `spec.envFrom` ({', '.join(names) or 'empty'}) has an "
+        f"entry {WANDB_KEY}. {remedy}. `rlrun run FILE -e {WANDB_KEY}` does both; `spec.wandb.offline` needs no key.",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rlrun.protocol.resolved import ResolvedRun
 
-from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.cluster_objects import hub_secret, model_object, run_object, source_secret
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_world import SETTINGS, World
@@ -63,6 +63,39 @@ async def test_a_run_starts_from_the_checkpoint_with_the_id_that_another_run_sho
     assert ResolvedRun.parse(config["data"]["run.json"]).warm_start_from == uri
     status = first.cluster.find("RLRun", "second")["status"]
     assert status["resolved"]["checkpointId"] == listed["id"]
+
+
+WANDB = {"wandb": {}, "envFrom": [{"secretRef": {"name": "hub"}}]}
+
+
+async def test_a_run_waits_for_its_key_of_weights_and_biases(make_world: MakeWorld) -> None:
+    world = make_world(**WANDB)
+    world.cluster.put(hub_secret(key="OTHER"))
+    await world.reconcile(2)
+    assert world.status["reason"] == "WandbKeyMissing"
+    message = world.condition("Validated")["message"]
+    assert "no Secret of `spec.envFrom` (hub) has an entry WANDB_API_KEY" in message
+    assert world.cluster.all("Deployment", "Job") == []
+    world.cluster.put(hub_secret("", key="WANDB_API_KEY"))
+    await world.reconcile()
+    assert world.status["reason"] == "WandbKeyMissing", "an empty entry is no key"
+    world.cluster.put(hub_secret("secret-value", key="WANDB_API_KEY"))
+    await world.start()
+    assert world.condition("Validated")["status"] == "True"
+    assert "secret-value" not in str([world.run, *world.cluster.all("ConfigMap", "Job", "Deployment")])
+
+
+@pytest.mark.proves("wandb.project")
+@pytest.mark.parametrize(("wandb", "project"), [({}, "team"), ({"project": "words"}, "words")])
+async def test_the_project_is_the_namespace_unless_the_run_names_one(
+    make_world: MakeWorld, wandb: dict[str, str], project: str
+) -> None:
+    world = make_world(wandb={**wandb, "offline": True})
+    await world.start()
+    assert world.status["resolved"]["wandbProject"] == project
+    found = configuration(world).spec.wandb
+    assert found is not None
+    assert found.project == project
 
 
 async def test_an_attempt_keeps_the_defaults_of_its_start() -> None:

@@ -41,8 +41,10 @@ def test_the_orchestrator_gets_the_key_of_every_secret_and_only_the_key() -> Non
     ), "the rest of the Secrets stays with the environments"
 
 
+@pytest.mark.proves("wandb.offline")
 def test_secrets_are_not_read_without_wandb() -> None:
     assert keys() == {}
+    assert keys(wandb={"offline": True}) == {}
 
 
 def test_no_other_pod_gets_the_key_by_name() -> None:
