@@ -296,8 +296,8 @@ REFERENCES = _section(
     (
         Reason.WANDB_KEY_MISSING,
         "`wandb` is set, and no Secret of `envFrom` has an entry `WANDB_API_KEY`.",
-        "Add the entry to a Secret that `envFrom` lists, or start a new run with such a Secret, for example with `rlrun "
-        "run FILE -e WANDB_API_KEY`. `wandb.offline` needs no key.",
+        "Add the entry to a Secret that `envFrom` lists, or start a new run with such a Secret, for example with "
+        "`rlrun run FILE -e WANDB_API_KEY`. `wandb.offline` needs no key.",
     ),
     (
         Reason.S3_CREDENTIALS_MISSING,

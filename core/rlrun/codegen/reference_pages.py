@@ -153,8 +153,8 @@ def metrics_page() -> str:
         "  by time. Merge the lines of a step; later values replace earlier ones.",
         "- Prometheus, `/metrics` of the orchestrator, port 8080: the newest value of each number, `reward/mean` as",
         "  `rlrun_reward_mean`, and the histogram `rlrun_reward` per environment.",
-        "- Weights & Biases, with `spec.wandb`, where `step` is the x axis. With `spec.wandb.offline`, or if the server",
-        "  cannot be reached, the files of an offline run for `wandb sync` are in `wandb/` of the run in S3.",
+        "- Weights & Biases, with `spec.wandb`, where `step` is the x axis. With `spec.wandb.offline`, or if the",
+        "  server cannot be reached, the files of an offline run for `wandb sync` are in `wandb/` of the run in S3.",
         "",
         "`<environment>`, `<name>` and `<cause>` are names, `<k>` is a number, `<spread>` is one of `mean`, `max` and",
         "`min`. A line contains only metrics that have a value in its step.",
@@ -165,6 +165,12 @@ def metrics_page() -> str:
         lines += _table(("Metric", "Unit", "Description"), [(f"`{m.name}`", m.unit, m.text) for m in section.metrics])
         lines += [""]
     lines += [
+        "## Names of self-managed trainers",
+        "",
+        "`rlrun metrics -m` accepts these names too. S3, Prometheus and Weights & Biases have only the metrics above.",
+        "",
+        *_table(("Name", "Metric"), [(f"`{alias.name}`", f"`{alias.metric}`") for alias in metric_catalog.ALIASES]),
+        "",
         "## Prometheus of the trainer",
         "",
         "`/metrics` of the trainer, port 8080, with the label `session`: `trainer_step`, `trainer_loss`,",

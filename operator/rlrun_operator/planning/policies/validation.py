@@ -218,8 +218,9 @@ def check_wandb(spec: RLRunSpec, observation: RunObservation) -> Problem | None:
         )
     return Problem(
         reason=Reason.WANDB_KEY_MISSING,
-        message=f"`spec.wandb` needs an API key, but no Secret of `spec.envFrom` ({', '.join(names) or 'empty'}) has an "
-        f"entry {WANDB_KEY}. {remedy}. `rlrun run FILE -e {WANDB_KEY}` does both; `spec.wandb.offline` needs no key.",
+        message=f"`spec.wandb` needs an API key, but no Secret of `spec.envFrom` ({', '.join(names) or 'empty'}) has "
+        f"an entry {WANDB_KEY}. {remedy}. `rlrun run FILE -e {WANDB_KEY}` does both; a run with "
+        "`spec.wandb.offline` needs no key.",
     )
 
 
