@@ -207,7 +207,6 @@ num_examples = 0
         ("[buffer]\nenv_ratio = [1]", "buffer.env_ratio", "env_ratios"),
         ("[adapters]\nkeep_cloud = 3", "adapters.keep_cloud", None),
         ("[lora]\nranks = 3", "lora.ranks", None),
-        ("seq_len = 2048", "seq_len", None),
     ],
 )
 def test_unknown_keys(line: str, path: str, meant: str | None) -> None:
