@@ -104,7 +104,7 @@ class RLRunSpec(Spec):
     priority_class_name: ObjectName | None = None
     """PriorityClass of the run's pods. A change takes effect with the next attempt, because the priority of an existing pod is immutable. The platform lists the classes that runs may use."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)
-    """Secrets of this namespace whose keys become variables of the environment pods, and of no other pods; WANDB_API_KEY alone goes to the orchestrator instead. The platform reserves some names, such as `*-s3`."""  # noqa: E501
+    """Secrets of this namespace whose keys become variables of the environment pods, and of no other pods; WANDB_API_KEY alone goes to the orchestrator instead. The Secret env.owner.name is linked to the environment owner/name without being listed. The platform reserves some names, such as `*-s3`."""  # noqa: E501
     artifact_policy: ArtifactPolicy = Field(default=ArtifactPolicy.retain, strict=False)
     """Handling of the run's files in S3 when the RLRun is deleted: Retain keeps them, Delete removes them."""
 
