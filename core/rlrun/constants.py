@@ -198,6 +198,7 @@ class Reason(StrEnum):
     CHECKPOINT_INCOMPLETE = "CheckpointIncomplete"
     CHECKPOINT_MODEL_MISMATCH = "CheckpointModelMismatch"
     SECRETS_MISSING = "SecretsMissing"
+    WANDB_KEY_MISSING = "WandbKeyMissing"
     S3_CREDENTIALS_MISSING = "S3CredentialsMissing"
     INVALID_CONFIGURATION = "InvalidConfiguration"
     SECRET_RESERVED = "SecretReserved"

@@ -163,7 +163,7 @@ def sampling_rules(run: ResolvedRun) -> SamplingRules:
     """Return the run's sampling section for the gateway."""
     sampling = run.spec.sampling
     return SamplingRules(
-        max_tokens=sampling.max_tokens,
+        max_tokens=run.max_tokens,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         stop=list(sampling.stop),
@@ -184,7 +184,7 @@ def exact_prefixes(run: ResolvedRun) -> bool:
 
 def client_sampling(run: ResolvedRun) -> dict[str, object]:
     """Return the sampling parameters that environments request. The gateway adds the others."""
-    return {"temperature": run.spec.sampling.temperature, "max_tokens": run.spec.sampling.max_tokens}
+    return {"temperature": run.spec.sampling.temperature, "max_tokens": run.max_tokens}
 
 
 def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettings:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun.kube.objects import Obj
+from rlrun.kube.references import checkpoint_id
 
 from rlrun_cli.commands.runs import Output
 from rlrun_cli.remote.cluster import RemoteCluster
@@ -23,7 +24,8 @@ CHECKPOINTS_EPILOG = """Examples:
 
   rlrun checkpoints reverse-text-x7k2p
 
-To start a run from a checkpoint, set checkpoint_id in its file to the name of the checkpoint."""
+To start a run from a checkpoint, set checkpoint_id in its file to the checkpoint's name or id. The id \
+also names it in other namespaces, with which its spec.sharedWith must share it."""
 ADAPTERS_EPILOG = """Examples:
 
   rlrun adapters reverse-text-x7k2p
@@ -56,7 +58,7 @@ def shape(pods: int, gpus: int) -> str:
 
 
 def artifact_row(item: Obj) -> list[output.Cell]:
-    """Return one row of `rlrun checkpoints`."""
+    """Return what `rlrun checkpoints` and `rlrun adapters` show of an artifact."""
     spec, status = item["spec"], item.get("status") or {}
     return [
         item["metadata"]["name"],
@@ -68,6 +70,12 @@ def artifact_row(item: Obj) -> list[output.Cell]:
         output.age(item),
         spec.get("uri"),
     ]
+
+
+def checkpoint_row(item: Obj) -> list[output.Cell]:
+    """Return one row of `rlrun checkpoints`."""
+    row, meta = artifact_row(item), item["metadata"]
+    return [*row[:-1], checkpoint_id(meta["namespace"], meta["name"]), row[-1]]
 
 
 def adapter_row(item: Obj) -> list[output.Cell]:
@@ -136,8 +144,8 @@ def _artifact_command(
 
 checkpoints = _artifact_command(
     RLCHECKPOINT,
-    ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "AGE", "URI"],
-    artifact_row,
+    ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "AGE", "ID", "URI"],
+    checkpoint_row,
     empty="No checkpoints yet.",
     summary="List the checkpoints of a run or namespace. A new run can start from one.",
 )

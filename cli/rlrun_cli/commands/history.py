@@ -5,6 +5,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from rlrun.api.metric_catalog import canonical
 from rlrun.storage.layout import RunLayout, step_of
 from rlrun.storage.metric_files import Line, merge_lines, parse_lines
 from rlrun.storage.store import Store
@@ -22,8 +23,9 @@ METRICS_EPILOG = """Examples:
 
   rlrun metrics reverse-text-x7k2p -o json | jq '.[]."reward/mean"'
 
-One line per step. -o name lists all metrics; docs/reference/metrics.md describes them. Also works for runs that have \
-ended, and for deleted runs that still have an artifact. Needs `get rlruns/metrics` in the namespace."""
+One line per step. -o name lists all metrics; docs/reference/metrics.md describes them, and lists other names that -m \
+accepts. Also works for runs that have ended, and for deleted runs that still have an artifact. Needs \
+`get rlruns/metrics` in the namespace."""
 ROLLOUTS_EPILOG = """Examples:
 
   rlrun rollouts reverse-text-x7k2p
@@ -90,7 +92,7 @@ def metrics(
     lines = [line for line in lines if low <= int(line["step"]) <= high]
     lines = lines[-last:] if last else lines
     known = {key for line in lines for key in line}
-    if unknown := [m for m in metric or [] if m not in known]:
+    if unknown := [m for m in metric or [] if canonical(m) not in known]:
         raise CliError(
             f"{name} has no metric {', '.join(unknown)} in these steps",
             f"list all metrics: rlrun metrics {name} -o name",
@@ -99,12 +101,13 @@ def metrics(
     if fmt is output.Format.name:
         sys.stdout.write("".join(f"{key}\n" for key in sorted(known - {"step", "time"})))
     elif fmt:
-        keep = {"step", "time", *metric} if metric else known
-        _write([{k: v for k, v in line.items() if k in keep} for line in lines], fmt)
+        keep = ["step", "time", *(metric or [])]
+        chosen_lines = [{k: line[canonical(k)] for k in keep if canonical(k) in line} for line in lines]
+        _write(chosen_lines if metric else lines, fmt)
     elif not lines:
         output.notice(f"{files.layout.root} has no metrics yet.")
     else:
-        rows = [[str(line["step"]), *(_cell(line.get(m)) for m in chosen)] for line in lines]
+        rows = [[str(line["step"]), *(_cell(line.get(canonical(m))) for m in chosen)] for line in lines]
         output.print_table(["STEP", *(m.upper() for m in chosen)], rows)
 
 

@@ -68,7 +68,7 @@ id = "your-team/your-environment"    # owner/name
 # hard_threshold = 0.2               # examples with at most this mean reward are hard
 
 # [wandb]
-# project = "my-project"             # requires: rlrun run {file} -e WANDB_API_KEY
+# project = "my-project"             # default: the namespace; requires: rlrun run {file} -e WANDB_API_KEY
 
 # [checkpoints]
 # interval = 50                      # steps between checkpoints; the last step always saves one

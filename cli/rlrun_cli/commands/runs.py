@@ -52,6 +52,7 @@ def run_row(item: Obj, *, with_namespace: bool) -> list[output.Cell]:
         output.duration(summary.eta) if summary.time_left and summary.eta is not None else None,
         str(summary.restarts),
         item["spec"].get("model"),
+        item["spec"].get("name"),
         output.age(item),
         "" if summary.finished and summary.phase != "Failed" else summary.reason,
     ]
@@ -77,7 +78,7 @@ def list_runs(
     if not items:
         output.notice("No runs" + ("." if all_namespaces else f" in namespace {api.namespace}."))
         return
-    headers = ["NAME", "PHASE", "STEP", "REWARD", "ETA", "RESTARTS", "MODEL", "AGE", "REASON"]
+    headers = ["NAME", "PHASE", "STEP", "REWARD", "ETA", "RESTARTS", "MODEL", "DISPLAY", "AGE", "REASON"]
     if all_namespaces:
         headers.insert(0, "NAMESPACE")
     output.print_table(headers, [run_row(i, with_namespace=all_namespaces) for i in items])

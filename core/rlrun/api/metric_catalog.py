@@ -234,3 +234,28 @@ SECTIONS = (
 def find(name: str) -> Metric | None:
     """Return the metric with that name, None if it is not in the catalog."""
     return next((m for section in SECTIONS for m in section.metrics if m.pattern.fullmatch(name)), None)
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Name that self-managed trainers use for a metric."""
+
+    name: str
+    metric: str
+    """Name of the metric here."""
+
+
+ALIASES = (
+    Alias("train/reward", "reward/mean"),
+    Alias("train/loss", "loss/mean"),
+    Alias("train/learning_rate", "optim/lr"),
+    Alias("train/kl_divergence", "kl_penalty/kl"),
+    Alias("rollout/mean_length", "seq_len/mean"),
+    Alias("rollout/generation_time", "time/generate_completions"),
+)
+"""Names in the documentation of self-managed trainers."""
+
+
+def canonical(name: str) -> str:
+    """Return the metric's name here: that of the alias, or `name` itself."""
+    return next((alias.metric for alias in ALIASES if alias.name == name), name)

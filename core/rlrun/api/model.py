@@ -141,6 +141,8 @@ class RLModelSpec(Spec):
     """Source of the weights: hf://owner/name, s3://bucket/path or pvc://claim/path."""
     seq_len: int = Field(default=4096, ge=16, le=16_777_216)
     """Maximum length of a sequence (prompt and completions) in tokens."""
+    default_max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
+    """Value of sampling.maxTokens for runs that do not set it. Must be below seqLen. Unset: half of seqLen."""
     lora: Lora = Field(default_factory=Lora)
     """Configuration of the LoRA adapters."""
     trainer: Trainer = Field(default_factory=Trainer)
@@ -148,7 +150,22 @@ class RLModelSpec(Spec):
     inference: Inference = Field(default_factory=Inference)
     """Configuration of the inference pods."""
 
-    mutable: ClassVar[frozenset[str] | None] = frozenset({"source", "seq_len", "lora", "trainer", "inference"})
+    mutable: ClassVar[frozenset[str] | None] = frozenset(
+        {"source", "seq_len", "default_max_tokens", "lora", "trainer", "inference"}
+    )
+    spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "defaultMaxTokens",
+            "!has(self.defaultMaxTokens) || self.defaultMaxTokens < self.seqLen",
+            "defaultMaxTokens must be below seqLen, which includes the prompt",
+            lambda m: m.default_max_tokens is None or m.default_max_tokens < m.seq_len,
+        ),
+    )
+
+    @property
+    def max_tokens_of_runs(self) -> int:
+        """Maximum number of completion tokens per turn in runs that do not set sampling.maxTokens."""
+        return self.default_max_tokens or self.seq_len // 2
 
 
 class RLModelStatus(Status):

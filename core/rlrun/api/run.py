@@ -61,8 +61,8 @@ class RLRunSpec(Spec):
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the adapter's initial weights, the selection of examples and, with maxAsyncLevel 0, token sampling."""
     checkpoint_id: CheckpointId | None = None
-    """RLCheckpoint to start from, as name or namespace/name. It must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
-    sampling: Sampling
+    """RLCheckpoint to start from, as name, namespace/name or id (cp_namespace.name, shown by `rlrun checkpoints`). It must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
+    sampling: Sampling = Field(default_factory=Sampling)
     """Sampling parameters of training rollouts."""
     env: list[TrainEnvironment] = Field(min_length=1, max_length=16)
     """Environments to train on."""
@@ -75,7 +75,7 @@ class RLRunSpec(Spec):
     difficulty_filter: DifficultyFilter | None = None
     """Filter for groups whose rewards give too little training signal. Unset: no group is filtered."""
     wandb: Wandb | None = None
-    """Logging of metrics to Weights & Biases, in addition to S3. The API key is read from WANDB_API_KEY in a Secret of envFrom. Without a key, the files of an offline run are stored with the run's artifacts."""  # noqa: E501
+    """Logging of metrics to Weights & Biases, in addition to S3. The API key is read from WANDB_API_KEY in a Secret of envFrom. A run without it does not start, unless offline is set."""  # noqa: E501
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     """Interval and retention of checkpoints."""
     adapters: Adapters = Field(default_factory=Adapters)
@@ -104,7 +104,7 @@ class RLRunSpec(Spec):
     priority_class_name: ObjectName | None = None
     """PriorityClass of the run's pods. A change takes effect with the next attempt, because the priority of an existing pod is immutable. The platform lists the classes that runs may use."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)
-    """Secrets of this namespace whose keys become variables of the environment pods, and of no other pods; WANDB_API_KEY alone goes to the orchestrator instead. The platform reserves some names, such as `*-s3`."""  # noqa: E501
+    """Secrets of this namespace whose keys become variables of the environment pods, and of no other pods; WANDB_API_KEY alone goes to the orchestrator instead. The Secret env.owner.name is linked to the environment owner/name without being listed. The platform reserves some names, such as `*-s3`."""  # noqa: E501
     artifact_policy: ArtifactPolicy = Field(default=ArtifactPolicy.retain, strict=False)
     """Handling of the run's files in S3 when the RLRun is deleted: Retain keeps them, Delete removes them."""
 

@@ -73,6 +73,8 @@ class ArtifactSummary(Status):
     """Number of optimizer steps that the artifact includes."""
     name: str = Field(default="", max_length=253)
     """Name of the RLCheckpoint or RLAdapter."""
+    id: str | None = Field(default=None, max_length=320)
+    """Id of a checkpoint for checkpointId of runs in any namespace. Adapters have none."""
     uri: str = Field(max_length=1024)
     """URI of the artifact's folder in S3."""
     reward: float | None = None
@@ -149,6 +151,19 @@ class RunQueue(Status):
     """Resources that the run needs or has, of those that the platform limits: the sum over all its pods."""
 
 
+class ResolvedValues(Status):
+    """Values of the newest attempt for fields that the spec may leave open. They are fixed when the attempt begins."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Maximum number of completion tokens per turn: sampling.maxTokens, or the default of the RLModel."""
+    checkpoint_interval: int | None = Field(default=None, ge=1)
+    """Interval of checkpoints in steps: checkpoints.interval, or the default of the platform."""
+    checkpoint_id: str | None = Field(default=None, max_length=320)
+    """Id of the checkpoint that the run starts from: that of checkpointId."""
+    wandb_project: str | None = Field(default=None, max_length=128)
+    """Project in Weights & Biases: wandb.project, or the namespace of the run. Unset without wandb."""
+
+
 class RLRunStatus(Status):
     """Observed state of the run."""
 
@@ -190,6 +205,8 @@ class RLRunStatus(Status):
         default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}
     )
     """Components of the run with their pods and crashes."""
+    resolved: ResolvedValues | None = None
+    """Values of the newest attempt for fields that the spec may leave open. Set when the references of the spec are valid."""  # noqa: E501
     environments: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
     """Packages of the environments for training and evaluation, recorded when all are ready. Later attempts and restarted pods use exactly these. If one has changed or is gone, the run fails with EnvironmentChanged."""  # noqa: E501
     start_time: datetime | None = None

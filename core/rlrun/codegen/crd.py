@@ -84,6 +84,7 @@ KINDS = (
             Column("Max", ".spec.maxSteps", "Requested number of optimizer steps.", "integer"),
             Column("Reward", ".status.progress.reward", "Mean reward of the newest batch.", "number"),
             Column("Model", ".spec.model", "Id of the model that is trained."),
+            Column("Display", ".spec.name", "Display name of the run."),
             Column(
                 "Restarts",
                 ".status.restarts",

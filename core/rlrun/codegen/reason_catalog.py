@@ -294,6 +294,12 @@ REFERENCES = _section(
         "Create the Secret, or add the variables to it. The message names them.",
     ),
     (
+        Reason.WANDB_KEY_MISSING,
+        "`wandb` is set, and no Secret of `envFrom` has an entry `WANDB_API_KEY`.",
+        "Add the entry to a Secret that `envFrom` lists, or start a new run with such a Secret, for example with "
+        "`rlrun run FILE -e WANDB_API_KEY`. `wandb.offline` needs no key.",
+    ),
+    (
         Reason.S3_CREDENTIALS_MISSING,
         "The platform's S3 Secret does not exist or lacks a key.",
         "An administrator creates it. The message names the Secret and the key.",

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlrun.api import metric_catalog
 from rlrun.api.base.names import snake, snake_words
-from rlrun.api.toml.dialects import SYNONYMS
+from rlrun.api.toml.foreign_keys import HOSTED, SELF_MANAGED, ForeignKey
 from rlrun.codegen.crd import KINDS, CrdKind, crd
 from rlrun.codegen.generated_files import update
 from rlrun.codegen.openapi import INT_OR_STRING, PRESERVE, VALIDATIONS
@@ -114,7 +114,8 @@ def toml_page() -> str:
         "",
         "The fields of RLRun's spec in snake_case. `env` and `eval.env` are arrays of tables (`[[env]]`, then",
         "`[env.args]`). `env_file` lists files of NAME=value lines, relative to the TOML file, whose variables are",
-        "passed to the environments. The `id` of an environment can end in `@version`.",
+        "passed to the environments. The `id` of an environment can end in `@version`. Other keys are refused: as an",
+        "unknown field with the most similar key, or with the reason in the tables at the end.",
         "",
     ]
     table = [
@@ -132,11 +133,25 @@ def toml_page() -> str:
         "",
         "## Keys of self-managed trainers",
         "",
-        "These keys of other trainers are accepted under their own names. All other keys must have the names above.",
+        "Keys of prime-rl's TOML files. Those with an equivalent are accepted under their own names; the others are",
+        "refused with the reason given here. A file with a key and its equivalent is refused, because one has the same",
+        "meaning as the other.",
         "",
-        *_table(("Key", "Equivalent key"), [(f"`{s.path}`", f"`{s.target}`") for s in SYNONYMS]),
+        *_foreign_keys(SELF_MANAGED),
+        "",
+        "## Keys of hosted clients",
+        "",
+        "Keys of the files of hosted clients (prime 0.6.0 and 0.12.0) that are not in the table above or have another",
+        "meaning. The same holds for them.",
+        "",
+        *_foreign_keys(HOSTED),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _foreign_keys(keys: Sequence[ForeignKey]) -> list[str]:
+    body = [(f"`{k.key}`", f"`{k.equivalent}`" if k.equivalent else "none", k.remark) for k in keys]
+    return _table(("Key", "Equivalent key", "Remark"), body)
 
 
 def metrics_page() -> str:
@@ -153,8 +168,8 @@ def metrics_page() -> str:
         "  by time. Merge the lines of a step; later values replace earlier ones.",
         "- Prometheus, `/metrics` of the orchestrator, port 8080: the newest value of each number, `reward/mean` as",
         "  `rlrun_reward_mean`, and the histogram `rlrun_reward` per environment.",
-        "- Weights & Biases, with `spec.wandb`, where `step` is the x axis. Without a key, the files of an offline run",
-        "  for `wandb sync` are in `wandb/` of the run in S3.",
+        "- Weights & Biases, with `spec.wandb`, where `step` is the x axis. With `spec.wandb.offline`, or if the",
+        "  server cannot be reached, the files of an offline run for `wandb sync` are in `wandb/` of the run in S3.",
         "",
         "`<environment>`, `<name>` and `<cause>` are names, `<k>` is a number, `<spread>` is one of `mean`, `max` and",
         "`min`. A line contains only metrics that have a value in its step.",
@@ -165,6 +180,12 @@ def metrics_page() -> str:
         lines += _table(("Metric", "Unit", "Description"), [(f"`{m.name}`", m.unit, m.text) for m in section.metrics])
         lines += [""]
     lines += [
+        "## Names of self-managed trainers",
+        "",
+        "`rlrun metrics -m` accepts these names too. S3, Prometheus and Weights & Biases have only the metrics above.",
+        "",
+        *_table(("Name", "Metric"), [(f"`{alias.name}`", f"`{alias.metric}`") for alias in metric_catalog.ALIASES]),
+        "",
         "## Prometheus of the trainer",
         "",
         "`/metrics` of the trainer, port 8080, with the label `session`: `trainer_step`, `trainer_loss`,",

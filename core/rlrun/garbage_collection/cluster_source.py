@@ -13,6 +13,7 @@ from rlrun.garbage_collection.snapshot import Artifact, Child, Run
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, RLRUN
 from rlrun.kube.objects import Obj, label, phase_of
+from rlrun.kube.references import split_checkpoint_id
 from rlrun.kube.sync_client import SyncKubeClient
 
 CHILD_LABELS = {RUN_UID_LABEL: "", MANAGED_BY_LABEL: FIELD_MANAGER}
@@ -53,7 +54,8 @@ class ClusterSource:
 
 def run(item: Obj) -> Run:
     """Return the run of an RLRun object."""
-    starts_from = str((item.get("spec") or {}).get("checkpointId") or "").rpartition("/")[2]
+    reference = str((item.get("spec") or {}).get("checkpointId") or "")
+    starts_from = split_checkpoint_id(reference, str(item["metadata"]["namespace"]))[1]
     return Run(str(item["metadata"]["uid"]), phase_of(item) in FINISHED, starts_from)
 
 

@@ -34,7 +34,23 @@ def find_model(model_id: str, models: Sequence[Obj]) -> RLModelSpec | Problem:
     )
 
 
-def split_checkpoint_id(checkpoint_id: str, namespace: str) -> tuple[str, str]:
-    """Return namespace and name of a checkpoint id: `name` in `namespace`, or `namespace/name`."""
-    first, slash, second = checkpoint_id.partition("/")
-    return (first, second) if slash else (namespace, first)
+CHECKPOINT_ID_PREFIX = "cp_"
+"""Begin of checkpoint ids, which no name of an object can have."""
+
+
+def checkpoint_id(namespace: str, name: str) -> str:
+    """Return the id of an RLCheckpoint, `cp_namespace.name`, which names it in all namespaces."""
+    return f"{CHECKPOINT_ID_PREFIX}{namespace}.{name}"
+
+
+def split_checkpoint_id(reference: str, namespace: str) -> tuple[str, str]:
+    """Return namespace and name of the RLCheckpoint of a `spec.checkpointId`.
+
+    It is `namespace/name`, `cp_namespace.name`, or a name in `namespace`, with or without `cp_`. Namespaces have no
+    dots, so the first dot ends the namespace.
+    """
+    separator = "/"
+    if reference.startswith(CHECKPOINT_ID_PREFIX):
+        reference, separator = reference.removeprefix(CHECKPOINT_ID_PREFIX), "."
+    first, found, second = reference.partition(separator)
+    return (first, second) if found else (namespace, first)

@@ -9,7 +9,9 @@ The operator writes `EnvironmentConfig` as JSON into the variable `RLRUN_ENVIRON
 environment server and its workers read it there.
 """
 
+import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from enum import StrEnum
@@ -36,6 +38,19 @@ MAX_PACKAGE_BYTES = 512 * 1024**2
 """Largest size of a package with all its wheels."""
 ROLLOUT_SHARE = 0.9
 """Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
+
+
+def linked_secret(environment_id: str) -> str:
+    """Return the name of the Secret with the variables of an environment, `env.owner.name` for owner/name.
+
+    Ids that differ from this in characters that names of Secrets cannot have, or that contain dots, get a digest of the
+    id, so that no two ids have one Secret.
+    """
+    owner, _, name = environment_id.partition("/")
+    if all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", part) for part in (owner, name)):
+        return f"env.{owner}.{name}"
+    parts = [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in (owner, name)]
+    return f"env.{parts[0]}.{parts[1]}.{hashlib.sha256(environment_id.encode()).hexdigest()[:12]}"
 
 
 class EnvironmentConfig(Schema):

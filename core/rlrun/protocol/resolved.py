@@ -81,6 +81,11 @@ class ResolvedRun(Schema):
     environment_packages: list[EnvironmentPackage] = Field(default_factory=list)
     """Packages that the run began with, as far as they are recorded in its status. The environments get no others."""
 
+    @property
+    def max_tokens(self) -> int:
+        """Maximum number of completion tokens per turn."""
+        return self.spec.sampling.max_tokens or self.model.max_tokens_of_runs
+
     @classmethod
     def load(cls, path: Path | None = None) -> "ResolvedRun":
         """Read the mounted file.

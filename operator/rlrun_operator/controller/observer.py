@@ -268,7 +268,7 @@ class Observer:
             checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
             if is_artifact_ready(checkpoint) and variables:
                 found |= await self._missing_files(checkpoint, variables)
-        reserved, missing = [], []
+        reserved, missing, keys = [], [], set[str]()
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
             name = str(ref.get("name", ""))
@@ -277,6 +277,8 @@ class Observer:
                 reserved.append(name)
             elif secret is None and not ref.get("optional"):
                 missing.append(name)
+            keys |= {key for key, value in decode_secret(secret or {}).items() if value}
+        found["secret_keys"] = frozenset(keys)
         found["operator_secrets"], found["missing_secrets"] = tuple(reserved), tuple(missing)
         model = find_model(str(spec.get("model", "")), models)
         if not isinstance(model, Problem):

@@ -8,7 +8,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.environments import Environment
 from rlrun.constants import ENVIRONMENT_PORT, Role, Use
 from rlrun.protocol.access import TOKEN_VARIABLE
-from rlrun.protocol.environment import VARIABLE, EnvironmentConfig
+from rlrun.protocol.environment import VARIABLE, EnvironmentConfig, linked_secret
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import ComputeShape, EnvironmentPods, OperatorSettings
@@ -23,6 +23,7 @@ from rlrun_operator.resources.pod_templates import (
     replica_set,
     service,
 )
+from rlrun_operator.resources.reserved_secrets import why_reserved
 
 Obj = dict[str, Any]
 
@@ -76,6 +77,14 @@ def wants_egress(spec: RLRunSpec) -> bool:
     return any(item.entry.egress for item in environment_entries(spec))
 
 
+def linked_secrets(identity: RunIdentity, settings: OperatorSettings, entry: Environment) -> list[Obj]:
+    """Return the source of variables that is linked to the environment by its name, if runs may read such a Secret."""
+    name = linked_secret(entry.id)
+    if why_reserved(identity.namespace, name, settings, operator_owned=False):
+        return []
+    return [{"secretRef": {"name": name, "optional": True}}]
+
+
 def isolation(pods: EnvironmentPods) -> Obj:
     """Return the fields of a pod's spec that separate user code from its node, without those that have the default."""
     spec: Obj = {}
@@ -122,7 +131,8 @@ def environment(
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_environment"],
         env=variables,
-        env_from=[e.to_json_dict() for e in resolved.spec.env_from],
+        # Of two Secrets with the same key the later one wins.
+        env_from=linked_secrets(identity, settings, item.entry) + [e.to_json_dict() for e in resolved.spec.env_from],
         ports={"http": ENVIRONMENT_PORT},
         mounts={"package": PACKAGE_DIR},
         resources={"requests": requests, "limits": {"memory": shape.memory}},

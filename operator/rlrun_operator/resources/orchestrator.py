@@ -43,7 +43,8 @@ def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
 
     The Secrets are meant for environments; Kubernetes resolves at the pod's start which of them has the key.
     """
-    if resolved.spec.wandb is None:
+    wandb = resolved.spec.wandb
+    if wandb is None or wandb.offline:
         return []
     return [
         {

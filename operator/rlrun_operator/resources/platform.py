@@ -107,9 +107,7 @@ def resolve(
     packages: Sequence[EnvironmentPackage] = (),
 ) -> ResolvedRun:
     """Return the configuration of the attempt's processes. `packages`: those that the run began with."""
-    if spec.checkpoints.interval is None:
-        checkpoints = spec.checkpoints.model_copy(update={"interval": settings.defaults.checkpoint_interval})
-        spec = spec.model_copy(update={"checkpoints": checkpoints})
+    spec = _with_defaults(spec, settings, model, identity.namespace)
     root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
     return ResolvedRun(
         run=AttemptIdentity(
@@ -137,6 +135,20 @@ def resolve(
         ),
         warm_start_from=warm_start_from,
         environment_packages=list(packages),
+    )
+
+
+def _with_defaults(spec: RLRunSpec, settings: OperatorSettings, model: RLModelSpec, namespace: str) -> RLRunSpec:
+    """Return the spec with the defaults of platform, model and namespace in place of fields that are not set."""
+    interval = spec.checkpoints.interval or settings.defaults.checkpoint_interval
+    max_tokens = spec.sampling.max_tokens or model.max_tokens_of_runs
+    wandb = spec.wandb and spec.wandb.model_copy(update={"project": spec.wandb.project or namespace})
+    return spec.model_copy(
+        update={
+            "checkpoints": spec.checkpoints.model_copy(update={"interval": interval}),
+            "sampling": spec.sampling.model_copy(update={"max_tokens": max_tokens}),
+            "wandb": wandb,
+        }
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.constants import Reason
-from rlrun.protocol.environment import EnvironmentConfig
+from rlrun.protocol.environment import EnvironmentConfig, linked_secret
 from rlrun.protocol.problem import Problem
 
 from rlrun_environment.worker.loaded import Loaded
@@ -46,12 +46,19 @@ def load(config: EnvironmentConfig, folder: Path) -> Loaded:
             names = ", ".join(map(str, getattr(missing, "keys", None) or [missing]))
             raise LoadError(
                 Reason.SECRETS_MISSING,
-                f"{config.id} needs the variables {names}. Store them in a Secret and list it in the run's envFrom.",
+                f"{config.id} needs the variables {names}. Store them in {_linked(config)}a Secret that the run's "
+                "envFrom lists.",
             ) from error
         raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, _load_failure(config, error, folder)) from error
     if not loaded.train_examples and not loaded.eval_examples:
         raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, f"{config.id} has no examples: its datasets are empty.")
     return loaded
+
+
+def _linked(config: EnvironmentConfig) -> str:
+    if config.owner is None:
+        return ""
+    return f"Secret {linked_secret(f'{config.owner}/{config.package}')} of the run's namespace, or in "
 
 
 def _loaded(config: EnvironmentConfig) -> Loaded:

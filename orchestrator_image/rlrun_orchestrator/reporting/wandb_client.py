@@ -2,7 +2,7 @@
 
 The client library runs in its own process (`wandb_process`). Lines wait in a bounded queue. Every failure becomes a
 warning with the reason WandbFailed, and the run continues. If the server did not receive a run (no key, or no
-connection), its files are stored in S3 beside the run's other artifacts at the end, for `wandb sync`.
+connection, or it is offline), its files are stored in S3 beside the run's other artifacts at the end, for `wandb sync`.
 """
 
 import asyncio
@@ -58,11 +58,14 @@ PASSED_ON = (
 
 def wandb_log(run: ResolvedRun, store: Store, layout: RunLayout) -> "WandbLog | None":
     """Return the log that the run's spec requests, None if it requests none."""
-    if run.spec.wandb is None:
+    wandb = run.spec.wandb
+    if wandb is None:
         return None
+    # The operator has written the project into the configuration; one of another version may lack it.
+    names = wandb.model_copy(update={"project": wandb.project or run.run.namespace})
     config = {"spec": run.spec.to_json_dict(), "attempt": run.run.attempt}
     name = run.spec.name or run.run.name
-    return WandbLog(run.spec.wandb, run_id=run.run.uid, run_name=name, config=config, store=store, layout=layout)
+    return WandbLog(names, run_id=run.run.uid, run_name=name, config=config, store=store, layout=layout)
 
 
 def api_key(environment: Mapping[str, str]) -> str | None:
@@ -98,6 +101,7 @@ class WandbLog:
         self._names = names
         self._run_id = run_id
         self._config = config
+        self._key = None if names.offline else api_key(environment)
         self._store = store
         self._layout = layout
         self._environment = environment
@@ -192,7 +196,7 @@ class WandbLog:
         folders = {
             name: f"{folder}/{name.lower()}" for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
         }
-        key = api_key(self._environment)
+        key = self._key
         return await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -208,7 +212,7 @@ class WandbLog:
             entity=self._names.entity,
             name=self.name,
             id=self._run_id,
-            online=api_key(self._environment) is not None,
+            online=self._key is not None,
             init_seconds=self._init_seconds,
             config=self._config,
         )

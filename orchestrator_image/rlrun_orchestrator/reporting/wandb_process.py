@@ -22,7 +22,7 @@ class Header:
 
     folder: str
     """Folder of the client's files."""
-    project: str
+    project: str | None
     entity: str | None
     name: str
     id: str

@@ -13,7 +13,7 @@ from tests.apiserver.rlrun_api.server import Object
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 EXPECTED = {
-    "RLRun": ["Name", "Phase", "Step", "Max", "Reward", "Model", "Restarts", "Age"],
+    "RLRun": ["Name", "Phase", "Step", "Max", "Reward", "Model", "Display", "Restarts", "Age"],
     "RLCheckpoint": ["Name", "Run", "Step", "Phase", "Size", "Model", "Age"],
     "RLAdapter": ["Name", "Run", "Step", "Phase", "Deployed", "Age"],
     "RLModel": ["Name", "Model", "SeqLen", "Rank", "Replicas", "GPUs", "Age"],
@@ -86,7 +86,7 @@ def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "RLRun",
             "metadata": {"name": "shown"},
-            "spec": {"model": "acme/tiny", "sampling": {"maxTokens": 8}, "env": [{"id": "acme/reverse-text"}]},
+            "spec": {"name": "Try no. 3", "model": "acme/tiny", "env": [{"id": "acme/reverse-text"}]},
         },
     )
     objects.patch_namespaced_custom_object_status(
@@ -113,6 +113,7 @@ def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
         "Max": 100,
         "Reward": 0.731,
         "Model": "acme/tiny",
+        "Display": "Try no. 3",
         "Restarts": 1,
         "Reason": "Training",
         "Ahead": 2,

@@ -44,12 +44,10 @@ same sections in both.
 """
 OTHER_VALUES: dict[str, Any] = {
     "model": "removed/removed",
-    "sampling.maxTokens": 7,
     "env.id": "removed/removed-{}",
     "eval.env.id": "removed/removed-{}",
     "algorithm.teacher.url": "http://removed.invalid/v1",
     "algorithm.teacher.model": "removed/removed",
-    "wandb.project": "removed",
     "failurePolicy.rules.action": "Fail",
     "envFrom.secretRef.name": "removed",
     "loraRank": 2,

@@ -22,6 +22,13 @@ EnvironmentId = Annotated[
 ]
 """Environment package as `owner/name`."""
 
+MAX_ENVIRONMENT_ID = 128
+ENVIRONMENT_REFERENCE = (
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@([A-Za-z0-9][A-Za-z0-9.!+_-]{0,63})?)?$"
+)
+EnvironmentReference = Annotated[str, Field(min_length=3, max_length=MAX_ENVIRONMENT_ID, pattern=ENVIRONMENT_REFERENCE)]
+"""Environment package as `owner/name` or `owner/name@version`. Nothing after the @ means the newest version."""
+
 EnvironmentName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
 """Name of an environment in a run, chosen by the user."""
 
@@ -32,11 +39,11 @@ CheckpointId = Annotated[
     str,
     Field(
         min_length=1,
-        max_length=317,
-        pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        max_length=320,
+        pattern=r"^(cp_([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)?|[a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
     ),
 ]
-"""Name of an RLCheckpoint: `reverse-text-step-40`, or `namespace/name` for a shared one."""
+"""Reference to an RLCheckpoint: its name, `namespace/name`, or its id `cp_namespace.name`."""
 
 EgressHost = Annotated[
     str,

@@ -1,28 +1,47 @@
 """Environments that a policy is trained and evaluated on."""
 
+import re
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rlrun.api.base.names import EgressHost, EnvironmentId, EnvironmentName, PackageVersion
+from rlrun.api.base.names import (
+    ENVIRONMENT_REFERENCE,
+    MAX_ENVIRONMENT_ID,
+    EgressHost,
+    EnvironmentName,
+    EnvironmentReference,
+    PackageVersion,
+)
 from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
 
-EFFECTIVE_NAME = "(has({e}.name) ? {e}.name : {e}.id.substring({e}.id.indexOf('/') + 1))"
+EFFECTIVE_NAME = "(has({e}.name) ? {e}.name : {e}.id.substring({e}.id.indexOf('/') + 1).split('@')[0])"
 """CEL expression for an environment's name, equivalent to `Environment.effective_name`."""
 
 DEFAULT_ROLLOUT_TIMEOUT = 1620
 """Seconds: with its scoring, a group of rollouts has half an hour."""
 
 
+def _version_rule(field: str, other: str) -> Rule:
+    """Return the rule, reported at `field`, that id and version do not name different versions."""
+    return Rule(
+        field,
+        "!has(self.version) || !self.id.contains('@') || self.id.endsWith('@' + self.version)",
+        f"{field} names another version than {other}: keep one of them",
+        # The version was moved out of a valid id, unless version has another one.
+        lambda e: e.version is None or "@" not in e.id or e.id.endswith(f"@{e.version}"),
+    )
+
+
 class Environment(Spec):
     """Environment of a run: a package and its arguments."""
 
-    id: EnvironmentId
-    """Environment package in the platform's S3, as owner/name."""
+    id: EnvironmentReference
+    """Environment package in the platform's S3, as owner/name or owner/name@version."""
     name: EnvironmentName | None = None
     """Name of the environment in metrics and logs, unique in its list. Unset: the part of id after the slash."""
     version: PackageVersion | None = None
-    """Version of the package. Unset: the newest version."""
+    """Version of the package, here or at the end of id. Unset: the newest version."""
     args: dict[str, Any] = Field(default_factory=dict, max_length=64)
     """Keyword arguments of the package's load_environment(). At most 127 KiB as JSON, together with taskset and harness. Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
     taskset: dict[str, Any] = Field(default_factory=dict, max_length=64)
@@ -34,6 +53,20 @@ class Environment(Spec):
 
     egress: list[EgressHost] = Field(default_factory=list, max_length=32, json_schema_extra={LIST_TYPE: "set"})
     """Hosts outside of the cluster that the environment connects to over TLS, for example a judge: api.example.com, api.example.com:8443 or *.example.com. The platform must allow them. The environment's code reaches them through the proxy of the variable HTTPS_PROXY, and nothing else."""  # noqa: E501
+
+    spec_rules: ClassVar[tuple[Rule, ...]] = (_version_rule("id", "version"), _version_rule("version", "id"))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _move_version(cls, data: Any) -> Any:
+        """Move the version from the end of a valid `id` to `version`, unless that has another one."""
+        identifier = data.get("id") if isinstance(data, dict) else None
+        if not isinstance(identifier, str) or len(identifier) > MAX_ENVIRONMENT_ID:
+            return data
+        package, at, version = identifier.partition("@")
+        if not at or not re.fullmatch(ENVIRONMENT_REFERENCE, identifier) or data.get("version") not in (None, version):
+            return data
+        return {**data, "id": package} | ({"version": version} if version else {})
 
     @property
     def effective_name(self) -> str:
@@ -57,6 +90,7 @@ class EvalEnvironment(Environment):
     """Number of rollouts per example. Unset: eval.rolloutsPerExample."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
+        *Environment.spec_rules,
         Rule(
             "numExamples",
             "!has(self.numExamples) || self.numExamples != 0",

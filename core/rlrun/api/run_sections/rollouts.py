@@ -11,8 +11,8 @@ from rlrun.api.base.rules import Rule, Spec
 class Sampling(Spec):
     """Sampling parameters of training rollouts."""
 
-    max_tokens: int = Field(ge=1, le=1_048_576)
-    """Maximum number of completion tokens per turn. Must be below the model's seqLen, which includes the prompt."""
+    max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
+    """Maximum number of completion tokens per turn. Must be below the model's seqLen, which includes the prompt. Unset: defaultMaxTokens of the RLModel."""  # noqa: E501
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature, applied in the inference engine and in the trainer. Must be above 0: with greedy sampling all rollouts of an example are equal and give no training signal."""  # noqa: E501
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -29,9 +29,9 @@ class Sampling(Spec):
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "minTokens",
-            "!has(self.minTokens) || self.minTokens <= self.maxTokens",
+            "!has(self.minTokens) || !has(self.maxTokens) || self.minTokens <= self.maxTokens",
             "minTokens must not exceed maxTokens",
-            lambda s: s.min_tokens is None or s.min_tokens <= s.max_tokens,
+            lambda s: s.min_tokens is None or s.max_tokens is None or s.min_tokens <= s.max_tokens,
         ),
     )
 

@@ -1,6 +1,6 @@
 """Translation of keys of related TOML dialects into those of this schema, before validation.
 
-Self-managed trainers have other names for some keys, and hosted ones put the version into an environment's id.
+Self-managed trainers and hosted clients have other names for some keys (see `foreign_keys`).
 """
 
 from dataclasses import dataclass, field
@@ -13,12 +13,14 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class Synonym:
-    """Key of self-managed trainers that has another name in this schema."""
+    """Key of other trainers that has another name in this schema."""
 
     section: str
     key: str
     target: str
     """Path of the equivalent key: at the top level, or in the same section."""
+    inverted: bool = False
+    """True if the equivalent key has the opposite value, true or false."""
 
     @property
     def path(self) -> str:
@@ -26,7 +28,13 @@ class Synonym:
         return f"{self.section}.{self.key}"
 
 
-SYNONYMS = (Synonym("lora", "alpha", "lora_alpha"), Synonym("lora", "r", "lora.rank"))
+SYNONYMS = (
+    Synonym("lora", "alpha", "lora_alpha"),
+    Synonym("lora", "r", "lora.rank"),
+    Synonym("eval", "skip_first_step", "eval.eval_base_model", inverted=True),
+)
+REINFORCEMENT_LEARNING = "rl"
+"""Value of `loss` in files of hosted clients for runs that learn from rewards, as runs do by default."""
 
 
 @dataclass
@@ -42,10 +50,11 @@ class Translation:
 def translate(table: Table) -> Translation:
     """Return a translated copy of the table. Values of a wrong type are left to validation."""
     result = Translation(dict(table))
+    if result.table.get("loss") == REINFORCEMENT_LEARNING:
+        del result.table["loss"]
     for section in dict.fromkeys(synonym.section for synonym in SYNONYMS):
         if section in result.table:
             _translate_section(result, section)
-    _split_environment_versions(result.table)
     return result
 
 
@@ -66,28 +75,6 @@ def _translate_key(result: Translation, synonym: Synonym) -> None:
     if key in destination:
         message = f"has the same meaning as {synonym.target}: use only one of them"
         result.problems.append(FieldProblem(synonym.path, message))
-    destination[key] = result.table[synonym.section].pop(synonym.key)
+    value = result.table[synonym.section].pop(synonym.key)
+    destination[key] = not value if synonym.inverted and isinstance(value, bool) else value
     result.origins[synonym.target] = synonym.path
-
-
-def _split_environment_versions(table: Table) -> None:
-    """Split `id = "owner/name@1.0"` of each environment into id and version. An explicit version takes precedence."""
-    if "env" in table:
-        table["env"] = _split_versions(table["env"])
-    evaluation = table.get("eval")
-    if isinstance(evaluation, dict) and "env" in evaluation:
-        table["eval"] = {**evaluation, "env": _split_versions(evaluation["env"])}
-
-
-def _split_versions(entries: Any) -> Any:
-    if not isinstance(entries, list):
-        return entries
-    return [_split_version(entry) if isinstance(entry, dict) else entry for entry in entries]
-
-
-def _split_version(entry: Table) -> Table:
-    identifier = entry.get("id")
-    if not isinstance(identifier, str) or "@" not in identifier:
-        return entry
-    name, _, version = identifier.rpartition("@")
-    return {**({"version": version} if version else {}), **entry, "id": name}

@@ -1,7 +1,7 @@
 """Conversion between the hosted TOML schema and RLRunSpec, which have the same fields, in TOML in snake_case.
 
-`loads` reports all problems of a file at once, each under its TOML path. It also accepts `id@version` in environments,
-`env_files`, and some keys of self-managed trainers (see `dialects`).
+`loads` reports all problems of a file at once, each under its TOML path. It also accepts `env_files`, and some keys of
+self-managed trainers (see `dialects`).
 """
 
 import math
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from rlrun.api.base.field_errors import FieldProblem, fields_at, problems, unknown_field
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.dialects import Translation, translate
+from rlrun.api.toml.foreign_keys import refusal
 from rlrun.api.toml.writer import write_toml
 
 ENV_FILE_KEYS = ("env_file", "env_files")
@@ -98,6 +99,9 @@ def _env_files(table: dict[str, Any], found: list[FieldProblem]) -> list[str]:
 def _with_keys_of_file(problem: FieldProblem, translation: Translation) -> FieldProblem:
     """Return the problem with the keys of the file in place of those they were translated to."""
     path, message = translation.origins.get(problem.path, problem.path), problem.message
+    is_word = path == "loss" and isinstance(translation.table.get(path), str)
+    if (message.startswith("unknown field") or is_word) and (why := refusal(path)):
+        return FieldProblem(path, why)
     if path != problem.path:
         for translated, original in translation.origins.items():
             message = message.replace(translated.rpartition(".")[2], original.rpartition(".")[2])

@@ -11,6 +11,7 @@ from rlrun.api.run_status import (
     Groups,
     Phase,
     Progress,
+    ResolvedValues,
     RLRunStatus,
     RunQueue,
 )
@@ -94,6 +95,7 @@ class StatusFields(TypedDict, total=False):
     next_restart_time: datetime | None
     queue: RunQueue | None
     components: list[ComponentStatus]
+    resolved: ResolvedValues | None
     environments: list[EnvironmentPackage]
     start_time: datetime | None
     completion_time: datetime | None

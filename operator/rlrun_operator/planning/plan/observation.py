@@ -37,6 +37,8 @@ class RunObservation:
     """Names of the Secrets of spec.envFrom that the operator has made."""
     missing_secrets: tuple[str, ...] = ()
     """Required Secrets of spec.envFrom that do not exist."""
+    secret_keys: frozenset[str] = frozenset()
+    """Keys with a value in the existing Secrets of spec.envFrom. The values are not kept."""
     model_secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
     """Existing Secrets that the variables of the RLModel name."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)

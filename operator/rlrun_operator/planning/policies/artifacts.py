@@ -18,6 +18,7 @@ from rlrun.api.run_status import ArtifactSummary, RLRunStatus
 from rlrun.constants import API_VERSION, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL, ConditionType, Reason
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj, ObjectRef, artifact_name, phase_of
+from rlrun.kube.references import checkpoint_id
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -167,9 +168,11 @@ class _KindPlanner:
         folder, held = self.kind.folders[step], (self.kind.objects.get(step) or {}).get("status") or {}
         facts = _facts(folder, held) if folder.manifest else held
         created = facts.get("createdAt")
+        name, namespace = self.kind.names[step], self.observation.namespace
         return ArtifactSummary(
             step=step,
-            name=self.kind.names[step],
+            name=name,
+            id=checkpoint_id(namespace, name) if folder.kind == "RLCheckpoint" else None,
             uri=folder.uri,
             reward=facts.get("reward"),
             created_at=datetime.fromisoformat(created) if isinstance(created, str) else created,

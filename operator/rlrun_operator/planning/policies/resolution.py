@@ -6,9 +6,10 @@ from functools import lru_cache
 
 from pydantic import ValidationError
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import RLRunStatus
+from rlrun.api.run_status import ResolvedValues, RLRunStatus
 from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL
 from rlrun.kube.objects import Obj, annotation, attempt_of, label
+from rlrun.kube.references import checkpoint_id, split_checkpoint_id
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import CONFIG_KEY, ResolvedRun
 
@@ -28,12 +29,23 @@ def resolve_run(
     packages = recorded_packages(status, spec)
     frozen = frozen_config(observation, status.attempt)
     if frozen is not None:
-        spec = _with_allowed_priority(_frozen_interval(spec, frozen), settings)
+        spec = _with_allowed_priority(_frozen_defaults(spec, frozen), settings)
         return resolve(identity, settings, spec, frozen.model, frozen.warm_start_from, packages)
     found = resolve_references(spec, observation, settings)
     if isinstance(found, Problem):
         return found
     return resolve(identity, settings, spec, found.model, found.warm_start_from, packages)
+
+
+def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
+    """Return the values that the status shows of an attempt's configuration."""
+    spec, reference = resolved.spec, resolved.spec.checkpoint_id
+    return ResolvedValues(
+        max_tokens=resolved.max_tokens,
+        checkpoint_interval=spec.checkpoints.interval,
+        checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,
+        wandb_project=spec.wandb.project if spec.wandb else None,
+    )
 
 
 def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | None:
@@ -85,9 +97,13 @@ def _with_allowed_priority(spec: RLRunSpec, settings: OperatorSettings) -> RLRun
     return spec.model_copy(update={"priority_class_name": None})
 
 
-def _frozen_interval(spec: RLRunSpec, frozen: ResolvedRun) -> RLRunSpec:
-    # The platform's default may have changed; a run keeps the default of its start.
-    if spec.checkpoints.interval is not None:
-        return spec
-    checkpoints = spec.checkpoints.model_copy(update={"interval": frozen.spec.checkpoints.interval})
-    return spec.model_copy(update={"checkpoints": checkpoints})
+def _frozen_defaults(spec: RLRunSpec, frozen: ResolvedRun) -> RLRunSpec:
+    # The defaults of platform and model may have changed; an attempt keeps those of its start.
+    interval = spec.checkpoints.interval or frozen.spec.checkpoints.interval
+    max_tokens = spec.sampling.max_tokens or frozen.spec.sampling.max_tokens
+    return spec.model_copy(
+        update={
+            "checkpoints": spec.checkpoints.model_copy(update={"interval": interval}),
+            "sampling": spec.sampling.model_copy(update={"max_tokens": max_tokens}),
+        }
+    )

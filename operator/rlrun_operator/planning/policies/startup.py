@@ -25,7 +25,7 @@ from rlrun_operator.planning.policies.attempts import attempt_start
 from rlrun_operator.planning.policies.children import missing_children, refreshes, stale_children
 from rlrun_operator.planning.policies.deadlines import plan_waiting
 from rlrun_operator.planning.policies.kueue_placement import place_children
-from rlrun_operator.planning.policies.resolution import has_signed_references, resolve_run
+from rlrun_operator.planning.policies.resolution import has_signed_references, resolve_run, resolved_values
 from rlrun_operator.planning.policies.run_endings import clean_up, mark_finished
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.egress import EgressAccess
@@ -75,7 +75,8 @@ def validate_references(
     """Wait until all references of the spec are valid."""
     resolved = resolve_run(observation, status, spec, settings)
     if not isinstance(resolved, Problem):
-        return PlanPart(status=StatusChange((ConditionChange(ConditionType.VALIDATED, True, Reason.VALID),)))
+        valid = ConditionChange(ConditionType.VALIDATED, True, Reason.VALID)
+        return PlanPart(status=StatusChange((valid,), {"resolved": resolved_values(resolved)}))
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, resolved.reason, resolved.message),))
     return PlanPart(status=invalid).then(plan_waiting(observation, status, spec, settings, now, resolved))
 

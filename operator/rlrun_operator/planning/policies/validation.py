@@ -26,6 +26,7 @@ from rlrun_operator.planning.policies.environment_checks import check_arguments,
 from rlrun_operator.resources.model_secrets import secrets_problem
 from rlrun_operator.resources.model_variables import run_variables
 from rlrun_operator.resources.naming import token_secret_name
+from rlrun_operator.resources.orchestrator import WANDB_KEY
 from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.resources.reserved_secrets import why_reserved
 
@@ -74,6 +75,7 @@ def resolve_references(
         return warm_start
     problem = (
         check_secrets(spec, observation, settings)
+        or check_wandb(spec, observation)
         or check_model_secrets(model, observation, settings)
         or check_priority(spec, settings)
         or check_urls(spec, settings)
@@ -98,13 +100,21 @@ def check_namespace(namespace: str) -> Problem | None:
 
 
 def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
-    """Return a problem if maxTokens leaves no tokens for a prompt."""
-    if spec.sampling.max_tokens < model.seq_len:
+    """Return a problem if maxTokens leaves no tokens for a prompt, or the model's default is below minTokens."""
+    wanted, shortest = spec.sampling.max_tokens, spec.sampling.min_tokens or 0
+    if wanted is None and shortest > model.max_tokens_of_runs:
+        return Problem(
+            reason=Reason.INVALID_SPEC,
+            message=f"`spec.sampling.minTokens` is {shortest}, but runs of {model.id} that set no maxTokens have "
+            f"{model.max_tokens_of_runs} tokens per turn. Start a new run with `spec.sampling.maxTokens` of at least "
+            f"{shortest}.",
+        )
+    if wanted is None or wanted < model.seq_len:
         return None
     return Problem(
         reason=Reason.MAX_TOKENS_TOO_LARGE,
-        message=f"`spec.sampling.maxTokens` is {spec.sampling.max_tokens}, but {model.id} has a seqLen of "
-        f"{model.seq_len} tokens for prompt and answer. Set maxTokens below {model.seq_len}.",
+        message=f"`spec.sampling.maxTokens` is {wanted}, but {model.id} has a seqLen of {model.seq_len} tokens for "
+        f"prompt and answer. Set maxTokens below {model.seq_len}.",
     )
 
 
@@ -199,6 +209,26 @@ def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: Operat
         message=f"`spec.envFrom`: Secret {names} does not exist in namespace {observation.namespace}. Create it with "
         f"`kubectl create secret generic {observation.missing_secrets[0]} -n {observation.namespace} "
         "--from-literal=NAME=value`.",
+    )
+
+
+def check_wandb(spec: RLRunSpec, observation: RunObservation) -> Problem | None:
+    """Return a problem if metrics go to Weights & Biases and no Secret of spec.envFrom has the API key."""
+    if spec.wandb is None or spec.wandb.offline or WANDB_KEY in observation.secret_keys:
+        return None
+    namespace, names = observation.namespace, [entry.secret_ref.name for entry in spec.env_from]
+    if names:
+        remedy = f"Add the entry to one of them: `kubectl edit secret {names[-1]} -n {namespace}`"
+    else:
+        remedy = (
+            f"Create one with `kubectl create secret generic wandb -n {namespace} --from-literal={WANDB_KEY}=KEY`, and "
+            "start a new run that lists it in `spec.envFrom`"
+        )
+    return Problem(
+        reason=Reason.WANDB_KEY_MISSING,
+        message=f"`spec.wandb` needs an API key, but no Secret of `spec.envFrom` ({', '.join(names) or 'empty'}) has "
+        f"an entry {WANDB_KEY}. {remedy}. `rlrun run FILE -e {WANDB_KEY}` does both; a run with "
+        "`spec.wandb.offline` needs no key.",
     )
 
 

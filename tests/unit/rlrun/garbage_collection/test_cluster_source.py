@@ -60,6 +60,8 @@ def test_runs_and_artifacts_are_read_from_their_objects() -> None:
     adapter = {"kind": "RLAdapter", "metadata": METADATA, "spec": {"runUid": UID, "uri": "s3://b/a", "deployed": True}}
     found = source(FakeCluster(run, adapter))
     assert found.runs(None) == [Run(UID, True, "c-1")]
+    run["spec"] = {"checkpointId": "cp_other.c-1"}
+    assert source(FakeCluster(run)).runs(None) == [Run(UID, True, "c-1")]
     assert found.artifacts("team") == [Artifact("RLAdapter", "team", "first", UID, "s3://b/a", CREATED, True)]
 
 

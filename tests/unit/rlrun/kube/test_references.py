@@ -1,6 +1,8 @@
 import pytest
+from pydantic import TypeAdapter
+from rlrun.api.base.names import CheckpointId
 from rlrun.api.model import RLModelSpec
-from rlrun.kube.references import find_model, split_checkpoint_id
+from rlrun.kube.references import checkpoint_id, find_model, split_checkpoint_id
 from rlrun.protocol.problem import Problem
 
 from tests.support.cluster_objects import model_object
@@ -30,3 +32,15 @@ def test_a_model_that_cannot_be_used_is_a_problem(models: list[dict[str, object]
 def test_a_checkpoint_without_a_namespace_is_in_the_runs() -> None:
     assert split_checkpoint_id("first-step-000010-abc", "team") == ("team", "first-step-000010-abc")
     assert split_checkpoint_id("other/first-step-000010-abc", "team") == ("other", "first-step-000010-abc")
+
+
+@pytest.mark.parametrize("name", ["first-step-000010-abc", "made-by.hand"])
+def test_the_id_of_a_checkpoint_names_it_in_every_namespace(name: str) -> None:
+    found = checkpoint_id("other", name)
+    assert found == f"cp_other.{name}"
+    assert split_checkpoint_id(found, "team") == ("other", name)
+    TypeAdapter(CheckpointId).validate_python(found)
+
+
+def test_an_id_without_a_namespace_is_a_name_in_the_runs() -> None:
+    assert split_checkpoint_id("cp_abc123", "team") == ("team", "abc123")

@@ -3,8 +3,10 @@
 import subprocess
 
 import pytest
+from pydantic import TypeAdapter
+from rlrun.api.base.names import ObjectName
 from rlrun.api.run_sections.environments import TrainEnvironment
-from rlrun.protocol.environment import MAX_ARGUMENT_BYTES, VARIABLE, EnvironmentConfig
+from rlrun.protocol.environment import MAX_ARGUMENT_BYTES, VARIABLE, EnvironmentConfig, linked_secret
 from rlrun_operator.resources.environment import environment_variable
 
 
@@ -52,3 +54,22 @@ def test_the_largest_arguments_fit_into_a_variable_of_a_process() -> None:
     start(MAX_ARGUMENT_BYTES)
     with pytest.raises(OSError, match="Argument list too long"):
         start(MAX_ARGUMENT_BYTES + 1024)
+
+
+LINKED = [
+    ("me/my-env", "env.me.my-env"),
+    ("team-b/x", "env.team-b.x"),
+]
+
+
+@pytest.mark.parametrize(("environment_id", "name"), LINKED)
+def test_the_secret_of_an_environment_has_its_name(environment_id: str, name: str) -> None:
+    assert linked_secret(environment_id) == name
+
+
+def test_no_two_environments_have_one_secret() -> None:
+    ids = ["a.b/c", "a/b.c", "a-b/c", "a/b-c", "A/b-c", "a/b_c", "a/b-c-", "a/b", "env/a.b"]
+    names = {linked_secret(environment_id) for environment_id in ids}
+    assert len(names) == len(ids)
+    adapter: TypeAdapter[str] = TypeAdapter(ObjectName)
+    assert all(adapter.validate_python(name) for name in names)

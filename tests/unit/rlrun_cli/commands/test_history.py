@@ -53,6 +53,11 @@ def test_metrics(on_s3: Rlrun, layout: RunLayout) -> None:
     assert [(entry["step"], entry["loss/mean"]) for entry in found] == [(2, 1.5)]
     (last,) = json.loads(on_s3("metrics", "first", "--last", "1", "-m", "reward/mean", "-o", "json").out)
     assert last == {"step": 3, "time": "2026-01-01T00:00:00+00:00", "reward/mean": 0.5}
+    (last,) = json.loads(on_s3("metrics", "first", "--last", "1", "-m", "train/reward", "-o", "json").out)
+    assert last == {"step": 3, "time": "2026-01-01T00:00:00+00:00", "train/reward": 0.5}
+    header, *rows = on_s3("metrics", "first", "-m", "train/reward", "-m", "loss/mean").out.splitlines()
+    assert header.split() == ["STEP", "TRAIN/REWARD", "LOSS/MEAN"]
+    assert rows[1].split() == ["2", "0.25", "1.5"]
     assert "loss/mean\n" in on_s3("metrics", "first", "-o", "name").out
     wrong = on_s3("metrics", "first", "-m", "rewards")
     assert wrong.code == 1

@@ -82,7 +82,8 @@ def test_the_name_option_sets_the_name(rlrun: Rlrun, api: FakeCluster, toml: Pat
 def test_all_problems_of_a_toml_at_once(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(
-        'model = "a/b"\nmax_steps = "many"\nbatchsize = 8\n[sampling]\ntemperature = -1\n[[env]]\nname = "x"\n'
+        'model = "a/b"\nmax_steps = "many"\nbatchsize = 8\n'
+        '[sampling]\nmax_tokens = 0\ntemperature = -1\n[[env]]\nname = "x"\n'
     )
     answer = rlrun("run", file)
     assert answer.code == 2

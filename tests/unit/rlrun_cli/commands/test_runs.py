@@ -43,10 +43,17 @@ def spec_of(api: FakeCluster, run: str) -> Obj:
 def test_list(rlrun: Rlrun, runs: FakeCluster) -> None:
     answer = rlrun("list")
     header, newest, oldest = answer.out.splitlines()
-    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ETA", "RESTARTS", "MODEL", "AGE", "REASON"]
+    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ETA", "RESTARTS", "MODEL", "DISPLAY", "AGE", "REASON"]
     assert newest.split()[:4] == ["second", "Pending", "0/10", "-"]
     assert oldest.split()[:6] == ["first", "Failed", "3/10", "0.500", "-", "2"]
     assert oldest.endswith("TrainerOutOfMemory")
+
+
+@pytest.mark.proves("name")
+def test_list_and_get_show_the_display_name(rlrun: Rlrun, api: FakeCluster) -> None:
+    api.put(custom_object(RLRUN, "first", spec={"model": "a/b", "maxSteps": 10, "name": "Try no. 3"}))
+    assert "Try no. 3" in rlrun("list").out
+    assert "Try no. 3" in rlrun("get", "first").out
 
 
 def test_list_of_all_namespaces_has_a_namespace_column(rlrun: Rlrun, runs: FakeCluster) -> None:
@@ -168,6 +175,7 @@ def test_artifacts_are_sorted_by_step(rlrun: Rlrun, artifacts: FakeCluster, comm
     assert [r.split()[0] for r in rows] == ["first-9", "first-10"]
     assert "2.0 KiB" in rows[0]
     assert ("DEPLOYMENT" in header) == (command == "adapters")
+    assert ("ID" in header.split()) == ("cp_team.first-9" in rows[0]) == (command == "checkpoints")
     assert len(rlrun(command).out.splitlines()) == 4
 
 

@@ -55,6 +55,8 @@ def test_all_missing_secrets_are_named(write_environment, tmp_path, monkeypatch)
     problem = problem_of(write_environment(code), tmp_path)
     assert problem.reason == "SecretsMissing"
     assert "JUDGE_KEY, TOOL_KEY" in problem.message
+    assert "Store them in Secret env.tester.env-" in problem.message
+    assert "or in a Secret that the run's envFrom lists" in problem.message
     assert "HAVE_THIS" not in problem.message
 
 

@@ -1,6 +1,7 @@
 """Environments: what evaluation environments are told, and how pods with user code are separated from their nodes."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,25 @@ def test_pods_of_environments_alone_run_in_a_user_namespace_and_with_a_runtime_c
 
 def test_pods_of_environments_are_not_isolated_by_default() -> None:
     assert not any({"hostUsers", "runtimeClassName"} & spec.keys() for spec in pods().values())
+
+
+def sources(pod: str, **run: Any) -> list[Any]:
+    (container,) = containers(templates(build(**run))[pod])
+    found: list[Any] = container.get("envFrom", [])
+    return found
+
+
+def test_an_environment_gets_the_variables_that_are_linked_to_it_and_no_others() -> None:
+    """The Secrets that the run names come later, so that their keys win."""
+    linked = [{"secretRef": {"name": f"env.o.{name}", "optional": True}} for name in ("e", "f", "g")]
+    judge = {"secretRef": {"name": "judge", "optional": False}}
+    pods_of_environments = ("reverse-env-0", "reverse-env-1", "reverse-eval-0")
+    assert [sources(pod) for pod in pods_of_environments] == [[source, judge] for source in linked]
+    others = [c for pod, t in templates(build()).items() if pod not in pods_of_environments for c in containers(t)]
+    names = [source["secretRef"]["name"] for c in others for source in c.get("envFrom", [])]
+    assert not [name for name in names if name.startswith("env.")]
+
+
+def test_a_reserved_name_is_not_linked() -> None:
+    found = sources("reverse-env-0", env=[{"id": "o/bucket-s3"}], envFrom=[])
+    assert found == []

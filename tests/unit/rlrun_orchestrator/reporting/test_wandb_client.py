@@ -59,10 +59,12 @@ def wandb_files(store: RunStore) -> dict[str, bytes]:
     return {key.removeprefix(head): data for key, data in store.objects.items() if key.startswith(head)}
 
 
-def wandb_log(store: RunStore, environment: dict[str, str] | None = None, **more: Any) -> WandbLog:
+def wandb_log(
+    store: RunStore, environment: dict[str, str] | None = None, wandb: dict[str, Any] | None = None, **more: Any
+) -> WandbLog:
     environment = {"PATH": os.environ["PATH"], **(environment or {})}
     return WandbLog(
-        Wandb(project="words", entity="team"),
+        Wandb.model_validate({"project": "words", "entity": "team", **(wandb or {})}),
         run_id="uid-1",
         run_name="run",
         config={"seed": 3},
@@ -77,7 +79,7 @@ def wandb_log(store: RunStore, environment: dict[str, str] | None = None, **more
 @pytest.mark.parametrize(
     ("spec", "shown"),
     [
-        ({"wandb": {"project": "words"}}, "run"),
+        ({"wandb": {}}, "run"),
         ({"wandb": {"project": "words"}, "name": "Reverse Text!"}, "Reverse Text!"),
         ({"wandb": {"project": "words", "name": "first try"}, "name": "Reverse Text!"}, "first try"),
     ],
@@ -125,6 +127,21 @@ async def test_a_server_that_does_not_answer_makes_a_warning_and_the_run_is_kept
     (data,) = (data for name, data in wandb_files(store).items() if name.endswith(".wandb"))
     assert [row["reward/mean"] for row in history(data)] == [0.5]
     assert b"kkkk" not in b"".join(store.objects.values()), "the key is in no file"
+
+
+@pytest.mark.proves("wandb.offline")
+async def test_a_run_that_is_offline_sends_nothing_in_spite_of_a_key() -> None:
+    """With a key the client would ask the address, which does not answer, and warn."""
+    store = RunStore()
+    with claimed_ports(1) as (port,):
+        key = {"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
+        log = wandb_log(store, key, wandb={"offline": True}, init_seconds=2.0)
+        log.start()
+        log.log(1, {"reward/mean": 0.5})
+        await log.close(60.0)
+    assert log.problem is None
+    (data,) = (data for name, data in wandb_files(store).items() if name.endswith(".wandb"))
+    assert [row["reward/mean"] for row in history(data)] == [0.5]
 
 
 async def test_a_client_that_hangs_is_ended_and_never_waited_for() -> None:

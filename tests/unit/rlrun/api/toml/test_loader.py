@@ -207,7 +207,6 @@ num_examples = 0
         ("[buffer]\nenv_ratio = [1]", "buffer.env_ratio", "env_ratios"),
         ("[adapters]\nkeep_cloud = 3", "adapters.keep_cloud", None),
         ("[lora]\nranks = 3", "lora.ranks", None),
-        ("seq_len = 2048", "seq_len", None),
     ],
 )
 def test_unknown_keys(line: str, path: str, meant: str | None) -> None:
@@ -230,8 +229,11 @@ def test_args_without_a_json_representation_are_refused() -> None:
 
 
 def test_versions_in_environment_ids() -> None:
-    text = MINIMAL + 'version = "2.0"'
-    assert loads(text.replace("reverse-text", "reverse-text@1.0")).spec.env[0].version == "2.0"
+    found = problems_in(MINIMAL.replace("reverse-text", "reverse-text@1.0") + 'version = "2.0"')
+    assert found == {
+        "env[0].id": "id names another version than version: keep one of them",
+        "env[0].version": "version names another version than id: keep one of them",
+    }
     assert loads(MINIMAL.replace("reverse-text", "reverse-text@")).spec.env[0].version is None
     evaluation = loads(MINIMAL + '[[eval.env]]\nid = "acme/x@1.0"').spec.eval
     assert evaluation is not None

@@ -15,15 +15,16 @@ ROOT = "s3://rlrun/team/uid-1"
 
 
 @pytest.mark.proves("artifactPolicy")
+@pytest.mark.parametrize("reference", ["reverse-step-000001-uid-1", "cp_team.reverse-step-000001-uid-1"])
 async def test_checkpoint_used_by_another_run_survives_the_deletion_of_its_run(
-    make_world: Callable[..., World],
+    make_world: Callable[..., World], reference: str
 ) -> None:
     world = make_world(artifactPolicy="Delete")
     await world.start()
     for step in (1, 2):
         world.artifacts.folders[f"{ROOT}/checkpoints/step-{step:06d}"] = manifest(step)
     await world.reconcile()
-    other = run_object("other", uid="uid-2", checkpointId="reverse-step-000001-uid-1")
+    other = run_object("other", uid="uid-2", checkpointId=reference)
     world.cluster.put(other)
     world.cluster.request_deletion(world.run)
     await world.reconcile(3)

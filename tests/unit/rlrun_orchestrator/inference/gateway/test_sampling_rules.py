@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.resolved import ResolvedRun
-from rlrun_orchestrator.config_mapping import exact_prefixes, sampling_rules
+from rlrun_orchestrator.config_mapping import client_sampling, exact_prefixes, sampling_rules
 from rlrun_orchestrator.inference.gateway.sampling_rules import (
     BadRequest,
     CompletionKind,
@@ -65,6 +65,12 @@ def test_every_field_of_sampling_reaches_the_engine() -> None:
     assert [asked[name] for name in names] == [8, 0.7, 0.9, ["END"], 2, 1.1]
     assert (asked["top_k"], asked["min_p"]) == (0, 0.0), "nothing else may bend the distribution"
     assert (asked["presence_penalty"], asked["frequency_penalty"]) == (0.0, 0.0), "nor the model's own defaults"
+
+
+def test_a_run_without_max_tokens_has_those_of_its_model() -> None:
+    """The operator writes them into the configuration; one of an older operator may lack them."""
+    assert sampling_rules(resolved(sampling={})).max_tokens == 2048
+    assert client_sampling(resolved(sampling={}))["max_tokens"] == 2048
 
 
 def test_stop_tokens_of_a_client_that_the_engine_would_ban_unseen_are_refused() -> None:

@@ -1,0 +1,286 @@
+"""Reader of the requests with which hosted clients (prime 0.6.0 and 0.12.0) create runs: `POST /rft/runs`.
+
+It is as lax as the clients are: numbers and booleans may be texts, and empty texts and nulls are unset. Keys that a run
+here cannot have are refused with the reasons of `foreign_keys`. Both versions' keys are accepted together.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from rlrun.api.base.field_errors import FieldProblem, problems, unknown_field
+from rlrun.api.run import RLRunSpec
+from rlrun.api.toml.foreign_keys import refusal
+
+Location = tuple[str | int, ...]
+Table = dict[str, Any]
+
+SAMPLING = ("max_tokens", "temperature", "repetition_penalty", "min_tokens", "seed")
+"""Keys of `sampling` in a file, which a request has at its top level."""
+REFUSED_SAMPLING = ("extra_body", "enable_thinking", "reasoning_effort", "temp_scheduler")
+REFUSED = ("cluster_name", "run_config", "tailscale", "teacher", "post_batch_filters")
+SAME = (
+    "name",
+    "max_steps",
+    "batch_size",
+    "rollouts_per_example",
+    "learning_rate",
+    "lora_alpha",
+    "oversampling_factor",
+    "max_async_level",
+    "checkpoint_id",
+    "val",
+    "buffer",
+    "checkpoints",
+    "adapters",
+)
+"""Keys with the same name and meaning as in a run."""
+MOVED = ("model", "environments", "eval", "monitoring", "compute_size", "secrets", "team_id")
+TRANSLATED = ("loss", "max_inflight_rollouts", "pre_batch_filters")
+ALL_KEYS = (*SAME, *MOVED, *TRANSLATED, *SAMPLING, *REFUSED_SAMPLING, *REFUSED)
+
+ZERO_ADVANTAGE = "zero_advantage"
+"""Type of the filter that drops groups without a training signal."""
+MOST_OVERSAMPLING = 16
+"""Largest oversampling_factor of a run."""
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class RequestProblem:
+    """Problem with one field of a request."""
+
+    location: Location
+    """Keys and positions of the field: `("environments", 0, "id")`."""
+    message: str
+    """Description without square brackets, which the clients read as markup. Values of secrets are never in it."""
+
+
+@dataclass(frozen=True)
+class ClientRun:
+    """Run that a request describes."""
+
+    spec: RLRunSpec
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """Variables for the environments by name. Not part of the spec."""
+    team_id: str | None = None
+
+
+def read_request(body: Any) -> ClientRun | list[RequestProblem]:
+    """Return the run of a request, or all problems of the request."""
+    if not isinstance(body, dict):
+        return [RequestProblem((), "must be a JSON object")]
+    return _Reader({key: value for key, value in body.items() if _is_set(value)}).read()
+
+
+class _Reader:
+    """Translation of one request. `found` has its problems so far."""
+
+    def __init__(self, body: Table) -> None:
+        self.body = body
+        self.found: list[RequestProblem] = []
+        self.origins: dict[str, Location] = {"env": ("environments",), "wandb": ("monitoring", "wandb")}
+        """Location in the request of each translated key, by its path in the run."""
+
+    def read(self) -> ClientRun | list[RequestProblem]:
+        """Return the run, or all problems."""
+        for key in sorted(self.body.keys() - set(ALL_KEYS)):
+            self._refuse((key,), refusal(key) or unknown_field(key, ALL_KEYS))
+        for key in (*REFUSED, *REFUSED_SAMPLING):
+            if self.body.get(key) not in (None, [], {}):
+                self._refuse((key,), refusal(key) or refusal(f"sampling.{key}") or "is not supported")
+        table: Table = {key: self.body[key] for key in SAME if key in self.body}
+        self._move_sections(table)
+        self._translate(table)
+        table = coerced(table, RLRunSpec)
+        self._set_async_level(table)
+        secrets = self._secrets()
+        if not isinstance(self.body.get("team_id", ""), str):
+            self._refuse(("team_id",), "must be a text")
+        try:
+            spec = RLRunSpec.model_validate(table, by_name=True, by_alias=False)
+        except ValidationError as error:
+            self.found += map(self._in_request, problems(error, RLRunSpec, by_name=True))
+            return self.found
+        return self.found or ClientRun(spec, secrets, self.body.get("team_id"))
+
+    def _refuse(self, location: Location, message: str) -> None:
+        self.found.append(RequestProblem(location, plain(message)))
+
+    def _section(self, key: str) -> Table:
+        value = self.body.get(key, {})
+        if isinstance(value, dict):
+            return dict(value)
+        self._refuse((key,), "must be an object")
+        return {}
+
+    def _move_sections(self, table: Table) -> None:
+        model = self._section("model")
+        self.origins["model"] = ("model", "name")
+        if "name" in model:
+            table["model"] = model["name"]
+        table["env"] = self._environments(self.body.get("environments", []), ("environments",))
+        sampling = {key: self.body[key] for key in SAMPLING if key in self.body}
+        self.origins |= {f"sampling.{key}": (key,) for key in SAMPLING}
+        table["sampling"] = sampling
+        if "compute_size" in self.body:
+            table["infrastructure"] = {"compute_size": self.body["compute_size"]}
+            self.origins["infrastructure.compute_size"] = ("compute_size",)
+        wandb = self._section("monitoring").get("wandb")
+        if wandb:
+            table["wandb"] = wandb
+        evaluation = self._section("eval")
+        # As in the clients: an evaluation without environments is none.
+        if environments := evaluation.pop("environments", None):
+            table["eval"] = self._evaluation(evaluation, environments)
+
+    def _evaluation(self, evaluation: Table, environments: Any) -> Table:
+        self.origins["eval.env"] = ("eval", "environments")
+        if evaluation.pop("sampling", None):
+            self._refuse(("eval", "sampling"), refusal("eval.sampling") or "")
+        skip = coerced_value(evaluation.pop("skip_first_step", None), bool)
+        if skip is not None:
+            self.origins["eval.eval_base_model"] = ("eval", "skip_first_step")
+            evaluation["eval_base_model"] = not skip if isinstance(skip, bool) else skip
+        entries = self._environments(environments, ("eval", "environments"))
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and "group_size" in entry and "rollouts_per_example" not in entry:
+                entry["rollouts_per_example"] = entry.pop("group_size")
+        return {**evaluation, "env": entries}
+
+    def _environments(self, entries: Any, location: Location) -> Any:
+        if not isinstance(entries, list):
+            return entries
+        return [self._environment(e, (*location, i)) if isinstance(e, dict) else e for i, e in enumerate(entries)]
+
+    def _environment(self, given: Table, location: Location) -> Table:
+        entry = {key: value for key, value in given.items() if _is_set(value)}
+        identifier = entry.get("id")
+        if isinstance(identifier, str) and "@" in identifier:
+            # The clients split ids themselves, and an explicit version wins there.
+            package, _, version = identifier.rpartition("@")
+            entry = {**({"version": version} if version else {}), **entry, "id": package}
+        if "ratio" in entry and location[0] == "environments":
+            entry["weight"] = entry.pop("ratio")
+            self.origins[f"env[{location[-1]}].weight"] = (*location, "ratio")
+        for key in sorted(entry):
+            is_rollouts = key == "group_size" and location[0] == "eval"
+            if not is_rollouts and (why := refusal(f"env.{key}")):
+                self._refuse((*location, key), why)
+                del entry[key]
+        return entry
+
+    def _translate(self, table: Table) -> None:
+        if self.body.get("loss", "rl") != "rl":
+            self._refuse(("loss",), 'must be "rl": ' + (refusal("teacher") or ""))
+        filters = self.body.get("pre_batch_filters", [])
+        for index, entry in enumerate(filters if isinstance(filters, list) else [filters]):
+            kind, enforce = (entry.get("type"), entry.get("enforce")) if isinstance(entry, dict) else (None, None)
+            if kind != ZERO_ADVANTAGE or coerced_value(enforce, bool) is not True:
+                self._refuse(("pre_batch_filters", index), f"must have the type {ZERO_ADVANTAGE} and enforce true")
+                continue
+            buffer = table.get("buffer", {})
+            if isinstance(buffer, dict):
+                table["buffer"] = {**buffer, "online_difficulty_filtering": True}
+        self._translate_inflight(table)
+
+    def _translate_inflight(self, table: Table) -> None:
+        inflight = coerced_value(self.body.get("max_inflight_rollouts"), int)
+        batch = coerced_value(table.get("batch_size", RLRunSpec.model_fields["batch_size"].default), int)
+        if inflight is None:
+            return
+        location: Location = ("max_inflight_rollouts",)
+        if "oversampling_factor" in table:
+            self._refuse(location, "has the same meaning as oversampling_factor: use only one of them")
+        elif isinstance(batch, int) and batch > 0:
+            if not isinstance(inflight, int) or not batch <= inflight <= MOST_OVERSAMPLING * batch:
+                self._refuse(location, f"must be a whole number, 1 to {MOST_OVERSAMPLING} times batch_size")
+                return
+            table["oversampling_factor"] = inflight / batch
+            self.origins["oversampling_factor"] = location
+
+    def _set_async_level(self, table: Table) -> None:
+        """Raise the default of max_async_level to oversampling_factor: newer clients cannot set it."""
+        factor, default = table.get("oversampling_factor"), RLRunSpec.model_fields["max_async_level"].default
+        if "max_async_level" not in table and isinstance(factor, int | float) and default < factor <= MOST_OVERSAMPLING:
+            table["max_async_level"] = math.ceil(factor)
+
+    def _secrets(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        entries = self.body.get("secrets", [])
+        if not isinstance(entries, list):
+            self._refuse(("secrets",), "must be a list")
+            return found
+        for index, entry in enumerate(entries):
+            name, value = (entry.get("key"), entry.get("value")) if isinstance(entry, dict) else (None, None)
+            if not isinstance(name, str) or not VARIABLE.fullmatch(name):
+                self._refuse(("secrets", index, "key"), "must be a name of letters, digits and _")
+            elif not isinstance(value, str):
+                self._refuse(("secrets", index, "value"), "must be a text")
+            else:
+                found[name] = value
+        return found
+
+    def _in_request(self, problem: FieldProblem) -> RequestProblem:
+        """Return the problem of a field of the run as one of the field that the request has for it."""
+        longest = max(
+            (path for path in self.origins if re.match(rf"{re.escape(path)}(?=$|[.\[])", problem.path)),
+            key=len,
+            default="",
+        )
+        rest = problem.path[len(longest) :]
+        return RequestProblem((*self.origins.get(longest, ()), *_parts(rest)), plain(problem.message))
+
+
+def plain(message: str) -> str:
+    """Return a message without patterns and square brackets."""
+    return re.sub(r" \(\^.*\$\)$", "", message).replace("[", "(").replace("]", ")")
+
+
+def _parts(path: str) -> Iterator[str | int]:
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        yield int(index) if index else name
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and value != ""
+
+
+def coerced(value: Any, annotation: Any) -> Any:
+    """Return the value with the types of the annotation where the clients' conversions allow it.
+
+    Nulls and empty texts are removed from sections. Free-form objects and unknown keys are left as they are.
+    """
+    section = next((t for t in _types(annotation) if isinstance(t, type) and issubclass(t, BaseModel)), None)
+    if isinstance(value, dict) and section is not None:
+        fields: Mapping[str, Any] = section.model_fields
+        return {
+            key: coerced(below, fields[key].annotation) if key in fields else below
+            for key, below in value.items()
+            if _is_set(below)
+        }
+    if isinstance(value, list):
+        items = next((get_args(t)[0] for t in _types(annotation) if get_origin(t) is list), Any)
+        return [coerced(below, items) for below in value]
+    plain_type = next((t for t in (bool, int, float) if t in _types(annotation)), None)
+    return value if plain_type is None else coerced_value(value, plain_type)
+
+
+def coerced_value(value: Any, wanted: type[bool] | type[int] | type[float]) -> Any:
+    """Return the value as a boolean or a finite number, or as it is if it cannot become one."""
+    try:
+        found = TypeAdapter(wanted).validate_python(value)
+    except ValidationError:
+        return value
+    return value if isinstance(found, float) and not math.isfinite(found) else found
+
+
+def _types(annotation: Any) -> list[Any]:
+    """Return the alternatives of an annotation without their metadata."""
+    if annotation is Any or isinstance(annotation, type) or get_origin(annotation) in (list, dict):
+        return [annotation]
+    return [t for argument in get_args(annotation) for t in _types(argument) if not isinstance(argument, str)]

@@ -1,0 +1,133 @@
+"""Keys in the TOML files of other trainers: their equivalents in this schema, or the reason why there is none.
+
+docs/reference/toml.md shows the tables, and the reader answers a key without an equivalent with its reason.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    """Key of another trainer's TOML file."""
+
+    key: str
+    """Path without list positions: `env.weight`."""
+    equivalent: str | None = None
+    """Path of the key here with the same meaning, which is accepted under the other name too. None: the key is
+    refused."""
+    remark: str = ""
+    """Difference in meaning, or the reason why there is no equivalent and what to use instead."""
+
+
+def _same(*keys: str) -> Iterable[ForeignKey]:
+    return (ForeignKey(key, key) for key in keys)
+
+
+def _table(name: str, *keys: str) -> Iterable[ForeignKey]:
+    return _same(*(f"{name}.{key}" for key in keys))
+
+
+_IN_THE_MODEL = "has no equivalent in a run: the RLModel describes the pods of trainer and inference"
+_LIMIT_OF_CODE = "has no equivalent: pass the limit to the environment's code in args or harness"
+
+SELF_MANAGED = (
+    ForeignKey("model", "model", "Here the id of an RLModel, whose `source` names the weights."),
+    *_same("max_steps", "batch_size", "rollouts_per_example"),
+    *_same("learning_rate", "warmup_steps", "gradient_accumulation_steps", "oversampling_factor", "max_async_level"),
+    *_table("sampling", "max_tokens", "temperature", "top_p", "stop"),
+    *_table("env", "id", "args", "taskset", "harness", "weight"),
+    *_table("lora", "enabled", "dropout", "target_modules"),
+    ForeignKey("lora.r", "lora.rank"),
+    ForeignKey("lora.alpha", "lora_alpha"),
+    *_table("difficulty_filter", "enabled", "min_reward_variance", "max_reward", "min_reward"),
+    *_table("buffer", "online_difficulty_filtering", "easy_threshold", "hard_threshold"),
+    *_table("kl_penalty", "enabled", "target_kl", "beta"),
+    *_table("wandb", "project", "name", "entity"),
+    ForeignKey(
+        "micro_batch_size", None, "has no equivalent in a run: trainer.microBatchTokens of the RLModel limits passes"
+    ),
+    ForeignKey("max_concurrent", None, "has no equivalent: oversampling_factor sets the number of rollouts in flight"),
+    ForeignKey(
+        "workers_per_env", None, "has no equivalent: infrastructure.compute_size sets the workers of an environment"
+    ),
+    *(ForeignKey(table, None, _IN_THE_MODEL) for table in ("trainer", "inference", "deployment")),
+    ForeignKey("orchestrator", None, "has no equivalent: its settings are keys of the top level here"),
+    ForeignKey("data", None, "has no equivalent: demonstrations come from the environments (algorithm.name sft)"),
+)
+"""Keys in the documentation of self-managed trainers (prime-rl)."""
+
+HOSTED = (
+    ForeignKey("env_files", "env_file"),
+    ForeignKey("eval.skip_first_step", "eval.eval_base_model", "With the opposite value."),
+    ForeignKey(
+        "loss",
+        None,
+        'is a table with the settings of the policy gradient; "rl" is accepted as its default, and "sft" is a value of '
+        "algorithm.name",
+    ),
+    ForeignKey("seq_len", None, "has no equivalent in a run: seqLen of the RLModel sets it"),
+    ForeignKey("teacher", None, "has no equivalent: algorithm.teacher scores the policy's own rollouts instead"),
+    ForeignKey("trajectoryStrategy", None, "is not a key here: write trajectory_strategy"),
+    ForeignKey(
+        "cluster_name", None, "has no equivalent: a run stays in its cluster, on the nodes that its RLModel names"
+    ),
+    ForeignKey("run_config", None, "has no equivalent: there are no settings beyond the keys of this page"),
+    ForeignKey("tailscale", None, "has no equivalent: list the hosts that an environment reaches in its egress"),
+    ForeignKey(
+        "sampling.extra_body", None, "has no equivalent: the trainer could not follow other parameters of sampling"
+    ),
+    ForeignKey(
+        "sampling.enable_thinking",
+        None,
+        "has no equivalent: environments send chat_template_kwargs with their requests",
+    ),
+    ForeignKey(
+        "sampling.reasoning_effort", None, "has no equivalent: environments send reasoning_effort with their requests"
+    ),
+    ForeignKey("sampling.temp_scheduler", None, "has no equivalent: the temperature is constant during a run"),
+    ForeignKey("eval.sampling", None, "has no equivalent: evaluations sample as training does"),
+    ForeignKey(
+        "max_inflight_rollouts", None, "has no equivalent: set oversampling_factor to its quotient by batch_size"
+    ),
+    ForeignKey(
+        "pre_batch_filters",
+        None,
+        "has no equivalent: groups without a training signal are dropped by difficulty_filter or "
+        "buffer.online_difficulty_filtering",
+    ),
+    ForeignKey("post_batch_filters", None, "has no equivalent: a batch is trained on as it is"),
+    ForeignKey("env.ratio", None, "is not a key here: write weight"),
+    ForeignKey("env.timeout", None, "is not a key here: write rollout_timeout_seconds"),
+    ForeignKey("env.group_size", None, "has no equivalent: rollouts_per_example holds for all environments"),
+    ForeignKey("env.pool", None, "has no equivalent: infrastructure.compute_size sets the workers of an environment"),
+    ForeignKey(
+        "env.multiplex", None, "has no equivalent: infrastructure.compute_size sets the workers of an environment"
+    ),
+    ForeignKey("env.sampling", None, "has no equivalent: all environments share the sampling section"),
+    *(
+        ForeignKey(
+            f"env.{key}", None, "has no equivalent: failed rollouts are not trained on; retry in the environment's code"
+        )
+        for key in ("retries", "max_retries")
+    ),
+    *(
+        ForeignKey(f"env.{key}", None, _LIMIT_OF_CODE)
+        for key in ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens")
+    ),
+    *(ForeignKey(key, None, _IN_THE_MODEL) for key in ("gpu_type", "volume", "volume_size")),
+    ForeignKey(
+        "source_ref", None, "has no equivalent: the images of the chart contain the code of trainer and orchestrator"
+    ),
+)
+"""Keys of the hosted service's clients (prime 0.6.0 and 0.12.0) that are not keys here or have another meaning."""
+
+
+def refusal(path: str) -> str | None:
+    """Return the reason why the key at a path such as `env[0].pool` is refused, None if no table has it."""
+    key = re.sub(r"\[\d+\]", "", path)
+    # Environments for evaluation have the same keys.
+    key = re.sub(r"^eval\.env\.", "env.", key)
+    found = next((f for f in (*SELF_MANAGED, *HOSTED) if f.key == key and f.equivalent is None), None)
+    return None if found is None else found.remark

@@ -1,0 +1,28 @@
+"""Ids of environments with a version, which mean the same as the field `version`."""
+
+import pytest
+from rlrun.api.run import RLRunSpec
+
+ENTRY = {"id": "acme/reverse-text", "version": "1.2.3"}
+
+
+@pytest.mark.parametrize("by_name", [False, True], ids=["object", "toml"])
+@pytest.mark.parametrize(
+    "entry",
+    [{"id": "acme/reverse-text@1.2.3"}, {"id": "acme/reverse-text@1.2.3", "version": "1.2.3"}],
+    ids=["in the id", "twice"],
+)
+def test_a_version_in_the_id_means_the_version(entry: dict[str, str], by_name: bool) -> None:
+    def spec(entry: dict[str, str]) -> RLRunSpec:
+        found = {"model": "a/b", "env": [entry], "eval": {"env": [entry]}}
+        return RLRunSpec.model_validate(found, by_name=by_name, by_alias=not by_name)
+
+    found = spec(entry)
+    assert found == spec(ENTRY)
+    assert found.env[0].effective_name == "reverse-text"
+    assert found.model_dump(exclude_unset=True)["env"] == [ENTRY]
+
+
+def test_an_id_that_ends_with_at_means_the_newest_version() -> None:
+    found = RLRunSpec.model_validate({"model": "a/b", "env": [{"id": "acme/x@"}]})
+    assert (found.env[0].id, found.env[0].version) == ("acme/x", None)
