@@ -230,7 +230,9 @@ def _one_frame(data: memoryview) -> tuple[bytes, int]:
     return b"".join(chunks), used - len(worker.unused_data)
 
 
-def index_of(records: list[SampleRecord], step: int, split: SampleSplit) -> tuple[SampleIndex, list[list[SampleRecord]]]:
+def index_of(
+    records: list[SampleRecord], step: int, split: SampleSplit
+) -> tuple[SampleIndex, list[list[SampleRecord]]]:
     """Return the index of records that were scanned, and the records of each of its groups."""
     groups = [list(found) for _, found in groupby(records, key=lambda r: (r.group, r.environment, r.example))]
     return SampleIndex(v=VERSION, step=step, split=split, groups=[group_of(found) for found in groups]), groups

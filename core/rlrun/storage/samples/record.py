@@ -1,7 +1,7 @@
 """Record of one rollout, as a line of JSON in S3. Version 2.
 
-Records of all versions have `step`, `environment`, `example`, `rollout` and `reward`. Version 1 (without `v`) is read by
-`from_line` as well. Texts of a record come from users' data and code: they are text, never markup.
+`from_line` reads version 1 (without `v`) as well. Texts of a record come from users' data and code: they are text,
+never markup.
 """
 
 import json

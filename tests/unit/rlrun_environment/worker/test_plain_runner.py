@@ -233,7 +233,10 @@ async def test_rewards_by_function_and_the_example_of_a_plain_environment(make_r
             "half": 0.5, "two": {"value": 2.0, "weight": 0.125}, "odd": float("nan"), "text": "1"}}"""
     result = await make_runner(harness(body), preamble="").run(make_group(rollouts=1))
     (rollout,) = result.rollouts
-    assert {name: (r.value, r.weight) for name, r in rollout.rewards.items()} == {"half": (0.5, 1.0), "two": (2.0, 0.125)}
+    assert {name: (r.value, r.weight) for name, r in rollout.rewards.items()} == {
+        "half": (0.5, 1.0),
+        "two": (2.0, 0.125),
+    }
     assert (rollout.prompt, result.example.prompt, result.example.answer) == ("abc twice", "abc", "cba")
 
 
