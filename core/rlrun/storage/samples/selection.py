@@ -1,6 +1,6 @@
 """Filters and pages of a list of rollouts. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlrun.storage.samples.index import SampleGroup, SampleRow
@@ -40,8 +40,3 @@ class SampleFilter:
 def select(pairs: Iterable[Pair], wanted: SampleFilter) -> list[Pair]:
     """Return the rollouts that satisfy the filter, in their order."""
     return [pair for pair in pairs if wanted.accepts(*pair)]
-
-
-def page(pairs: Sequence[Pair], number: int, length: int) -> Sequence[Pair]:
-    """Return one page, counted from 1. Empty beyond the last one."""
-    return pairs[(number - 1) * length : number * length]

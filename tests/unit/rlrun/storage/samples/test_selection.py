@@ -2,7 +2,7 @@
 
 import pytest
 from rlrun.storage.samples.record import SampleStatus
-from rlrun.storage.samples.selection import SampleFilter, page, select
+from rlrun.storage.samples.selection import SampleFilter, select
 
 from tests.support.sample_records import pairs
 
@@ -23,8 +23,3 @@ from tests.support.sample_records import pairs
 )
 def test_each_condition_alone(wanted: SampleFilter, found: list[str]) -> None:
     assert [row.rollout for _, row in select(pairs(0.0, 0.5, None), wanted)] == found
-
-
-def test_pages_are_counted_from_one() -> None:
-    rows = pairs(*(float(n) for n in range(5)))
-    assert [[row.rollout for _, row in page(rows, n, 2)] for n in (1, 3, 4)] == [["r0", "r1"], ["r4"], []]
