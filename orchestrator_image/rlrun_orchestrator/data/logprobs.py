@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import compress
+from itertools import chain, compress
 
 from rlrun.storage.samples.record import LogprobSummary
 
@@ -15,8 +15,7 @@ DIGITS = 4
 
 def logprob_summary(sequences: Sequence[TokenSequence]) -> LogprobSummary | None:
     """Return the summary over the sampled tokens of all sequences, None without any or with one that is not finite."""
-    found = [value for s in sequences for value in compress(s.logprobs, s.loss_mask)]
-    found.sort()
+    found = sorted(chain.from_iterable(compress(s.logprobs, s.loss_mask) for s in sequences))
     # A sum that is not finite has a part that is not.
     if not found or not math.isfinite(total := sum(found)):
         return None

@@ -98,7 +98,7 @@ def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) 
         advantage=None if measured else rollout.advantage,
         rewards=_first_entries(result.rewards, MAX_FUNCTIONS),
         metrics=_first_entries(finite(result.metrics), MAX_METRICS),
-        tokens=None if measured else TokenCounts(prompt=rollout.prompt_tokens, completion=rollout.completion_tokens),
+        tokens=None if measured else _token_counts(rollout),
         turns=None if measured else rollout.turns,
         is_truncated=rollout.truncated,
         stop_condition=result.stop_condition[:MAX_WORD] if result.stop_condition else None,
@@ -114,6 +114,11 @@ def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) 
         info=group.content.info if group.content else None,
         error=rollout.error,
     )
+
+
+def _token_counts(rollout: Rollout) -> TokenCounts:
+    completion = rollout.completion_tokens
+    return TokenCounts(prompt=sum(len(s.token_ids) for s in rollout.trajectory.sequences) - completion, completion=completion)
 
 
 def _prompt(group: Group, rollout: Rollout) -> Any:

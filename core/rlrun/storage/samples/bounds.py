@@ -30,6 +30,9 @@ def bounded_line(record: SampleRecord) -> bytes:
     """Return the record as a line of at most MAX_RECORD_BYTES, shortened if necessary."""
     within = _within_field_limits(record)
     limit = MAX_TEXT
+    if len(line := _line(within)) <= limit:
+        # No text in it can be longer.
+        return line
     while True:
         shortened = _with_texts_of(within, limit)
         line = _line(shortened)
