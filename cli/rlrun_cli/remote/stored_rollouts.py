@@ -69,17 +69,19 @@ def listed(opened: Iterable[OpenSamples], wanted: SampleFilter) -> list[ListedRo
 
 def records_of(rollouts: Sequence[ListedRollout]) -> Iterator[SampleRecord | SamplesDamaged]:
     """Yield the records of the rollouts, and one error for each group that cannot be read. Raises StoreError."""
-    known: dict[int, Mapping[str, SampleRecord]] = {}
+    known: dict[int, Mapping[int, SampleRecord]] = {}
     for rollout in rollouts:
         key = id(rollout.group)
         if key not in known:
             try:
-                known[key] = {record.rollout: record for record in rollout.samples.records(rollout.group)}
+                records = rollout.samples.records(rollout.group)
+                # By place, because an environment may report two rollouts with one id.
+                known[key] = {id(row): record for row, record in zip(rollout.group.rows, records, strict=True)}
             except SamplesDamaged as error:
                 known[key] = {}
                 yield error
-        if rollout.row.rollout in known[key]:
-            yield known[key][rollout.row.rollout]
+        if id(rollout.row) in known[key]:
+            yield known[key][id(rollout.row)]
 
 
 def _use(split: SampleSplit, environment: str | None) -> str | None:

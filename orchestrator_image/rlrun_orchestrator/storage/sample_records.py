@@ -118,7 +118,9 @@ def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) 
 
 def _token_counts(rollout: Rollout) -> TokenCounts:
     completion = rollout.completion_tokens
-    return TokenCounts(prompt=sum(len(s.token_ids) for s in rollout.trajectory.sequences) - completion, completion=completion)
+    return TokenCounts(
+        prompt=sum(len(s.token_ids) for s in rollout.trajectory.sequences) - completion, completion=completion
+    )
 
 
 def _prompt(group: Group, rollout: Rollout) -> Any:

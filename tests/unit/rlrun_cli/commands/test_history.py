@@ -157,6 +157,13 @@ def test_the_rollouts_of_a_group_are_shown_with_their_texts(on_s3: Rlrun, stored
     assert "\x1b" not in answer.out
 
 
+def test_two_rollouts_with_one_id_are_both_shown(on_s3: Rlrun, layout: RunLayout, store: Store) -> None:
+    twice = [record("g", "r0", reward=reward) for reward in (0.0, 1.0)]
+    store.put_bytes(layout.rollouts(4), encode_samples(4, SampleSplit.train, [twice]).data)
+    found = json.loads(on_s3("rollouts", "first", "-o", "json").out)
+    assert [(r["rollout"], r["reward"]) for r in found] == [("r0", 0.0), ("r0", 1.0)]
+
+
 def test_a_group_must_be_named_clearly(on_s3: Rlrun, stored: RunLayout) -> None:
     assert "no group of this step begins with 'x'" in on_s3("rollouts", "first", "--group", "x").err
     assert "2 groups begin with ''" in on_s3("rollouts", "first", "--group", "").err

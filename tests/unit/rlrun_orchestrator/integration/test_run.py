@@ -97,6 +97,8 @@ async def test_a_replaced_trainer_goes_on_from_the_newest_checkpoint(world: Worl
     assert len(served) == 2
     assert "trainer_restarts" in str(world.lines()[-1])
     assert world.lines()[-1]["progress/trainer_restarts"] == 1.0
+    lost = [s.counts.get(SampleStatus.stale, 0) for s in world.summaries() if s.split is SampleSplit.filtered]
+    assert sum(lost) >= 8, "the batch in hand"
 
 
 async def test_a_trainer_replaced_before_the_first_checkpoint_starts_again(world: World) -> None:
