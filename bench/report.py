@@ -31,7 +31,19 @@ from bench.validity import validity as validity_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
-NAMES = ("trl", "async", "publish", "gateway", "trainer", "checkpoint", "recovery", "control", "fairness", "scale")
+NAMES = (
+    "trl",
+    "async",
+    "publish",
+    "gateway",
+    "trainer",
+    "checkpoint",
+    "recovery",
+    "control",
+    "fairness",
+    "scale",
+    "samples",
+)
 """Names of the benchmarks, in the order of the table."""
 DIGITS = 6
 """Significant digits of the numbers in a file; few enough for a readable diff."""

@@ -2,8 +2,8 @@
 # `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or exceeds its time does
 # not stop the later ones, and earlier results stay in build/bench. Stops the cluster at the end unless KEEP is set.
 #
-#   bench/run.sh [PART...]     parts: control trainer gateway publish checkpoint recovery fairness scale async trl
-#                             (default: all, in this order)
+#   bench/run.sh [PART...]     parts: control trainer gateway samples publish checkpoint recovery fairness scale async
+#                             trl (default: all, in this order)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/bench/log
@@ -33,8 +33,8 @@ trap 'exit 130' INT TERM
 # Prepare what is cached before anything is timed.
 "$PY" -m bench.prepare || failed+=(prepare)
 
-wanted=" ${*:-control trainer gateway publish checkpoint recovery fairness scale async trl} "
-for name in control trainer gateway publish checkpoint recovery fairness scale async trl; do
+wanted=" ${*:-control trainer gateway samples publish checkpoint recovery fairness scale async trl} "
+for name in control trainer gateway samples publish checkpoint recovery fairness scale async trl; do
     [[ $wanted == *" $name "* ]] || continue
     case $name in
     control) part control 15 "$PY" -m bench.control ;;
@@ -43,6 +43,7 @@ for name in control trainer gateway publish checkpoint recovery fairness scale a
         part trainer-gpu 12 "$PY" -m bench.trainer --device cuda
         ;;
     gateway) part gateway 10 "$PY" -m bench.gateway ;;
+    samples) part samples 5 "$PY" -m bench.samples ;;
     publish) part publish 20 "$PY" -m bench.publish_latency ;;
     checkpoint)
         part checkpoint 25 "$PY" -m bench.transfer

@@ -98,7 +98,11 @@ class Orchestrator:
         )
         self._spool = UploadSpool(settings.spool / run.run.uid, settings.spool_bytes)
         self._recorder = RunRecorder(
-            store, self._layout, self._spool, lambda problem: self._conditions.set_condition("s3", problem)
+            store,
+            self._layout,
+            self._spool,
+            lambda problem: self._conditions.set_condition("s3", problem),
+            redact=run.spec.samples.redact,
         )
         self._closing_deadline = settings.drain_deadline
         self._router = RequestRouter(
@@ -250,6 +254,7 @@ class Orchestrator:
             self._schedule,
             config_mapping.evaluation(run),
             self._reporter.measured,
+            self._recorder.rollouts,
             save_state,
         )
         loop = RunLoop(

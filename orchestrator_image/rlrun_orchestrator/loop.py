@@ -385,6 +385,7 @@ class RunLoop:
         self._policy_publisher.raise_if_failed()
 
     def _report(self, batch: Batch, result: StepResult, train: float, save: float) -> None:
+        untrained, untrained_omitted = self._dispatcher.untrained.take()
         report = StepReport(
             step=result.step,
             groups=batch.groups,
@@ -405,6 +406,8 @@ class RunLoop:
             in_flight=self._dispatcher.groups_in_flight,
             cancelled=self._dispatcher.cancelled,
             filtered=self._dispatcher.filtered,
+            untrained=untrained,
+            untrained_omitted=untrained_omitted,
             more=batch.metrics | self._dispatcher.metrics(),
         )
         self._dispatcher.cancelled = self._dispatcher.filtered = 0

@@ -3,7 +3,7 @@
 import math
 
 from rlrun.storage.layout import RunLayout
-from rlrun_cli.commands.history import read_rollouts
+from rlrun_cli.remote.stored_rollouts import read_rollouts
 
 from demo.install import BUCKET
 from demo.kubectl import Object
@@ -33,7 +33,7 @@ def rollout_errors(platform: Platform, run: Object) -> list[str]:
     layout = RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
     store = platform.s3.store()
     records = [record for line in metrics_of(platform, run) for record in read_rollouts(store, layout, line["step"])]
-    return [f"{r['environment']}: {r['error']['reason']}: {r['error']['message']}" for r in records if r["error"]]
+    return [f"{r.environment}: {r.error.reason}: {r.error.message}" for r in records if r.error]
 
 
 def largest_log_ratio(line: Line) -> float:

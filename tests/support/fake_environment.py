@@ -126,4 +126,10 @@ class FakeEnvironment:
             ]
         error = self.reward_error if self.reward_error and index % 2 else None
         reward = self.reward_of(said) if self.reward_of else self.rewards[index % len(self.rewards)]
-        return RolloutResult(rollout_id=rollout, reward=reward, metrics={"turns": float(self.turns)}, error=error)
+        return RolloutResult(
+            rollout_id=rollout,
+            reward=reward,
+            metrics={"turns": float(self.turns)},
+            completion=[{"role": "assistant", "content": said}],
+            error=error,
+        )

@@ -54,11 +54,13 @@ class FakeS3:
         return {"ETag": _etag(self.data[Key])}
 
     def get_object(self, *, Bucket: str, Key: str, Range: str | None = None, **_: Any) -> dict[str, Any]:
-        """A whole object, or `bytes=a-b` of it."""
+        """A whole object, or `bytes=a-b` or `bytes=-b` of it."""
         data = self._find(Key, "GetObject")
         if Range:
             first, last = Range.removeprefix("bytes=").split("-")
-            data = data[int(first) : int(last) + 1 if last else None]
+            if int(first or 0) >= len(data):
+                raise _client_error("InvalidRange", 416, "GetObject")
+            data = data[int(first) : int(last) + 1 if last else None] if first else data[-int(last) :]
         return {"Body": io.BytesIO(data), "ContentLength": len(data), "ETag": _etag(data)}
 
     def head_object(self, *, Bucket: str, Key: str, **_: Any) -> dict[str, Any]:

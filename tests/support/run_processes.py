@@ -15,6 +15,8 @@ from rlrun.api.base.address_rules import AddressRules
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.storage.layout import rollouts_name
+from rlrun.storage.samples.summary import StepSamples, parse_summaries
 from rlrun_orchestrator.app import attempt
 from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.inference.replica_pool import Endpoint
@@ -188,10 +190,16 @@ class World:
         found: dict[str, Any] = json.loads(self.store.objects.get(f"{RUN_URI}/orchestrator/state.json", b"{}"))
         return found
 
-    def rollouts(self, step: int) -> list[dict[str, Any]]:
-        """The rollouts that led to `step`, as written."""
-        data = self.store.objects[f"{RUN_URI}/rollouts/step-{step:06d}.jsonl.zst"]
-        return [json.loads(line) for line in zstandard.decompress(data).decode().splitlines()]
+    def rollouts(self, step: int, use: str = "") -> list[dict[str, Any]]:
+        """The rollouts that led to `step`, or those of another use, as written."""
+        data = self.store.objects[f"{RUN_URI}/rollouts/{rollouts_name(step, use)}"]
+        text = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+        return [json.loads(line) for line in text.decode().splitlines()]
+
+    def summaries(self) -> list[StepSamples]:
+        """The summaries of the stored rollouts."""
+        parts = sorted(key for key in self.store.objects if "/rollouts/steps/part-" in key)
+        return parse_summaries(self.store.objects[part] for part in parts)
 
     async def until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Returns when the condition holds."""

@@ -2,16 +2,22 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rlrun.api.metric_catalog import canonical
-from rlrun.storage.layout import RunLayout, step_of
+from rlrun.storage.layout import RunLayout
 from rlrun.storage.metric_files import Line, merge_lines, parse_lines
+from rlrun.storage.samples.index import text_of
+from rlrun.storage.samples.object_file import SamplesDamaged
+from rlrun.storage.samples.record import SampleRecord, SampleSplit, SampleStatus
+from rlrun.storage.samples.selection import SampleFilter
 from rlrun.storage.store import Store
 
 from rlrun_cli.commands.runs import Name, Output
 from rlrun_cli.remote.run_storage import RunFiles, s3_operation, with_run_files
+from rlrun_cli.remote.stored_rollouts import ListedRollout, listed, open_step, records_of
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError
 
@@ -30,14 +36,22 @@ ROLLOUTS_EPILOG = """Examples:
 
   rlrun rollouts reverse-text-x7k2p
 
-  rlrun rollouts reverse-text-x7k2p -s 20 --num 5 -o json
+  rlrun rollouts reverse-text-x7k2p -s 20 --max-reward 0.2
 
-Without -s the newest step is shown. Needs `get rlruns/rollouts` in the namespace."""
+  rlrun rollouts reverse-text-x7k2p -s 20 --group g-1a2b
+
+  rlrun rollouts reverse-text-x7k2p --split filtered --status errored
+
+  rlrun rollouts reverse-text-x7k2p --split eval --env exam --num 5 -o json
+
+Without -s the newest step is shown. Runs of earlier versions stored the split train only, without rewards by \
+function. Needs `get rlruns/rollouts` in the namespace."""
 DEFAULT_METRICS = ("reward/mean", "loss/mean", "mismatch_kl/all/mean", "completion_len/mean", "error/mean")
 """Columns of the table; those that the run does not have are omitted."""
-SUFFIX = ".jsonl.zst"
-ANSWER_WIDTH = 60
-"""Number of characters of an answer in the table."""
+MAX_FUNCTIONS = 8
+"""Reward functions with a column of their own."""
+GROUP_WIDTH = 10
+"""Characters of a group's id in the table."""
 
 
 def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
@@ -45,29 +59,6 @@ def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
     folder = layout.root / "metrics"
     parts = [store.get_bytes(folder / name).decode() for name, _ in store.list_files(folder)]
     return merge_lines(line for part in parts for line in parse_lines(part))
-
-
-def read_rollouts(store: Store, layout: RunLayout, step: int | None) -> list[dict[str, Any]]:
-    """Return the rollouts of one step, by default the newest. Raises StoreError, and CliError if there are none."""
-    steps = sorted(
-        step_of(name.removesuffix(SUFFIX))
-        for name, _ in store.list_files(layout.root / "rollouts")
-        if name.endswith(SUFFIX)
-    )
-    if not steps or (step is not None and step not in steps):
-        if not steps:
-            raise CliError(f"{layout.root} has no rollouts yet", "try again after the first step")
-        available = f"the run has {len(steps)} steps with rollouts, {steps[0]} to {steps[-1]}: select one with -s"
-        raise CliError(f"{layout.root} has no rollouts of step {step}", available)
-    try:
-        import zstandard
-    except ImportError:
-        raise CliError(
-            "rollouts cannot be read: the package zstandard is not installed", "pip install zstandard"
-        ) from None
-    data = store.get_bytes(layout.rollouts(steps[-1] if step is None else step))
-    text = zstandard.ZstdDecompressor().stream_reader(data).read().decode()
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def _write(value: Any, fmt: output.Format) -> None:
@@ -122,43 +113,110 @@ def rollouts(
     files: RunFiles,
     name: Name,
     step: Annotated[
-        int | None, typer.Option("-s", "--step", min=0, help="Step that was trained on them. Default: the newest.")
+        int | None, typer.Option("-s", "--step", min=0, help="Step of the rollouts. Default: the newest.")
+    ] = None,
+    split: Annotated[
+        SampleSplit, typer.Option(help="Trained on, validation, evaluation, or not trained on (filtered).")
+    ] = SampleSplit.train,
+    environment: Annotated[str | None, typer.Option("--env", help="Environment of the rollouts.")] = None,
+    status: Annotated[SampleStatus | None, typer.Option(help="Outcome of the rollouts.")] = None,
+    min_reward: Annotated[float | None, typer.Option(help="Smallest reward.")] = None,
+    max_reward: Annotated[float | None, typer.Option(help="Largest reward.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Group to show with its texts. The beginning of its id is enough.")
     ] = None,
     count: Annotated[int, typer.Option("--num", min=1, help="Rollouts per page.")] = 100,
     page: Annotated[int, typer.Option(min=1, help="Number of the page.")] = 1,
     fmt: Output = None,
 ) -> None:
-    """Show the rollouts that a step was trained on, with their rewards, also after the run's end."""
+    """Show the rollouts of a step with their rewards, also after the run's end."""
+    wanted = SampleFilter(environment, status, min_reward, max_reward, group)
     with s3_operation(f"read the rollouts of {name}"):
-        found = read_rollouts(files.store, files.layout, step)
-    shown = found[(page - 1) * count : page * count]
+        opened = open_step(files.store, files.layout, step, split, environment)
+        found = listed(opened, wanted)
+        shown = found[(page - 1) * count : page * count]
+        needs_texts = fmt in (output.Format.json, output.Format.yaml) or (group is not None and fmt is None)
+        texts = list(records_of(shown)) if needs_texts else []
+    damages = [printable(str(text)) for text in texts if isinstance(text, SamplesDamaged)]
+    records = [text for text in texts if isinstance(text, SampleRecord)]
     if fmt is output.Format.name:
-        sys.stdout.write("".join(f"{r['rollout']}\n" for r in shown))
+        sys.stdout.write("".join(f"{rollout.row.rollout}\n" for rollout in shown))
     elif fmt:
-        _write(shown, fmt)
+        _write([record.to_json_dict() for record in records], fmt)
+    elif group is not None:
+        sys.stdout.write(group_text(records))
     else:
-        headers = ["ENVIRONMENT", "EXAMPLE", "REWARD", "ADVANTAGE", "TOKENS", "STOPPED-BY", "ANSWER"]
-        output.print_table(headers, [rollout_row(r) for r in shown])
-        output.notice(f"{len(shown)} of {len(found)} rollouts of step {found[0]['step']}" if found else "No rollouts.")
+        _print_rollouts(shown)
+    if not fmt:
+        at = opened[0].index.step
+        output.notice(f"{len(shown)} of {len(found)} rollouts of step {at}" if found else "No rollouts.")
+    damages += [printable(samples.problem) for samples in opened if samples.problem is not None]
+    if damages:
+        # Programs must notice that something is missing.
+        raise CliError(f"some rollouts of {name} cannot be read, the others are shown", details=damages)
 
 
-def rollout_row(entry: dict[str, Any]) -> list[output.Cell]:
+def _print_rollouts(shown: Sequence[ListedRollout]) -> None:
+    functions = list(dict.fromkeys(function for rollout in shown for function in rollout.row.rewards))[:MAX_FUNCTIONS]
+    headers = ["GROUP", "ENVIRONMENT", "EXAMPLE", "STATUS", "REWARD", "ADVANTAGE"]
+    headers += [*(printable(f).upper() for f in functions), "TOKENS", "STOPPED-BY", "ANSWER"]
+    output.print_table(headers, [rollout_row(rollout, functions) for rollout in shown])
+
+
+def rollout_row(rollout: ListedRollout, functions: Sequence[str]) -> list[output.Cell]:
     """Return one row of the table. A failed rollout shows its error instead of its answer."""
-    error = entry.get("error") or {}
-    answer = f"{error['reason']}: {error.get('message', '')}" if error else _answer(entry.get("completion"))
+    group, row = rollout.group, rollout.row
     return [
-        str(entry.get("environment")),
-        str(entry.get("example")),
-        output.number(entry.get("reward")),
-        output.number(entry.get("advantage")),
-        str(entry.get("completionTokens")),
-        entry.get("stopCondition"),
-        answer,
+        printable(group.group[:GROUP_WIDTH]),
+        printable(group.environment),
+        str(group.example),
+        str(row.status) if row.cause is None else f"{row.status} ({printable(row.cause)})",
+        output.number(row.reward),
+        output.number(row.advantage),
+        *(output.number(row.rewards.get(function)) for function in functions),
+        None if row.completion_tokens is None else str(row.completion_tokens),
+        printable(row.stop_condition or ""),
+        printable(row.text),
     ]
 
 
-def _answer(completion: Any) -> str:
-    last = completion[-1] if isinstance(completion, list) and completion else completion
-    text = last.get("content") if isinstance(last, dict) else last
-    plain = " ".join(str(text if text is not None else "").split())
-    return plain if len(plain) <= ANSWER_WIDTH else plain[: ANSWER_WIDTH - 1] + "…"
+def group_text(records: Sequence[SampleRecord]) -> str:
+    """Return the rollouts of a group as text: the prompt once, then each answer with its rewards."""
+    lines: list[str] = []
+    prompt: list[dict[str, Any]] | None = None
+    for record in records:
+        if record.prompt != prompt:
+            prompt = record.prompt
+            lines += [f"Example {record.example} of {record.environment}, group {record.group}", *_texts(prompt)]
+            lines += [] if record.answer is None else [f"  expected: {_as_text(record.answer)}"]
+        lines += ["", _heading(record), *_texts(record.completion)]
+        lines += [f"  {record.error.reason}: {record.error.message}"] if record.error else []
+        lines += [f"  ({cut.field}: {cut.removed} more are not stored)" for cut in record.cut]
+    return "".join(f"{printable(line)}\n" for text in lines for line in text.split("\n"))
+
+
+def _heading(record: SampleRecord) -> str:
+    parts = [f"{name} {found.value:g} x {found.weight:g}" for name, found in record.rewards.items()]
+    facts = [
+        f"reward {output.number(record.reward)}" + (f" = {' + '.join(parts)}" if parts else ""),
+        f"advantage {output.number(record.advantage)}",
+        str(record.status) if record.cause is None else f"{record.status} ({record.cause})",
+    ]
+    facts += [f"{record.tokens.completion} tokens"] if record.tokens else []
+    facts += [f"mean logprob {record.logprob.mean:g}"] if record.logprob else []
+    facts += [f"policy {record.policy_version}"] if record.policy_version is not None else []
+    facts += [record.stop_condition] if record.stop_condition else []
+    return f"Rollout {record.rollout}: {', '.join(facts)}"
+
+
+def _texts(messages: Sequence[dict[str, Any]]) -> list[str]:
+    return [f"  {message.get('role', '-')}: {text_of(message)}" for message in messages]
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def printable(text: str) -> str:
+    """Return the text without control characters, which a terminal would obey."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)

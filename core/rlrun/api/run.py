@@ -16,6 +16,7 @@ from rlrun.api.run_sections.infrastructure import Infrastructure
 from rlrun.api.run_sections.monitoring import Wandb
 from rlrun.api.run_sections.retention import Adapters, ArtifactPolicy, Checkpoints
 from rlrun.api.run_sections.rollouts import Sampling, TrajectoryStrategy
+from rlrun.api.run_sections.samples import Samples
 from rlrun.api.run_sections.training import Algorithm, AlgorithmName, KlPenalty, Loss, RunLora
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import MAX_RUN_NAME
@@ -76,6 +77,8 @@ class RLRunSpec(Spec):
     """Filter for groups whose rewards give too little training signal. Unset: no group is filtered."""
     wandb: Wandb | None = None
     """Logging of metrics to Weights & Biases, in addition to S3. The API key is read from WANDB_API_KEY in a Secret of envFrom. A run without it does not start, unless offline is set."""  # noqa: E501
+    samples: Samples = Field(default_factory=Samples)
+    """Rollouts stored in S3 for people to read."""
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     """Interval and retention of checkpoints."""
     adapters: Adapters = Field(default_factory=Adapters)

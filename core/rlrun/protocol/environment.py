@@ -33,7 +33,7 @@ MAX_REQUEST_BYTES = 16 * 1024**2
 MAX_RESPONSE_BYTES = 256 * 1024**2
 """Largest response of a worker or of the server, because both may be under the control of user code."""
 BYTES_PER_ROLLOUT = 4 * 1024**2
-"""More than a rollout of a `GroupResult` can have: its completion and metrics are cut."""
+"""More than a rollout or the example of a `GroupResult` can have: their texts and metrics are cut."""
 MAX_PACKAGE_BYTES = 512 * 1024**2
 """Largest size of a package with all its wheels."""
 ROLLOUT_SHARE = 0.9
@@ -176,12 +176,26 @@ class Demonstration(Schema):
     """Tools that the environment's rollouts send with the prompt, as in the OpenAI API."""
 
 
+class FunctionReward(Schema):
+    """Result of one reward function. The sum of value times weight over all functions is the reward."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    value: float = Field(allow_inf_nan=False)
+    weight: float = Field(allow_inf_nan=False)
+
+
 class RolloutResult(Schema):
-    """Result of one rollout, without its tokens: the gateway has recorded these."""
+    """Result of one rollout, without its tokens: the gateway has recorded these. Unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
 
     rollout_id: str
     """Id that the environment sent as X-Rollout-Id."""
     reward: float
+    rewards: dict[str, FunctionReward] = Field(default_factory=dict)
+    """Results of the single reward functions, without those of weight 0. Empty if the environment does not report
+    them."""
     metrics: dict[str, float] = Field(default_factory=dict)
     stop_condition: str | None = None
     is_truncated: bool = False
@@ -189,18 +203,37 @@ class RolloutResult(Schema):
     """Milliseconds from the first request to the last response, including tools and waiting."""
     scoring_ms: float | None = Field(ge=0, default=None)
     """Milliseconds in reward functions. Functions of the group count for each of its rollouts."""
+    prompt: Any = None
+    """Prompt as messages, if it differs from that of the example."""
     completion: Any = None
     """Conversation as messages, for the rollout log."""
     error: Problem | None = None
     """Cause if the rollout or its scoring failed. Such a rollout is counted but not trained on."""
 
 
+class ExampleContent(Schema):
+    """Example of a group, for the rollout log."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    prompt: Any = None
+    """Prompt of its first rollout as messages."""
+    answer: Any = None
+    """Expected answer in the dataset."""
+    info: Any = None
+    """Column `info` of the dataset."""
+
+
 class GroupResult(Schema):
-    """Results of the rollouts of one group."""
+    """Results of the rollouts of one group. Unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
 
     group_id: str
     rollouts: list[RolloutResult]
     seconds: float
+    example: ExampleContent | None = None
+    """None if the environment does not report it."""
 
 
 def max_result_bytes(rollouts: int) -> int:

@@ -4,12 +4,15 @@
                               /policy/v000041-1a2b3c4d/     adapters that engines load during the run (pruned)
                               /checkpoints/step-000040/     complete state to resume from
                               /adapters/step-000040/        adapters for download and deployment
-                              /metrics/part-*.jsonl  /rollouts/step-000040.jsonl.zst
+                              /metrics/part-*.jsonl
+                              /rollouts/step-000040.jsonl.zst       trained on; .val-{env}, .eval-{env}, .filtered
+                              /rollouts/steps/part-*.jsonl          one line per step and object
                               /logs/attempt-1/{pod}/{container}.log
 {prefix}/environments/{owner}/{name}/{version}/*.whl
 {prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from rlrun.protocol.policy import PolicyKind
@@ -89,9 +92,15 @@ class RunLayout:
         """Return the URI of one file of metric lines."""
         return self.root / f"metrics/{part}.jsonl"
 
-    def rollouts(self, step: int) -> S3Uri:
-        """Return the URI of the rollouts that the step trained on."""
-        return self.root / f"rollouts/step-{step:06d}.jsonl.zst"
+    def rollouts(self, step: int, use: str = "") -> S3Uri:
+        """Return the URI of the rollouts that the step trained on, or of those of another use: `filtered`, `val-...`
+        and `eval-...` with the environment's `file_name`.
+        """
+        return self.root / f"rollouts/{rollouts_name(step, use)}"
+
+    def rollout_summaries(self, part: str) -> S3Uri:
+        """Return the URI of one file of summaries of stored rollouts."""
+        return self.root / f"rollouts/steps/{part}.jsonl"
 
     @property
     def logs(self) -> S3Uri:
@@ -102,6 +111,21 @@ class RunLayout:
         """Return the URI of a container's log. `previous` is the log before the latest restart of the container."""
         name = f"{container}.previous.log" if previous else f"{container}.log"
         return self.logs / f"attempt-{attempt}/{pod}/{name}"
+
+
+def rollouts_name(step: int, use: str = "") -> str:
+    """Return the name of the object with the rollouts of a step, below the folder of all rollouts."""
+    return f"step-{step:06d}{'.' if use else ''}{use}.jsonl.zst"
+
+
+def file_name(environment: str) -> str:
+    """Return an environment's name as part of a file name. Spaces, which S3 clients encode differently, are replaced,
+    and a digest keeps such names distinct.
+    """
+    if " " not in environment:
+        return environment
+    digest = hashlib.blake2b(environment.encode(), digest_size=4).hexdigest()
+    return f"{environment.replace(' ', '-')}.{digest}"
 
 
 def step_of(folder: str) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 from botocore import UNSIGNED
 from botocore.config import Config
+from botocore.exceptions import ClientError
 from pydantic import ValidationError
 
 from rlrun.protocol.storage_access import MAX_BATCH
@@ -59,6 +60,7 @@ __all__ = [
 DEFAULT_REGION = "us-east-1"
 SMALL_BYTES = PART_BYTES
 """Size of an artifact up to which its files are read before the first request, so that all are signed at once."""
+RANGE_NOT_SATISFIABLE = 416
 DELETE_BATCH = 250
 """Keys in one DeleteObjects request. S3 allows 1000, but a server on disks answers only after deleting them all."""
 
@@ -220,6 +222,21 @@ class Store:
             if data is None:
                 data = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)["Body"].read()
             return data
+
+    def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
+        """Return up to `length` bytes of the object: from byte `start`, or the last ones (None). Raises NotFound.
+
+        Nothing is returned of an empty object, and beyond the object's end.
+        """
+        asked = f"bytes=-{length}" if start is None else f"bytes={start}-{start + length - 1}"
+        with translate_s3_errors(uri, self.endpoint):
+            try:
+                found: bytes = self._s3.get_object(Bucket=uri.bucket, Key=uri.key, Range=asked)["Body"].read(length)
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] != RANGE_NOT_SATISFIABLE:
+                    raise
+                return b""
+        return found
 
     # --- artifacts --------------------------------------------------------------------------------------------------
 

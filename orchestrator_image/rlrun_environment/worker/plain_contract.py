@@ -4,10 +4,11 @@
 
     async def rollout(self, example, *, base_url, api_key, model, sampling) -> float | dict
 
-A dict needs `reward` and may have `metrics`, `completion`, `stop_condition` and `is_truncated`. Each rollout gets its
-own base URL, so that the gateway can assign a request to its rollout for every client library. Functions that are not
-async run in a thread. With a method `score_group(example, rollouts)`, which receives what the rollouts of one example
-returned, rewards may depend on each other.
+A dict needs `reward` and may have `rewards` (results of single reward functions: numbers, or dicts with `value` and
+`weight`), `metrics`, `prompt` (if it differs from the example's), `completion`, `stop_condition` and `is_truncated`.
+Each rollout gets its own base URL, so that the gateway can assign a request to its rollout for every client library.
+Functions that are not async run in a thread. With a method `score_group(example, rollouts)`, which receives what the
+rollouts of one example returned, rewards may depend on each other.
 """
 
 import inspect

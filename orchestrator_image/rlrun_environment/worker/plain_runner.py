@@ -63,7 +63,12 @@ class PlainRunner:
             rollouts = await asyncio.wait_for(self._group(request, row), request.deadline_seconds)
         except TimeoutError:
             rollouts = failed_rollouts(request, timed_out(request))
-        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+        return GroupResult(
+            group_id=request.group_id,
+            rollouts=rollouts,
+            seconds=time.monotonic() - started,
+            example=sanitize.example(row.get("prompt"), row),
+        )
 
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
         """Return an example's prompt and answer. Raises ProblemError."""
@@ -185,9 +190,11 @@ def _result(rollout: str, entry: dict[str, Any] | Problem, score: bool) -> Rollo
     return RolloutResult(
         rollout_id=rollout,
         reward=reward or 0.0,
+        rewards=sanitize.rewards(entry.get("rewards")) if score else {},
         metrics=sanitize.metrics(entry.get("metrics")),
         stop_condition=sanitize.truncate_text(str(stop), sanitize.MAX_NAME) if stop is not None else None,
         is_truncated=entry.get("is_truncated") is True,
+        prompt=sanitize.completion(entry.get("prompt")),
         completion=sanitize.completion(entry.get("completion")),
         error=error,
     )

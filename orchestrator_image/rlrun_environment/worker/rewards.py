@@ -1,7 +1,8 @@
-"""Detection of failed reward functions.
+"""Results and failures of reward functions.
 
-verifiers turns a reward function that raises into a silent 0.0, which would train the policy on noise. Here every
-reward function of an environment is wrapped, and the wrapper records failures in the rollout's state.
+verifiers turns a reward function that raises into a silent 0.0, which would train the policy on noise, and keeps the
+weights of the functions to itself. Here every reward function of an environment is wrapped, and the wrapper records
+failures, values and weights in the rollout's state.
 """
 
 import functools
@@ -16,12 +17,15 @@ from rlrun.protocol.problem import Problem
 from rlrun_environment.worker.isolation import cancelled_from_outside, record_first_problem, user_code_problem
 from rlrun_environment.worker.sanitize import short_repr, to_finite_float
 
+REWARDS_KEY = "rlrun_rewards"
+"""Key of a rollout's state with the value and weight of each reward function."""
+
 
 def watch_rewards(environment: Any, folder: Path) -> None:
-    """Make every rubric of a `verifiers.Environment` record failures in the problem field of the states."""
+    """Make every rubric of a `verifiers.Environment` record its functions' results and failures in the states."""
     for rubric in rubrics_of(environment.rubric):
-        rubric._call_individual_reward_func = _individual(rubric._call_individual_reward_func, folder)
-        rubric._call_group_reward_func = _group(rubric._call_group_reward_func, folder)
+        rubric._call_individual_reward_func = _individual(rubric, rubric._call_individual_reward_func, folder)
+        rubric._call_group_reward_func = _group(rubric, rubric._call_group_reward_func, folder)
 
 
 def rubrics_of(rubric: Any) -> Iterator[Any]:
@@ -35,7 +39,35 @@ def rubrics_of(rubric: Any) -> Iterator[Any]:
             yield from rubrics_of(environment.rubric)
 
 
-def _individual(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+def signal_rewards(environment: Any, metrics: Any) -> dict[str, dict[str, float]]:
+    """Return value and weight of each reward signal of a taskset's environment, which verifiers scores without a rubric
+    and whose values it keeps as metrics. Empty for other environments.
+    """
+    runtime = getattr(getattr(environment, "harness", None), "runtime", None)
+    if not isinstance(metrics, Mapping):
+        return {}
+    signals = (*getattr(runtime, "rollout_signals", ()), *getattr(runtime, "group_signals", ()))
+    return {
+        signal["name"]: {"value": metrics[signal["name"]], "weight": signal["weight"]}
+        for signal in signals
+        if signal["kind"] == "reward" and signal["weight"] and signal["name"] in metrics
+    }
+
+
+def _record(rubric: Any, func: Callable[..., Any], state: dict[str, Any], value: float) -> None:
+    """Record a value with the function's weight. Functions of weight 0 are metrics, which verifiers records."""
+    weight = next((weight for known, weight in zip(rubric.funcs, rubric.weights, strict=False) if known is func), 0.0)
+    if not weight:
+        return
+    found = state.setdefault(REWARDS_KEY, {})
+    name, number = _name(func), 1
+    while name in found:
+        number += 1
+        name = f"{_name(func)}#{number}"
+    found[name] = {"value": value, "weight": float(weight)}
+
+
+def _individual(rubric: Any, original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
     async def call(func: Callable[..., Any], state: dict[str, Any]) -> float:
         def check(value: Any) -> float:
             number = to_finite_float(value)
@@ -49,12 +81,13 @@ def _individual(original: Callable[..., Any], folder: Path) -> Callable[..., Any
             return 0.0
 
         result: float = await original(func=_shell(func, check, fail), state=state)
+        _record(rubric, func, state, result)
         return result
 
     return call
 
 
-def _group(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+def _group(rubric: Any, original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
     async def call(func: Callable[..., Any], states: list[dict[str, Any]]) -> list[float]:
         def check(values: Any) -> list[float]:
             try:
@@ -76,6 +109,8 @@ def _group(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
             return [0.0] * len(states)
 
         result: list[float] = await original(func=_shell(func, check, fail), states=states)
+        for state, value in zip(states, result, strict=True):
+            _record(rubric, func, state, value)
         return result
 
     return call

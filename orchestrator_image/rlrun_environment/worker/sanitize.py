@@ -9,11 +9,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlrun.protocol.environment import ExampleContent, FunctionReward
+
 MAX_COMPLETION = 262_144
 """Characters of one rollout's completion with its structure. Longer than any conversation that fits a model."""
 MAX_DEPTH = 16
 MAX_METRICS = 128
 """Metrics of one rollout. The first ones are kept."""
+MAX_FUNCTIONS = 64
+"""Reward functions of one rollout. The first ones are kept."""
+MAX_EXAMPLE = 32_768
+"""Characters of the answer and of the info of an example, each with its structure."""
 MAX_NAME = 200
 MAX_WORDS = 300
 """Characters of an exception's text."""
@@ -68,6 +74,28 @@ def metrics(values: Any) -> dict[str, float]:
         if number is not None and len(found) < MAX_METRICS:
             found[truncate_text(str(name), MAX_NAME)] = number
     return found
+
+
+def rewards(values: Any) -> dict[str, FunctionReward]:
+    """Return the results of reward functions, at most `MAX_FUNCTIONS`: numbers, or tables of `value` and `weight`."""
+    if not isinstance(values, Mapping):
+        return {}
+    found: dict[str, FunctionReward] = {}
+    for name, entry in values.items():
+        value, weight = (entry.get("value"), entry.get("weight", 1.0)) if isinstance(entry, Mapping) else (entry, 1.0)
+        numbers = to_finite_float(value), to_finite_float(weight)
+        if numbers[0] is not None and numbers[1] is not None and len(found) < MAX_FUNCTIONS:
+            found[truncate_text(str(name), MAX_NAME)] = FunctionReward(value=numbers[0], weight=numbers[1])
+    return found
+
+
+def example(prompt: Any, row: Mapping[str, Any]) -> ExampleContent:
+    """Return the example of a group with its prompt, and with `answer` and `info` of the dataset's row."""
+    return ExampleContent(
+        prompt=completion(prompt),
+        answer=completion(row.get("answer"), MAX_EXAMPLE),
+        info=completion(row.get("info"), MAX_EXAMPLE),
+    )
 
 
 def completion(value: Any, limit: int = MAX_COMPLETION) -> Any:

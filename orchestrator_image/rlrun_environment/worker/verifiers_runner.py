@@ -39,7 +39,7 @@ from rlrun_environment.worker.isolation import (
     user_code_problem,
 )
 from rlrun_environment.worker.loaded import Loaded, row_of
-from rlrun_environment.worker.rewards import watch_rewards
+from rlrun_environment.worker.rewards import REWARDS_KEY, signal_rewards, watch_rewards
 
 log = logging.getLogger(__name__)
 
@@ -103,10 +103,17 @@ class VerifiersRunner:
         started = time.monotonic()
         try:
             outputs = await asyncio.wait_for(self._outputs(request, row), request.deadline_seconds)
-            rollouts = [_result(output) for output in outputs]
         except TimeoutError:
-            rollouts = failed_rollouts(request, timed_out(request))
-        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+            prompt, rollouts = row.get("prompt"), failed_rollouts(request, timed_out(request))
+        else:
+            prompt = next((output["prompt"] for output in outputs if output.get("prompt")), row.get("prompt"))
+            rollouts = [_result(output, prompt, self.loaded.environment) for output in outputs]
+        return GroupResult(
+            group_id=request.group_id,
+            rollouts=rollouts,
+            seconds=time.monotonic() - started,
+            example=sanitize.example(prompt, row),
+        )
 
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
         """Return an example's prompt and answer as a rollout would send them: with the tools of the environment, or of
@@ -147,7 +154,7 @@ class VerifiersRunner:
                 GatewayClient(config, self._http),
                 request.model,
                 dict(request.sampling),
-                state_columns=["trajectory_id", PROBLEM_KEY],
+                state_columns=["trajectory_id", PROBLEM_KEY, REWARDS_KEY],
             )
             return outputs
         except GeneratorExit:
@@ -173,17 +180,19 @@ def _present(entries: Any) -> list[dict[str, Any]]:
     return [{key: value for key, value in entry.items() if value is not None} for entry in entries]
 
 
-def _result(output: dict[str, Any]) -> RolloutResult:
+def _result(output: dict[str, Any], prompt: Any, environment: Any) -> RolloutResult:
     reward = sanitize.to_finite_float(output.get("reward"))
     stop = output.get("stop_condition")
     return RolloutResult(
         rollout_id=str(output.get("trajectory_id") or uuid.uuid4().hex),
         reward=reward if reward is not None else 0.0,
+        rewards=sanitize.rewards(output.get(REWARDS_KEY) or signal_rewards(environment, output.get("metrics"))),
         metrics=sanitize.metrics(output.get("metrics")),
         stop_condition=sanitize.truncate_text(str(stop), sanitize.MAX_NAME) if stop is not None else None,
         is_truncated=bool(output.get("is_truncated")),
         generation_ms=milliseconds(output.get("timing"), "generation"),
         scoring_ms=milliseconds(output.get("timing"), "scoring"),
+        prompt=sanitize.completion(own) if (own := output.get("prompt")) != prompt else None,
         completion=sanitize.completion(output.get("completion")),
         error=_problem_of(output, reward),
     )

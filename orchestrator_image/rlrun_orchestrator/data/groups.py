@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 from rlrun.constants import Reason
-from rlrun.protocol.environment import GroupResult, RolloutResult
+from rlrun.protocol.environment import ExampleContent, GroupResult, RolloutResult
 from rlrun.protocol.problem import Problem
 
 from rlrun_orchestrator.data.example_buffer import Example
@@ -104,6 +104,8 @@ class Group:
     """Number of the group since the beginning of the run."""
     filter_reason: FilterReason | None = None
     """Reason for which the group was filtered."""
+    content: ExampleContent | None = None
+    """The example as the environment reports it."""
 
     @property
     def sampled(self) -> SampledExample:
@@ -136,7 +138,14 @@ def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, 
 
     Rollouts are in the order in which their first requests arrived, not in that of the result.
     """
-    group = Group(recorded.id, example, recorded.version, seconds=result.seconds, ordinal=recorded.ordinal)
+    group = Group(
+        recorded.id,
+        example,
+        recorded.version,
+        seconds=result.seconds,
+        ordinal=recorded.ordinal,
+        content=result.example,
+    )
     order = {rollout: number for number, rollout in enumerate(recorded.turns_by_rollout)}
     seen: set[str] = set()
     for reported in sorted(result.rollouts, key=lambda reported: order.get(reported.rollout_id, len(order))):

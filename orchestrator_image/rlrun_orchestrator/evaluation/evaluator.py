@@ -17,19 +17,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.constants import Reason
-from rlrun.protocol.environment import GroupRequest, RolloutResult, Split
+from rlrun.protocol.environment import GroupRequest, GroupResult, RolloutResult, Split
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.service.errors import RequestError, ServiceUnavailable
+from rlrun.storage.samples.record import SampleSplit
 
+from rlrun_orchestrator.data.ended_groups import EndedGroup
+from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.evaluation.fair_semaphore import FairSemaphore
+from rlrun_orchestrator.evaluation.measured_groups import measured_group
 from rlrun_orchestrator.evaluation.metrics import evaluation_values, validation_total, validation_values
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool, PooledEnvironment
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
+from rlrun_orchestrator.storage.sample_records import StepRollouts
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,8 @@ MESSAGE_LIMIT = 500
 
 Report = Callable[[int, dict[str, float]], None]
 """Receives results: the step whose policy was measured, and the metrics."""
+Store = Callable[[StepRollouts], None]
+"""Receives the rollouts of an environment that was measured."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,11 @@ class EvaluationTask:
         """Return the metrics of all examples."""
         make = validation_values if self.use is EnvironmentUse.train else evaluation_values
         return make(self.environment, self.rollouts, results)
+
+    @property
+    def split(self) -> SampleSplit:
+        """Use of the rollouts in S3."""
+        return SampleSplit.val if self.use is EnvironmentUse.train else SampleSplit.eval
 
     @property
     def base_name(self) -> str:
@@ -133,6 +145,7 @@ class Evaluator:
         schedule: RunSchedule,
         settings: EvaluatorSettings,
         report: Report,
+        store_rollouts: Store,
         save_state: Callable[[], None],
     ) -> None:
         """`save_state` is called after each measurement, because `state` has changed by then."""
@@ -144,6 +157,7 @@ class Evaluator:
         self._schedule = schedule
         self._settings = settings
         self._report = report
+        self._store_rollouts = store_rollouts
         self._save_state = save_state
         kinds = {m.use for m in wanted}
         limit = int(settings.rollouts_in_flight * EVALUATION_SHARE / max(1, len(kinds)))
@@ -284,9 +298,8 @@ class Evaluator:
         known = member.info.eval_examples if member.info else 0
         count = known if measurement.examples < 0 else min(measurement.examples, known)
         began = time.monotonic()
-        results = list(
-            await asyncio.gather(*(self._group(member, measurement, index, evaluated) for index in range(count)))
-        )
+        groups = await asyncio.gather(*(self._group(member, measurement, index, evaluated) for index in range(count)))
+        results = [group.rollouts if group is not None else [] for group in groups]
         base = measurement.base_name
         values = measurement.values(results) | {f"{base}/seconds": time.monotonic() - began}
         if evaluated.policy.kind is PolicyKind.weights:
@@ -296,8 +309,17 @@ class Evaluator:
             self._conditions.clear_warning(Reason.EVALUATION_ERRORS)
         self._measured.append((base, evaluated.name))
         self._report_results(step, values)
+        ended = [self._ended_group(group, measurement, n, evaluated) for n, group in enumerate(groups) if group]
+        if ended:
+            self._store_rollouts(StepRollouts(step, measurement.split, ended, measurement.environment))
         self._save_state()
         return results
+
+    @staticmethod
+    def _ended_group(
+        group: GroupResult, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
+    ) -> EndedGroup:
+        return measured_group(group, Example(measurement.environment, index), evaluated.policy.version)
 
     def _report_results(self, step: int, values: dict[str, float]) -> None:
         log.info("step %d measured: %s", step, values)
@@ -307,7 +329,7 @@ class Evaluator:
 
     async def _group(
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
-    ) -> list[RolloutResult]:
+    ) -> GroupResult | None:
         async with self._semaphores[measurement.use].acquire(measurement.rollouts):
             problem = Problem(reason=Reason.UNREACHABLE, message="the environment is unreachable")
             for _ in range(MAX_ATTEMPTS):
@@ -325,11 +347,11 @@ class Evaluator:
                     break
             message = f"an example of {measurement.environment} could not be evaluated: {problem.message}"
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_ERRORS, message=message[:MESSAGE_LIMIT]))
-            return []
+            return None
 
     async def _roll_out(
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
-    ) -> list[RolloutResult]:
+    ) -> GroupResult:
         # The seeds depend on example and policy only, not on what else runs.
         live_group = self._open(evaluated, ordinal=_ordinal(measurement, index))
         request = GroupRequest(
@@ -344,7 +366,8 @@ class Evaluator:
         )
         try:
             # More rollouts than requested would give this example a higher weight.
-            return (await member.client.roll_out(request)).rollouts[: measurement.rollouts]
+            result = await member.client.roll_out(request)
+            return result.model_copy(update={"rollouts": result.rollouts[: measurement.rollouts]})
         finally:
             self._groups.close(live_group.id)
 

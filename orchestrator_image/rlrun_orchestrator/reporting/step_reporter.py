@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlrun.protocol.trainer import StepResult
+from rlrun.storage.samples.record import SampleSplit, SampleStatus
 
 from rlrun_orchestrator.data.batch_metrics import (
     Value,
@@ -20,16 +21,17 @@ from rlrun_orchestrator.data.batch_metrics import (
     rewards_by_environment,
     trainer_metrics,
 )
+from rlrun_orchestrator.data.ended_groups import EndedGroup
 from rlrun_orchestrator.data.groups import Group
 from rlrun_orchestrator.data.reward_histogram import RewardHistograms
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.reporting.diagnosis import HISTORY, diagnose
-from rlrun_orchestrator.reporting.rollout_records import rollout_lines
 from rlrun_orchestrator.reporting.wandb_client import WandbLog
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.storage.run_recorder import RunRecorder
+from rlrun_orchestrator.storage.sample_records import StepRollouts
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,10 @@ class StepReport:
     """Groups cancelled since the previous step."""
     filtered: int = 0
     """Groups filtered since the previous step."""
+    untrained: Sequence[EndedGroup] = ()
+    """Groups that ended since the previous step without being trained on."""
+    untrained_omitted: int = 0
+    """Number of rollouts of further such groups."""
     more: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the batch and of other components (example pools and others), under their final names."""
 
@@ -128,7 +134,11 @@ class StepReporter:
         self._history.append(metrics)
         self._write(report.step, now, {**metrics, **(batch_histograms(groups) if groups else {})})
         if groups:
-            self._recorder.rollouts(report.step, rollout_lines(groups, report.step))
+            trained = [EndedGroup(group, SampleStatus.trained) for group in groups]
+            self._recorder.rollouts(StepRollouts(report.step, SampleSplit.train, trained))
+        if report.untrained:
+            split, omitted = SampleSplit.filtered, report.untrained_omitted
+            self._recorder.rollouts(StepRollouts(report.step, split, report.untrained, omitted=omitted))
         self._diagnose()
         self._conditions.set_condition("wandb", self._wandb.problem if self._wandb else None)
         reward = "-" if report.reward is None else f"{report.reward:.4f}"

@@ -17,6 +17,7 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError, RequestError, ServiceUnavailable
 
+from rlrun_orchestrator.data.ended_groups import UntrainedGroups
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.group_filter import FilterReason
 from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, score_group
@@ -72,6 +73,8 @@ class Dispatcher:
         """Number of groups cancelled in flight since the last batch."""
         self.filtered = 0
         """Number of groups filtered since the last batch."""
+        self.untrained = UntrainedGroups(tracker.limits.groups_per_batch)
+        """Groups that ended without being trained on, until they are stored with a step."""
         self._filter_reasons: Counter[FilterReason] = Counter()
         self._environments = environments
         self._groups = groups
@@ -284,6 +287,8 @@ class Dispatcher:
         if tracked is None:
             return
         self._progress.record_group(group)
+        if tracked.state is not GroupState.ready:
+            self.untrained.add(group)
         self._empty_batches.last_error = group.first_error or self._empty_batches.last_error
         if group.outcome is not GroupOutcome.errored:
             self._environments.environments[group.example.environment].backoff.succeeded()
@@ -305,6 +310,8 @@ class Dispatcher:
     def _cancel(self, groups: Iterable[TrackedGroup]) -> None:
         for group in groups:
             self._groups.close(group.id)
+            if group.result is not None:
+                self.untrained.add(group.result)
             if group.state is GroupState.in_flight and group.task is not None:
                 group.task.cancel()
                 self._cancelled_tasks.add(group.task)

@@ -5,8 +5,8 @@ no memory. Uploads are retried without limit, and objects that are dropped are c
 writers, one for metrics and state in turn and one for rollouts, so that small important objects do not wait for large
 ones.
 
-Metrics are small files of a few dozen lines. Each is rewritten until it is full, because S3 cannot append and readers
-shall see every step within seconds. Parts sort by time. A reader merges the lines of a step, and later lines win: an
+Metrics and summaries of rollouts are small files of a few dozen lines. Each is rewritten until it is full (`part_file`)
+because readers shall see every step within seconds. A reader merges the lines of a step, and later lines win: an
 evaluation writes a line of its own, and a step that is repeated after a restart writes its line again.
 """
 
@@ -15,24 +15,26 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import zstandard
 from rlrun.protocol.problem import Problem
 from rlrun.service.backoff import Backoff
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import NotFound, Store, StoreError
 
+from rlrun_orchestrator.storage.part_file import PartFile
+from rlrun_orchestrator.storage.sample_records import StepRollouts, encode_rollouts
 from rlrun_orchestrator.storage.upload_spool import SpooledObject, UploadPriority, UploadSpool
 
 log = logging.getLogger(__name__)
 
 QUEUE_LENGTH = 256
 """Number of objects that may wait for the disk."""
-LINES_PER_PART = 50
+MAX_WAITING_ROLLOUTS = 65_536
+"""Number of rollouts that may wait for the disk, with their tokens."""
 RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 30.0
 CLOSING_RETRY_SECONDS = 1.0
@@ -40,10 +42,17 @@ CLOSING_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class _SpoolJob:
+class _NewObject:
     uri: S3Uri
     priority: UploadPriority
-    make: Callable[[], bytes]
+    data: bytes
+
+
+@dataclass(frozen=True)
+class _SpoolJob:
+    name: str
+    make: Callable[[], Iterable[_NewObject]]
+    rollouts: int = 0
 
 
 class RunRecorder:
@@ -56,21 +65,26 @@ class RunRecorder:
         spool: UploadSpool,
         report: Callable[[Problem | None], None] = lambda _: None,
         *,
+        redact: Sequence[str] = (),
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        """`report` receives the problem that prevents uploads, and None once it is resolved."""
+        """`report` receives the problem that prevents uploads, and None once it is resolved. `redact`: fields of
+        rollouts that are not stored.
+        """
         self.spool = spool
         self._store = store
         self._layout = layout
         self._report = report
+        self._redact = tuple(redact)
         self._retry_seconds = retry_seconds
         self._failed = 0
         """Number of objects that could not be written."""
         self._queue: asyncio.Queue[_SpoolJob] = asyncio.Queue(QUEUE_LENGTH)
         self._problems: dict[UploadPriority, Problem] = {}
-        self._began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-        self._part = 0
-        self._lines: list[str] = []
+        began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+        self._metric_lines, self._summary_lines = PartFile(began), PartFile(began)
+        self._waiting_rollouts = 0
+        """Number of rollouts in the queue."""
         self._states = 0
         """Number of versions of the state so far."""
         self._newest = (0, 0)
@@ -106,32 +120,33 @@ class RunRecorder:
 
     def metrics(self, step: int, time: datetime, values: Mapping[str, float | Sequence[float]]) -> None:
         """Write one line: the step, the time and all values. A histogram is a list of counts."""
-        if len(self._lines) >= LINES_PER_PART:
-            self._part += 1
-            self._lines = []
-        self._lines.append(json.dumps({"step": step, "time": time.isoformat(), **values}, allow_nan=False))
-        text = "\n".join([*self._lines, ""])
-        self._put(self._layout.metrics(f"part-{self._began}-{self._part:05d}"), UploadPriority.metrics, text.encode)
+        line = json.dumps({"step": step, "time": time.isoformat(), **values}, allow_nan=False)
+        part, data = self._metric_lines.add(line)
+        self._put_bytes(self._layout.metrics(part), UploadPriority.metrics, data)
 
-    def rollouts(self, step: int, lines: list[dict[str, Any]]) -> None:
-        """Write the rollouts of one step's batch."""
+    def rollouts(self, rollouts: StepRollouts) -> None:
+        """Write the rollouts of one step and use, and a line that summarizes them."""
+        uri = self._layout.rollouts(rollouts.step, rollouts.use)
 
-        def compressed() -> bytes:
-            text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
-            return zstandard.compress(text.encode(), 3)
+        # In the thread of the spool, one at a time: it takes as long as sending the batch to the trainer.
+        def encoded() -> Iterable[_NewObject]:
+            data, summary = encode_rollouts(rollouts, self._redact)
+            yield _NewObject(uri, UploadPriority.rollouts, data)
+            part, lines = self._summary_lines.add(summary.model_dump_json(by_alias=True, exclude_none=True))
+            yield _NewObject(self._layout.rollout_summaries(part), UploadPriority.metrics, lines)
 
-        self._put(self._layout.rollouts(step), UploadPriority.rollouts, compressed)
+        self._put(_SpoolJob(str(uri), encoded, rollouts.count))
 
     def save_state(self, state: dict[str, Any]) -> None:
         """Write the orchestrator's state for its next process."""
         text = json.dumps(state, separators=(",", ":"))
         self._states += 1
-        self._put(state_uri(self._layout), UploadPriority.state, text.encode)
+        self._put_bytes(state_uri(self._layout), UploadPriority.state, text.encode())
 
     def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
         """Write the state of a step whose checkpoint lacks it, for a process that resumes from there."""
         text = json.dumps(state, separators=(",", ":"))
-        self._put(state_uri(self._layout, step), UploadPriority.metrics, text.encode)
+        self._put_bytes(state_uri(self._layout, step), UploadPriority.metrics, text.encode())
 
     async def load_checkpoint_state(self, step: int) -> dict[str, Any] | None:
         """Return the state that `save_checkpoint_state` wrote in this process or an earlier one. None if there is none,
@@ -181,30 +196,37 @@ class RunRecorder:
 
     # --- to the disk --------------------------------------------------------------------------------------------------
 
-    def _put(self, uri: S3Uri, priority: UploadPriority, make: Callable[[], bytes]) -> None:
-        try:
-            self._queue.put_nowait(_SpoolJob(uri, priority, make))
-        except asyncio.QueueFull:
+    def _put_bytes(self, uri: S3Uri, priority: UploadPriority, data: bytes) -> None:
+        self._put(_SpoolJob(str(uri), lambda: [_NewObject(uri, priority, data)]))
+
+    def _put(self, job: _SpoolJob) -> None:
+        waiting = self._waiting_rollouts
+        if self._queue.full() or (job.rollouts and waiting and waiting + job.rollouts > MAX_WAITING_ROLLOUTS):
             self._failed += 1
-            log.warning("dropping %s: the disk is too slow (%d objects wait for it)", uri, QUEUE_LENGTH)
+            count = self._queue.qsize()
+            log.warning("dropping %s: the disk is too slow (%d objects, %d rollouts wait)", job.name, count, waiting)
+            return
+        self._waiting_rollouts += job.rollouts
+        self._queue.put_nowait(job)
 
     async def _spool_all(self) -> None:
         while True:
             job = await self._queue.get()
             try:
-                number = await asyncio.to_thread(self._spool_one, job)
-                if job.priority is UploadPriority.state:
-                    self._newest = self._newest[0] + 1, number
+                for priority, number in await asyncio.to_thread(self._spool_one, job):
+                    if priority is UploadPriority.state:
+                        self._newest = self._newest[0] + 1, number
+                    self._more[priority].set()
             except Exception:
                 self._failed += 1
-                log.exception("dropping %s: it could not be spooled", job.uri)
+                log.exception("dropping %s: it could not be spooled", job.name)
             finally:
+                self._waiting_rollouts -= job.rollouts
                 self._queue.task_done()
-            self._more[job.priority].set()
             await self._notify()
 
-    def _spool_one(self, job: _SpoolJob) -> int:
-        return self.spool.enqueue(job.uri, job.priority, job.make())
+    def _spool_one(self, job: _SpoolJob) -> list[tuple[UploadPriority, int]]:
+        return [(new.priority, self.spool.enqueue(new.uri, new.priority, new.data)) for new in job.make()]
 
     # --- to S3 --------------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,8 @@ from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, ServingReport
 from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult, TrainBatch
 from rlrun.storage.layout import RunLayout, environment_package
 from rlrun.storage.manifest import Manifest
+from rlrun.storage.samples.index import SampleGroup, SampleIndex, SampleRow
+from rlrun.storage.samples.summary import StepSamples
 from rlrun_adapter_sidecar.policies.settings import SidecarSettings
 from rlrun_adapter_sidecar.serving.settings import ServingSettings
 from rlrun_cli.main import app
@@ -302,6 +304,8 @@ def storage() -> Data:
             "adapter": str(layout.adapter(40)),
             "metrics": str(layout.metrics("part-1")),
             "rollouts": str(layout.rollouts(40)),
+            "rollouts of an evaluation": str(layout.rollouts(40, "eval-exam")),
+            "rollouts summaries": str(layout.rollout_summaries("part-1")),
             "logs": str(layout.logs),
             "log": str(layout.log(2, "pod", "container")),
             "previous log": str(layout.log(2, "pod", "container", previous=True)),
@@ -315,7 +319,11 @@ def storage() -> Data:
         "orchestrator/state.json board": source.record("rewards", "mismatchKl"),
         "orchestrator/state.json deal": source.record("next", "again", "scores"),
         "orchestrator/state.json sent": source.record("ordinals", "groups", "values"),
-        "rollouts line": source.record("rollout", "stopCondition", "turns"),
+        "rollouts line": source.record("rollout", "stopCondition", "turns", "prompt"),
+        "rollouts index": sorted(f.alias or name for name, f in SampleIndex.model_fields.items()),
+        "rollouts index group": sorted(f.alias or name for name, f in SampleGroup.model_fields.items()),
+        "rollouts index row": sorted(f.alias or name for name, f in SampleRow.model_fields.items()),
+        "rollouts summary": sorted(f.alias or name for name, f in StepSamples.model_fields.items()),
         "spool head": source.record("uri", "lane", "turn"),
         "spool lanes": {lane.name: int(lane) for lane in UploadPriority},
     }

@@ -53,6 +53,7 @@ def test_each_folder_of_a_run_needs_its_permission(
     for folder, (name, permission) in files.items():
         user = server.user_store(server.user(f"{folder}-of-{team}", f"{permission} in {team}"))
         assert user.get_bytes(run / name) == b"data"
+        assert user.get_range(run / name, None, 3) == b"ata"
         assert user.list_files(run / folder) == [(name.removeprefix(f"{folder}/"), 4)]
         with pytest.raises(AccessDenied, match="may only read"):
             user.put_bytes(run / name, b"forged")

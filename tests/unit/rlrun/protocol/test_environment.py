@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 from rlrun.api.base.names import ObjectName
 from rlrun.api.run_sections.environments import TrainEnvironment
-from rlrun.protocol.environment import MAX_ARGUMENT_BYTES, VARIABLE, EnvironmentConfig, linked_secret
+from rlrun.protocol.environment import MAX_ARGUMENT_BYTES, VARIABLE, EnvironmentConfig, GroupResult, linked_secret
 from rlrun_operator.resources.environment import environment_variable
 
 
@@ -41,6 +41,15 @@ def test_environment_config_survives_its_variable() -> None:
 
 def test_unknown_fields_are_ignored_because_versions_may_differ() -> None:
     assert EnvironmentConfig.from_variables({VARIABLE: '{"id": "a/b", "added": 1}'}).id == "a/b"
+
+
+def test_results_of_environments_of_other_versions_are_read() -> None:
+    older = {"groupId": "g", "seconds": 0.5, "rollouts": [{"rolloutId": "r", "reward": 1.0, "completion": "text"}]}
+    found = GroupResult.model_validate(older)
+    assert (found.example, found.rollouts[0].rewards, found.rollouts[0].prompt) == (None, {}, None)
+    rollout = older["rollouts"][0] | {"added": 1, "rewards": {"match": {"value": 1, "weight": 1, "added": 1}}}  # type: ignore[index]
+    newer = older | {"added": 1, "rollouts": [rollout], "example": {"prompt": "p", "added": 1}}
+    assert GroupResult.model_validate(newer).rollouts[0].rewards["match"].value == 1.0
 
 
 @pytest.mark.slow

@@ -39,6 +39,22 @@ def test_bytes_are_read_as_last_written(store: Store, place: S3Uri) -> None:
     assert store.get_bytes(place / "a/b.json") == b"two"
 
 
+@pytest.mark.parametrize(
+    ("start", "length", "found"),
+    [(0, 3, b"012"), (7, 9, b"789"), (None, 4, b"6789"), (None, 99, b"0123456789"), (10, 1, b""), (50, 5, b"")],
+)
+def test_a_range_of_an_object(store: Store, place: S3Uri, start: int | None, length: int, found: bytes) -> None:
+    store.put_bytes(place / "a", b"0123456789")
+    assert store.get_range(place / "a", start, length) == found
+
+
+def test_a_range_of_an_empty_object_is_empty(store: Store, place: S3Uri) -> None:
+    store.put_bytes(place / "a", b"")
+    assert store.get_range(place / "a", None, 10) == b""
+    with pytest.raises(NotFound):
+        store.get_range(place / "b", None, 10)
+
+
 def test_missing_object_is_not_found_and_named(store: Store, place: S3Uri) -> None:
     with pytest.raises(NotFound) as caught:
         store.get_bytes(place / "nothing")

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 import zstandard
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
-from rlrun.storage.layout import RunLayout
+from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.samples.object_file import encode_samples
+from rlrun.storage.samples.record import SampleSplit, SampleStatus
 from rlrun.storage.store import Store
 
 from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
+from tests.support.sample_records import record
 from tests.unit.rlrun_cli.conftest import custom_object
 
 
@@ -32,11 +35,11 @@ def layout(api: FakeCluster, store: Store, bucket: str, prefix: str) -> RunLayou
         (line(2, **{"reward/mean": 0.25, "loss/mean": 1.5}) + line(3, **{"reward/mean": 0.5})).encode(),
     )
     rollouts = [
-        {"step": 3, "environment": "rev", "example": 7, "rollout": "r1", "reward": 1.0, "advantage": 0.5,
-         "completionTokens": 9, "stopCondition": "done", "error": None,
+        {"step": 3, "group": "g-1", "environment": "rev", "example": 7, "rollout": "r1", "reward": 1.0,
+         "advantage": 0.5, "promptTokens": 5, "completionTokens": 9, "stopCondition": "done", "error": None,
          "completion": [{"role": "assistant", "content": "olleh\n[/b]"}]},
-        {"step": 3, "environment": "rev", "example": 7, "rollout": "r2", "reward": 0.0, "advantage": -0.5,
-         "completionTokens": 0, "stopCondition": None, "completion": None,
+        {"step": 3, "group": "g-1", "environment": "rev", "example": 7, "rollout": "r2", "reward": 0.0,
+         "advantage": -0.5, "promptTokens": 5, "completionTokens": 0, "stopCondition": None, "completion": None,
          "error": {"reason": "RolloutFailed", "message": "it broke"}},
     ]  # fmt: skip
     text = "".join(json.dumps(r) + "\n" for r in rollouts)
@@ -72,14 +75,144 @@ def test_metrics_of_a_deleted_run(on_s3: Rlrun, layout: RunLayout, api: FakeClus
 def test_rollouts(on_s3: Rlrun, layout: RunLayout) -> None:
     answer = on_s3("rollouts", "first")
     _, one, two = answer.out.splitlines()
-    assert one.split() == ["rev", "7", "1.000", "0.500", "9", "done", "olleh", "[/b]"]
+    assert one.split() == ["g-1", "rev", "7", "trained", "1.000", "0.500", "9", "done", "olleh", "[/b]"]
+    assert "errored (RolloutFailed)" in two
     assert two.endswith("RolloutFailed: it broke")
     assert "2 of 2 rollouts of step 3" in answer.err
     (second,) = json.loads(on_s3("rollouts", "first", "-s", "3", "--num", "1", "--page", "2", "-o", "json").out)
-    assert second["rollout"] == "r2"
+    assert (second["v"], second["rollout"], second["status"]) == (2, "r2", "errored")
+    assert on_s3("rollouts", "first", "-o", "name").out == "r1\nr2\n"
     wrong = on_s3("rollouts", "first", "-s", "2")
     assert wrong.code == 1
     assert "1 steps with rollouts, 3 to 3" in wrong.err
+
+
+@pytest.fixture
+def stored(layout: RunLayout, store: Store) -> RunLayout:
+    """The run with rollouts of step 4: two groups of two, a filtered one, and evaluations of two environments."""
+    groups = [
+        [
+            record(
+                f"{'ab'[g]}-{g}00000000000",
+                f"{'ab'[g]}{r}",
+                step=4,
+                reward=g / 2 + r / 4,
+                environment=("rev", "sort")[g],
+                completion=[{"role": "assistant", "content": f"answer {g}{r} \x1b[31mred"}],
+            )
+            for r in range(2)
+        ]
+        for g in range(2)
+    ]
+    filtered = [[record("c-2", "c0", step=4, split=SampleSplit.filtered, status=SampleStatus.filtered, cause="low")]]
+    for use, split, written in (
+        ("", SampleSplit.train, groups),
+        ("filtered", SampleSplit.filtered, filtered),
+        ("eval-rev", SampleSplit.eval, [[record("d-3", "d0", step=4, split=SampleSplit.eval)]]),
+        ("eval-sort", SampleSplit.eval, [[record("e-4", "e0", step=4, split=SampleSplit.eval)]]),
+    ):
+        store.put_bytes(layout.rollouts(4, use), encode_samples(4, split, written).data)
+    return layout
+
+
+def rollouts_of(on_s3: Rlrun, *options: object) -> list[str]:
+    """Ids of the rollouts that the command shows."""
+    answer = on_s3("rollouts", "first", *options, "-o", "name")
+    assert answer.code == 0, answer.err
+    return answer.out.split()
+
+
+def test_rollouts_have_a_column_per_reward_function(on_s3: Rlrun, stored: RunLayout) -> None:
+    answer = on_s3("rollouts", "first")
+    header, first, *_ = answer.out.splitlines()
+    assert header.split()[3:8] == ["STATUS", "REWARD", "ADVANTAGE", "OVERLAP", "FORMAT"]
+    assert first.split()[:8] == ["a-00000000", "rev", "7", "trained", "0.000", "0.250", "0.500", "1.000"]
+    assert "answer 00" in first
+    assert "\x1b" not in answer.out, "a terminal would obey what a model said"
+    assert "4 of 4 rollouts of step 4" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ((), ["a0", "a1", "b0", "b1"]),
+        (("--step", "3"), ["r1", "r2"]),
+        (("--step", "3", "--status", "errored"), ["r2"]),
+        (("--env", "sort"), ["b0", "b1"]),
+        (("--min-reward", "0.25"), ["a1", "b0", "b1"]),
+        (("--min-reward", "0.25", "--max-reward", "0.5"), ["a1", "b0"]),
+        (("--group", "b"), ["b0", "b1"]),
+        (("--split", "filtered"), ["c0"]),
+        (("--split", "filtered", "--status", "trained"), []),
+        (("--split", "eval"), ["d0", "e0"]),
+        (("--split", "eval", "-s", "4", "--num", "1", "--page", "2"), ["e0"]),
+    ],
+)
+def test_rollouts_are_filtered(on_s3: Rlrun, stored: RunLayout, options: tuple[str, ...], found: list[str]) -> None:
+    assert rollouts_of(on_s3, *options) == found
+
+
+def test_the_rollouts_of_a_group_are_shown_with_their_texts(on_s3: Rlrun, stored: RunLayout) -> None:
+    answer = on_s3("rollouts", "first", "--group", "b-1")
+    assert answer.out.count("user: reverse: hello") == 1, "siblings have one prompt"
+    assert "expected: olleh" in answer.out
+    heading = "Rollout b1: reward 0.750 = overlap 0.5 x 0.8 + format 1 x 0.1, advantage 0.250, trained, 9 tokens, done"
+    assert heading in answer.out
+    assert "assistant: answer 11 \ufffd[31mred" in answer.out
+    assert "\x1b" not in answer.out
+
+
+def test_two_rollouts_with_one_id_are_both_shown(on_s3: Rlrun, layout: RunLayout, store: Store) -> None:
+    twice = [record("g", "r0", reward=reward) for reward in (0.0, 1.0)]
+    store.put_bytes(layout.rollouts(4), encode_samples(4, SampleSplit.train, [twice]).data)
+    found = json.loads(on_s3("rollouts", "first", "-o", "json").out)
+    assert [(r["rollout"], r["reward"]) for r in found] == [("r0", 0.0), ("r0", 1.0)]
+
+
+def test_a_group_must_be_named_clearly(on_s3: Rlrun, stored: RunLayout) -> None:
+    assert "no group of this step begins with 'x'" in on_s3("rollouts", "first", "--group", "x").err
+    assert "2 groups begin with ''" in on_s3("rollouts", "first", "--group", "").err
+
+
+def test_a_split_without_rollouts_is_named(on_s3: Rlrun, stored: RunLayout) -> None:
+    answer = on_s3("rollouts", "first", "--split", "val")
+    assert answer.code == 1
+    assert "has no rollouts of the split val yet" in answer.err
+    assert (
+        "1 steps with rollouts of the split eval, 4 to 4" in on_s3("rollouts", "first", "--split", "eval", "-s", 2).err
+    )
+
+
+def test_a_damaged_group_is_named_and_the_others_are_shown(on_s3: Rlrun, stored: RunLayout, store: Store) -> None:
+    data = bytearray(store.get_bytes(stored.rollouts(4)))
+    data[8:40] = bytes(32)
+    store.put_bytes(stored.rollouts(4), bytes(data))
+    answer = on_s3("rollouts", "first", "-o", "json")
+    assert [r["rollout"] for r in json.loads(answer.out)] == ["b0", "b1"]
+    assert answer.code == 1
+    assert "group a-000000000000 cannot be read" in answer.err
+    assert rollouts_of(on_s3) == ["a0", "a1", "b0", "b1"], "the list needs no texts"
+
+
+def test_a_list_takes_one_request(
+    on_s3: Rlrun, stored: RunLayout, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int | None, int]] = []
+    get_range = Store.get_range
+
+    def watched(self: Store, uri: S3Uri, start: int | None, length: int) -> bytes:
+        asked.append((start, length))
+        return get_range(self, uri, start, length)
+
+    def refused(self: Store, uri: S3Uri) -> list[tuple[str, int]]:
+        raise AssertionError("the list of all steps is not needed")
+
+    monkeypatch.setattr(Store, "get_range", watched)
+    monkeypatch.setattr(Store, "list_files", refused)
+    on_s3("rollouts", "first", "-s", "4")
+    assert [start for start, _ in asked] == [None]
+    on_s3("rollouts", "first", "-s", "4", "--group", "b")
+    assert len(asked) == 3
 
 
 def test_a_download_is_complete_or_absent(

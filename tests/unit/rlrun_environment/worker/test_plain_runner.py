@@ -226,3 +226,21 @@ def test_a_plain_environment_pays_for_no_library_that_it_does_not_use(write_envi
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+async def test_rewards_by_function_and_the_example_of_a_plain_environment(make_runner, make_group):
+    body = """return {"reward": 0.75, "prompt": "abc twice", "rewards": {
+            "half": 0.5, "two": {"value": 2.0, "weight": 0.125}, "odd": float("nan"), "text": "1"}}"""
+    result = await make_runner(harness(body), preamble="").run(make_group(rollouts=1))
+    (rollout,) = result.rollouts
+    assert {name: (r.value, r.weight) for name, r in rollout.rewards.items()} == {
+        "half": (0.5, 1.0),
+        "two": (2.0, 0.125),
+    }
+    assert (rollout.prompt, result.example.prompt, result.example.answer) == ("abc twice", "abc", "cba")
+
+
+async def test_rewards_are_not_reported_if_none_are_wanted(make_runner, make_group):
+    body = """return {"reward": 1.0, "rewards": {"half": 1.0}}"""
+    result = await make_runner(harness(body), preamble="").run(make_group(rollouts=1, score=False))
+    assert result.rollouts[0].rewards == {}

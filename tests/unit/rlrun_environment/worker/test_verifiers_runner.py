@@ -112,6 +112,100 @@ async def test_group_functions_and_nested_rubrics(make_runner, make_group):
     assert "no judge" in bad.rollouts[0].error.message
 
 
+async def test_rewards_come_back_by_function_with_their_weights(make_runner, make_group):
+    code = """
+    def rank(completions, **kwargs) -> list[float]:
+        return [float(i) for i in range(len(completions))]
+
+    def one(completion):
+        return 1.0
+
+    def length(completion):
+        return 3.0
+
+    def load_environment():
+        first = vf.Rubric(funcs=[rank, one], weights=[0.5, 0.25])
+        first.add_metric(length)
+        return vf.SingleTurnEnv(dataset=rows("abc"), rubric=vf.RubricGroup([first, vf.Rubric(funcs=[one])]))
+    """
+    result = await make_runner(code).run(make_group(rollouts=2))
+    for number, rollout in enumerate(result.rollouts):
+        assert {name: (r.value, r.weight) for name, r in rollout.rewards.items()} == {
+            "rank": (float(number), 0.5),
+            "one": (1.0, 0.25),
+            "one#2": (1.0, 1.0),
+        }
+        assert sum(r.value * r.weight for r in rollout.rewards.values()) == pytest.approx(rollout.reward)
+        assert rollout.metrics["length"] == 3.0
+
+
+async def test_environment_group_reports_rewards_by_function(make_runner, make_group):
+    code = """
+    def one(completion):
+        return 1.0
+
+    def load_environment():
+        inner = vf.SingleTurnEnv(dataset=rows("abc"), rubric=vf.Rubric(funcs=[one], weights=[0.5]))
+        return vf.EnvGroup(envs=[inner], env_names=["inner"])
+    """
+    result = await make_runner(code).run(make_group(rollouts=1))
+    assert {name: (r.value, r.weight) for name, r in result.rollouts[0].rewards.items()} == {"one": (1.0, 0.5)}
+
+
+async def test_reward_signals_of_a_taskset_come_back_with_their_weights(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: "cba"
+    code = """
+    @vf.reward(weight=0.5)
+    async def right(task, state) -> float:
+        return float(state["completion"][-1]["content"] == task["answer"])
+
+    @vf.reward(stage="group", weight=0.25)
+    async def rank(tasks, states) -> list[float]:
+        return [2.0 for _ in states]
+
+    @vf.metric
+    async def length(task, state) -> float:
+        return 3.0
+
+    def load_environment():
+        source = [{"prompt": [{"role": "user", "content": "abc"}], "answer": "cba"}]
+        taskset = vf.Taskset(source=source, rewards=[right, rank], metrics=[length])
+        return vf.Env(taskset=taskset, harness=vf.Harness())
+    """
+    runner = make_runner(code)
+    result = await runner.run(make_group(rollouts=2))
+    for rollout in result.rollouts:
+        found = {name: (r.value, r.weight) for name, r in rollout.rewards.items()}
+        assert found == {"right": (1.0, 0.5), "rank": (2.0, 0.25)}
+        assert rollout.reward == 1.0
+    assert all(r.rewards == {} for r in (await runner.run(make_group(rollouts=2, score=False))).rollouts)
+
+
+async def test_the_example_comes_back_once_per_group(make_runner, make_group, upstream):
+    result = await make_runner(GOOD).run(make_group())
+    assert result.example.prompt == upstream.requests[0][1]["messages"]
+    assert result.example.answer == "cba"
+    assert [r.prompt for r in result.rollouts] == [None] * 4
+
+
+async def test_a_prompt_of_its_own_comes_back_with_the_rollout(make_runner, make_group):
+    code = """
+    class Seeded(vf.SingleTurnEnv):
+        count = 0
+
+        async def setup_state(self, state):
+            self.count += 1
+            state["prompt"] = [{"role": "user", "content": f"prompt {self.count}"}]
+            return state
+
+    def load_environment():
+        return Seeded(dataset=rows("abc"), rubric=vf.Rubric(funcs=[lambda completion: 1.0]))
+    """
+    result = await make_runner(code).run(make_group(rollouts=2))
+    prompts = {(r.prompt or result.example.prompt)[0]["content"] for r in result.rollouts}
+    assert prompts == {"prompt 1", "prompt 2"}
+
+
 async def test_group_function_with_a_wrong_number_of_rewards(make_runner, make_group):
     code = """
     def short(completions) -> list[float]:

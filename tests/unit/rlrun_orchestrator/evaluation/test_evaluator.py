@@ -32,6 +32,7 @@ from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.rollouts.environments import PooledEnvironment
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
+from rlrun_orchestrator.storage.sample_records import StepRollouts
 
 from tests.support.fake_environment import FakeEnvironment
 from tests.support.fake_replica import FakeReplica
@@ -357,6 +358,7 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
 ) -> None:
     schedule = RunSchedule(10)
     progress, told, saved = RunProgress(), list[dict[str, float]](), list[int]()
+    stored: list[StepRollouts] = []
 
     async def roll_out(request: GroupRequest) -> GroupResult:
         progress.policy_version = 7
@@ -375,6 +377,7 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
         schedule,
         EvaluatorSettings("http://gateway", {}, 8, base_model=False, warm_start=False),
         lambda step, values: told.append(values),
+        stored.append,
         lambda: saved.append(len(evaluator.state()["measured"])),
     )
     evaluator.after_step(4, policy(4, "s3://bucket/run").model_copy(update={"kind": kind}))
@@ -383,6 +386,8 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
     assert saved == [1], "the state is saved once it names the measurement"
     assert values["eval/exam/avg@1"] == 1.0
     assert values.get("eval/exam/drift") == drift
+    (rollouts,) = stored
+    assert (rollouts.step, rollouts.use, rollouts.count) == (4, "eval-exam", 1)
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import StepResult
+from rlrun.storage.samples.record import SampleSplit, SampleStatus
 
 from tests.support.fake_environment import FakeEnvironment
 from tests.support.policy_refs import policy
@@ -96,6 +97,8 @@ async def test_a_replaced_trainer_goes_on_from_the_newest_checkpoint(world: Worl
     assert len(served) == 2
     assert "trainer_restarts" in str(world.lines()[-1])
     assert world.lines()[-1]["progress/trainer_restarts"] == 1.0
+    lost = [s.counts.get(SampleStatus.stale, 0) for s in world.summaries() if s.split is SampleSplit.filtered]
+    assert sum(lost) >= 8, "the batch in hand"
 
 
 async def test_a_trainer_replaced_before_the_first_checkpoint_starts_again(world: World) -> None:
@@ -284,6 +287,13 @@ async def test_evaluation_and_validation_run_beside_training(world: World) -> No
     assert 5 in measured, "the final policy is always evaluated"
     assert measured[5]["eval/exam/avg@2"] == 0.5
     assert measured[5]["eval/exam/pass@2"] == 1.0
+    assert {record["status"] for record in world.rollouts(5, "eval-exam")} == {"measured"}
+    for split, environment in ((SampleSplit.eval, "exam"), (SampleSplit.val, "words")):
+        summaries = [s for s in world.summaries() if s.split is split]
+        assert {s.environment for s in summaries} == {environment}
+        for summary in summaries:
+            records = world.rollouts(summary.step, f"{split}-{environment}")
+            assert len(records) == sum(summary.counts.values())
     assert any("val_reward/words/mean" in line for line in lines)
     policies = {request.model for request in world.eval_environments["exam"].requests}
     assert {name[:14] for name in policies} >= {"policy-v000000", "policy-v000005"}
@@ -334,3 +344,39 @@ async def test_filtered_rollouts_are_counted_by_cause(world: World) -> None:
     assert all(line["filtered_rollouts/zero_mean"] == 0.0 for line in lines)
     for _, batch in world.trainer.batches:
         assert any(sample.advantage != 0 for sample in batch.samples), "every group teaches something"
+    stored = [s for s in world.summaries() if s.split is SampleSplit.filtered]
+    count = sum(s.counts.get(SampleStatus.filtered, 0) for s in stored)
+    assert 0 < count <= causes <= count + sum(s.omitted for s in stored)
+    records = [record for s in stored for record in world.rollouts(s.step, "filtered")]
+    low = [record for record in records if record["status"] == "filtered"]
+    assert {record["cause"] for record in low} == {"low_variance"}
+    assert all(record["completion"] for record in low)
+
+
+@pytest.mark.proves("samples.redact")
+async def test_redacted_fields_of_rollouts_are_not_stored(world: World) -> None:
+    world.spec["samples"] = {"redact": ["completion"]}
+    await world.start()
+    assert await world.run() == 0
+    for step in range(1, 6):
+        for record in world.rollouts(step):
+            assert {message["content"] for message in record["completion"]} == {"[redacted]"}
+            assert record["redacted"] == ["completion"]
+
+
+async def test_each_step_has_a_summary_of_its_rollouts(world: World) -> None:
+    await world.start()
+    assert await world.run() == 0
+    found = [s for s in world.summaries() if s.split is SampleSplit.train]
+    assert [s.step for s in found] == [1, 2, 3, 4, 5]
+    for summary in found:
+        assert summary.counts == {SampleStatus.trained: 8}
+        assert summary.size == len(world.store.objects[f"{RUN_URI}/rollouts/{summary.file}"])
+        assert summary.reward is not None
+        assert summary.reward.mean == 0.4375
+        records = world.rollouts(summary.step)
+        assert {(r["environment"], r["example"]) for r in records} == {group[:2] for group in summary.groups}
+        assert {(r["v"], r["split"], r["status"], r["step"]) for r in records} == {
+            (2, "train", "trained", summary.step)
+        }
+        assert all(r["logprob"]["mean"] <= 0 and r["tokens"]["completion"] > 0 for r in records)

@@ -12,10 +12,14 @@ import pytest
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.metric_files import merge_lines
+from rlrun.storage.samples.object_file import scan
+from rlrun.storage.samples.summary import parse_summaries
 from rlrun.storage.store import Unreachable
+from rlrun_orchestrator.storage import run_recorder
 from rlrun_orchestrator.storage.run_recorder import RunRecorder, saved_state, state_uri
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
+from tests.support.ended_groups import step_rollouts
 from tests.support.run_processes import RUN_URI, World
 from tests.support.run_store import RunStore
 
@@ -73,8 +77,8 @@ async def test_run_survives_an_s3_outage_of_any_length(desk: Desk) -> None:
         desk.recorder.metrics(step, NOW, {"reward/mean": float(step)})
         desk.recorder.save_state({"step": step})
     for step in (1, 2):
-        desk.recorder.rollouts(step, [{"step": step}])
-    await desk.waits(5)
+        desk.recorder.rollouts(step_rollouts(step))
+    await desk.waits(6)
     async with asyncio.timeout(60.0):
         while not desk.told:  # noqa: ASYNC110 (a writer's doing)
             await asyncio.sleep(0.002)
@@ -91,16 +95,18 @@ async def test_run_survives_an_s3_outage_of_any_length(desk: Desk) -> None:
     lines = [json.loads(line) for part in parts for line in desk.store.objects[part].decode().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 101))
     assert json.loads(desk.store.objects[STATE]) == {"step": 100}
-    assert sum("/rollouts/" in key for key in desk.store.objects) == 2
+    assert sum("/rollouts/step-" in key for key in desk.store.objects) == 2
+    (summaries,) = (data for key, data in desk.store.objects.items() if "/rollouts/steps/" in key)
+    assert [summary.step for summary in parse_summaries([summaries])] == [1, 2]
 
 
 async def test_objects_that_exceed_the_spool_limit_are_dropped_and_counted(tmp_path: Path) -> None:
-    desk = Desk(RunStore(), tmp_path, limit=400)
+    desk = Desk(RunStore(), tmp_path, limit=3200)
     desk.store.away = AWAY
     desk.recorder.start()
     desk.recorder.save_state({"step": 1, "more": "x" * 300})
     for step in range(1, 5):
-        desk.recorder.rollouts(step, [{"step": step}])
+        desk.recorder.rollouts(step_rollouts(step))
         await desk.recorder._queue.join()
     given_up = desk.recorder.dropped_objects
     said = f"{given_up} were dropped"
@@ -112,14 +118,47 @@ async def test_objects_that_exceed_the_spool_limit_are_dropped_and_counted(tmp_p
     written = sorted(key.rsplit("/", 1)[-1] for key in desk.store.objects)
     assert "state.json" in written
     assert "step-000004.jsonl.zst" in written, "the oldest went first"
-    assert desk.recorder.dropped_objects == 5 - len(written) > 0
+    assert desk.recorder.dropped_objects == 6 - len(written) > 0
+
+
+async def test_rollouts_that_wait_for_the_disk_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_recorder, "MAX_WAITING_ROLLOUTS", 5)
+    desk = Desk(RunStore(), tmp_path)
+    for step in range(1, 5):
+        desk.recorder.rollouts(step_rollouts(step))
+    assert desk.recorder.dropped_objects == 2, "two of two rollouts each may wait"
+    desk.recorder.start()
+    await desk.recorder._queue.join()
+    desk.recorder.rollouts(step_rollouts(5))
+    await desk.recorder.close(5.0)
+    assert desk.recorder.dropped_objects == 2
+    written = sorted(key.rsplit("/", 1)[-1] for key in desk.store.objects if "/rollouts/step-" in key)
+    assert written == [f"step-00000{step}.jsonl.zst" for step in (1, 2, 5)]
+
+
+async def test_redacted_fields_never_reach_the_spool(tmp_path: Path) -> None:
+    store = RunStore()
+    recorder = RunRecorder(
+        store,  # type: ignore[arg-type]
+        LAYOUT,
+        UploadSpool(tmp_path, 10**6),
+        redact=["completion", "info.mail"],
+    )
+    recorder.start()
+    recorder.rollouts(step_rollouts(3))
+    await recorder.close(5.0)
+    record, _ = scan(store.objects[str(LAYOUT.rollouts(3))]).records
+    assert record.completion == [{"role": "assistant", "content": "[redacted]"}]
+    assert record.info == {"mail": "[redacted]"}
+    assert record.prompt == [{"role": "user", "content": "reverse: hello"}]
+    assert record.redacted == ["completion", "info.mail"]
 
 
 async def test_small_and_important_objects_do_not_wait_behind_rollouts(tmp_path: Path) -> None:
     store = SlowStore()
     desk = Desk(store, tmp_path)
     for step in range(1, 30):
-        desk.recorder.rollouts(step, [{"step": step}])
+        desk.recorder.rollouts(step_rollouts(step))
     desk.recorder.metrics(1, NOW, {})
     desk.recorder.save_state({"step": 1})
     desk.recorder.start()

@@ -1,0 +1,125 @@
+"""Rollouts of a run in S3, as the command `rollouts` shows them."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rlrun.storage.layout import RunLayout, file_name
+from rlrun.storage.samples.index import SampleGroup, SampleRow
+from rlrun.storage.samples.object_file import SamplesDamaged
+from rlrun.storage.samples.reader import OpenSamples, open_samples
+from rlrun.storage.samples.record import SampleRecord, SampleSplit
+from rlrun.storage.samples.selection import SampleFilter
+from rlrun.storage.store import NotFound, Store
+
+from rlrun_cli.terminal.errors import CliError
+
+NAME = re.compile(r"step-(?P<step>\d{6,9})(\.(?P<use>filtered|(val|eval)-[A-Za-z0-9._-]+))?\.jsonl\.zst")
+
+
+@dataclass(frozen=True)
+class ListedRollout:
+    """One rollout of a list, with the object that has its texts."""
+
+    samples: OpenSamples
+    group: SampleGroup
+    row: SampleRow
+
+
+def open_step(
+    store: Store, layout: RunLayout, step: int | None, split: SampleSplit, environment: str | None
+) -> list[OpenSamples]:
+    """Return the objects with the rollouts of a step and split, by default of the newest step.
+
+    Raises StoreError, and CliError if there are none.
+    """
+    use = _use(split, environment)
+    if step is not None and use is not None:
+        try:
+            return [open_samples(store.get_range, layout.rollouts(step, use), step, split)]
+        except NotFound:
+            pass  # The list of all objects tells which steps there are.
+    uses_by_step = _uses_by_step(store, layout, split, use)
+    wanted = max(uses_by_step, default=None) if step is None else step
+    if wanted is None or wanted not in uses_by_step:
+        raise _missing(layout, sorted(uses_by_step), wanted, split)
+    uses = uses_by_step[wanted]
+    return [open_samples(store.get_range, layout.rollouts(wanted, use), wanted, split) for use in uses]
+
+
+def read_rollouts(store: Store, layout: RunLayout, step: int | None) -> list[SampleRecord]:
+    """Return the rollouts that a step was trained on, by default the newest. Raises StoreError, CliError.
+
+    Raises SamplesDamaged if one of its groups cannot be read.
+    """
+    opened = open_step(store, layout, step, SampleSplit.train, None)
+    return [record for samples in opened for group in samples.index.groups for record in samples.records(group)]
+
+
+def listed(opened: Iterable[OpenSamples], wanted: SampleFilter) -> list[ListedRollout]:
+    """Return the rollouts that satisfy the filter. The group of the filter may be the beginning of its id.
+
+    Raises CliError if no or several groups begin so.
+    """
+    found = [ListedRollout(samples, group, row) for samples in opened for group, row in samples.index.pairs()]
+    if wanted.group is not None:
+        wanted = replace(wanted, group=_group_id(found, wanted.group))
+    return [rollout for rollout in found if wanted.accepts(rollout.group, rollout.row)]
+
+
+def records_of(rollouts: Sequence[ListedRollout]) -> Iterator[SampleRecord | SamplesDamaged]:
+    """Yield the records of the rollouts, and one error for each group that cannot be read. Raises StoreError."""
+    known: dict[int, Mapping[int, SampleRecord]] = {}
+    for rollout in rollouts:
+        key = id(rollout.group)
+        if key not in known:
+            try:
+                records = rollout.samples.records(rollout.group)
+                # By place, because an environment may report two rollouts with one id.
+                known[key] = {id(row): record for row, record in zip(rollout.group.rows, records, strict=True)}
+            except SamplesDamaged as error:
+                known[key] = {}
+                yield error
+        if id(rollout.row) in known[key]:
+            yield known[key][id(rollout.row)]
+
+
+def _use(split: SampleSplit, environment: str | None) -> str | None:
+    """Return the part of the object's name that belongs to the split. None: there is one per environment."""
+    if split is SampleSplit.train:
+        return ""
+    if split is SampleSplit.filtered:
+        return str(split)
+    return f"{split}-{file_name(environment)}" if environment else None
+
+
+def _uses_by_step(store: Store, layout: RunLayout, split: SampleSplit, use: str | None) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for name, _ in store.list_files(layout.root / "rollouts"):
+        match = NAME.fullmatch(name)
+        if match is None:
+            continue
+        its_use = match["use"] or ""
+        if its_use == use or (use is None and its_use.startswith(f"{split}-")):
+            found.setdefault(int(match["step"]), []).append(its_use)
+    return found
+
+
+def _missing(layout: RunLayout, steps: Sequence[int], step: int | None, split: SampleSplit) -> CliError:
+    kind = "rollouts" if split is SampleSplit.train else f"rollouts of the split {split}"
+    if not steps:
+        return CliError(f"{layout.root} has no {kind} yet", "try again after the first step")
+    available = f"the run has {len(steps)} steps with {kind}, {steps[0]} to {steps[-1]}: select one with -s"
+    return CliError(f"{layout.root} has no {kind} of step {step}", available)
+
+
+def _group_id(rollouts: Iterable[ListedRollout], beginning: str) -> str:
+    found = sorted({rollout.group.group for rollout in rollouts if rollout.group.group.startswith(beginning)})
+    if beginning in found or len(found) == 1:
+        return beginning if beginning in found else found[0]
+    if found:
+        raise CliError(f"{len(found)} groups begin with {beginning!r}", "give more characters of the group's id")
+    raise CliError(
+        f"no group of this step begins with {beginning!r}",
+        "list the groups: leave out --group, and select the step with -s and the split with --split",
+    )

@@ -1,0 +1,148 @@
+"""Index of an object with rollouts: what a list of a step shows, and where each group's records are."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from rlrun.api.base.schema import Schema
+from rlrun.storage.samples.record import (
+    Finite,
+    Identifier,
+    Message,
+    SampleRecord,
+    SampleSplit,
+    SampleStatus,
+    Word,
+)
+
+PREVIEW = 80
+"""Characters of the last answer in a row."""
+
+
+class SampleRow(Schema):
+    """One rollout in a list."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    rollout: Identifier
+    status: SampleStatus
+    cause: Word | None = None
+    reward: Finite | None = None
+    advantage: Finite | None = None
+    rewards: dict[str, Finite] = Field(default_factory=dict)
+    """Value of each reward function, without weights."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    turns: int | None = None
+    is_truncated: bool = False
+    stop_condition: Word | None = None
+    text: str = Field(default="", max_length=PREVIEW + 1)
+    """Beginning of the last answer, or of the error."""
+
+
+class SampleGroup(Schema):
+    """Rows of one group, and the place of its records."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    group: Identifier
+    environment: Identifier
+    example: int
+    ordinal: int = 0
+    policy_version: int | None = None
+    staleness: int | None = None
+    offset: int = Field(default=0, ge=0)
+    """First byte of the group's zstd frame in the object."""
+    size: int = Field(default=0, ge=0)
+    """Bytes of the frame. 0: the object has reached its limit, so that only the rows are stored."""
+    rows: list[SampleRow]
+
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards of the rollouts that did not fail."""
+        return [r.reward for r in self.rows if r.reward is not None and r.status is not SampleStatus.errored]
+
+
+class SampleIndex(Schema):
+    """Index of one object."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    v: int
+    step: int = Field(ge=0)
+    split: SampleSplit
+    groups: list[SampleGroup]
+
+    def pairs(self) -> Iterator[tuple[SampleGroup, SampleRow]]:
+        """Yield all rows with their groups."""
+        for group in self.groups:
+            for row in group.rows:
+                yield group, row
+
+
+def group_of(records: list[SampleRecord], offset: int = 0, size: int = 0) -> SampleGroup:
+    """Return the index entry of a group's records, of which there is at least one."""
+    first = records[0]
+    return SampleGroup(
+        group=first.group,
+        environment=first.environment,
+        example=first.example,
+        ordinal=first.ordinal,
+        policy_version=first.policy_version,
+        staleness=first.staleness,
+        offset=offset,
+        size=size,
+        rows=[row_of(record) for record in records],
+    )
+
+
+def row_of(record: SampleRecord) -> SampleRow:
+    """Return the row of a record."""
+    return SampleRow(
+        rollout=record.rollout,
+        status=record.status,
+        cause=record.cause,
+        reward=record.reward,
+        advantage=record.advantage,
+        rewards={name: found.value for name, found in record.rewards.items()},
+        prompt_tokens=record.tokens.prompt if record.tokens else None,
+        completion_tokens=record.tokens.completion if record.tokens else None,
+        turns=record.turns,
+        is_truncated=record.is_truncated,
+        stop_condition=record.stop_condition,
+        text=preview(record),
+    )
+
+
+def preview(record: SampleRecord) -> str:
+    """Return the beginning of the last answer on one line. A failed rollout shows its error instead."""
+    if record.error is not None:
+        return shortened(f"{record.error.reason}: {record.error.message}")
+    return shortened(text_of(record.completion[-1])) if record.completion else ""
+
+
+def text_of(message: Message) -> str:
+    """Return the text of a message: its content, the text parts of it, or the calls of tools."""
+    content: Any = message.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        content = " ".join(part for part in parts if isinstance(part, str))
+    if content:
+        return str(content)
+    calls = message.get("tool_calls")
+    names = [_tool_name(call) for call in calls] if isinstance(calls, list) else []
+    return " ".join(f"{name}(...)" for name in names if name)
+
+
+def _tool_name(call: Any) -> str:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = (function if isinstance(function, Mapping) else call if isinstance(call, Mapping) else {}).get("name")
+    return name if isinstance(name, str) else ""
+
+
+def shortened(text: str) -> str:
+    """Return the text on one line of at most PREVIEW + 1 characters."""
+    # Of a long text only its beginning is split into words.
+    plain = " ".join(text[: 8 * PREVIEW].split())
+    return plain if len(plain) <= PREVIEW else plain[:PREVIEW] + "…"

@@ -1,0 +1,86 @@
+"""Reading of stored rollouts: the index of an object by one request, the records of a group by one more.
+
+The requests are given as a function, so that a program can send them with its own client. What is read may be damaged:
+a damaged group raises SamplesDamaged when it is read, the others stay readable; an object whose index is damaged or
+missing is read as a whole, up to its first damaged frame.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.samples.index import SampleGroup, SampleIndex
+from rlrun.storage.samples.object_file import (
+    MAX_OBJECT_BYTES,
+    MAX_PACKED_INDEX,
+    SamplesDamaged,
+    decode_group,
+    decode_index,
+    index_of,
+    index_size,
+    scan,
+)
+from rlrun.storage.samples.record import SampleRecord, SampleSplit
+
+TAIL_BYTES = 96 * 1024
+"""Bytes of the first request. The index of 512 rollouts has about 40 KB."""
+MAX_SCAN_BYTES = MAX_OBJECT_BYTES + MAX_PACKED_INDEX
+
+ReadRange = Callable[[S3Uri, int | None, int], bytes]
+"""Returns up to so many bytes of an object: from a start, or the last ones (None). `Store.get_range` is one."""
+
+
+@dataclass(frozen=True)
+class OpenSamples:
+    """One object with rollouts, opened."""
+
+    index: SampleIndex
+    problem: str | None
+    """Damage of the object as a whole, for the user. None: none was found."""
+    _uri: S3Uri
+    _read: ReadRange
+    _scanned: dict[int, list[SampleRecord]] = field(default_factory=dict)
+    """Records by the number of their group, of an object that was read as a whole."""
+
+    def records(self, group: SampleGroup) -> list[SampleRecord]:
+        """Return the records of a group of the index. Raises SamplesDamaged, and what the read function raises."""
+        number = next((n for n, known in enumerate(self.index.groups) if known is group), None)
+        if number in self._scanned:
+            return self._scanned[number]
+        if group.size == 0:
+            raise SamplesDamaged(
+                f"the texts of group {group.group} are not stored, because the step's rollouts exceed the limit of "
+                f"{MAX_OBJECT_BYTES} bytes"
+            )
+        if group.size > MAX_OBJECT_BYTES:
+            raise SamplesDamaged(f"group {group.group} cannot be read: its frame has {group.size} bytes")
+        frame = self._read(self._uri, group.offset, group.size)
+        try:
+            if len(frame) != group.size:
+                raise SamplesDamaged(f"the object ends {group.size - len(frame)} bytes too early")
+            return decode_group(frame, group)
+        except SamplesDamaged as error:
+            raise SamplesDamaged(f"group {group.group} cannot be read: {error}") from error
+
+
+def open_samples(read: ReadRange, uri: S3Uri, step: int, split: SampleSplit) -> OpenSamples:
+    """Return the object, with its index but no records. `step` and `split` hold for objects without an index.
+
+    Raises what `read` raises.
+    """
+    tail = read(uri, None, TAIL_BYTES)
+    try:
+        size = index_size(tail)
+        if size is not None:
+            if size > len(tail) == TAIL_BYTES:
+                tail = read(uri, None, size)
+            return OpenSamples(decode_index(tail), None, uri, read)
+        damage = None
+    except SamplesDamaged as error:
+        damage = str(error)
+    data = tail if len(tail) < TAIL_BYTES else read(uri, 0, MAX_SCAN_BYTES)
+    found = scan(data)
+    index, groups = index_of(found.records, step, split)
+    problem = found.problem or damage
+    message = None if problem is None else f"{uri} is damaged, so some rollouts may be missing: {problem}"
+    return OpenSamples(index, message, uri, read, dict(enumerate(groups)))

@@ -1,0 +1,206 @@
+"""Record of one rollout, as a line of JSON in S3. Version 2.
+
+`from_line` reads version 1 (without `v`) as well. Texts of a record come from users' data and code: they are text,
+never markup.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from rlrun.api.base.schema import Schema
+from rlrun.protocol.environment import FunctionReward
+from rlrun.protocol.problem import Problem
+
+VERSION = 2
+MAX_RECORD_BYTES = 256 * 1024
+"""Largest size of a record as JSON. `bounds` cuts longer ones."""
+
+Word = Annotated[str, Field(max_length=64)]
+Identifier = Annotated[str, Field(max_length=128)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Message = dict[str, Any]
+"""Chat message as in the OpenAI API: role, content, tool calls."""
+
+
+class SampleSplit(StrEnum):
+    """Use of the rollouts of an object in S3."""
+
+    train = "train"
+    val = "val"
+    eval = "eval"
+    filtered = "filtered"
+    """Rollouts that no step trained on: filtered, errored and stale groups."""
+
+
+class SampleStatus(StrEnum):
+    """Outcome of a rollout."""
+
+    trained = "trained"
+    measured = "measured"
+    """Part of a validation or an evaluation, which train nothing."""
+    filtered = "filtered"
+    errored = "errored"
+    stale = "stale"
+
+
+class TokenCounts(Schema):
+    """Tokens of a rollout, over all its sequences."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    prompt: int = Field(ge=0)
+    """Tokens that the policy did not sample."""
+    completion: int = Field(ge=0)
+    """Tokens that the policy sampled."""
+
+
+class LogprobSummary(Schema):
+    """Log-probabilities of the sampled tokens."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    mean: Finite
+    min: Finite
+    p05: Finite
+    """5th percentile."""
+    low: Finite
+    """Share of tokens below -5, which the policy considered unlikely."""
+
+
+class Timings(Schema):
+    """Durations in milliseconds. None: not measured."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    generate: Finite | None = None
+    """First request to last response of the rollout, including tools and waiting."""
+    score: Finite | None = None
+    """Time in reward functions."""
+    group: Finite | None = None
+    """Time of the rollout's whole group in the environment."""
+
+
+class Cut(Schema):
+    """Shortened field of a record."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    field: Identifier
+    """Path of the field: completion.3.content."""
+    removed: int = Field(ge=1)
+    """Number of characters that are missing, or of entries if the field is a list or a table."""
+
+
+class SampleRecord(Schema):
+    """One rollout."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    v: int = VERSION
+    step: int = Field(ge=0)
+    """Step that was trained on the rollout, that was collected when its group ended, or whose policy was measured."""
+    split: SampleSplit
+    group: Identifier
+    ordinal: int = 0
+    """Number of the group since the beginning of the run."""
+    rollout: Identifier
+    environment: Identifier
+    example: int
+    """Number of the example in the environment's dataset."""
+    policy_version: int | None = None
+    """Version of the policy that the group began with."""
+    staleness: int | None = None
+    """Steps between that policy and the one that the step trained."""
+    status: SampleStatus
+    cause: Word | None = None
+    """Reason for a status other than trained and measured."""
+    reward: Finite | None = None
+    """None: the rollout has no finite reward."""
+    advantage: Finite | None = None
+    rewards: dict[str, FunctionReward] = Field(default_factory=dict)
+    """Results of the single reward functions, if the environment reports them."""
+    metrics: dict[str, Finite] = Field(default_factory=dict)
+    tokens: TokenCounts | None = None
+    """None for validation and evaluation, whose tokens are not recorded."""
+    turns: int | None = None
+    is_truncated: bool = False
+    stop_condition: Word | None = None
+    logprob: LogprobSummary | None = None
+    ms: Timings = Field(default_factory=Timings)
+    prompt: list[Message] = Field(default_factory=list)
+    completion: list[Message] = Field(default_factory=list)
+    answer: Any = None
+    """Expected answer in the dataset."""
+    info: Any = None
+    """Further columns of the example in the dataset."""
+    error: Problem | None = None
+    cut: list[Cut] = Field(default_factory=list)
+    """Fields that were shortened to the limits of a record."""
+    redacted: list[str] = Field(default_factory=list)
+    """Fields that the run's spec redacts, and that this record had."""
+
+    def to_line(self) -> bytes:
+        """Return the record as one line of JSON, without fields that are None.
+
+        Raises ValueError for a text that UTF-8 cannot express.
+        """
+        return self.__pydantic_serializer__.to_json(self, by_alias=True, exclude_none=True) + b"\n"
+
+    @classmethod
+    def from_line(cls, line: str | bytes) -> "SampleRecord":
+        """Parse a record of any version. Raises ValueError that names the first invalid field."""
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"a record is not JSON ({error})") from error
+        if not isinstance(found, dict):
+            raise ValueError(f"a record is a {type(found).__name__} instead of an object")
+        version = found.get("v", 1)
+        if not isinstance(version, int) or version > VERSION:
+            raise ValueError(f"a record has version {str(version)[:20]!r}, and this program reads up to {VERSION}")
+        try:
+            return cls.model_validate(found if version == VERSION else _upgraded(found))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg']}") from error
+
+
+def messages_of(value: Any, role: str = "assistant") -> list[Message]:
+    """Return a conversation as chat messages. A text or any other value becomes one message of this role."""
+    if value is None or value == []:
+        return []
+    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        return value
+    return [{"role": role, "content": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}]
+
+
+def finite_or_none(value: Any) -> float | None:
+    """Return the value if it is a finite number."""
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if usable else None
+
+
+def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of version 1 in the form of version 2."""
+    tokens = {"prompt": old.get("promptTokens"), "completion": old.get("completionTokens")}
+    kept = ("step", "group", "ordinal", "environment", "example", "policyVersion", "rollout", "metrics", "turns",
+            "isTruncated", "stopCondition", "error")  # fmt: skip
+    found = {key: old[key] for key in kept if old.get(key) is not None}
+    error = old.get("error")
+    return {
+        "group": "",
+        **found,
+        "split": SampleSplit.train,
+        "status": SampleStatus.errored if error else SampleStatus.trained,
+        "cause": str(error.get("reason"))[:64] if isinstance(error, dict) else None,
+        "reward": finite_or_none(old.get("reward")),
+        "advantage": finite_or_none(old.get("advantage")),
+        "tokens": tokens if None not in tokens.values() else None,
+        "stopCondition": str(old["stopCondition"])[:64] if old.get("stopCondition") else None,
+        "completion": messages_of(old.get("completion")),
+    }

@@ -1,0 +1,109 @@
+"""Summary of a stored object: what a chart of the steps shows, and where the object is. Pure.
+
+A run writes one line per object to `rollouts/steps/part-*.jsonl`. A step that is repeated after a restart writes its
+lines again, and later lines win.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from rlrun.api.base.schema import Schema
+from rlrun.storage.samples.index import SampleIndex
+from rlrun.storage.samples.record import Finite, SampleSplit, SampleStatus
+
+MAX_GROUPS = 512
+"""Groups in a line. The index of the object has them all."""
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+class RewardSummary(Schema):
+    """Rewards of the rollouts that did not fail."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    mean: Finite
+    quantiles: list[Finite]
+    """Smallest, 5th, 25th, 50th, 75th and 95th percentile, largest."""
+    standard_error: Finite | None = None
+    """Standard error of the mean over group means: rollouts of a group are not independent. None for one group."""
+
+
+class StepSamples(Schema):
+    """One stored object."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    step: int
+    split: SampleSplit
+    environment: str | None = None
+    """Environment that was measured. None for train and filtered, which have several."""
+    file: str
+    """Name of the object below the run's folder `rollouts`."""
+    size: int
+    """Size of the object in bytes."""
+    counts: dict[SampleStatus, int]
+    reward: RewardSummary | None = None
+    groups: list[tuple[str, int, Finite]] = Field(default_factory=list)
+    """Environment, example and mean reward of each group, at most MAX_GROUPS."""
+    omitted: int = 0
+    """Rollouts of which nothing is stored, because there were too many."""
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        """Sort key, equal for two versions of one object."""
+        return self.step, self.split, self.environment or ""
+
+
+def summarize(index: SampleIndex, *, environment: str | None, file: str, size: int, omitted: int) -> StepSamples:
+    """Return the summary of an object with this index."""
+    means = [(g.environment, g.example, fmean(rewards)) for g in index.groups if (rewards := g.rewards)]
+    return StepSamples(
+        step=index.step,
+        split=index.split,
+        environment=environment,
+        file=file,
+        size=size,
+        counts=dict(Counter(row.status for _, row in index.pairs())),
+        reward=_rewards([r for group in index.groups for r in group.rewards], [mean for *_, mean in means]),
+        groups=means[:MAX_GROUPS],
+        omitted=omitted,
+    )
+
+
+def _rewards(rewards: list[float], group_means: Sequence[float]) -> RewardSummary | None:
+    if not rewards:
+        return None
+    ordered = sorted(rewards)
+    return RewardSummary(
+        mean=fmean(rewards),
+        quantiles=[quantile(ordered, share) for share in QUANTILES],
+        standard_error=stdev(group_means) / math.sqrt(len(group_means)) if len(group_means) > 1 else None,
+    )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which this share of the ordered values is, interpolated as numpy does by default."""
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def parse_summaries(parts: Iterable[str | bytes]) -> list[StepSamples]:
+    """Return the newest line of each object, ordered by step. `parts` are the files in order of their names.
+
+    Lines that are damaged or of a later version are left out.
+    """
+    found: dict[tuple[int, str, str], StepSamples] = {}
+    for part in parts:
+        for line in part.splitlines():
+            try:
+                summary = StepSamples.model_validate_json(line)
+            except ValidationError:
+                continue
+            found[summary.key] = summary
+    return [found[key] for key in sorted(found)]

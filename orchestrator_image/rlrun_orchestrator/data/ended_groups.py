@@ -1,0 +1,50 @@
+"""Groups that have ended, with their outcome, until they are stored with the next step."""
+
+from dataclasses import dataclass
+
+from rlrun.storage.samples.record import SampleStatus
+
+from rlrun_orchestrator.data.groups import Group, GroupOutcome
+
+
+@dataclass(frozen=True)
+class EndedGroup:
+    """A group with the status of its rollouts. Those that failed are errored in any case."""
+
+    group: Group
+    status: SampleStatus
+    cause: str | None = None
+
+    @classmethod
+    def untrained(cls, group: Group) -> "EndedGroup":
+        """Return a group that no step trains on. A usable one has become stale."""
+        if group.outcome is GroupOutcome.filtered:
+            return cls(group, SampleStatus.filtered, group.filter_reason)
+        if group.outcome is GroupOutcome.usable:
+            return cls(group, SampleStatus.stale)
+        error = group.first_error
+        return cls(group, SampleStatus.errored, error.reason if error else None)
+
+
+class UntrainedGroups:
+    """Groups that no step trains on, since the previous step. The first ones are kept, the others counted."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._groups: list[EndedGroup] = []
+        self._omitted = 0
+
+    def add(self, group: Group) -> None:
+        """Keep a group that has ended without training. One without results is ignored."""
+        if not group.rollouts:
+            return
+        if len(self._groups) < self._limit:
+            self._groups.append(EndedGroup.untrained(group))
+        else:
+            self._omitted += len(group.rollouts)
+
+    def take(self) -> tuple[list[EndedGroup], int]:
+        """Return the groups, and the number of rollouts of those that were not kept, and forget both."""
+        found = self._groups, self._omitted
+        self._groups, self._omitted = [], 0
+        return found

@@ -1,0 +1,27 @@
+"""Summary of a rollout's log-probabilities. Pure."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import chain, compress
+
+from rlrun.storage.samples.record import LogprobSummary
+
+from rlrun_orchestrator.data.trajectories import TokenSequence
+
+LOW = -5.0
+DIGITS = 4
+
+
+def logprob_summary(sequences: Sequence[TokenSequence]) -> LogprobSummary | None:
+    """Return the summary over the sampled tokens of all sequences, None without any or with one that is not finite."""
+    found = sorted(chain.from_iterable(compress(s.logprobs, s.loss_mask) for s in sequences))
+    # A sum that is not finite has a part that is not.
+    if not found or not math.isfinite(total := sum(found)):
+        return None
+    return LogprobSummary(
+        mean=round(total / len(found), DIGITS),
+        min=round(found[0], DIGITS),
+        p05=round(found[(len(found) - 1) // 20], DIGITS),
+        low=round(bisect_left(found, LOW) / len(found), DIGITS),
+    )

@@ -1,0 +1,27 @@
+"""Lines of JSON in files of limited size, which are rewritten with each line because S3 cannot append.
+
+Names sort by time: a later process begins a new file.
+"""
+
+LINES_PER_PART = 50
+BYTES_PER_PART = 512 * 1024
+
+
+class PartFile:
+    """The newest file. Not thread-safe."""
+
+    def __init__(self, began: str) -> None:
+        """`began`: start of the process, as sortable text."""
+        self._began = began
+        self._number = 0
+        self._text = ""
+        self._lines = 0
+
+    def add(self, line: str) -> tuple[str, bytes]:
+        """Add a line, and return name and content of the file that it belongs to."""
+        if self._lines >= LINES_PER_PART or len(self._text) >= BYTES_PER_PART:
+            self._number += 1
+            self._lines, self._text = 0, ""
+        self._lines += 1
+        self._text += f"{line}\n"
+        return f"part-{self._began}-{self._number:05d}", self._text.encode()

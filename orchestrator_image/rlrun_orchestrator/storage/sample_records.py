@@ -1,0 +1,133 @@
+"""Records of groups as S3 stores them, and one object per step and use. Takes CPU time, so it runs in a thread."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from rlrun.storage.layout import file_name, rollouts_name
+from rlrun.storage.samples.object_file import encode_samples
+from rlrun.storage.samples.record import (
+    SampleRecord,
+    SampleSplit,
+    SampleStatus,
+    Timings,
+    TokenCounts,
+    finite_or_none,
+    messages_of,
+)
+from rlrun.storage.samples.redaction import redact
+from rlrun.storage.samples.summary import StepSamples, summarize
+
+from rlrun_orchestrator.data.batch_metrics import finite
+from rlrun_orchestrator.data.ended_groups import EndedGroup
+from rlrun_orchestrator.data.groups import Group, Rollout
+from rlrun_orchestrator.data.logprobs import logprob_summary
+
+MAX_METRICS = 64
+MAX_FUNCTIONS = 64
+MAX_NAME = 128
+MAX_WORD = 64
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class StepRollouts:
+    """Groups of one object."""
+
+    step: int
+    split: SampleSplit
+    groups: Sequence[EndedGroup]
+    environment: str | None = None
+    """Environment of a validation or an evaluation."""
+    omitted: int = 0
+    """Number of further rollouts, of which nothing is stored."""
+
+    @property
+    def use(self) -> str:
+        """Part of the file name that distinguishes the objects of a step."""
+        if self.environment is not None:
+            return f"{self.split}-{file_name(self.environment)}"
+        return "" if self.split is SampleSplit.train else str(self.split)
+
+    @property
+    def count(self) -> int:
+        """Number of rollouts."""
+        return sum(len(ended.group.rollouts) for ended in self.groups)
+
+
+def encode_rollouts(rollouts: StepRollouts, redacted: Sequence[str]) -> tuple[bytes, StepSamples]:
+    """Return the object with these rollouts, without the fields that are redacted, and its summary."""
+    groups = (
+        [redact(record, redacted) for record in group_records(ended, rollouts.step, rollouts.split)]
+        for ended in rollouts.groups
+    )
+    encoded = encode_samples(rollouts.step, rollouts.split, groups)
+    summary = summarize(
+        encoded.index,
+        environment=rollouts.environment,
+        file=rollouts_name(rollouts.step, rollouts.use),
+        size=len(encoded.data),
+        omitted=rollouts.omitted + encoded.omitted,
+    )
+    return encoded.data, summary
+
+
+def group_records(ended: EndedGroup, step: int, split: SampleSplit) -> list[SampleRecord]:
+    """Return one record per rollout of the group, failed ones included."""
+    return [_record(ended, rollout, step, split) for rollout in ended.group.rollouts]
+
+
+def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) -> SampleRecord:
+    group, result = ended.group, rollout.result
+    failed, measured = rollout.error is not None, ended.status is SampleStatus.measured
+    cause = rollout.error.reason if rollout.error is not None else ended.cause
+    return SampleRecord(
+        step=step,
+        split=split,
+        group=group.id,
+        ordinal=group.ordinal,
+        rollout=result.rollout_id[:MAX_NAME],
+        environment=group.example.environment,
+        example=group.example.index,
+        policy_version=group.version,
+        staleness=None if measured else step - 1 - group.version,
+        status=SampleStatus.errored if failed else ended.status,
+        cause=cause[:MAX_WORD] if cause else None,
+        reward=finite_or_none(result.reward),
+        advantage=None if measured else rollout.advantage,
+        rewards=_first_entries(result.rewards, MAX_FUNCTIONS),
+        metrics=_first_entries(finite(result.metrics), MAX_METRICS),
+        tokens=None if measured else _token_counts(rollout),
+        turns=None if measured else rollout.turns,
+        is_truncated=rollout.truncated,
+        stop_condition=result.stop_condition[:MAX_WORD] if result.stop_condition else None,
+        logprob=logprob_summary(rollout.trajectory.sequences),
+        ms=Timings(
+            generate=finite_or_none(result.generation_ms),
+            score=finite_or_none(result.scoring_ms),
+            group=finite_or_none(1000 * group.seconds),
+        ),
+        prompt=messages_of(_prompt(group, rollout), "user"),
+        completion=messages_of(result.completion),
+        answer=group.content.answer if group.content else None,
+        info=group.content.info if group.content else None,
+        error=rollout.error,
+    )
+
+
+def _token_counts(rollout: Rollout) -> TokenCounts:
+    completion = rollout.completion_tokens
+    return TokenCounts(
+        prompt=sum(len(s.token_ids) for s in rollout.trajectory.sequences) - completion, completion=completion
+    )
+
+
+def _prompt(group: Group, rollout: Rollout) -> Any:
+    if rollout.result.prompt is not None:
+        return rollout.result.prompt
+    return group.content.prompt if group.content else None
+
+
+def _first_entries(values: Mapping[str, Value], count: int) -> dict[str, Value]:
+    return {name[:MAX_NAME]: value for name, value in islice(values.items(), count)}
