@@ -15,19 +15,16 @@ from rlrun_cli.terminal import output
 MODELS_EPILOG = """Examples:
 
   rlrun models
-
   rlrun models -o json"""
 CHECKPOINTS_EPILOG = """Examples:
 
   rlrun checkpoints
-
   rlrun checkpoints reverse-text-x7k2p
 
 To start a run from a checkpoint, set checkpoint_id in its file to the name of the checkpoint."""
 ADAPTERS_EPILOG = """Examples:
 
   rlrun adapters reverse-text-x7k2p
-
   rlrun download reverse-text-x7k2p-step-000030-842409bd adapter/"""
 
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="List only those of this run.")]

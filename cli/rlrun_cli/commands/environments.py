@@ -27,12 +27,9 @@ from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError
 
-env = typer.Typer(no_args_is_help=True, help="Manage environment packages, the code that runs train on.")
-
 EPILOG = """Examples:
 
   rlrun env push examples/environments/reverse_text --owner me
-
   rlrun env push . -n team --include vendored/helper-1.0-py3-none-any.whl
 
 Prints the id for env.id of a run. The owner is a namespace, or one that the platform team has given to namespaces \
@@ -83,12 +80,6 @@ def _unpushed_requirements(wheels: list[Wheel]) -> list[str]:
     return sorted({re.sub(r"[-_.]+", "-", n).lower() for n in names} - pushed - {"verifiers", "datasets"})
 
 
-@env.callback()
-def main() -> None:
-    """Manage environment packages, the code that runs train on."""
-
-
-@env.command(epilog=EPILOG)
 def push(
     ctx: typer.Context,
     folder: Annotated[

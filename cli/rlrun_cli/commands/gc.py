@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 EPILOG = """Examples:
 
   rlrun gc
-
   rlrun gc -n team-a --older-than 7d -o json
-
   rlrun gc --delete
 
 Never listed: files and objects of a run that is not finished, checkpoints and adapters that have an object, and items \

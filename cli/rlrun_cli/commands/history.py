@@ -17,9 +17,7 @@ from rlrun_cli.terminal.errors import CliError
 METRICS_EPILOG = """Examples:
 
   rlrun metrics reverse-text-x7k2p
-
   rlrun metrics reverse-text-x7k2p -m reward/mean -m seq_len/mean --min-step 10
-
   rlrun metrics reverse-text-x7k2p -o json | jq '.[]."reward/mean"'
 
 One line per step. -o name lists all metrics; docs/reference/metrics.md describes them. Also works for runs that have \
@@ -27,7 +25,6 @@ ended, and for deleted runs that still have an artifact. Needs `get rlruns/metri
 ROLLOUTS_EPILOG = """Examples:
 
   rlrun rollouts reverse-text-x7k2p
-
   rlrun rollouts reverse-text-x7k2p -s 20 --num 5 -o json
 
 Without -s the newest step is shown. Needs `get rlruns/rollouts` in the namespace."""

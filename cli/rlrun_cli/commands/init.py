@@ -11,7 +11,6 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 EPILOG = """Examples:
 
   rlrun init
-
   rlrun init experiments/reverse.toml"""
 
 TEMPLATE = """\

@@ -30,11 +30,8 @@ from rlrun_cli.terminal.errors import CliError, NotFoundError, NotReadyError, Un
 EPILOG = """Examples:
 
   rlrun logs reverse-text-x7k2p -f
-
   rlrun logs reverse-text-x7k2p --role environment --tail 50
-
   rlrun logs reverse-text-x7k2p --role trainer --previous
-
   rlrun logs reverse-text-x7k2p --attempt 1
 
 When the run has no pods (it has ended, or is deleted), the copies in S3 are printed. --attempt prints the copies of \

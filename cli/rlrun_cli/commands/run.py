@@ -28,9 +28,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError, ConflictError
 EPILOG = """Examples:
 
   rlrun run rl.toml --follow
-
   rlrun run rl.toml -e WANDB_API_KEY -e MODE=fast --env-file secrets.env
-
   rlrun run rl.toml --dry-run > run.yaml && kubectl apply -f run.yaml
 
 Variables are set in the pods of the environments only, and their values are never printed. -e overrides --env-file, \

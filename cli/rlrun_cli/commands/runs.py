@@ -15,14 +15,11 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 LIST_EPILOG = """Examples:
 
   rlrun list
-
   rlrun list -A
-
   rlrun list -o json | jq '.items[].status.phase'"""
 GET_EPILOG = """Examples:
 
   rlrun get reverse-text-x7k2p
-
   rlrun get reverse-text-x7k2p -o yaml"""
 STOP_EPILOG = """Examples:
 
@@ -30,7 +27,6 @@ STOP_EPILOG = """Examples:
 DELETE_EPILOG = """Examples:
 
   rlrun delete reverse-text-x7k2p
-
   rlrun delete reverse-text-x7k2p --yes"""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the run, as shown by `rlrun list`.")]

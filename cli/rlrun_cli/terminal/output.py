@@ -16,8 +16,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rlrun_cli.terminal.errors import CliError
-
 Cell = str | Text | None
 
 PHASE_STYLES = {
@@ -54,16 +52,6 @@ def err() -> Console:
 def notice(text: str, style: str | None = None) -> None:
     """Print a line for the user on standard error."""
     err().print(Text(text, style=style or ""))
-
-
-def show_error(problem: CliError) -> None:
-    """Print `Error: ...`, the details as a list, and `Next: ...`."""
-    console = err()
-    console.print(Text("Error: ", style="bold red").append(Text(problem.message, style="default not bold")))
-    for line in problem.details:
-        console.print(Text(f"  - {line}"))
-    if problem.hint:
-        console.print(Text("Next:  ", style="bold").append(Text(problem.hint, style="default not bold")))
 
 
 def phase(text: str | None) -> Text:
