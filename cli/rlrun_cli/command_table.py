@@ -5,6 +5,52 @@ from rlrun_cli.terminal.lazy_group import CommandEntry, Entry, GroupEntry
 RUNS, CATALOG, PLATFORM = "Runs", "Models, artifacts and environments", "Platform"
 COMMANDS = "rlrun_cli.commands"
 
+CHECKPOINTS = {
+    "list": CommandEntry(
+        f"{COMMANDS}.artifacts:list_checkpoints",
+        "List the checkpoints of a run or namespace. `list` may be left out.",
+        epilog="CHECKPOINTS_EPILOG",
+    ),
+    "get": CommandEntry(f"{COMMANDS}.artifacts:get_checkpoint", "Show one checkpoint.", epilog="GET_CHECKPOINT_EPILOG"),
+    "delete": CommandEntry(
+        f"{COMMANDS}.artifacts:delete_checkpoint",
+        "Delete a checkpoint whose run is deleted.",
+        epilog="DELETE_CHECKPOINT_EPILOG",
+    ),
+}
+ADAPTERS = {
+    "list": CommandEntry(
+        f"{COMMANDS}.artifacts:list_adapters",
+        "List the adapters of a run or namespace. `list` may be left out.",
+        epilog="ADAPTERS_EPILOG",
+    ),
+    "get": CommandEntry(
+        f"{COMMANDS}.artifacts:get_adapter",
+        "Show one adapter, and where it is served.",
+        epilog="GET_ADAPTER_EPILOG",
+    ),
+    "deploy": CommandEntry(
+        f"{COMMANDS}.artifacts:deploy_adapter",
+        "Serve an adapter with an OpenAI-compatible API.",
+        epilog="DEPLOY_EPILOG",
+    ),
+    "undeploy": CommandEntry(
+        f"{COMMANDS}.artifacts:undeploy_adapter", "End the serving of an adapter.", epilog="UNDEPLOY_EPILOG"
+    ),
+    "delete": CommandEntry(
+        f"{COMMANDS}.artifacts:delete_adapter",
+        "Delete an adapter whose run is deleted.",
+        epilog="DELETE_ADAPTER_EPILOG",
+    ),
+}
+MODELS = {
+    "list": CommandEntry(
+        f"{COMMANDS}.models:list_models",
+        "List the models that runs can train. `list` may be left out.",
+        epilog="LIST_EPILOG",
+    ),
+    "get": CommandEntry(f"{COMMANDS}.models:get_model", "Show one model.", epilog="GET_EPILOG"),
+}
 ENV = {
     "push": CommandEntry(
         f"{COMMANDS}.environments:push",
@@ -64,29 +110,38 @@ ROOT: dict[str, Entry] = {
         panel=RUNS,
     ),
     "stop": CommandEntry(
-        f"{COMMANDS}.runs:stop_run",
+        f"{COMMANDS}.lifecycle:stop_run",
         "End a run for good and keep its checkpoints and adapters.",
         epilog="STOP_EPILOG",
         panel=RUNS,
     ),
+    "suspend": CommandEntry(
+        f"{COMMANDS}.lifecycle:suspend_run",
+        "Pause a run: save a checkpoint and delete its pods.",
+        epilog="SUSPEND_EPILOG",
+        panel=RUNS,
+    ),
+    "resume": CommandEntry(
+        f"{COMMANDS}.lifecycle:resume_run",
+        "Continue a suspended run from its newest checkpoint.",
+        epilog="RESUME_EPILOG",
+        panel=RUNS,
+    ),
+    "restart": CommandEntry(
+        f"{COMMANDS}.lifecycle:restart_run",
+        "Begin a new attempt of an unfinished run, from its newest checkpoint.",
+        epilog="RESTART_EPILOG",
+        panel=RUNS,
+    ),
     "delete": CommandEntry(
-        f"{COMMANDS}.runs:delete_run", "Delete a run and its pods.", epilog="DELETE_EPILOG", panel=RUNS
+        f"{COMMANDS}.lifecycle:delete_run", "Delete a run and its pods.", epilog="DELETE_EPILOG", panel=RUNS
     ),
-    "models": CommandEntry(
-        f"{COMMANDS}.artifacts:models", "List the models that runs can train.", epilog="MODELS_EPILOG", panel=CATALOG
+    "models": GroupEntry("List, add and check models that runs can train.", MODELS, default="list", panel=CATALOG),
+    "model": GroupEntry("Same as `models`.", MODELS, default="list", panel=CATALOG, hidden=True),
+    "checkpoints": GroupEntry(
+        "List, show and delete checkpoints, from which runs can start.", CHECKPOINTS, default="list", panel=CATALOG
     ),
-    "checkpoints": CommandEntry(
-        f"{COMMANDS}.artifacts:checkpoints",
-        "List the checkpoints of a run or namespace.",
-        epilog="CHECKPOINTS_EPILOG",
-        panel=CATALOG,
-    ),
-    "adapters": CommandEntry(
-        f"{COMMANDS}.artifacts:adapters",
-        "List the adapters of a run or namespace.",
-        epilog="ADAPTERS_EPILOG",
-        panel=CATALOG,
-    ),
+    "adapters": GroupEntry("List, show, deploy and delete adapters.", ADAPTERS, default="list", panel=CATALOG),
     "download": CommandEntry(
         f"{COMMANDS}.download:download",
         "Download an adapter or a checkpoint and verify it against its manifest.",

@@ -133,10 +133,34 @@ class RemoteCluster:
         place = namespace or default_namespace
         return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace)
 
-    def list(self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False) -> "list[Obj]":
-        """Return all objects of a kind that have these labels."""
+    def list(
+        self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False, selector: str = ""
+    ) -> "list[Obj]":
+        """Return all objects of a kind that have these labels. `selector`: further labels, as `kubectl -l` takes."""
         with _cli_errors():
-            return self._client.list(kind, None if all_namespaces else self.namespace, labels)
+            place = None if all_namespaces else self.namespace
+            return self._client.list(kind, place, labels, selector=selector)
+
+    def snapshot(
+        self, kind: ResourceKind, *, all_namespaces: bool = False, selector: str = "", fields: str = ""
+    ) -> "tuple[list[Obj], str]":
+        """Return all selected objects, and the version from which `changes` goes on. Raises ApiError."""
+        place = None if all_namespaces else self.namespace
+        return self._client.snapshot(kind, place, selector=selector, fields=fields)
+
+    def changes(
+        self,
+        kind: ResourceKind,
+        version: str,
+        seconds: float,
+        *,
+        all_namespaces: bool = False,
+        selector: str = "",
+        fields: str = "",
+    ) -> Iterator[tuple[str, Obj]]:
+        """Yield type and object of each change after a version for at most this time. Raises ApiError."""
+        place = None if all_namespaces else self.namespace
+        return self._client.watch(kind, place, version, selector=selector, fields=fields, seconds=seconds)
 
     def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Obj:
         """Return one object. Raises NotFoundError."""

@@ -65,6 +65,7 @@ class CliContext:
     storage: "Callable[[RemoteCluster, str | None], RemoteStorage]" = _open_storage
     """Store of users, by rlrun-server."""
     sleep: Callable[[float], None] = field(default=time.sleep)
+    clock: Callable[[], float] = field(default=time.monotonic)
 
 
 def cli_context(ctx: typer.Context) -> CliContext:

@@ -11,14 +11,17 @@ from rlrun_cli.main import app
 from rlrun_cli.terminal.lazy_group import CommandEntry, Entry, GroupEntry
 
 from tests.support.command_line import Rlrun
-from tests.support.source_tree import PYTHONPATH, ROOT as REPOSITORY
+from tests.support.source_tree import PYTHONPATH
+from tests.support.source_tree import ROOT as REPOSITORY
 
 CLIENTS = ("aiohttp", "boto3", "botocore", "kubernetes", "zstandard")
 FORMATS = ("rich", "yaml")
 SECONDS = 60
 
 
-def commands(entries: Mapping[str, Entry], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], CommandEntry]]:
+def commands(
+    entries: Mapping[str, Entry], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], CommandEntry]]:
     for name, entry in entries.items():
         if isinstance(entry, GroupEntry):
             yield from commands(entry.commands, (*path, name))
