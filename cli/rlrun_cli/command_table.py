@@ -71,6 +71,12 @@ ROOT: dict[str, Entry] = {
     "init": CommandEntry(
         f"{COMMANDS}.init:init", "Write a commented config file to start from.", epilog="EPILOG", panel=RUNS
     ),
+    "convert": CommandEntry(
+        f"{COMMANDS}.convert:convert",
+        "Convert a run between TOML and YAML.",
+        epilog="EPILOG",
+        panel=RUNS,
+    ),
     "run": CommandEntry(f"{COMMANDS}.run:run", "Start a run.", epilog="EPILOG", panel=RUNS),
     "list": CommandEntry(
         f"{COMMANDS}.runs:list_runs",
