@@ -155,6 +155,18 @@ ROOT: dict[str, Entry] = {
         panel=CATALOG,
     ),
     "env": GroupEntry("Manage environment packages, the code that runs train on.", ENV, panel=CATALOG),
+    "doctor": CommandEntry(
+        f"{COMMANDS}.doctor:doctor",
+        "Check what runs need of the cluster, and say what to do about what is missing.",
+        epilog="DOCTOR_EPILOG",
+        panel=PLATFORM,
+    ),
+    "version": CommandEntry(
+        f"{COMMANDS}.doctor:version",
+        "Show the versions of this program, the platform and its API.",
+        epilog="VERSION_EPILOG",
+        panel=PLATFORM,
+    ),
     "key": GroupEntry("Manage API keys, for programs without a Kubernetes login.", KEY, panel=PLATFORM),
     "gc": CommandEntry(
         f"{COMMANDS}.gc:gc", "List unreferenced files and objects, and delete them.", epilog="EPILOG", panel=PLATFORM

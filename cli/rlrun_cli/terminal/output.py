@@ -196,7 +196,7 @@ def emit(items: list[dict[str, Any]], plural: str, fmt: Format, *, single: bool)
         return
     shown = [without_managed_fields(i) for i in items]
     value: Any = shown[0] if single else {"apiVersion": "v1", "kind": "List", "items": shown}
-    sys.stdout.write(to_yaml(value) if fmt is Format.yaml else json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    emit_document(value, fmt)
 
 
 def emit_stream(items: list[dict[str, Any]], plural: str, fmt: Format) -> None:
@@ -208,10 +208,15 @@ def emit_stream(items: list[dict[str, Any]], plural: str, fmt: Format) -> None:
     sys.stdout.flush()
 
 
+def emit_document(value: Any, fmt: Format) -> None:
+    """Print one value as JSON or YAML."""
+    sys.stdout.write(to_yaml(value) if fmt is Format.yaml else json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
 def emit_values(values: list[dict[str, Any]], name: str, fmt: Format) -> None:
     """Print values that are no Kubernetes objects for programs: a list, or the field `name` of each."""
     if fmt is Format.name:
         for value in values:
             sys.stdout.write(f"{value[name]}\n")
         return
-    sys.stdout.write(to_yaml(values) if fmt is Format.yaml else json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    emit_document(values, fmt)

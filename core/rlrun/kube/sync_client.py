@@ -151,8 +151,11 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 class SyncApiTransport(SyncTransport):
     """Transport over HTTP through a `kubernetes.client.ApiClient`."""
 
-    def __init__(self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS) -> None:
+    def __init__(
+        self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS, connect_seconds: float = CONNECT_SECONDS
+    ) -> None:
         self._api = api_client
+        self._connect_seconds = connect_seconds
         self._response_seconds = response_seconds
 
     @override
@@ -182,7 +185,10 @@ class SyncApiTransport(SyncTransport):
                 body=request.body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,
-                _request_timeout=(CONNECT_SECONDS, None if endless else request.seconds or self._response_seconds),
+                _request_timeout=(
+                    self._connect_seconds,
+                    None if endless else request.seconds or self._response_seconds,
+                ),
             )
             try:
                 yield response
