@@ -27,17 +27,17 @@ INTRODUCTION = f"""# Command line
 `rlrun COMMAND --help` shows the same. As a plugin of kubectl the program is called `kubectl rlrun`. `rlrun
 --install-completion` installs completion for the current shell.
 
-**Cluster.** The cluster is selected as in kubectl. All commands that speak to it have these options, before or after the
-name of the command:
+**Cluster.** The cluster is selected as in kubectl. All commands that speak to it have these options, before or after
+the name of the command:
 
 """
 OUTPUT = """
 **Output.** Results go to standard output, notices and errors to standard error. `-o table` is the default of lists and
-`-o wide` has more columns; both are for people and may change. For programs there are `-o name` (`rlruns.rlrun.dev/NAME`
-lines), `-o json` and `-o yaml`: objects as the API server has them, without `managedFields`, one object as itself and
-several as a v1 `List`; with `--watch` one document after the other. Their fields are those of [RLRun](rlrun.md),
-[RLCheckpoint](rlcheckpoint.md), [RLAdapter](rladapter.md) and [RLModel](rlmodel.md), and stay as they are while the
-`apiVersion` stays the same. Colors are used on a terminal only.
+`-o wide` has more columns; both are for people and may change. For programs there are `-o name` (lines
+`rlruns.rlrun.dev/NAME`), `-o json` and `-o yaml`: objects as the API server has them, without `managedFields`, one
+object as itself and several as a v1 `List`; with `--watch` one document after the other. Their fields are those of
+[RLRun](rlrun.md), [RLCheckpoint](rlcheckpoint.md), [RLAdapter](rladapter.md) and [RLModel](rlmodel.md), and stay as
+they are while the `apiVersion` stays the same. Colors are used on a terminal only.
 
 **Exit codes.** 0 success; 1 the cluster, S3 or the run reported a failure; 2 invalid command line or file, nothing was
 sent; 130 after Ctrl-C.

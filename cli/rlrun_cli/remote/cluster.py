@@ -198,10 +198,14 @@ class RemoteCluster:
         if not deleted and not missing_ok:
             raise not_found(str(requests.delete(kind, self.namespace, name)))
 
-    def log(self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
+    def log(
+        self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool, since: int | None = None
+    ) -> Iterator[str]:
         """Return the lines of a container's log. Raises NotReadyError if the container has not started."""
         with _cli_errors():
-            yield from self._client.log(self.namespace, pod, container, follow=follow, tail=tail, previous=previous)
+            yield from self._client.log(
+                self.namespace, pod, container, follow=follow, tail=tail, previous=previous, since=since
+            )
 
     def create_token(self, account: str, seconds: int, audience: str = "") -> Obj:
         """Return a TokenRequest with a token of a ServiceAccount of the namespace. Raises ApiError."""

@@ -241,6 +241,7 @@ def log(
     *,
     previous: bool = False,
     tail_lines: int | None = None,
+    since_seconds: int | None = None,
     follow: bool = False,
 ) -> KubeRequest:
     """Return the request for the last lines of a container's log, and with `follow` for new ones."""
@@ -249,6 +250,8 @@ def log(
         query["follow"] = "true"
     if tail_lines is not None:
         query["tailLines"] = str(tail_lines)
+    if since_seconds is not None:
+        query["sinceSeconds"] = str(since_seconds)
     return KubeRequest(Verb.LOG, POD, namespace, pod, query=query, subresource="log")
 
 

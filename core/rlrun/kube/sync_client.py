@@ -130,10 +130,23 @@ class SyncKubeClient:
         return self._transport.send(requests.call_service(namespace, service, method, path, body, headers))
 
     def log(
-        self, namespace: str, pod: str, container: str, *, previous: bool, tail: int | None, follow: bool
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        previous: bool,
+        tail: int | None,
+        follow: bool,
+        since: int | None = None,
     ) -> Iterator[str]:
-        """Return the lines of the container's log, with `follow` until it ends. Raises ApiError."""
-        request = requests.log(namespace, pod, container, previous=previous, tail_lines=tail, follow=follow)
+        """Return the lines of the container's log, with `follow` until it ends. `since`: of the last seconds only.
+
+        Raises ApiError.
+        """
+        request = requests.log(
+            namespace, pod, container, previous=previous, tail_lines=tail, since_seconds=since, follow=follow
+        )
         for line in _lines(self._transport.stream(request)):
             yield line.decode("utf-8", "replace")
 
