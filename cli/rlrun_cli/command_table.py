@@ -67,6 +67,21 @@ KEY = {
         f"{COMMANDS}.keys:delete_key", "Delete an API key of the namespace.", epilog="DELETE_EPILOG"
     ),
 }
+SECRETS = {
+    "list": CommandEntry(
+        f"{COMMANDS}.secrets:list_secrets",
+        "List the Secrets for environments of runs, without their values.",
+        epilog="LIST_EPILOG",
+    ),
+    "set": CommandEntry(
+        f"{COMMANDS}.secrets:set_secret",
+        "Set variables of a Secret, from a prompt, standard input or files.",
+        epilog="SET_EPILOG",
+    ),
+    "delete": CommandEntry(
+        f"{COMMANDS}.secrets:delete_secret", "Delete a Secret, or variables of it.", epilog="DELETE_EPILOG"
+    ),
+}
 ROOT: dict[str, Entry] = {
     "init": CommandEntry(
         f"{COMMANDS}.init:init", "Write a commented config file to start from.", epilog="EPILOG", panel=RUNS
@@ -167,6 +182,7 @@ ROOT: dict[str, Entry] = {
         epilog="VERSION_EPILOG",
         panel=PLATFORM,
     ),
+    "secret": GroupEntry("Manage Secrets for the environments of runs.", SECRETS, panel=CATALOG),
     "key": GroupEntry("Manage API keys, for programs without a Kubernetes login.", KEY, panel=PLATFORM),
     "gc": CommandEntry(
         f"{COMMANDS}.gc:gc", "List unreferenced files and objects, and delete them.", epilog="EPILOG", panel=PLATFORM
