@@ -50,8 +50,29 @@ MODELS = {
         epilog="LIST_EPILOG",
     ),
     "get": CommandEntry(f"{COMMANDS}.models:get_model", "Show one model.", epilog="GET_EPILOG"),
+    "add": CommandEntry(
+        f"{COMMANDS}.model_manifests:add_model",
+        "Print the manifest of a model, with an estimate of the GPUs that it needs.",
+        epilog="ADD_EPILOG",
+    ),
+    "check": CommandEntry(
+        f"{COMMANDS}.model_manifests:check_model", "Check the manifest of a model.", epilog="CHECK_EPILOG"
+    ),
 }
 ENV = {
+    "init": CommandEntry(
+        f"{COMMANDS}.environment_projects:init_environment", "Write a new environment package.", epilog="INIT_EPILOG"
+    ),
+    "check": CommandEntry(
+        f"{COMMANDS}.environment_projects:check_environment",
+        "Check an environment package before it is pushed.",
+        epilog="CHECK_EPILOG",
+    ),
+    "info": CommandEntry(
+        f"{COMMANDS}.environment_projects:show_environment",
+        "Show the versions of an environment package and their files.",
+        epilog="INFO_EPILOG",
+    ),
     "push": CommandEntry(
         f"{COMMANDS}.environments:push",
         "Build a wheel from DIR and upload it to S3, where runs find it. Prints the id for env.id of a run.",

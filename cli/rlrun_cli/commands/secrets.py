@@ -32,8 +32,8 @@ SET_EPILOG = """Examples:
   pass show judge | rlrun secret set judge JUDGE_KEY
   rlrun secret set judge --env-file secrets.env --from-file CERTIFICATE=ca.pem
 
-Each NAME is asked for without an echo; without a terminal the value of one NAME is read from standard input, less one \
-line end. Other variables of the Secret stay. In the file of a run: [[env_from]], then secret_ref = { name = "judge" }. \
+Each NAME is asked for without an echo; without a terminal the value of one NAME is read from standard input, less \
+one line end. Other variables of the Secret stay. In a run's TOML: [[env_from]], then secret_ref = { name = "judge" }. \
 Needs `get`, `create` and `patch` of Secrets in the namespace."""
 DELETE_EPILOG = """Examples:
 

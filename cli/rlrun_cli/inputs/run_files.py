@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 from rlrun.api.base.field_errors import FieldProblem, problems
+from rlrun.api.base.kubernetes_types import KubernetesObject
 from rlrun.api.run import RLRun
 from rlrun.api.toml.loader import TomlError, loads
 
@@ -96,7 +97,13 @@ def _invalid_file(path: Path, found: Sequence[FieldProblem], lines: Mapping[str,
 
 
 def _load_yaml(path: Path, text: str) -> RunFile:
-    name = title_of(path)
+    found = load_object(path, text, RLRun)
+    return RunFile(path, found["spec"], found.get("metadata") or {})
+
+
+def load_object(path: Path, text: str, kind: type[KubernetesObject]) -> dict[str, Any]:
+    """Return the one object in a YAML or JSON text. Raises CliError with all its problems."""
+    name, wanted = title_of(path), kind.model_fields["kind"].default
     try:
         documents = [d for d in yaml.safe_load_all(text) if d is not None]
         lines, repeated = yaml_lines(text)
@@ -104,23 +111,23 @@ def _load_yaml(path: Path, text: str) -> RunFile:
         raise CliError(f"{name} is not valid YAML: {problem}", "correct its syntax", code=INVALID) from problem
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise CliError(
-            f"{name} contains {len(documents)} documents instead of one RLRun",
+            f"{name} contains {len(documents)} documents instead of one {wanted}",
             "use kubectl apply for several objects",
             code=INVALID,
         )
-    found = documents[0]
-    if found.get("kind") != "RLRun":
+    found: dict[str, Any] = documents[0]
+    if found.get("kind") != wanted:
         raise CliError(
-            f"{name} is a {found.get('kind')}, not an RLRun", "use kubectl apply for other kinds", code=INVALID
+            f"{name} is a {found.get('kind')}, not an {wanted}", "use kubectl apply for other kinds", code=INVALID
         )
     wrong = [FieldProblem(key, f"is set twice, for the second time in line {line}") for key, line in repeated]
     try:
-        RLRun.from_object(found)
+        kind.from_object(found)
     except ValidationError as error:
-        wrong += problems(error, RLRun)
+        wrong += problems(error, kind)
     if wrong:
         raise _invalid_file(path, wrong, lines)
-    return RunFile(path, found["spec"], found.get("metadata") or {})
+    return found
 
 
 def _load_toml(path: Path, text: str) -> RunFile:

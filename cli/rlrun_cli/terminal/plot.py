@@ -1,5 +1,6 @@
 """Line charts for the terminal, in braille characters of 2 x 4 dots. Pure."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def _dots(points: Sequence[tuple[float, float]], width: int, height: int) -> set
         (_scaled(x, min(xs), max(xs), width), height - 1 - _scaled(y, min(ys), max(ys), height)) for x, y in points
     ]
     found = set(placed)
-    for (left, start), (right, end) in zip(placed, placed[1:], strict=False):
+    for (left, start), (right, end) in itertools.pairwise(placed):
         steps = max(abs(right - left), abs(end - start))
         for step in range(1, steps):
             found.add((left + round((right - left) * step / steps), start + round((end - start) * step / steps)))
