@@ -62,7 +62,7 @@ def add_model(
         trainer["gpus"], inference["gpus"] = sizing.trainer_gpus, sizing.engine_gpus
         output.notice(
             f"{billions:g} billion parameters are about {sizing.weights_gb:g} GB of weights: {sizing.trainer_gpus} GPU "
-            f"of {gpu_memory:g} GB for the trainer, {sizing.engine_gpus} for each engine. An estimate: try it with a run."
+            f"of {gpu_memory:g} GB for the trainer, {sizing.engine_gpus} for each engine. An estimate: try it."
         )
     body: dict[str, Any] = {
         "apiVersion": API_VERSION,

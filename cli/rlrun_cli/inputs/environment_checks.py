@@ -20,7 +20,7 @@ class Remark:
 
     text: str
     hint: str = ""
-    """What to do. Empty if nothing is wrong."""
+    """Next step. Empty if nothing is wrong."""
 
 
 def module_of(wheel: Wheel) -> str:

@@ -1,5 +1,6 @@
 """Client of one namespace for the commands. Every failure is a `CliError`, unless a method says otherwise."""
 
+import builtins
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -145,7 +146,7 @@ class RemoteCluster:
 
     def list(
         self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False, selector: str = ""
-    ) -> "list[Obj]":
+    ) -> builtins.list[Obj]:
         """Return all objects of a kind that have these labels. `selector`: further labels, as `kubectl -l` takes."""
         with _cli_errors():
             place = None if all_namespaces else self.namespace
@@ -153,7 +154,7 @@ class RemoteCluster:
 
     def snapshot(
         self, kind: ResourceKind, *, all_namespaces: bool = False, selector: str = "", fields: str = ""
-    ) -> "tuple[list[Obj], str]":
+    ) -> tuple[builtins.list[Obj], str]:
         """Return all selected objects, and the version from which `changes` goes on. Raises ApiError."""
         place = None if all_namespaces else self.namespace
         return self._client.snapshot(kind, place, selector=selector, fields=fields)

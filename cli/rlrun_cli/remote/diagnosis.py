@@ -36,9 +36,9 @@ class Finding:
 
     name: str
     text: str
-    """What is there, or what is wrong."""
+    """Observed state, or problem."""
     hint: str = ""
-    """What to do. Empty if nothing is wrong."""
+    """Next step. Empty if nothing is wrong."""
 
     @property
     def is_problem(self) -> bool:

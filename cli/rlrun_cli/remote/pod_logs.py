@@ -26,7 +26,7 @@ class LogSource:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which lines of which pods."""
+    """Pods and lines that are printed."""
 
     role: Role
     components: Sequence[str] = ()

@@ -11,7 +11,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmat
 
 
 def confirm(question: str, refused: str, *, yes: bool) -> None:
-    """Ask on standard error. Raises typer.Exit after a no, CliError with `refused` if nobody can answer."""
+    """Ask on standard error. Raises typer.Exit after a no, CliError with `refused` without an answer."""
     if yes:
         return
     try:
