@@ -13,6 +13,7 @@ from rlrun.constants import CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
 from rlrun.kube.kinds import RLRUN, SECRET
 from rlrun.kube.objects import Obj
 
+from rlrun_cli.commands.runs import Output
 from rlrun_cli.inputs.variables import MAX_SECRET_BYTES, NAME, read_files
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
@@ -52,9 +53,7 @@ def is_own(item: Obj) -> bool:
 
 def list_secrets(
     ctx: typer.Context,
-    fmt: Annotated[
-        output.Format | None, typer.Option("-o", "--output", help="Print machine-readable output: json, yaml or name.")
-    ] = None,
+    fmt: Output = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

@@ -88,6 +88,7 @@ def test_wait_has_a_deadline(rlrun: Rlrun, api: FakeCluster) -> None:
     assert answer.code == 1
     assert "first is not suspended after 7 s" in answer.err
     assert "rlrun get first" in answer.err
+    assert api.calls.count("get RLRun team/first") == 8, "one request before the change, then one per second"
 
 
 def test_a_run_that_fails_while_it_is_waited_for_ends_the_wait(rlrun: Rlrun, api: FakeCluster) -> None:

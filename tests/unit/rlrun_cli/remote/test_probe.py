@@ -34,13 +34,25 @@ def kubeconfig(folder: Path, port: int, scheme: str = "http") -> Path:
 
 
 @pytest.fixture
-def silent_port() -> Iterator[int]:
-    """A port that takes connections and never answers."""
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+        yield server
 
 
-def test_a_closed_port_is_reported_in_two_lines(tmp_path: Path, silent_port: int) -> None:
+def connections(server: socket.socket) -> int:
+    """Return the number of connections that clients made."""
+    server.setblocking(False)
+    count = 0
+    while True:
+        try:
+            server.accept()[0].close()
+        except BlockingIOError:
+            return count
+        count += 1
+
+
+def test_a_closed_port_is_reported_in_two_lines(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     answer = call("list", "--kubeconfig", kubeconfig(tmp_path, port))
@@ -52,11 +64,12 @@ def test_a_closed_port_is_reported_in_two_lines(tmp_path: Path, silent_port: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_silent_socket_is_reported_in_two_lines(tmp_path: Path, silent_port: int, scheme: str) -> None:
-    answer = call("get", "first", "--kubeconfig", kubeconfig(tmp_path, silent_port, scheme))
+def test_a_silent_socket_is_reported_in_two_lines(tmp_path: Path, silent: socket.socket, scheme: str) -> None:
+    answer = call("get", "first", "--kubeconfig", kubeconfig(tmp_path, silent.getsockname()[1], scheme))
     assert answer.code == 1
     assert "cannot get RLRun default/first: the API server at" in answer.err
     assert len(answer.err.splitlines()) == 2
+    assert connections(silent) == 1, "it is tried once, for ANSWER_SECONDS"
     assert ANSWER_SECONDS <= 4, "the whole command is to end within 5 seconds"
 
 
@@ -75,3 +88,12 @@ def test_the_first_request_is_preceded_by_one_short_request() -> None:
     kube.list(RLRUN, "team")
     assert len(quick.requests) == 1, "an answer of any kind shows that the API server is up"
     assert len(cluster.requests) == 2
+
+
+def test_without_an_answer_the_request_is_not_sent_and_named_in_the_error() -> None:
+    quick, cluster = FakeCluster(), FakeCluster()
+    kube = SyncKubeClient(ProbedTransport(SyncFakeTransport(cluster), lambda: SyncFakeTransport(quick)))
+    quick.answers["get list of the kinds of rlrun.dev *"] = [ApiError(0, "Unreachable", "no answer")]
+    with pytest.raises(ApiError, match="cannot list rlruns in namespace team"):
+        kube.list(RLRUN, "team")
+    assert cluster.requests == []
