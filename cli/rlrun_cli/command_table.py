@@ -30,12 +30,12 @@ ADAPTERS = {
         epilog="GET_ADAPTER_EPILOG",
     ),
     "deploy": CommandEntry(
-        f"{COMMANDS}.artifacts:deploy_adapter",
+        f"{COMMANDS}.deployments:deploy_adapter",
         "Serve an adapter with an OpenAI-compatible API.",
         epilog="DEPLOY_EPILOG",
     ),
     "undeploy": CommandEntry(
-        f"{COMMANDS}.artifacts:undeploy_adapter", "End the serving of an adapter.", epilog="UNDEPLOY_EPILOG"
+        f"{COMMANDS}.deployments:undeploy_adapter", "End the serving of an adapter.", epilog="UNDEPLOY_EPILOG"
     ),
     "delete": CommandEntry(
         f"{COMMANDS}.artifacts:delete_adapter",

@@ -1,4 +1,4 @@
-"""Commands below `checkpoints` and `adapters`."""
+"""Commands below `checkpoints` and `adapters` that list, show and delete."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -20,8 +20,7 @@ from rlrun_cli.commands.listing import (
     show_one,
 )
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.waiting import DEFAULT_SECONDS, Timeout, Wait, wait_for
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.columns import Column
 from rlrun_cli.terminal.confirmation import Yes, confirm
@@ -59,15 +58,6 @@ DELETE_ADAPTER_EPILOG = """Examples:
 
 Its files in S3 are deleted by the platform's garbage collection. As long as its run exists, the adapter would be \
 recorded again: set adapters.keep_last of the run, or delete the run first."""
-DEPLOY_EPILOG = """Examples:
-
-  rlrun adapters deploy reverse-text-x7k2p-step-000030-842409bd --wait
-
-Prints the model's name, the URL of its OpenAI API, and the Secret with its API key (OPENAI_API_KEY). The URL is \
-reachable from pods of the namespace. A deployed adapter is exempt from retention."""
-UNDEPLOY_EPILOG = """Examples:
-
-  rlrun adapters undeploy reverse-text-x7k2p-step-000030-842409bd --wait"""
 
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="List only those of this run.")]
 ArtifactName = Annotated[str, typer.Argument(metavar="NAME", help="Name, as the list shows it.")]
@@ -77,13 +67,14 @@ def _spec(field: str) -> Callable[[Obj], Any]:
     return lambda item: item["spec"].get(field)
 
 
-def _status(item: Obj) -> Obj:
+def status_of(item: Obj) -> Obj:
+    """Return the status of an object, empty if it has none."""
     return item.get("status") or {}
 
 
 def deployment_state(item: Obj) -> str:
     """Return the state of an adapter's deployment."""
-    return str(_status(item).get("deploymentState") or "NotDeployed")
+    return str(status_of(item).get("deploymentState") or "NotDeployed")
 
 
 def by_run_and_step(items: list[Obj]) -> list[Obj]:
@@ -95,9 +86,9 @@ COMMON = (
     Column("NAME", lambda item: str(item["metadata"]["name"])),
     Column("RUN", _spec("runName")),
     Column("STEP", lambda item: str(item["spec"].get("step", "-"))),
-    Column("PHASE", lambda item: output.phase(_status(item).get("phase") or "Pending")),
-    Column("REWARD", lambda item: output.number(_status(item).get("reward"))),
-    Column("SIZE", lambda item: output.size(_status(item).get("sizeBytes"))),
+    Column("PHASE", lambda item: output.phase(status_of(item).get("phase") or "Pending")),
+    Column("REWARD", lambda item: output.number(status_of(item).get("reward"))),
+    Column("SIZE", lambda item: output.size(status_of(item).get("sizeBytes"))),
 )
 LAST = (
     Column("AGE", output.age),
@@ -112,7 +103,7 @@ ADAPTERS = Listing(
         *COMMON,
         Column("DEPLOYMENT", deployment_state),
         *LAST,
-        Column("SERVED-AS", lambda item: _status(item).get("deploymentModel"), is_wide=True),
+        Column("SERVED-AS", lambda item: status_of(item).get("deploymentModel"), is_wide=True),
     ),
     "No adapters yet{place}. By default a run saves one after its last step.",
     by_run_and_step,
@@ -165,7 +156,7 @@ def list_adapters(
 
 def describe(item: Obj) -> list[Text]:
     """Return the lines that `get` prints of an artifact."""
-    spec, status = item["spec"], _status(item)
+    spec, status = item["spec"], status_of(item)
     facts: list[tuple[str, Text | str | None]] = [
         (item["kind"].removeprefix("RL"), f"{item['metadata'].get('namespace')}/{item['metadata']['name']}"),
         ("Run", spec.get("runName")),
@@ -261,71 +252,3 @@ def _delete(api: RemoteCluster, kind: ResourceKind, name: str, *, yes: bool) -> 
     api.delete(kind, name)
     typer.echo(f"{kind.plural}.rlrun.dev/{name} deleted")
     output.notice("The platform's garbage collection deletes its files in S3.")
-
-
-def deploy_adapter(
-    ctx: typer.Context,
-    name: ArtifactName,
-    wait: Wait = False,
-    timeout: Timeout = DEFAULT_SECONDS,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """Serve an adapter with an OpenAI-compatible API."""
-    api = cluster(ctx, kubeconfig, context, namespace)
-    item = api.get(RLADAPTER, name)
-    phase = _status(item).get("phase") or "Pending"
-    if phase != "Ready":
-        cause = f": {message}" if (message := _status(item).get("message")) else ""
-        raise CliError(
-            f"{name} is {phase}, not Ready, and cannot be deployed{cause}",
-            f"watch it until it is Ready: rlrun adapters get {name} -n {api.namespace} -w",
-        )
-    if item["spec"].get("deployed"):
-        output.notice(f"{name} is already to be deployed ({deployment_state(item)}); nothing changed.")
-    else:
-        api.patch(RLADAPTER, name, {"spec": {"deployed": True}})
-        typer.echo(f"rladapters.rlrun.dev/{name} deploying")
-    if not wait:
-        output.notice(f"See its state: rlrun adapters get {name} -n {api.namespace}")
-        return
-    served = _status(_wait_for_state(ctx, api, name, "Deployed", "DeployFailed", timeout))
-    typer.echo(f"rladapters.rlrun.dev/{name} deployed")
-    for label, field in (("Model", "deploymentModel"), ("URL", "deploymentUrl"), ("Secret", "deploymentSecret")):
-        output.notice(f"{label + ':':<8}{served.get(field) or '-'}")
-
-
-def undeploy_adapter(
-    ctx: typer.Context,
-    name: ArtifactName,
-    wait: Wait = False,
-    timeout: Timeout = DEFAULT_SECONDS,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """End the serving of an adapter."""
-    api = cluster(ctx, kubeconfig, context, namespace)
-    item = api.get(RLADAPTER, name)
-    if not item["spec"].get("deployed"):
-        output.notice(f"{name} is not to be deployed ({deployment_state(item)}); nothing changed.")
-    else:
-        api.patch(RLADAPTER, name, {"spec": {"deployed": False}})
-        typer.echo(f"rladapters.rlrun.dev/{name} unloading")
-    if wait:
-        _wait_for_state(ctx, api, name, "NotDeployed", "UnloadFailed", timeout)
-        typer.echo(f"rladapters.rlrun.dev/{name} undeployed")
-
-
-def _wait_for_state(ctx: typer.Context, api: RemoteCluster, name: str, wanted: str, failed: str, seconds: int) -> Obj:
-    hint = f"see the cause: rlrun adapters get {name} -n {api.namespace}"
-
-    def is_done(item: Obj) -> bool:
-        state = deployment_state(item)
-        if state == failed:
-            raise CliError(f"{name} is {state}: {_status(item).get('deploymentMessage') or 'no cause is given'}", hint)
-        return state == wanted
-
-    given = cli_context(ctx)
-    return wait_for(api, RLADAPTER, name, is_done, seconds, given.sleep, given.clock, goal=wanted, hint=hint)

@@ -1,7 +1,7 @@
-"""Runs in the cluster in memory."""
+"""Runs and artifacts in the cluster in memory."""
 
 import pytest
-from rlrun.kube.kinds import RLRUN
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
 from rlrun.kube.objects import Obj
 
 from tests.support.fake_cluster import FakeCluster
@@ -23,6 +23,19 @@ def runs(api: FakeCluster) -> FakeCluster:
     first = spec | {"env": [{"id": "me/reverse"}]}
     api.put(custom_object(RLRUN, "first", created="2026-01-01T00:00:00Z", spec=first, status=status))
     api.put(custom_object(RLRUN, "second", created="2026-01-02T00:00:00Z", spec=spec))
+    return api
+
+
+@pytest.fixture
+def artifacts(api: FakeCluster) -> FakeCluster:
+    api.put(custom_object(RLRUN, "first", spec={"model": "a/b"}))
+    api.put(custom_object(RLRUN, "empty", spec={"model": "a/b"}))
+    for kind in (RLCHECKPOINT, RLADAPTER):
+        for step in (10, 9):
+            spec = {"runName": "first", "step": step, "uri": f"s3://b/{step}"}
+            status = {"phase": "Ready", "sizeBytes": 2048, "reward": 0.5}
+            api.put(custom_object(kind, f"first-{step}", spec=spec, status=status))
+        api.put(custom_object(kind, "other-1", spec={"runName": "other", "step": 1, "uri": "s3://b/o"}))
     return api
 
 
